@@ -1,0 +1,58 @@
+# Two commands do all the set-up: `make run` and `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format types layers bench faults lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+# A stamp per lock file: an install happens again only when what it names has changed.
+$(VENV)/runtime.stamp: requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r requirements.lock
+	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/heliograph.pth"
+	@printf '#!/bin/sh\nexec "%s/python" -m heliograph "$$@"\n' "$(CURDIR)/$(BIN)" > $(BIN)/heliograph && chmod 755 $(BIN)/heliograph
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/runtime.stamp requirements-dev.lock
+	$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@
+
+# smpp.twisted3 pins old versions of what we use too, so it lives apart.
+.peers/stamp: requirements-peers.lock
+	@test -x .peers/bin/python || $(PYTHON) -m venv .peers
+	.peers/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-peers.lock
+	@touch $@
+
+run: $(VENV)/runtime.stamp ## Start everything on this machine: PostgreSQL, API, worker, a simulated SMSC
+	@exec $(BIN)/python -m heliograph up $(ARGS)
+
+test: check .peers/stamp ## Checks, then the whole test suite
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+check: $(VENV)/dev.stamp ## Formatting, lint, types and import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev.stamp ## Format the code and mend what lint can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/dev.stamp ## Measure against the budgets (about ten minutes)
+	$(BIN)/python -m bench $(ARGS)
+
+faults: $(VENV)/dev.stamp .peers/stamp ## The fault tests in their long form
+	HELIOGRAPH_FAULTS=long $(BIN)/python -m pytest tests/faults --timeout 7200 $(ARGS)
+
+lock: $(VENV)/dev.stamp ## Renew the lock files
+	$(PIP) install uv
+	for f in requirements requirements-dev requirements-peers; do $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --quiet --upgrade $$f.in -o $$f.lock; done
+
+clean: ## Remove the environments and caches (data stays)
+	rm -rf $(VENV) .peers .pytest_cache .mypy_cache .ruff_cache .hypothesis
