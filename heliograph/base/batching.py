@@ -1,0 +1,89 @@
+"""Group commit: one is a batch of one.
+
+Everything that arrives while a batch is being worked on goes into the next one. There is no linger: an idle batcher
+starts at once, so a lone item waits for nobody, and under load the batch grows to what the database needs. One batch
+is in flight at a time; measured against two, that gave larger batches and more throughput.
+
+The rule nobody may break: an item's future is resolved only after its batch was committed, and a bad item never
+sinks its batch. When a whole batch fails, its items are run again one by one, and only the bad one gets the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Batcher(Generic[Item, Result]):
+    """Collects items and hands them to `work` in batches of at most `limit`.
+
+    `work` gets a list and returns as many results, in order; a result that is an exception is raised to its item's
+    caller. An exception from `work` itself makes the items run one by one, unless `indivisible(error)` says that the
+    failure is nobody's fault (the database is gone): then all of them get it.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[list[Item]], Awaitable[Sequence[Result | BaseException]]],
+        *,
+        limit: int = 512,
+        indivisible: Callable[[BaseException], bool] = lambda error: False,
+    ) -> None:
+        self._work = work
+        self._limit = limit
+        self._indivisible = indivisible
+        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._runner: asyncio.Task[None] | None = None
+
+    def put(self, item: Item) -> asyncio.Future[Result]:
+        """Add an item. The future resolves once its batch is done; a caller that goes away changes nothing for the batch."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._runner is None:
+            self._runner = asyncio.create_task(self._run())
+        return future
+
+    @property
+    def waiting(self) -> int:
+        """Items that are not yet in a batch."""
+        return len(self._waiting)
+
+    async def drain(self) -> None:
+        """Wait until everything put so far is done."""
+        while self._runner is not None:
+            await asyncio.shield(self._runner)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(self._limit, len(self._waiting)))]
+                await self._settle(batch)
+        finally:
+            self._runner = None
+
+    async def _settle(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        try:
+            results = await self._work([item for item, _ in batch])
+        except Exception as error:
+            if len(batch) == 1 or self._indivisible(error):
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                        future.exception()  # marks it as seen: a caller that was cancelled will not come for it
+                return
+            for one in batch:
+                await self._settle([one])
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            if future.done():
+                continue
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+                future.exception()
+            else:
+                future.set_result(result)

@@ -1,0 +1,62 @@
+"""Refusals: the expected ways of saying no.
+
+A refusal knows its code, its HTTP status and its text; the text is the docstring, so it exists once.
+`api/envelope.py` is the only place that renders one. Surprises are ordinary exceptions and become a 500.
+
+    Refusal
+    ├── 400  Invalid (fields)                  a request that must be changed
+    ├── 403  …                                 never allowed for this key or organization
+    ├── 404  NotFound
+    ├── 409  …                                 well formed, but conflicts with the present state
+    ├── 429  …                                 too fast
+    └── 503  Unavailable                       the database cannot be reached
+
+Each concept declares its own refusals beside its rules; only those that several concepts share stand here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar
+
+
+class Refusal(Exception):
+    """The request was refused."""
+
+    code: ClassVar[str] = "refused"
+    status: ClassVar[int] = 400
+
+    def __init__(self, message: str | None = None, **details: Any) -> None:
+        """`message` replaces the docstring's text; `details` become `error.details`."""
+        self.message = message or inspect.cleandoc(type(self).__doc__ or "").split("\n\n")[0]
+        self.details = details
+        #: Extra response headers, such as Retry-After; names in lower case.
+        self.headers: dict[str, str] = {}
+        super().__init__(self.message)
+
+
+class Invalid(Refusal):
+    """The request does not follow the contract."""
+
+    code, status = "validation_error", 400
+
+    def __init__(self, *fields: tuple[str, str, str], message: str | None = None) -> None:
+        """`fields`: (field, issue, message) triples, such as ("to", "pattern", "`to` must be a phone number")."""
+        listed = [{"field": field, "issue": issue, "message": text} for field, issue, text in fields]
+        super().__init__(message or (listed[0]["message"] if listed else None), fields=listed)
+
+
+class NotFound(Refusal):
+    """There is no such resource."""
+
+    code, status = "not_found", 404
+
+
+class Unavailable(Refusal):
+    """The service cannot store anything at the moment. Nothing was accepted; try again."""
+
+    code, status = "service_unavailable", 503
+
+    def __init__(self, retry_after: int = 1) -> None:
+        super().__init__()
+        self.headers = {"retry-after": str(retry_after)}

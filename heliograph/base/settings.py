@@ -1,0 +1,98 @@
+"""Every setting: default, unit and meaning beside it. Read once from the environment at start, then handed down.
+
+`HELIOGRAPH_` + the name in capitals sets one: `HELIOGRAPH_DATABASE_URL`. `docs/settings.md` is checked against this
+file by a test. Nothing else reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, get_args, get_origin, get_type_hints
+
+import msgspec
+
+#: What `heliograph up` uses until the operator sets one; any other command refuses to start with it.
+DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
+
+
+class SettingsError(Exception):
+    """A setting is missing or malformed; the message names it."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one process."""
+
+    database_url: Annotated[str, "PostgreSQL 15+ to use; empty: `heliograph up` runs its own"] = ""
+    secret_key: Annotated[
+        str, "Seals webhook and supplier secrets and signs cursors; 32 characters or more"
+    ] = ""
+    public_url: Annotated[str, "Base address shown to people and in links; empty: the listening address"] = ""
+    database_pool: Annotated[int, "Connections per process"] = 8
+    log_level: Annotated[str, "debug, info, warning or error"] = "info"
+    log_format: Annotated[str, "`json` or `text`"] = "json"
+
+    rate_sms_send: Annotated[int, "SMS sends a minute, per key"] = 10_000
+    rate_campaigns: Annotated[int, "Campaign mutations a minute, per key"] = 60
+    rate_mutations: Annotated[int, "Other mutations a minute, per key"] = 6_000
+    rate_reads: Annotated[int, "Reads a minute, per key"] = 3_000
+    rate_failures: Annotated[int, "Unauthenticated failures a minute, per address"] = 100
+    max_body_bytes: Annotated[int, "Largest request body, bytes"] = 262_144
+    max_campaign_body_bytes: Annotated[int, "Largest body of a campaign, bytes"] = 1_048_576
+    body_deadline_seconds: Annotated[
+        float, "A request's header, and then its body, must arrive within this"
+    ] = 10.0
+    keep_alive_seconds: Annotated[float, "An idle connection is closed after this"] = 75.0
+    max_connections: Annotated[int, "Open connections per API process; above it, 503"] = 8_192
+    idempotency_hours: Annotated[int, "How long an idempotency key is remembered, hours"] = 72
+    idempotency_wait_seconds: Annotated[float, "How long a twin waits for the first, before 409"] = 2.0
+
+    lease_seconds: Annotated[float, "A claimed row returns to the queue after this without renewal"] = 60.0
+    claim_limit: Annotated[int, "Most rows claimed at once"] = 500
+    uncertain_grace_seconds: Annotated[
+        float, "Wait for a receipt before an attempt of unknown outcome is decided"
+    ] = 90.0
+    receipt_deadline_hours: Annotated[
+        int, "A sent message without a receipt becomes `unknown` after this, hours"
+    ] = 72
+    drain_seconds: Annotated[float, "A stopping worker lets open work finish for this long"] = 20.0
+    poll_seconds: Annotated[float, "Longest pause between two looks at an idle queue"] = 0.5
+
+    webhook_allow_http: Annotated[bool, "Accept http:// webhook addresses (`up` does, for loopback)"] = False
+    webhook_allow_networks: Annotated[
+        str, "Private networks that webhooks may reach, comma-separated CIDRs"
+    ] = ""
+    webhook_timeout_seconds: Annotated[float, "One webhook attempt, in all"] = 15.0
+    webhook_connect_seconds: Annotated[float, "Connecting, within one webhook attempt"] = 5.0
+    webhook_schedule: Annotated[str, "Pauses before each attempt, seconds, comma-separated"] = (
+        "0,5,30,300,1800,7200,18000,36000,50400,72000,86400"
+    )
+    webhook_disable_hours: Annotated[int, "An endpoint that only failed for this long is disabled, hours"] = (
+        120
+    )
+    webhook_concurrency: Annotated[int, "Webhook attempts under way at once, per worker"] = 256
+
+    text_retention_days: Annotated[int, "Message text is erased after this, days"] = 30
+    metadata_retention_months: Annotated[int, "Messages are dropped after this, months"] = 13
+
+    crash_at: Annotated[str, "Tests only: exit at the named point (`name` or `name:nth`)"] = ""
+
+    def __post_init__(self) -> None:
+        if self.secret_key and len(self.secret_key) < 32:
+            raise SettingsError("HELIOGRAPH_SECRET_KEY must have at least 32 characters")
+
+
+def from_environment(environment: Mapping[str, str] = os.environ, **overrides: object) -> Settings:
+    """Settings from `HELIOGRAPH_*` variables; `overrides` (from a command line) win. Raises SettingsError."""
+    hints = get_type_hints(Settings, include_extras=True)
+    values: dict[str, object] = {}
+    for name, hint in hints.items():
+        kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        text = environment.get(f"HELIOGRAPH_{name.upper()}")
+        if text is None:
+            continue
+        try:
+            values[name] = msgspec.convert(text, kind, strict=False)
+        except msgspec.ValidationError:
+            raise SettingsError(f"HELIOGRAPH_{name.upper()} must be {kind.__name__}, not {text!r}") from None
+    return Settings(**(values | overrides))  # type: ignore[arg-type]

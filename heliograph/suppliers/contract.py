@@ -1,0 +1,158 @@
+"""The seam to suppliers: what goes out (Submission), the closed set of what comes back (Outcome, Receipt, Inbound).
+
+A supplier's oddities stay in its own module; nothing behind this seam knows SQL, and nothing in front of it knows
+wires. The rule nobody may break: `Unknown` is the only answer to "the bytes may have left and no verdict came". It
+is never guessed into Refused or Unreachable, because the first would lose a message and the second would double it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+
+
+class Submission(msgspec.Struct, frozen=True, gc=False):
+    """One attempt to hand one message to a supplier. Its attempt row is committed before it gets here."""
+
+    message_id: UUID
+    attempt: int
+    #: Recipient as digits without `+`.
+    to: str
+    sender: str
+    #: User data of each segment, already encoded: unpacked GSM-7 septets or UTF-16BE, without any header.
+    segments: tuple[bytes, ...]
+    #: "gsm7" or "ucs2".
+    encoding: str
+    #: 16-bit reference: user_message_reference, and the base of the concatenation reference.
+    reference: int
+    #: Seconds that the message is still worth delivering, or None for the supplier's default.
+    validity_seconds: int | None = None
+
+
+class Part(msgspec.Struct, frozen=True, gc=False):
+    """The supplier's word on one segment: `number` counts from 1."""
+
+    number: int
+    #: As the supplier wrote it; None when it gave none.
+    supplier_message_id: str | None
+    #: Protocol status as the supplier wrote it, such as "0x00000000".
+    status: str = ""
+
+
+class Verdict(enum.StrEnum):
+    """What a supplier did with a submission."""
+
+    ACCEPTED = "accepted"  # it has it; a receipt may follow
+    REFUSED = "refused"  # it said no, for good, for this message (see Outcome.failover)
+    BUSY = "busy"  # it said: later (throttled, queue full, temporary error)
+    UNREACHABLE = "unreachable"  # nothing left this machine: safe to send again
+    UNKNOWN = "unknown"  # bytes may have left and no verdict came: not safe to send again
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """The end of one attempt."""
+
+    verdict: Verdict
+    parts: tuple[Part, ...] = ()
+    #: Protocol code for operators, such as "0x0000000B"; never shown to a customer.
+    code: str = ""
+    #: Text for operators; never shown to a customer.
+    detail: str = ""
+    #: REFUSED only: another supplier may be tried once.
+    failover: bool = False
+    #: BUSY only: seconds the supplier asked us to wait, when it did.
+    retry_after: float | None = None
+    #: Throttling and session trouble do not use up one of the message's tries.
+    counts: bool = True
+    #: The refusal speaks of the account or its configuration, not of the message: alarm, and count toward the breaker.
+    alarm: bool = False
+
+
+class ReceiptState(enum.StrEnum):
+    """What a receipt says of a message."""
+
+    DELIVERED = "delivered"
+    EXPIRED = "expired"
+    UNDELIVERED = "undelivered"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    PENDING = "pending"  # accepted, en route, buffered: not an end
+    UNKNOWN = "unknown"  # unmapped or UNKNOWN: not an end
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """A delivery receipt as understood, with its raw bytes as evidence."""
+
+    #: Normalized id candidates in order of trust (TLV first, then text); empty when the receipt named none.
+    keys: tuple[str, ...]
+    state: ReceiptState
+    #: The handset's number as the supplier wrote it (digits; may be national).
+    recipient: str
+    sender: str
+    raw: bytes
+    error: str = ""
+    #: user_message_reference, when the supplier echoes it.
+    reference: int | None = None
+    #: `sub` and `dlvrd` of the text, when present.
+    submitted: int | None = None
+    delivered: int | None = None
+
+
+class Inbound(msgspec.Struct, frozen=True, gc=False):
+    """A message from a handset (MO), or one part of it."""
+
+    sender: str
+    recipient: str
+    data_coding: int
+    #: User data without its header.
+    body: bytes
+    raw: bytes
+    #: (reference, total, number) of a concatenated message.
+    concatenation: tuple[int, int, int] | None = None
+
+
+#: Called once per attempt, from the event loop, with the submission and its outcome. Must not block.
+OnOutcome = Callable[[Submission, Outcome], None]
+#: Stores receipts or inbound messages. They are acknowledged to the supplier only after it returned.
+OnReceipts = Callable[[Sequence[Receipt]], Awaitable[None]]
+OnInbound = Callable[[Sequence[Inbound]], Awaitable[None]]
+
+
+class Health(msgspec.Struct, frozen=True):
+    """What a connector says of itself, for routing, `heliograph supplier list` and metrics."""
+
+    #: Sessions that can submit now.
+    sessions: int
+    in_flight: int
+    since: datetime | None = None
+    last_error: str = ""
+
+
+class Connector(Protocol):
+    """One account at one supplier, inside one worker process."""
+
+    async def start(self) -> None:
+        """Connect in the background; returns at once. Losing the supplier is not an error: it reconnects."""
+
+    def capacity(self) -> int:
+        """How many more segments can be submitted right now without waiting (window, rate and sessions)."""
+
+    def submit(self, submission: Submission) -> None:
+        """Hand over one message. Never blocks and never raises: the outcome arrives at `on_outcome`, exactly once."""
+
+    def health(self) -> Health: ...
+
+    async def stop(self, *, grace: float) -> None:
+        """Submit nothing more, wait up to `grace` seconds for open answers, unbind, close.
+
+        Whatever is still open then ends as UNKNOWN.
+        """
+
+
+#: Builds a connector from the supplier's row: (settings, secret, on_outcome, on_receipts, on_inbound).
+ConnectorFactory = Callable[[dict[str, Any], str, OnOutcome, OnReceipts, OnInbound], Connector]
