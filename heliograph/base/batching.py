@@ -41,7 +41,7 @@ class Batcher(Generic[Item, Result]):
         self._runner: asyncio.Task[None] | None = None
 
     def put(self, item: Item) -> asyncio.Future[Result]:
-        """Add an item. The future resolves once its batch is done; a caller that goes away changes nothing for the batch."""
+        """Add an item. The future resolves once its batch is done, whether or not its caller still waits."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._runner is None:

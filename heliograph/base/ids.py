@@ -17,9 +17,7 @@ def uuid7() -> UUID:
     ms = time.time_ns() // 1_000_000
     if ms > _last_ms:
         _last_ms = ms
-        _counter = (
-            int.from_bytes(os.urandom(2), "big") & 0x7FF
-        )  # leaves room for 2,048 more in this millisecond
+        _counter = int.from_bytes(os.urandom(2), "big") & 0x7FF  # leaves room for 2,048 more in this millisecond
     else:
         _counter += 1
         if _counter > 0xFFF:

@@ -24,9 +24,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one process."""
 
     database_url: Annotated[str, "PostgreSQL 15+ to use; empty: `heliograph up` runs its own"] = ""
-    secret_key: Annotated[
-        str, "Seals webhook and supplier secrets and signs cursors; 32 characters or more"
-    ] = ""
+    secret_key: Annotated[str, "Seals webhook and supplier secrets and signs cursors; 32 characters or more"] = ""
     public_url: Annotated[str, "Base address shown to people and in links; empty: the listening address"] = ""
     database_pool: Annotated[int, "Connections per process"] = 8
     log_level: Annotated[str, "debug, info, warning or error"] = "info"
@@ -39,9 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rate_failures: Annotated[int, "Unauthenticated failures a minute, per address"] = 100
     max_body_bytes: Annotated[int, "Largest request body, bytes"] = 262_144
     max_campaign_body_bytes: Annotated[int, "Largest body of a campaign, bytes"] = 1_048_576
-    body_deadline_seconds: Annotated[
-        float, "A request's header, and then its body, must arrive within this"
-    ] = 10.0
+    body_deadline_seconds: Annotated[float, "A request's header, and then its body, must arrive within this"] = 10.0
     keep_alive_seconds: Annotated[float, "An idle connection is closed after this"] = 75.0
     max_connections: Annotated[int, "Open connections per API process; above it, 503"] = 8_192
     idempotency_hours: Annotated[int, "How long an idempotency key is remembered, hours"] = 72
@@ -49,27 +45,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     lease_seconds: Annotated[float, "A claimed row returns to the queue after this without renewal"] = 60.0
     claim_limit: Annotated[int, "Most rows claimed at once"] = 500
-    uncertain_grace_seconds: Annotated[
-        float, "Wait for a receipt before an attempt of unknown outcome is decided"
-    ] = 90.0
-    receipt_deadline_hours: Annotated[
-        int, "A sent message without a receipt becomes `unknown` after this, hours"
-    ] = 72
+    uncertain_grace_seconds: Annotated[float, "Wait for a receipt before an attempt of unknown outcome is decided"] = (
+        90.0
+    )
+    receipt_deadline_hours: Annotated[int, "A sent message without a receipt becomes `unknown` after this, hours"] = 72
     drain_seconds: Annotated[float, "A stopping worker lets open work finish for this long"] = 20.0
     poll_seconds: Annotated[float, "Longest pause between two looks at an idle queue"] = 0.5
 
     webhook_allow_http: Annotated[bool, "Accept http:// webhook addresses (`up` does, for loopback)"] = False
-    webhook_allow_networks: Annotated[
-        str, "Private networks that webhooks may reach, comma-separated CIDRs"
-    ] = ""
+    webhook_allow_networks: Annotated[str, "Private networks that webhooks may reach, comma-separated CIDRs"] = ""
     webhook_timeout_seconds: Annotated[float, "One webhook attempt, in all"] = 15.0
     webhook_connect_seconds: Annotated[float, "Connecting, within one webhook attempt"] = 5.0
     webhook_schedule: Annotated[str, "Pauses before each attempt, seconds, comma-separated"] = (
         "0,5,30,300,1800,7200,18000,36000,50400,72000,86400"
     )
-    webhook_disable_hours: Annotated[int, "An endpoint that only failed for this long is disabled, hours"] = (
-        120
-    )
+    webhook_disable_hours: Annotated[int, "An endpoint that only failed for this long is disabled, hours"] = 120
     webhook_concurrency: Annotated[int, "Webhook attempts under way at once, per worker"] = 256
 
     text_retention_days: Annotated[int, "Message text is erased after this, days"] = 30
