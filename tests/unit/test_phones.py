@@ -1,0 +1,118 @@
+"""Phone numbers."""
+
+from __future__ import annotations
+
+import phonenumbers
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.base import phones
+
+
+def test_calling_codes_are_those_of_phonenumbers() -> None:
+    assert {code: phones.REGIONS[str(code)] for code in phonenumbers.COUNTRY_CODE_TO_REGION_CODE} == {
+        code: regions[0] for code, regions in phonenumbers.COUNTRY_CODE_TO_REGION_CODE.items()
+    }
+    assert len(phones.REGIONS) == len(phonenumbers.COUNTRY_CODE_TO_REGION_CODE)
+
+
+def test_calling_codes_are_prefix_free() -> None:
+    for code in phones.REGIONS:
+        assert not any(code[:end] in phones.REGIONS for end in range(1, len(code)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("+258841234567", "+258841234567"),
+        ("258841234567", "+258841234567"),
+        ("14155550100", "+14155550100"),
+        ("+4930123456", "+4930123456"),
+        ("1234567", "+1234567"),
+        ("123456", None),
+        ("123456789012345", "+123456789012345"),
+        ("1234567890123456", None),
+        ("0258841234567", None),
+        ("00258841234567", None),
+        ("++258841234567", None),
+        ("+258 841234567", None),
+        ("+258841234567\n", None),
+        ("+2101234567", None),  # 210 is nobody's
+        ("9991234567", None),
+        ("+٢٥٨٨٤١٢٣٤٥٦٧", None),  # digits, but not ASCII ones
+        ("²58841234567", None),
+        ("", None),
+        ("+", None),
+    ],
+)
+def test_parse(text: str, expected: str | None) -> None:
+    assert phones.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "country"),
+    [
+        ("+258841234567", "258", "MZ"),
+        ("+14155550100", "1", "US"),
+        ("+79161234567", "7", "RU"),
+        ("+442079460018", "44", "GB"),
+        ("+27821234567", "27", "ZA"),
+        ("+38349123456", "383", "XK"),
+        ("+882161234567", "882", "001"),
+    ],
+)
+def test_calling_code_and_country(number: str, code: str, country: str) -> None:
+    assert phones.calling_code(number) == code
+    assert phones.country(number) == country
+
+
+def test_calling_code_of_nothing() -> None:
+    with pytest.raises(ValueError):
+        phones.calling_code("+2101234567")
+
+
+@given(st.from_regex(r"\+?[1-9][0-9]{6,14}", fullmatch=True))
+def test_what_parses_has_a_calling_code(text: str) -> None:
+    number = phones.parse(text)
+    if number is not None:
+        assert number[1:].startswith(phones.calling_code(number))
+        assert phones.parse(number) == number
+    else:
+        assert not any(text.lstrip("+").startswith(code) for code in phones.REGIONS)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_answered(text: str) -> None:
+    for number in (phones.parse(text), phones.normalize(text)):
+        assert number is None or (number.startswith("+") and number[1:].isascii() and number[1:].isdigit())
+
+
+def test_masked() -> None:
+    assert phones.masked("+258841234567") == "…4567"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("+258 84 123 4567", "+258841234567"),
+        ("258-84-123-4567", "+258841234567"),
+        (" +1 (415) 555-0100 ", "+14155550100"),
+        ("1.415.555.0100", "+14155550100"),
+        ("+44 (0)20 7946 0018", "+442079460018"),
+        ("0044 20 7946 0018", "+442079460018"),
+        ("+39 06 1234 5678", "+390612345678"),
+        ("+258\xa084\u2011123\u20114567", "+258841234567"),
+        ("+1 800 FLOWERS", None),
+        ("+1 415 555 0100 x12", None),
+        ("+1 415", None),
+        ("+49 1", None),
+        ("0841234567", None),
+        ("+258841234567+", None),
+        ("+٢٥٨٨٤١٢٣٤٥٦٧", None),
+        ("not a number", None),
+        ("", None),
+    ],
+)
+def test_normalize(text: str, expected: str | None) -> None:
+    assert phones.normalize(text) == expected
