@@ -1,0 +1,80 @@
+"""The pool of connections, and what "the database is gone" means.
+
+The rule nobody may break: no connection is held while a supplier, a receiver or a client is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeAlias
+
+import asyncpg
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
+    Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
+else:
+    Connection = asyncpg.Connection
+    Pool = asyncpg.Pool
+
+#: Seconds that a statement may take before it is cancelled; nothing on a hot path comes near it.
+STATEMENT_TIMEOUT = 30
+
+
+async def open_pool(url: str, *, size: int, wait: float = 0.0) -> Pool:
+    """A pool of up to `size` connections, opened as needed.
+
+    `wait`: seconds to keep trying while the server is starting or restarting. Raises what asyncpg raises.
+    """
+    deadline = asyncio.get_running_loop().time() + wait
+    while True:
+        try:
+            return await asyncpg.create_pool(
+                url,
+                min_size=1,
+                max_size=size,
+                timeout=5,
+                command_timeout=STATEMENT_TIMEOUT,
+                max_inactive_connection_lifetime=300,
+                # Everything here is set-based and looked up by key: one generic plan is right for all sizes, and
+                # planning afresh would cost more than running.
+                server_settings={
+                    "application_name": "heliograph",
+                    "jit": "off",
+                    "plan_cache_mode": "force_generic_plan",
+                },
+                reset=_keep,
+            )
+        except (OSError, asyncpg.PostgresError, TimeoutError) as error:
+            if not is_down(error) or asyncio.get_running_loop().time() >= deadline:
+                raise
+            await asyncio.sleep(0.1)
+
+
+def is_down(error: BaseException) -> bool:
+    """True if `error` says that the database cannot be used now, whatever was asked of it.
+
+    A commit that ends so is of unknown outcome; the caller's idempotency key is what makes asking again safe.
+    """
+    if isinstance(error, asyncpg.InterfaceError):
+        return any(word in str(error) for word in ("closed", "closing", "released", "another operation"))
+    return isinstance(
+        error,
+        OSError
+        | TimeoutError
+        | asyncpg.PostgresConnectionError
+        | asyncpg.CannotConnectNowError
+        | asyncpg.AdminShutdownError
+        | asyncpg.CrashShutdownError
+        | asyncpg.TooManyConnectionsError
+        | asyncpg.ReadOnlySQLTransactionError
+        | asyncpg.InsufficientResourcesError
+        | asyncpg.QueryCanceledError
+        | asyncpg.InternalClientError,
+    )
+
+
+async def _keep(connection: Connection) -> None:
+    """Nothing of ours outlives a transaction, so asyncpg's reset query (a round trip a use) is saved."""
