@@ -1,0 +1,286 @@
+"""Accepting messages: the promise behind a 202.
+
+What arrives while one batch is being committed goes into the next. One call of `sms_accept_1` (accept.sql) stores
+message, text, queue row, ledger row, quota debit and idempotency record of a whole batch in one commit, and only
+then does anybody get an answer. HTTP, campaigns and the command line all come through here.
+
+The rule nobody may break: nothing is answered that is not committed, and one bad message never sinks its batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.batching import Batcher
+from heliograph.base.clock import iso, now
+from heliograph.base.crash import crash_point
+from heliograph.base.db import Pool, is_down
+from heliograph.base.errors import Invalid, Refusal, Unavailable
+from heliograph.base.ids import uuid7
+from heliograph.sms import encoding
+from heliograph.sms.sender_ids import SenderBook, SenderId
+
+#: Most segments of one message. Networks deliver longer ones unreliably, and each one is billed.
+MAX_SEGMENTS = 10
+SINGLE, BULK = 0, 1
+SUPPLIER_WORD = "heliograph"
+
+
+class OrganizationSuspended(Refusal):
+    """This organization is suspended and cannot send."""
+
+    code, status = "organization_suspended", 403
+
+
+class DestinationNotAllowed(Refusal):
+    """This organization may not send to this country."""
+
+    code, status = "destination_not_allowed", 403
+
+
+class RecipientOptedOut(Refusal):
+    """The recipient has opted out of messages from this organization."""
+
+    code, status = "recipient_opted_out", 409
+
+
+class QuotaExceeded(Refusal):
+    """The remaining quota does not cover this message."""
+
+    code, status = "quota_exceeded", 409
+
+
+class IdempotencyConflict(Refusal):
+    """This Idempotency-Key was used earlier with a different payload."""
+
+    code, status = "idempotency_conflict", 409
+
+
+class IdempotencyInProgress(Refusal):
+    """The first request with this Idempotency-Key is still being worked on."""
+
+    code, status = "idempotency_in_progress", 409
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headers = {"retry-after": "1"}
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """A message to accept. Shapes are checked at the door; states are checked here."""
+
+    actor: Actor
+    #: E.164 with `+`.
+    to: str
+    text: str
+    sender_id: UUID | None = None
+    sender_name: str | None = None
+    client_reference: str | None = None
+    request_id: str = ""
+    #: First 16 bytes of SHA-256 over method, path and idempotency key; None: none was sent.
+    key_hash: UUID | None = None
+    #: SHA-256 of the canonical validated body.
+    request_hash: bytes | None = None
+    send_at: datetime | None = None
+    validity_seconds: int | None = None
+    guarantee: str = "at_least_once"
+    campaign_id: UUID | None = None
+    lane: int = SINGLE
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A stored outcome, as it goes to the client."""
+
+    status: int
+    body: bytes
+    replayed: bool
+
+
+class _Item(msgspec.Struct, frozen=True, gc=False):
+    """A Send with all that the batch needs."""
+
+    send: Send
+    id: UUID
+    sender: SenderId | None
+    encoding: str
+    segments: int
+    #: Found before the batch; it is the answer unless the idempotency key already has one.
+    refusal: Refusal | None
+
+
+# A batch waits for another process's commit at most this long; then its items are tried one by one, and the one
+# whose twin is still at work gets 409 `idempotency_in_progress`.
+ACCEPT = """
+SELECT verdict, remaining, since, status, body FROM sms_accept_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
+    $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+"""
+
+
+class Acceptor:
+    """Accepts messages in batches; one per process."""
+
+    def __init__(self, pool: Pool, *, smart_header: int = 6, limit: int = 512) -> None:
+        self._pool = pool
+        self._senders = SenderBook(pool)
+        self._header = smart_header
+        self._batcher: Batcher[_Item, Answer] = Batcher(self._commit, limit=limit, indivisible=is_down)
+        #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
+        self.stored = asyncio.Event()
+
+    async def accept(self, send: Send) -> Answer:
+        """Store one message. Returns the 202, or the stored answer of the same idempotency key.
+
+        Raises Invalid (too many segments, unknown sender), OrganizationSuspended, DestinationNotAllowed,
+        RecipientOptedOut, SenderIdNotApproved, QuotaExceeded, IdempotencyConflict, IdempotencyInProgress and
+        Unavailable. A caller that is cancelled leaves a message that is wholly there or not at all.
+        """
+        item = await self._prepare(send)
+        try:
+            return await asyncio.shield(self._batcher.put(item))
+        except asyncpg.LockNotAvailableError:
+            raise IdempotencyInProgress from None
+        except Exception as error:
+            if is_down(error):
+                raise Unavailable from error
+            raise
+
+    async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
+        """Store many; each gets its answer or its refusal."""
+        results = await asyncio.gather(*(self.accept(send) for send in sends), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, Refusal):
+                raise result
+        return [result for result in results if isinstance(result, Answer | Refusal)]
+
+    async def drain(self) -> None:
+        """Wait until every batch is committed."""
+        await self._batcher.drain()
+
+    async def _prepare(self, send: Send) -> _Item:
+        kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding)
+        if segments > MAX_SEGMENTS:
+            raise Invalid(
+                ("message", "too_many_segments", f"`message` needs {segments} segments; {MAX_SEGMENTS} are allowed")
+            )
+        refusal: Refusal | None = None
+        sender: SenderId | None = None
+        if send.actor.state in ("suspended", "closed"):
+            refusal = OrganizationSuspended()
+        elif send.actor.allowed_countries is not None:
+            country = phones.country(send.to)
+            if country not in send.actor.allowed_countries:
+                refusal = DestinationNotAllowed(country=country)
+        if refusal is None:
+            try:
+                sender = await self._senders.resolve(send.actor, sender_id=send.sender_id, sender_name=send.sender_name)
+            except Refusal as refused:
+                refusal = refused
+            except Exception as error:
+                if is_down(error):
+                    raise Unavailable from error
+                raise
+        return _Item(send, uuid7(), sender, kind, segments, refusal)
+
+    async def _commit(self, items: list[_Item]) -> list[Answer | BaseException]:
+        """One batch. Twins (the same key twice in one batch) take the first one's outcome afterwards."""
+        first: dict[tuple[UUID, UUID], int] = {}
+        leaders: list[int] = []
+        twins: list[tuple[int, int]] = []
+        for index, item in enumerate(items):
+            if item.send.key_hash is not None:
+                leader = first.setdefault((item.send.actor.organization_id, item.send.key_hash), index)
+                if leader != index:
+                    twins.append((index, leader))
+                    continue
+            leaders.append(index)
+        results: list[Answer | BaseException | None] = [None] * len(items)
+        for index, result in zip(leaders, await self._store([items[index] for index in leaders]), strict=True):
+            results[index] = result
+        alone: list[int] = []
+        for index, leader in twins:
+            outcome = results[leader]
+            if not isinstance(outcome, Answer):
+                alone.append(index)  # a refused mutation frees its key, so its twin stands for itself
+            elif items[index].send.request_hash == items[leader].send.request_hash:
+                results[index] = Answer(outcome.status, outcome.body, True)
+            else:
+                results[index] = IdempotencyConflict()
+        for index in alone:
+            (results[index],) = await self._store([items[index]])
+        return [result for result in results if result is not None]
+
+    async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
+        at = now()
+        sends = [item.send for item in items]
+        pieces = [_response(item) for item in items]
+        crash_point("accept.before_commit")
+        rows = await self._pool.fetch(
+            ACCEPT,
+            at,
+            [send.actor.organization_id for send in sends],
+            [item.id for item in items],
+            [item.refusal is None for item in items],
+            [send.actor.mode == "live" for send in sends],
+            [send.key_hash for send in sends],
+            [send.request_hash for send in sends],
+            [send.to for send in sends],
+            [item.sender.value if item.sender else "" for item in items],
+            [item.sender.id if item.sender else None for item in items],
+            [send.client_reference for send in sends],
+            [send.campaign_id for send in sends],
+            [item.encoding for item in items],
+            [item.segments for item in items],
+            [send.guarantee for send in sends],
+            [send.request_id for send in sends],
+            [_expiry(at, send) for send in sends],
+            [send.send_at for send in sends],
+            [send.lane for send in sends],
+            [send.text for send in sends],
+            [head for head, _ in pieces],
+            [tail for _, tail in pieces],
+        )
+        crash_point("accept.after_commit")
+        self.stored.set()
+        return [_answer(item, row) for item, row in zip(items, rows, strict=True)]
+
+
+def _answer(item: _Item, row: asyncpg.Record) -> Answer | Refusal:
+    match row["verdict"]:
+        case "stored":
+            return Answer(202, row["body"].encode(), False)
+        case "replayed":
+            return Answer(row["status"], row["body"].encode(), True)
+        case "conflict":
+            return IdempotencyConflict()
+        case "opted_out":
+            return RecipientOptedOut(since=iso(row["since"]))
+        case "quota":
+            return QuotaExceeded(remainingQuota=row["remaining"], requested=1)
+    assert item.refusal is not None
+    return item.refusal
+
+
+def _expiry(at: datetime, send: Send) -> datetime | None:
+    if send.validity_seconds is None:
+        return None
+    return (send.send_at or at) + timedelta(seconds=send.validity_seconds)
+
+
+def _response(item: _Item) -> tuple[str, str]:
+    """The 202's body before and after the remaining quota, which only the commit knows."""
+    reference = "null"
+    if item.send.client_reference is not None:
+        reference = msgspec.json.encode(item.send.client_reference).decode()
+    return (
+        '{"success":true,"queued":true,"status":"accepted","count":1,"remainingQuota":',
+        f',"message":{{"id":"{item.id}","clientReference":{reference}}},'
+        f'"provider":{{"code":"{SUPPLIER_WORD}","messageId":null,"httpStatus":202}}}}',
+    )

@@ -1,0 +1,83 @@
+-- sms_accept_1: accept a batch of messages in one transaction and one round trip.
+--
+-- First the balance rows of the batch's organizations are locked, in one order, so that two processes never wait
+-- for each other in a circle. From then on nobody else accepts for these organizations, and the second statement's
+-- snapshot sees all that was committed before: that is what makes idempotency keys and quota exact across processes.
+--
+-- An item that must not be accepted for a reason found before (p_eligible is false) comes along all the same: if its
+-- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once.
+CREATE OR REPLACE FUNCTION sms_accept_1(
+    p_at timestamptz,
+    p_organization uuid[], p_id uuid[], p_eligible boolean[], p_billed boolean[], p_key uuid[], p_request bytea[],
+    p_recipient text[], p_sender text[], p_sender_id uuid[], p_reference text[], p_campaign uuid[], p_encoding text[],
+    p_segments smallint[], p_guarantee text[], p_request_id text[], p_expires timestamptz[], p_due timestamptz[],
+    p_lane smallint[], p_text text[], p_head text[], p_tail text[]
+) RETURNS TABLE (
+    verdict text, remaining bigint, since timestamptz, status smallint, body text
+) LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM quotas
+      WHERE organization_id = ANY (ARRAY(SELECT DISTINCT unnest(p_organization)))
+      ORDER BY organization_id FOR UPDATE;
+
+    RETURN QUERY
+    WITH judged AS MATERIALIZED (
+        SELECT item.*, known.request_hash AS known_request, known.status AS known_status, known.body AS known_body,
+               quota.total - quota.used AS available, silence.since AS silent_since,
+               item.eligible AND known.request_hash IS NULL AND silence.since IS NULL AS free
+          FROM unnest(p_organization, p_id, p_eligible, p_billed, p_key, p_request, p_recipient, p_sender, p_sender_id,
+                      p_reference, p_campaign, p_encoding, p_segments, p_guarantee, p_request_id, p_expires, p_due,
+                      p_lane, p_text, p_head, p_tail) WITH ORDINALITY
+               AS item(organization, id, eligible, billed, key, request, recipient, sender, sender_id, reference,
+                       campaign, encoding, segments, guarantee, request_id, expires, due, lane, body, head, tail, n)
+          LEFT JOIN quotas quota ON quota.organization_id = item.organization
+          LEFT JOIN idempotency known ON known.organization_id = item.organization AND known.key_hash = item.key
+          LEFT JOIN opt_outs silence
+                 ON silence.organization_id = item.organization AND silence.recipient = item.recipient
+    ), ranked AS MATERIALIZED (
+        -- Those that cost a unit of quota count up within their organization, in the order they came.
+        SELECT *, coalesce(sum(1) FILTER (WHERE free AND billed)
+                             OVER (PARTITION BY organization ORDER BY n ROWS UNBOUNDED PRECEDING), 0) AS place
+          FROM judged
+    ), decided AS MATERIALIZED (
+        SELECT *,
+               CASE WHEN known_request IS NOT NULL AND known_request = request THEN 'replayed'
+                    WHEN known_request IS NOT NULL THEN 'conflict'
+                    WHEN NOT eligible THEN 'refused'
+                    WHEN silent_since IS NOT NULL THEN 'opted_out'
+                    WHEN billed AND place > available THEN 'quota'
+                    ELSE 'stored' END AS verdict,
+               greatest(available - place, 0)::bigint AS left_over
+          FROM ranked
+    ), message AS (
+        INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, client_reference,
+                              campaign_id, encoding, segments, guarantee, request_id, accepted_at, expires_at)
+        SELECT organization, id, 'accepted', CASE WHEN billed THEN 'live' ELSE 'test' END, recipient, sender, sender_id,
+               reference, campaign, encoding, segments, guarantee, request_id, p_at, expires
+          FROM decided WHERE decided.verdict = 'stored'
+    ), message_text AS (
+        INSERT INTO message_texts (organization_id, message_id, body)
+        SELECT organization, id, decided.body FROM decided WHERE decided.verdict = 'stored'
+    ), ledger AS (
+        INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, segments, message_id,
+                                  campaign_id, created_at)
+        SELECT organization, id, 'usage', 'sms', -1, left_over, segments, id, campaign, p_at
+          FROM decided WHERE decided.verdict = 'stored' AND billed
+    ), work AS (
+        INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
+        SELECT 'sms', '00000000-0000-0000-0000-000000000000', lane, organization, coalesce(due, p_at), id
+          FROM decided WHERE decided.verdict = 'stored'
+    ), outcome AS (
+        INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)
+        SELECT organization, key, request, 202, head || left_over || tail, p_at
+          FROM decided WHERE decided.verdict = 'stored' AND key IS NOT NULL
+    ), balance AS (
+        UPDATE quotas SET used = quotas.used + spent.units
+          FROM (SELECT organization, count(*) AS units FROM decided
+                 WHERE decided.verdict = 'stored' AND billed GROUP BY organization) spent
+         WHERE quotas.organization_id = spent.organization
+    )
+    SELECT decided.verdict, decided.left_over, decided.silent_since, decided.known_status,
+           CASE decided.verdict WHEN 'replayed' THEN known_body WHEN 'stored' THEN head || left_over || tail END
+      FROM decided ORDER BY n;
+END $$;

@@ -1,0 +1,198 @@
+"""Sender IDs: who an organization may send as. Requested by the organization, approved by operators.
+
+The rule nobody may break: only an approved record sends, at accept and again at dispatch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.clock import iso, now
+from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.fresh import Fresh
+from heliograph.base.ids import uuid7
+
+
+class SenderIdNotApproved(Refusal):
+    """This sender ID may not be used: it is not approved."""
+
+    code, status = "sender_id_not_approved", 409
+
+
+class SenderIdAlreadyExists(Refusal):
+    """This sender ID is approved already."""
+
+    code, status = "sender_id_already_exists", 409
+
+
+class SenderId(msgspec.Struct, frozen=True):
+    """One sender ID as its organization sees it."""
+
+    id: UUID
+    value: str
+    status: str
+    is_default: bool
+    rejection_reason: str | None
+    created_at: datetime
+    reviewed_at: datetime | None
+
+
+class Senders(msgspec.Struct, frozen=True):
+    """All sender IDs of one organization, ready for look-ups."""
+
+    by_id: dict[UUID, SenderId]
+    #: Keyed by the value in lower case: names are compared without case.
+    by_name: dict[str, SenderId]
+    default: SenderId | None
+
+
+NO_SENDERS = Senders({}, {}, None)
+#: decisions: 3–11 of these characters with a letter, or 3–15 digits (3GPP 23.040 §9.1.2.5 allows 11 septets).
+VALUE = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9 ._&-]{3,11}|[0-9]{3,15}", re.ASCII)
+
+COLUMNS = "id, value, status, is_default, rejection_reason, created_at, reviewed_at"
+LOAD = f"SELECT organization_id, {COLUMNS} FROM sender_ids WHERE organization_id = ANY ($1)"
+
+
+class SenderBook:
+    """The sender IDs of organizations as they were at most half a second ago."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._fresh: Fresh[UUID, Senders] = Fresh(self._load, indivisible=is_down)
+
+    async def resolve(self, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
+        """The approved record that is meant; with neither given, the organization's default.
+
+        Raises Invalid for an unknown id or for an id and a name that disagree, and SenderIdNotApproved. An answer of
+        no is given only on what is in the database now, so that an approval counts from its commit on.
+        """
+        fresh, senders = self._fresh.peek(actor.organization_id)
+        if fresh:
+            try:
+                return _choose(senders or NO_SENDERS, sender_id, sender_name)
+            except Refusal:
+                senders = None
+        senders = await self._fresh.get(actor.organization_id, anew=True)
+        return _choose(senders or NO_SENDERS, sender_id, sender_name)
+
+    async def _load(self, organizations: Sequence[UUID]) -> dict[UUID, Senders]:
+        rows = await self._pool.fetch(LOAD, organizations)
+        found: dict[UUID, list[SenderId]] = {}
+        for organization_id, *values in rows:
+            found.setdefault(organization_id, []).append(SenderId(*values))
+        return {
+            organization_id: Senders(
+                {sender.id: sender for sender in senders},
+                {sender.value.lower(): sender for sender in senders},
+                next((sender for sender in senders if sender.is_default), None),
+            )
+            for organization_id, senders in found.items()
+        }
+
+
+def _choose(senders: Senders, sender_id: UUID | None, sender_name: str | None) -> SenderId:
+    if sender_id is None and sender_name is None:
+        if senders.default is None:
+            raise SenderIdNotApproved(
+                "This organization has no default sender ID; name one in `senderId` or `senderName`.",
+                senderId=None,
+                status=None,
+                reason="no_default",
+            )
+        return senders.default
+    chosen = None
+    if sender_id is not None:
+        chosen = senders.by_id.get(sender_id)
+        if chosen is None:
+            raise Invalid(("senderId", "unknown", "`senderId` is not a sender ID of this organization"))
+    if sender_name is not None:
+        named = senders.by_name.get(sender_name.lower())
+        if chosen is not None and named is not chosen:
+            raise Invalid(("senderName", "disagrees", "`senderId` and `senderName` name different senders"))
+        if named is None:
+            raise SenderIdNotApproved(
+                "No sender ID of this organization has this name.", senderId=None, status=None, reason="unknown"
+            )
+        chosen = named
+    assert chosen is not None
+    if chosen.status != "approved":
+        raise SenderIdNotApproved(senderId=str(chosen.id), status=chosen.status, reason=chosen.rejection_reason)
+    return chosen
+
+
+LIST = f"SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 ORDER BY id"
+
+
+async def list_all(conn: Connection, actor: Actor) -> list[SenderId]:
+    """All sender IDs of the organization, oldest first."""
+    return [SenderId(*row.values()) for row in await conn.fetch(LIST, actor.organization_id)]
+
+
+# A rejected value is asked for again by making it pending; a pending one stays as it is.
+REQUEST = f"""
+INSERT INTO sender_ids (organization_id, id, value, status, created_at) VALUES ($1, $2, $3, 'pending', $4)
+ON CONFLICT (organization_id, lower(value)) DO UPDATE
+   SET status = CASE sender_ids.status WHEN 'rejected' THEN 'pending' ELSE sender_ids.status END,
+       rejection_reason = CASE sender_ids.status WHEN 'rejected' THEN NULL ELSE sender_ids.rejection_reason END
+RETURNING {COLUMNS}
+"""
+
+
+async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
+    """Ask for a sender ID. New or rejected: it becomes pending; pending: the same record.
+
+    Raises Invalid for a value that networks do not carry, SenderIdAlreadyExists if it is approved.
+    """
+    if not VALUE.fullmatch(value) or value != value.strip() or "  " in value:
+        raise Invalid(
+            (
+                "value",
+                "pattern",
+                "`value` must be 3–11 letters, digits, spaces or . - _ & with a letter, or 3–15 digits",
+            )
+        )
+    (row,) = await conn.fetch(REQUEST, actor.organization_id, uuid7(), value, now())
+    sender = SenderId(*row.values())
+    if sender.status in ("approved", "suspended"):
+        raise SenderIdAlreadyExists(id=str(sender.id), status=sender.status)
+    return sender
+
+
+# The first approved sender of an organization becomes its default: a first send should need no further step.
+REVIEW = f"""
+UPDATE sender_ids s
+   SET status = $3, rejection_reason = $4, reviewed_at = $5,
+       is_default = $3 = 'approved' AND (s.is_default OR NOT EXISTS (
+           SELECT FROM sender_ids d WHERE d.organization_id = s.organization_id AND d.is_default))
+ WHERE organization_id = $1 AND id = $2
+RETURNING {COLUMNS}
+"""
+
+
+async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reason: str | None = None) -> SenderId:
+    """An operator's decision: status "approved", "rejected" or "suspended". Raises NotFound."""
+    row = await conn.fetchrow(REVIEW, actor.organization_id, id, status, reason, now())
+    if row is None:
+        raise NotFound(resource="sender_id", id=str(id))
+    return SenderId(*row.values())
+
+
+def shown(sender: SenderId) -> dict[str, object]:
+    """The record as answers show it."""
+    return {
+        "id": str(sender.id),
+        "value": sender.value,
+        "status": sender.status,
+        "is_default": sender.is_default,
+        "rejection_reason": sender.rejection_reason,
+        "created_at": iso(sender.created_at),
+        "reviewed_at": iso(sender.reviewed_at) if sender.reviewed_at else None,
+    }
