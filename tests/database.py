@@ -1,0 +1,172 @@
+"""Real PostgreSQL for tests: a server per test process, a template migrated once, a clone of it for each test.
+
+`HELIOGRAPH_TEST_DATABASE_URL` (a superuser's) names a server to use instead of an embedded one. Clusters lie in the
+temporary directory under numbered names that are reused: what a killed run left behind, a running server included, is
+taken over and removed by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+import urllib.parse
+import uuid
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+
+from heliograph.base.migrate import migrate
+from heliograph.base.postgres import ROLE, Embedded
+
+Result = TypeVar("Result")
+
+#: Nothing here has to outlive the machine, and 200 short-lived databases need neither memory nor checkpoints.
+QUICK = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "128MB",
+    "min_wal_size": "80MB",
+    "max_wal_size": "1GB",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "autovacuum_naptime": "1min",
+    "scram_iterations": "1",
+}
+
+
+class Cluster:
+    """A server to make databases on. `url` and `superuser_url` are of its first database."""
+
+    def __init__(self, url: str, superuser_url: str) -> None:
+        self.url, self.superuser_url = url, superuser_url
+        self._owner = urllib.parse.urlsplit(url).username or ROLE
+        self.template = f"template_{uuid.uuid4().hex}"
+
+    async def make_template(self) -> None:
+        """A migrated database, to clone from."""
+        await self._create(self.template)
+        await migrate(self.url_of(self.template))
+
+    async def drop_template(self) -> None:
+        await self._drop(self.template)
+
+    @contextlib.asynccontextmanager
+    async def database(self, *, template: bool = True) -> AsyncIterator[str]:
+        """The URL of a fresh database: a clone of the template, or an empty one. Dropped afterwards."""
+        name = f"test_{uuid.uuid4().hex}"
+        await self._create(name, self.template if template else "template1")
+        try:
+            yield self.url_of(name)
+        finally:
+            await self._drop(name)
+
+    def url_of(self, database: str) -> str:
+        """The application's URL of a database."""
+        return urllib.parse.urlsplit(self.url)._replace(path=f"/{database}").geturl()
+
+    async def _create(self, name: str, template: str = "template1") -> None:
+        connection = await asyncpg.connect(self.superuser_url)
+        try:
+            await connection.execute(f'CREATE DATABASE {name} TEMPLATE {template} OWNER "{self._owner}"')
+        finally:
+            await connection.close()
+
+    async def _drop(self, name: str) -> None:
+        connection = await asyncpg.connect(self.superuser_url)
+        try:
+            await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        finally:
+            await connection.close()
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[Cluster]:
+    """The server that `HELIOGRAPH_TEST_DATABASE_URL` names, or an embedded one, with the template in place."""
+    given = os.environ.get("HELIOGRAPH_TEST_DATABASE_URL")
+    with contextlib.ExitStack() as stack:
+        loop = stack.enter_context(_Loop())
+        if given:
+            found = Cluster(given, given)
+        else:
+            server = stack.enter_context(_embedded(loop))
+            found = Cluster(server.url, server.superuser_url)
+        stack.callback(lambda: loop.run(found.drop_template()))
+        loop.run(found.make_template())
+        yield found
+
+
+@contextlib.contextmanager
+def public_directory(prefix: str = "heliograph-") -> Iterator[Path]:
+    """A temporary directory that every account may pass through, so that root's PostgreSQL can live in it."""
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+        os.chmod(name, 0o711)
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _embedded(loop: _Loop) -> Iterator[Embedded]:
+    with _numbered_directory() as home:
+        if (home / "data").exists():
+            remains = Embedded(home, on_progress=_ignore, extra_settings=QUICK)
+            with contextlib.suppress(Exception):  # whatever it is, it is about to be removed
+                loop.run(remains.start())
+                loop.run(remains.stop())
+            shutil.rmtree(home)
+        server = Embedded(home, on_progress=_ignore, extra_settings=QUICK)
+        loop.run(server.start())
+        try:
+            yield server
+        finally:
+            loop.run(server.stop())
+            shutil.rmtree(home, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _numbered_directory() -> Iterator[Path]:
+    """The first directory that no other test process holds."""
+    base = Path(tempfile.gettempdir()) / f"heliograph-tests-{os.geteuid()}"
+    for number in range(1000):
+        lock = os.open(f"{base}-{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        try:
+            yield Path(f"{base}-{number}")
+        finally:
+            os.close(lock)
+        return
+    raise RuntimeError("a thousand test runs at once?")
+
+
+class _Loop:
+    """An event loop in a thread of its own, for what outlives the loops of single tests."""
+
+    def __enter__(self) -> _Loop:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future: Future[Result] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result()
+
+
+def _ignore(line: str) -> None:
+    """Nobody reads the progress of a test's server."""
