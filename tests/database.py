@@ -1,8 +1,8 @@
 """Real PostgreSQL for tests: a server per test process, a template migrated once, a clone of it for each test.
 
-`HELIOGRAPH_TEST_DATABASE_URL` (a superuser's) names a server to use instead of an embedded one. Clusters lie in the
-temporary directory under numbered names that are reused: what a killed run left behind, a running server included, is
-taken over and removed by the next one.
+`HELIOGRAPH_TEST_DATABASE_URL` (a superuser's) names a server to use instead of an embedded one. Clusters lie in
+memory, or else in the temporary directory, under numbered names that are reused: what a killed run left behind, a
+running server included, is taken over and removed by the next one.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ def cluster() -> Iterator[Cluster]:
 def public_directory(prefix: str = "heliograph-") -> Iterator[Path]:
     """A temporary directory that every account may pass through, so that root's PostgreSQL can live in it."""
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
-        os.chmod(name, 0o711)
+        os.chmod(name, 0o711)  # noqa: S103 (that is its purpose)
         yield Path(name)
 
 
 @contextlib.contextmanager
 def _embedded(loop: _Loop) -> Iterator[Embedded]:
     with _numbered_directory() as home:
-        if (home / "data").exists():
+        if home.exists():
             remains = Embedded(home, on_progress=_ignore, extra_settings=QUICK)
             with contextlib.suppress(Exception):  # whatever it is, it is about to be removed
                 loop.run(remains.start())
@@ -133,7 +133,7 @@ def _embedded(loop: _Loop) -> Iterator[Embedded]:
 @contextlib.contextmanager
 def _numbered_directory() -> Iterator[Path]:
     """The first directory that no other test process holds."""
-    base = Path(tempfile.gettempdir()) / f"heliograph-tests-{os.geteuid()}"
+    base = _quick_place() / f"heliograph-tests-{os.geteuid()}"
     for number in range(1000):
         lock = os.open(f"{base}-{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -147,6 +147,16 @@ def _numbered_directory() -> Iterator[Path]:
             os.close(lock)
         return
     raise RuntimeError("a thousand test runs at once?")
+
+
+def _quick_place() -> Path:
+    """Memory if there is plenty: a clone takes 40 ms there, and up to 400 ms on a disk that others use."""
+    memory = Path("/dev/shm")  # noqa: S108
+    if memory.is_dir() and os.access(memory, os.W_OK):
+        found = os.statvfs(memory)
+        if found.f_bavail * found.f_frsize >= 4 * 2**30 and not found.f_flag & os.ST_NOEXEC:
+            return memory
+    return Path(tempfile.gettempdir())
 
 
 class _Loop:
