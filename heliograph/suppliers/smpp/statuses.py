@@ -1,0 +1,144 @@
+"""command_status: every code with its name and class, and what a class means for a message (SMPP 3.4 §5.1.3, and 5.0).
+
+    R    retry later at this supplier; R1, R2: once, twice, then F
+    T    throttled: slow the account down, the message loses none of its tries
+    P    refused for good
+    F    refused here, another supplier may be tried once
+    S    the session is at fault: bind again, the message loses none of its tries
+    C    configuration of the account: alarm, and the message may go elsewhere
+
+The rule nobody may break: a code nobody knows is tried once more and then sent elsewhere, never taken for success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from heliograph.suppliers.contract import Verdict
+
+#: code → (name without ESME_, class). In C0–C4 the names of 3.4.
+STATUSES: dict[int, tuple[str, str]] = {
+    0x00: ("ROK", ""),
+    0x01: ("RINVMSGLEN", "P"),
+    0x02: ("RINVCMDLEN", "PS"),
+    0x03: ("RINVCMDID", "C"),
+    0x04: ("RINVBNDSTS", "S"),
+    0x05: ("RALYBND", "S"),
+    0x06: ("RINVPRTFLG", "C"),
+    0x07: ("RINVREGDLVFLG", "C"),
+    0x08: ("RSYSERR", "R"),
+    0x0A: ("RINVSRCADR", "FC"),
+    0x0B: ("RINVDSTADR", "F"),
+    0x0C: ("RINVMSGID", "P"),
+    0x0D: ("RBINDFAIL", "S"),
+    0x0E: ("RINVPASWD", "C"),
+    0x0F: ("RINVSYSID", "C"),
+    0x11: ("RCANCELFAIL", "P"),
+    0x13: ("RREPLACEFAIL", "P"),
+    0x14: ("RMSGQFUL", "T"),
+    0x15: ("RINVSERTYP", "C"),
+    0x33: ("RINVNUMDESTS", "P"),
+    0x34: ("RINVDLNAME", "P"),
+    0x40: ("RINVDESTFLAG", "P"),
+    0x42: ("RINVSUBREP", "C"),
+    0x43: ("RINVESMCLASS", "C"),
+    0x44: ("RCNTSUBDL", "P"),
+    0x45: ("RSUBMITFAIL", "R1"),  # many say only this for blocked content and for no credit
+    0x48: ("RINVSRCTON", "C"),
+    0x49: ("RINVSRCNPI", "C"),
+    0x50: ("RINVDSTTON", "C"),
+    0x51: ("RINVDSTNPI", "C"),
+    0x53: ("RINVSYSTYP", "C"),
+    0x54: ("RINVREPFLAG", "C"),
+    0x55: ("RINVNUMMSGS", "P"),
+    0x58: ("RTHROTTLED", "T"),
+    0x61: ("RINVSCHED", "C"),
+    0x62: ("RINVEXPIRY", "C"),
+    0x63: ("RINVDFTMSGID", "P"),
+    0x64: ("RX_T_APPN", "R"),
+    0x65: ("RX_P_APPN", "P"),
+    0x66: ("RX_R_APPN", "P"),
+    0x67: ("RQUERYFAIL", "P"),
+    0xC0: ("RINVOPTPARSTREAM", "C"),
+    0xC1: ("ROPTPARNOTALLWD", "C"),
+    0xC2: ("RINVPARLEN", "C"),
+    0xC3: ("RMISSINGOPTPARAM", "C"),
+    0xC4: ("RINVOPTPARAMVAL", "C"),
+    0xFE: ("RDELIVERYFAILURE", "F"),
+    0xFF: ("RUNKNOWNERR", "R2"),
+    0x100: ("RSERTYPUNAUTH", "C"),
+    0x101: ("RPROHIBITED", "C"),
+    0x102: ("RSERTYPUNAVAIL", "R"),
+    0x103: ("RSERTYPDENIED", "C"),
+    0x104: ("RINVDCS", "P"),
+    0x105: ("RINVSRCADDRSUBUNIT", "C"),
+    0x106: ("RINVDSTADDRSUBUNIT", "C"),
+    0x107: ("RINVBCASTFREQINT", "P"),
+    0x108: ("RINVBCASTALIAS_NAME", "P"),
+    0x109: ("RINVBCASTAREAFMT", "P"),
+    0x10A: ("RINVNUMBCAST_AREAS", "P"),
+    0x10B: ("RINVBCASTCNTTYPE", "P"),
+    0x10C: ("RINVBCASTMSGCLASS", "P"),
+    0x10D: ("RBCASTFAIL", "P"),
+    0x10E: ("RBCASTQUERYFAIL", "P"),
+    0x10F: ("RBCASTCANCELFAIL", "P"),
+    0x110: ("RINVBCAST_REP", "P"),
+    0x111: ("RINVBCASTSRVGRP", "P"),
+    0x112: ("RINVBCASTCHANIND", "P"),
+}
+
+CLASSES = frozenset({"R", "R1", "R2", "R3", "T", "P", "F", "S", "C", "PS", "FC"})
+#: Bind refusals that wait for an operator: wrong password, system_id or system_type.
+BIND_CONFIGURATION = frozenset({0x0E, 0x0F, 0x53})
+
+_VENDOR = range(0x400, 0x500)
+
+
+class Ruling(msgspec.Struct, frozen=True, gc=False):
+    """What a status means: the fields of an Outcome, and what the connector does besides."""
+
+    verdict: Verdict
+    code: str
+    detail: str
+    failover: bool = False
+    counts: bool = True
+    alarm: bool = False
+    #: Slow the account down.
+    slow: bool = False
+    #: This session is of no use any more.
+    rebind: bool = False
+
+
+def classify(status: int, *, attempt: int = 1, overrides: Mapping[int, str] | None = None) -> Ruling:
+    """What a command_status other than 0 means for a message on its `attempt`, counted from 1.
+
+    `overrides` is the supplier's own map of code → class. R1 and R2 look at the attempt's number, so a message that
+    was tried before for another reason gets fewer repeats, never more.
+    """
+    name = name_of(status)
+    kind = (overrides or {}).get(status) or STATUSES.get(status, ("", "R1"))[1]
+    code = f"0x{status:08X}"
+    unmapped = status in _VENDOR and status not in (overrides or {})
+    if kind[0] == "R" and (len(kind) == 1 or attempt <= int(kind[1])):
+        return Ruling(Verdict.BUSY, code, name, alarm=unmapped)
+    if kind == "T":
+        return Ruling(Verdict.BUSY, code, name, counts=False, slow=True)
+    if kind == "S":
+        return Ruling(Verdict.BUSY, code, name, counts=False, rebind=True)
+    return Ruling(
+        Verdict.REFUSED,
+        code,
+        name,
+        failover=kind[0] in "RFC",
+        alarm="C" in kind or unmapped,
+        rebind="S" in kind,
+    )
+
+
+def name_of(status: int) -> str:
+    """`ESME_RTHROTTLED`; a vendor's or an unknown code says so."""
+    if status in STATUSES:
+        return "ESME_" + STATUSES[status][0]
+    return "vendor specific" if status in _VENDOR else "unknown status"

@@ -1,0 +1,283 @@
+"""Receipts as suppliers really write them, and handset messages that look like one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
+from heliograph.suppliers.smpp.pdu import DataSm, DeliverSm, Tag
+from heliograph.suppliers.smpp.receipts import STATE_OF_TEXT, ReceiptRules, id_key, parse, scan, split_udh
+
+CLASSIC = (
+    b"id:1526758174 sub:001 dlvrd:001 submit date:1701240904 done date:1701240904 stat:DELIVRD err:000 text:hellow"
+)
+
+
+def deliver(text: bytes = b"", tlvs: dict[int, bytes] | None = None, esm_class: int = 4, **more: object) -> DeliverSm:
+    fields: dict = {"source_addr": "258841234567", "destination_addr": "ACME"} | more
+    return DeliverSm(1, esm_class=esm_class, short_message=text, tlvs=tlvs or {}, **fields)
+
+
+def receipt(pdu: DeliverSm | DataSm, **rules: object) -> Receipt:
+    read = parse(pdu, b"raw", ReceiptRules(**rules))
+    assert isinstance(read, Receipt), read
+    return read
+
+
+def inbound(pdu: DeliverSm | DataSm, **rules: object) -> Inbound:
+    read = parse(pdu, b"raw", ReceiptRules(**rules))
+    assert isinstance(read, Inbound), read
+    return read
+
+
+TEXTS = [
+    # label, text, keys, state, error
+    ("classic", CLASSIC, ("1526758174",), "delivered", "000"),
+    (
+        "no sub and dlvrd",
+        b"id:1526758174 submit date:1701240904 done date:1701240904 stat:DELIVRD err:000 text:hellow",
+        ("1526758174",),
+        "delivered",
+        "000",
+    ),
+    (
+        "capitals",
+        b"ID:00b8be19 SUB:001 DLVRD:000 SUBMIT DATE:2001010000 DONE DATE:2001010000 STAT:undeliv ERR:75 TEXT:-PROFILE",
+        ("b8be19",),
+        "undelivered",
+        "75",
+    ),
+    (
+        "spaces after colons, a full word, and a user's text that imitates fields",
+        b"id: 42 sub: 001 stat:DELIVERED err:  text:id:99 stat:UNDELIV",
+        ("42",),
+        "delivered",
+        "",
+    ),
+    ("no stat but in the user's text", b"id:5 sub:001 err:000 text:stat:UNDELIV", ("5",), "unknown", "000"),
+    ("unmapped stat", b"id:8 stat:XYZZY12 err:1", ("8",), "unknown", "1"),
+    ("reordered", b"stat:EXPIRED err:27 id:77", ("77",), "expired", "27"),
+    (
+        "dates of 12 and 14 digits",
+        CLASSIC.replace(b"1701240904", b"20170124090401", 1),
+        ("1526758174",),
+        "delivered",
+        "000",
+    ),
+    ("message id", b"message id:9 stat:REJECTD err:", ("9",), "rejected", ""),
+    ("first of two", b"id:1 id:2 stat:DELIVRD stat:UNDELIV", ("1",), "delivered", ""),
+    ("more fields than known", b"id:1 mcc:643 stat:ACCEPTD err:0 vendor:x", ("1",), "pending", "0"),
+    ("22 digits", b"id:04062581461644996000241 stat:DELIVRD", ("4062581461644996000241",), "delivered", ""),
+    ("an empty id", b"id: stat:DELIVRD err:000", (), "delivered", "000"),
+    ("no id", b"stat:DELIVRD", (), "delivered", ""),
+    ("nothing", b"", (), "unknown", ""),
+]
+
+
+@pytest.mark.parametrize(("label", "text", "keys", "state", "error"), TEXTS, ids=[row[0] for row in TEXTS])
+def test_texts(label: str, text: bytes, keys: tuple[str, ...], state: str, error: str) -> None:
+    read = receipt(deliver(text))
+    assert (read.keys, read.state, read.error) == (keys, state, error)
+    assert (read.recipient, read.sender, read.raw) == ("258841234567", "ACME", b"raw")
+
+
+values = st.text("abc:019 stxid\n", max_size=8)
+
+
+@given(values, values, values)
+def test_the_usual_form_is_read_as_every_other(id: str, stat: str, err: str) -> None:
+    usual = f"id:{id} sub:001 dlvrd:001 submit date:1 done date:2 stat:{stat} err:{err} text:hi"
+    assert scan(usual) == scan(" " + usual)
+
+
+def test_counts_of_segments() -> None:
+    read = receipt(deliver(b"id:1 sub:003 dlvrd:002 stat:DELIVRD"))
+    assert (read.submitted, read.delivered) == (3, 2)
+    read = receipt(deliver(b"id:1 sub:?? stat:DELIVRD"))
+    assert (read.submitted, read.delivered) == (None, None)
+
+
+def test_a_receipt_in_tlvs_only() -> None:
+    read = receipt(deliver(tlvs={Tag.RECEIPTED_MESSAGE_ID: b"33d7f963\0", Tag.MESSAGE_STATE: b"\x02"}))
+    assert (read.keys, read.state) == (("33d7f963",), "delivered")
+    read = receipt(deliver(tlvs={Tag.RECEIPTED_MESSAGE_ID: b"33D7F963", Tag.MESSAGE_STATE: b"\x05"}))
+    assert (read.keys, read.state) == (("33d7f963",), "undelivered")
+
+
+def test_an_id_in_a_tlv_with_its_state_in_the_text() -> None:
+    read = receipt(deliver(b"stat:EXPIRED err:", {Tag.RECEIPTED_MESSAGE_ID: b"77\0"}))
+    assert (read.keys, read.state) == (("77",), "expired")
+
+
+def test_of_two_ids_the_one_in_the_tlv_comes_first() -> None:
+    assert receipt(deliver(CLASSIC, {Tag.RECEIPTED_MESSAGE_ID: b"33d7f963\0"})).keys == ("33d7f963", "1526758174")
+    assert receipt(deliver(CLASSIC, {Tag.RECEIPTED_MESSAGE_ID: b"01526758174\0"})).keys == ("1526758174",)
+
+
+def test_tlv_and_text_may_use_different_bases() -> None:
+    pdu = deliver(b"id:0870928761 stat:DELIVRD", {Tag.RECEIPTED_MESSAGE_ID: b"33E95179"})
+    assert receipt(pdu, id_base="dec", tlv_id_base="hex").keys == ("870928761",)
+
+
+@pytest.mark.parametrize(
+    ("tlv", "error"),
+    [(b"\x03\x00\x1b", "3:27"), (b"011", "011"), (b"", "7"), (b"\x03", "7"), (b"\x08\x01\x02", "8:258")],
+)
+def test_network_error_code(tlv: bytes, error: str) -> None:
+    assert receipt(deliver(b"id:1 stat:UNDELIV err:7", {Tag.NETWORK_ERROR_CODE: tlv})).error == error
+
+
+def test_the_reference_is_echoed() -> None:
+    assert receipt(deliver(CLASSIC, {Tag.USER_MESSAGE_REFERENCE: b"\x12\x34"})).reference == 0x1234
+    assert receipt(deliver(CLASSIC, {Tag.USER_MESSAGE_REFERENCE: b"\x34"})).reference is None
+
+
+@pytest.mark.parametrize("esm_class", [0x04, 0x44, 0x24, 0x84])
+def test_the_receipt_bit_counts_not_the_value(esm_class: int) -> None:
+    assert receipt(deliver(CLASSIC, esm_class=esm_class)).keys == ("1526758174",)
+
+
+def test_a_receipt_with_a_user_data_header() -> None:
+    assert receipt(deliver(b"\x05\x00\x03\x01\x02\x01" + CLASSIC, esm_class=0x44)).keys == ("1526758174",)
+
+
+def test_an_intermediate_notification_ends_nothing_but_delivery() -> None:
+    assert receipt(deliver(b"id:1 stat:UNDELIV err:6", esm_class=0x20)).state is ReceiptState.PENDING
+    assert receipt(deliver(b"id:1 stat:DELIVRD err:0", esm_class=0x20)).state is ReceiptState.DELIVERED
+
+
+def test_text_in_message_payload_and_in_data_sm() -> None:
+    assert receipt(deliver(tlvs={Tag.MESSAGE_PAYLOAD: CLASSIC})).keys == ("1526758174",)
+    data = DataSm(1, source_addr="+258841234567", esm_class=4, tlvs={Tag.MESSAGE_PAYLOAD: CLASSIC})
+    assert receipt(data).keys == ("1526758174",)
+    assert receipt(data).recipient == "258841234567"
+
+
+def test_a_receipt_in_ucs2() -> None:
+    pdu = deliver(CLASSIC.decode().encode("utf-16-be"), data_coding=8)
+    assert (receipt(pdu).keys, receipt(pdu).state) == (("1526758174",), "delivered")
+
+
+def test_addresses_left_as_in_the_submit_are_turned_round_when_that_is_certain() -> None:
+    read = receipt(deliver(CLASSIC, source_addr="ACME", destination_addr="+258841234567"))
+    assert (read.recipient, read.sender) == ("258841234567", "ACME")
+
+
+def test_the_operator_says_which_states_are_final() -> None:
+    accepted = {"ACCEPTD": ReceiptState.DELIVERED}
+    assert receipt(deliver(b"id:1 stat:ACCEPTD")).state is ReceiptState.PENDING
+    assert receipt(deliver(b"id:1 stat:ACCEPTD"), final_states=accepted).state is ReceiptState.DELIVERED
+    assert receipt(deliver(b"id:1 stat:accepted"), final_states=accepted).state is ReceiptState.DELIVERED
+    by_tlv = deliver(tlvs={Tag.RECEIPTED_MESSAGE_ID: b"1", Tag.MESSAGE_STATE: b"\x06"})
+    assert receipt(by_tlv, final_states=accepted).state is ReceiptState.DELIVERED
+    lost = {"LOST": ReceiptState.FAILED}
+    assert receipt(deliver(b"id:1 stat:LOST"), final_states=lost).state is ReceiptState.FAILED
+    assert receipt(deliver(b"id:1 stat:UNDELIV"), final_states={"NACK": ReceiptState.REJECTED}).state == "undelivered"
+
+
+@pytest.mark.parametrize("stat", STATE_OF_TEXT)
+def test_every_spelling_has_a_state(stat: str) -> None:
+    state = receipt(deliver(f"id:1 stat:{stat} err:000".encode())).state
+    assert (state is ReceiptState.UNKNOWN) == (stat == "UNKNOWN")
+
+
+# -- what a handset sends ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_handset_types_is_a_message() -> None:
+    read = inbound(deliver(b"Your parcel id:5 is here", esm_class=0))
+    assert (read.body, read.sender, read.recipient) == (b"Your parcel id:5 is here", "258841234567", "ACME")
+    assert inbound(deliver(CLASSIC, esm_class=0)).body == CLASSIC
+
+
+def test_sniffing_takes_only_a_whole_receipt() -> None:
+    assert receipt(deliver(CLASSIC, esm_class=0), sniff=True).keys == ("1526758174",)
+    assert inbound(deliver(b"id:5 stat:DELIVRD", esm_class=0), sniff=True).body == b"id:5 stat:DELIVRD"
+
+
+def test_tlvs_that_only_an_smsc_writes_make_a_receipt() -> None:
+    tlvs = {Tag.RECEIPTED_MESSAGE_ID: b"7", Tag.MESSAGE_STATE: b"\x02"}
+    assert receipt(deliver(tlvs=tlvs, esm_class=0)).keys == ("7",)
+
+
+@pytest.mark.parametrize("esm_class", [0x08, 0x10, 0x18])
+def test_acknowledgements_by_a_handset_are_messages(esm_class: int) -> None:
+    inbound(deliver(b"ok", esm_class=esm_class))
+
+
+@pytest.mark.parametrize(
+    ("pdu", "body", "concatenation"),
+    [
+        (deliver(b"\x05\x00\x03\x07\x02\x01Hi", esm_class=0x40), b"Hi", (7, 2, 1)),
+        (deliver(b"\x06\x08\x04\x12\x34\x03\x02Hi", esm_class=0x40), b"Hi", (0x1234, 3, 2)),
+        (deliver(b"\x08\x24\x01\x03\x00\x03\x07\x02\x02Hi", esm_class=0x40), b"Hi", (7, 2, 2)),
+        (deliver(b"\x03\x24\x01\x01Hi", esm_class=0x40), b"Hi", None),
+        (deliver(b"Hi there", esm_class=0x40), b"Hi there", None),
+        (deliver(b"\x05\x00\x03\x07\x02\x09Hi", esm_class=0x40), b"Hi", None),
+        (deliver(b"Hi", {0x020C: b"\0\x09", 0x020E: b"\x02", 0x020F: b"\x01"}, 0), b"Hi", (9, 2, 1)),
+        (deliver(b"Hi", {0x020C: b"\0\x09"}, 0), b"Hi", None),
+        (DataSm(1, tlvs={Tag.MESSAGE_PAYLOAD: b"Hi"}), b"Hi", None),
+    ],
+)
+def test_parts_of_a_message(pdu: DeliverSm, body: bytes, concatenation: tuple[int, int, int] | None) -> None:
+    read = inbound(pdu)
+    assert (read.body, read.concatenation) == (body, concatenation)
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answered", "base", "receipted", "receipt_base"),
+    [
+        ("33E95179", "hex", "870928761", "dec"),
+        ("39f99dd5", "hex", "0972660181", "dec"),
+        ("00B8BE19", "text", "B8BE19", "text"),
+        ("1101C1-C9D03D-F000", "text", "1101c1-c9d03d-f000", "text"),
+        ("04062581461644996000241", "text", "4062581461644996000241", "text"),
+        ("ffffffffffffffffffff", "hex", "1208925819614629174706175", "dec"),
+        (" 7\0", "text", "0007", "text"),
+        ("0", "text", "000", "text"),
+        ("not-hex", "hex", "NOT-HEX", "dec"),
+    ],
+)
+def test_keys_of_one_id(answered: str, base: str, receipted: str, receipt_base: str) -> None:
+    assert id_key(answered, base) == id_key(receipted, receipt_base) != ""
+
+
+def test_no_id_has_no_key() -> None:
+    assert [id_key(raw, base) for raw in ("", " ", "\0") for base in ("text", "hex", "dec")] == [""] * 9
+
+
+@given(st.integers(0, 1 << 200), st.integers(0, 4), st.booleans())
+def test_hex_and_decimal_meet(number: int, zeros: int, capitals: bool) -> None:
+    written = "0" * zeros + f"{number:x}"
+    assert id_key(written.upper() if capitals else written, "hex") == id_key(str(number), "dec")
+
+
+@given(st.text(), st.sampled_from(["text", "hex", "dec"]))
+def test_a_key_never_raises(raw: str, base: str) -> None:
+    id_key(raw, base)
+
+
+@given(
+    st.binary(max_size=80),
+    octets := st.integers(0, 255),
+    octets,
+    st.booleans(),
+    st.dictionaries(
+        st.sampled_from([0x001E, 0x0427, 0x0423, 0x0204, 0x020C, 0x020E, 0x020F, 0x0424]), st.binary(max_size=6)
+    ),
+)
+def test_no_bytes_make_parsing_raise(text: bytes, esm_class: int, coding: int, sniff: bool, tlvs: dict) -> None:
+    read = parse(deliver(text, tlvs, esm_class, data_coding=coding), b"", ReceiptRules(sniff=sniff))
+    assert isinstance(read, Receipt if esm_class & 0x24 else Receipt | Inbound)
+
+
+@given(st.binary(max_size=60))
+def test_a_user_data_header_is_taken_off_whole_or_not_at_all(payload: bytes) -> None:
+    elements, rest = split_udh(payload)
+    assert payload.endswith(rest)
+    assert elements or rest == payload or payload[:1] == b"\0"
