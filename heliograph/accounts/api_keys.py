@@ -1,0 +1,284 @@
+"""API keys: what they look like, what they may do, and who stands behind one.
+
+A key is `hg_live_` or `hg_test_`, 30 random base62 characters and 6 of CRC32 over all before them, so that a typing
+error or a guess is refused without asking the database. The rule nobody may break: a secret is shown once, by `issue`;
+what is stored is its SHA-256.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import zlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.actor import Actor
+from heliograph.base.crypto import hash_secret
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7
+
+#: Every scope there is, with what it allows.
+SCOPES = {
+    "sms:send": "Send SMS",
+    "sms:read": "Read SMS",
+    "whatsapp:send": "Send WhatsApp messages",
+    "whatsapp:read": "Read WhatsApp messages, templates, conversations, numbers and the wallet",
+    "account:read": "Read the account and its usage",
+    "contacts:read": "Read contacts",
+    "contacts:write": "Create and delete contacts",
+    "campaigns:read": "Read campaigns",
+    "campaigns:write": "Create campaigns",
+    "sender_ids:read": "Read sender IDs",
+    "sender_ids:write": "Request sender IDs",
+    "api_keys:read": "Read API keys",
+    "api_keys:write": "Create and revoke API keys",
+    "webhooks:read": "Read webhook endpoints",
+    "webhooks:write": "Create and disable webhook endpoints",
+}
+
+#: A profile is a named set of scopes, resolved when a key is issued.
+PROFILES: dict[str, frozenset[str]] = {
+    "sms_only": frozenset({"sms:send"}),
+    "sms": frozenset({"sms:send", "sms:read", "sender_ids:read", "account:read", "webhooks:read", "webhooks:write"}),
+    "whatsapp": frozenset({"whatsapp:send", "whatsapp:read", "account:read", "webhooks:read", "webhooks:write"}),
+    "read_only": frozenset(scope for scope in SCOPES if scope.endswith(":read")),
+    "full_access": frozenset(SCOPES),
+}
+
+MODES = ("live", "test")
+MAX_ACTIVE = 5
+
+_BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_PREFIX_LENGTH = len("hg_live_")
+_RANDOM = 30
+_CHECK = 6
+_LENGTH = _PREFIX_LENGTH + _RANDOM + _CHECK
+
+
+class Unauthorized(Refusal):
+    """The API key is missing, revoked, suspended or invalid."""
+
+    code, status = "unauthorized", 401
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headers = {"www-authenticate": "Bearer"}
+
+
+class ScopeRequired(Refusal):
+    """This API key lacks the scope that the operation requires."""
+
+    code, status = "api_key_scope_required", 403
+
+
+class TooManyActiveKeys(Refusal):
+    """This organization already has five active API keys. Revoke one first."""
+
+    code, status = "api_key_active_limit_reached", 409
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """One row of `api_keys`, without its secret's hash. `status` is as of now: a key past `expires_at` is expired."""
+
+    id: UUID
+    name: str
+    prefix: str
+    last4: str
+    profile: str | None
+    scopes: list[str]
+    mode: str
+    status: str
+    allowed_ips: list[str]
+    last_used_at: datetime | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+class Known(msgspec.Struct, frozen=True):
+    """Who stands behind an active key, and from where it may be used (nothing listed: anywhere)."""
+
+    actor: Actor
+    networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
+
+
+_STATUS = "CASE WHEN status = 'active' AND expires_at <= now() THEN 'expired' ELSE status END AS status"
+_COLUMNS = (
+    f"id, name, prefix, last4, profile, scopes, mode, {_STATUS}, allowed_ips, last_used_at, created_at, expires_at,"
+    " revoked_at"
+)
+
+# The row lock comes first: two requests must not both become the fifth key.
+LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+
+COUNT_ACTIVE = """
+SELECT count(*) FROM api_keys
+ WHERE organization_id = $1 AND status = 'active' AND (expires_at IS NULL OR expires_at > now())
+"""
+
+INSERT = f"""
+INSERT INTO api_keys (id, organization_id, name, prefix, last4, secret_hash, profile, scopes, mode, allowed_ips,
+                      created_at, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+RETURNING {_COLUMNS}
+"""
+
+
+async def issue(
+    conn: Connection,
+    actor: Actor,
+    *,
+    name: str,
+    profile: str | None = None,
+    scopes: Sequence[str] | None = None,
+    mode: str = "live",
+    allowed_ips: Sequence[str] = (),
+    expires_at: datetime | None = None,
+) -> tuple[ApiKey, str]:
+    """Create a key with a profile's scopes or with listed ones. Its secret is returned here and nowhere else.
+
+    A key that issues another one grants only what it holds itself; an operator (`actor.key_id` is None) grants
+    anything. `allowed_ips`: addresses or CIDR networks. `expires_at`: in the future, with a zone.
+    """
+    granted = _granted(actor, profile, scopes)
+    name = name.strip()
+    if not 1 <= len(name) <= 100 or "\0" in name:
+        raise Invalid(("name", "length", "`name` must have 1 to 100 characters"))
+    if mode not in MODES:
+        raise Invalid(("mode", "enum", "`mode` must be live or test"))
+    now = clock.now()
+    if expires_at is not None and expires_at <= now:
+        raise Invalid(("expires_at", "range", "`expires_at` must be in the future"))
+    networks = [str(network) for network in _networks(allowed_ips)]
+    secret = new_secret(mode)
+    async with conn.transaction():
+        if await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id) is None:
+            raise NotFound(resource="organization", id=str(actor.organization_id))
+        if await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE:
+            raise TooManyActiveKeys(limit=MAX_ACTIVE)
+        row = await conn.fetchrow(
+            INSERT,
+            uuid7(),
+            actor.organization_id,
+            name,
+            secret[:_PREFIX_LENGTH],
+            secret[-4:],
+            hash_secret(secret),
+            profile,
+            sorted(granted),
+            mode,
+            networks,
+            now,
+            expires_at,
+        )
+    assert row is not None
+    return ApiKey(**row), secret
+
+
+REVOKE = f"""
+UPDATE api_keys SET status = 'revoked', revoked_at = coalesce(revoked_at, $3)
+ WHERE organization_id = $1 AND id = $2
+RETURNING {_COLUMNS}
+"""
+
+
+async def revoke(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
+    """Revoke a key for good; a second time changes nothing. Holds on every process within one second."""
+    row = await conn.fetchrow(REVOKE, actor.organization_id, id, clock.now())
+    if row is None:
+        raise NotFound(resource="apiKey", id=str(id))
+    return ApiKey(**row)
+
+
+LIST = f"SELECT {_COLUMNS} FROM api_keys WHERE organization_id = $1 ORDER BY id DESC"
+
+
+async def list_all(conn: Connection, actor: Actor) -> list[ApiKey]:
+    """All keys of the organization, newest first, revoked ones included."""
+    return [ApiKey(**row) for row in await conn.fetch(LIST, actor.organization_id)]
+
+
+AUTHENTICATE = """
+SELECT k.secret_hash, k.id AS key_id, k.mode, k.scopes, k.allowed_ips,
+       o.id AS organization_id, o.state, o.smart_encoding, o.allowed_countries
+  FROM api_keys k JOIN organizations o ON o.id = k.organization_id
+ WHERE k.secret_hash = ANY($1) AND k.status = 'active' AND (k.expires_at IS NULL OR k.expires_at > now())
+"""
+
+
+async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> list[Known | None]:
+    """Who stands behind each secret's SHA-256, in order; None where it is no active key."""
+    found = {row["secret_hash"]: _who(row) for row in await conn.fetch(AUTHENTICATE, list(hashes))}
+    return [found.get(digest) for digest in hashes]
+
+
+def new_secret(mode: str) -> str:
+    """A fresh secret of mode "live" or "test", 44 characters; 178 bits of it are random."""
+    head = f"hg_{mode}_" + "".join(secrets.choice(_BASE62) for _ in range(_RANDOM))
+    return head + _check_characters(head)
+
+
+def is_well_formed(secret: str) -> bool:
+    """True if the form and the check characters are those of a key of ours."""
+    return (
+        len(secret) == _LENGTH
+        and secret.isascii()
+        and secret.startswith(("hg_live_", "hg_test_"))
+        and secret[-_CHECK:] == _check_characters(secret[:-_CHECK])
+    )
+
+
+def _check_characters(head: str) -> str:
+    number = zlib.crc32(head.encode())
+    characters = ""
+    for _ in range(_CHECK):
+        number, digit = divmod(number, 62)
+        characters = _BASE62[digit] + characters
+    return characters
+
+
+def _granted(actor: Actor, profile: str | None, scopes: Sequence[str] | None) -> frozenset[str]:
+    if (profile is None) == (scopes is None):
+        raise Invalid(("profile", "one_of", "give either `profile` or `scopes`"))
+    if profile is not None:
+        if profile not in PROFILES:
+            raise Invalid(("profile", "enum", f"`profile` must be one of {', '.join(PROFILES)}"))
+        granted = PROFILES[profile]
+    else:
+        granted = frozenset(scopes or ())
+        unknown = sorted(granted - SCOPES.keys())
+        if unknown or not granted:
+            named = f": {', '.join(unknown)} is unknown" if unknown else ""
+            raise Invalid(("scopes", "enum", f"`scopes` must list one or more known scopes{named}"))
+    missing = granted - actor.scopes
+    if actor.key_id is not None and missing:
+        raise ScopeRequired("A key can grant only scopes that it holds itself.", required=sorted(missing))
+    return granted
+
+
+def _networks(texts: Sequence[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    try:
+        return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+    except ValueError:
+        raise Invalid(("allowed_ips", "format", "`allowed_ips` must list addresses or CIDR networks")) from None
+
+
+def _who(row: Any) -> Known:
+    countries = row["allowed_countries"]
+    actor = Actor(
+        organization_id=row["organization_id"],
+        key_id=row["key_id"],
+        mode=row["mode"],
+        scopes=frozenset(row["scopes"]),
+        state=row["state"],
+        smart_encoding=row["smart_encoding"],
+        allowed_countries=None if countries is None else frozenset(countries),
+    )
+    return Known(actor, _networks(row["allowed_ips"]))
