@@ -19,6 +19,18 @@ else:
     Connection = asyncpg.Connection
     Pool = asyncpg.Pool
 
+#: Our tables are empty one second and full the next, and every statement of ours finds its rows by key. So plans must
+#: not depend on statistics: look-ups by index, in the order written, whatever the planner believes of the sizes.
+KEYED = {
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "random_page_cost": "0.01",
+}
+
 #: Seconds that a statement may take before it is cancelled; nothing on a hot path comes near it.
 STATEMENT_TIMEOUT = 30
 

@@ -273,13 +273,17 @@ CREATE TABLE queue (
     due_at          timestamptz NOT NULL,
     id              uuid NOT NULL,
     tries           smallint NOT NULL DEFAULT 0,
+    claims          smallint NOT NULL DEFAULT 0,
     lease_until     timestamptz,
     lease_token     uuid,
-    PRIMARY KEY (id, kind, line)
+    PRIMARY KEY (id, line)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
 CREATE INDEX queue_line ON queue (kind, line, lane, organization_id, due_at);
-COMMENT ON TABLE queue IS 'control: work to be done, narrow, deleted when done. line: a supplier or an endpoint; lane 0 goes before lane 1';
+COMMENT ON TABLE queue IS 'control: work to be done, narrow, deleted when done';
+COMMENT ON COLUMN queue.line IS 'a supplier or an endpoint, which is served in turn with others; no line is used by two kinds for one id';
+COMMENT ON COLUMN queue.lane IS '0 goes before 1';
+COMMENT ON COLUMN queue.claims IS 'claims since it was put here; a second one means that a holder let its lease run out';
 
 CREATE TABLE suppliers (
     id         uuid PRIMARY KEY,

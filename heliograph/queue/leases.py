@@ -1,0 +1,223 @@
+"""The queue: rows that say what is to be done, claimed under leases.
+
+A row is work of one `kind` ("sms", "webhook", …) in one `line` (a supplier, an endpoint), in a `lane` (0 goes before
+1) for one organization. A claim leases rows for a while under a random token; only the holder of a row's token can
+finish it or put it back, so a worker that was thought dead can no longer touch what another has taken over. All times
+are the database's. A row is deleted when its work is done.
+
+The rule nobody may break: a claim is fair. Within a line and lane, organizations take turns, whatever their backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID, uuid4
+
+import msgspec
+
+from heliograph.base.db import Connection
+
+#: The line of work that has no supplier yet.
+UNROUTED = UUID(int=0)
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """A claimed row."""
+
+    kind: str
+    line: UUID
+    lane: int
+    organization_id: UUID
+    id: UUID
+    tries: int
+    token: UUID
+    #: True if an earlier holder let its lease run out: the work may have been done in part.
+    reclaimed: bool
+
+
+# 1. group: which (lane, organization) have rows in each asked line, found by skipping through the index.
+# 2. candidate: the first due rows of each group that nobody holds. A group may fill a line alone only if it is the
+#    only one; otherwise each offers twice its share, which leaves enough to fill up from.
+# 3. pick: lane by lane, then in turn, one row of each organization, until the line's free places are taken.
+# 4. held: lock them; a row that another worker takes at this moment is skipped.
+#
+# This table is empty one second and full the next, so no plan may depend on its statistics. LATERAL fixes the order
+# of every join here and below, and rows are then changed by their place (ctid), which their lock has made stable.
+CLAIM = """
+WITH RECURSIVE asked (line, free) AS (
+    SELECT * FROM unnest($2::uuid[], $3::int[])
+), grp AS (
+    SELECT asked.line, asked.free, head.lane, head.organization_id
+      FROM asked CROSS JOIN LATERAL (
+           SELECT lane, organization_id FROM queue WHERE kind = $1 AND line = asked.line
+            ORDER BY lane, organization_id LIMIT 1) head
+    UNION ALL
+    SELECT grp.line, grp.free, next.lane, next.organization_id
+      FROM grp CROSS JOIN LATERAL (
+           SELECT lane, organization_id FROM queue
+            WHERE kind = $1 AND line = grp.line AND (lane, organization_id) > (grp.lane, grp.organization_id)
+            ORDER BY lane, organization_id LIMIT 1) next
+), sized AS (
+    SELECT *, least(free, greatest(4, 2 * free / (count(*) OVER (PARTITION BY line, lane))::int)) AS most FROM grp
+), candidate AS (
+    SELECT sized.line, sized.free, sized.lane, sized.organization_id, due.id, due.turn
+      FROM sized CROSS JOIN LATERAL (
+           SELECT id, row_number() OVER (ORDER BY due_at) AS turn FROM (
+               SELECT id, due_at FROM queue
+                WHERE kind = $1 AND line = sized.line AND lane = sized.lane
+                  AND organization_id = sized.organization_id AND due_at <= now()
+                  AND (lease_until IS NULL OR lease_until < now())
+                ORDER BY due_at LIMIT sized.most) first) due
+), pick AS (
+    SELECT line, id FROM (
+        SELECT line, free, id, row_number() OVER (PARTITION BY line ORDER BY lane, turn, organization_id) AS place
+          FROM candidate) placed
+     WHERE place <= free
+), held AS MATERIALIZED (
+    SELECT mine.place
+      FROM pick CROSS JOIN LATERAL (
+           SELECT ctid AS place FROM queue
+            WHERE id = pick.id AND line = pick.line AND (lease_until IS NULL OR lease_until < now())
+              FOR UPDATE SKIP LOCKED) mine
+)
+UPDATE queue SET lease_until = now() + make_interval(secs => $4), lease_token = $5, claims = claims + 1
+ WHERE ctid = ANY (ARRAY(SELECT place FROM held))
+RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS reclaimed
+"""
+
+
+async def claim(conn: Connection, kind: str, free: Mapping[UUID, int], *, seconds: float) -> list[Lease]:
+    """Lease due rows of `kind`: at most `free[line]` of each line, for `seconds`."""
+    wanted = {line: places for line, places in free.items() if places > 0}
+    if not wanted:
+        return []
+    rows = await conn.fetch(CLAIM, kind, list(wanted), list(wanted.values()), seconds, uuid4())
+    return [Lease(*row.values()) for row in rows]
+
+
+# Skips from line to line; the last clause keeps a line whose only rows are for later out of the answer.
+LINES = """
+WITH RECURSIVE found (line, n) AS (
+    (SELECT line, 1 FROM queue WHERE kind = $1 AND line > $2 ORDER BY line LIMIT 1)
+    UNION ALL
+    SELECT next.line, found.n + 1 FROM found CROSS JOIN LATERAL (
+        SELECT line FROM queue WHERE kind = $1 AND line > found.line ORDER BY line LIMIT 1) next
+     WHERE found.n < $3
+)
+SELECT line, EXISTS (SELECT FROM queue WHERE kind = $1 AND queue.line = found.line AND due_at <= now()
+                        AND (lease_until IS NULL OR lease_until < now())) AS due
+  FROM found
+"""
+
+
+async def lines(conn: Connection, kind: str, *, after: UUID = UNROUTED, limit: int = 1000) -> tuple[list[UUID], UUID]:
+    """Lines of `kind` with due work, in order of line, and where to go on (UNROUTED: from the start again)."""
+    rows = await conn.fetch(LINES, kind, after, limit)
+    return [row["line"] for row in rows if row["due"]], rows[-1]["line"] if len(rows) == limit else UNROUTED
+
+
+HELD = """
+WITH held AS MATERIALIZED (
+    SELECT mine.place{columns}
+      FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]{arrays}) AS item (id, line, token{names})
+           CROSS JOIN LATERAL (
+           SELECT ctid AS place FROM queue
+            WHERE queue.id = item.id AND queue.line = item.line AND queue.lease_token = item.token FOR UPDATE) mine
+)
+"""
+FINISH = (
+    HELD.format(columns="", arrays="", names="")
+    + """
+DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING id
+"""
+)
+
+
+async def finish(conn: Connection, leases: Sequence[Lease]) -> set[UUID]:
+    """Delete rows that are done; returns the ids of those whose lease was still held."""
+    rows = await conn.fetch(FINISH, *_columns(leases))
+    return {row["id"] for row in rows}
+
+
+# The places are joined once more, to give each row its own pause: a scan by place of the few rows that are held.
+POSTPONE = (
+    HELD.format(
+        columns=", item.pause, item.counts, item.to_line",
+        arrays=", $4::float8[], $5::smallint[], $6::uuid[]",
+        names=", pause, counts, to_line",
+    )
+    + """
+UPDATE queue SET due_at = now() + make_interval(secs => held.pause), tries = queue.tries + held.counts,
+                 line = held.to_line, claims = 0, lease_until = NULL, lease_token = NULL
+  FROM held WHERE queue.ctid = held.place
+"""
+)
+
+
+class Postponed(msgspec.Struct, frozen=True, gc=False):
+    """A row to put back: due again in `pause` seconds, in `line`."""
+
+    lease: Lease
+    pause: float
+    line: UUID
+    #: Whether this was one of the work's tries.
+    counts: bool = True
+
+
+async def postpone(conn: Connection, postponed: Sequence[Postponed]) -> None:
+    """Put rows back; those whose lease was lost stay with their new holder."""
+    await conn.execute(
+        POSTPONE,
+        *_columns([item.lease for item in postponed]),
+        [item.pause for item in postponed],
+        [int(item.counts) for item in postponed],
+        [item.line for item in postponed],
+    )
+
+
+RENEW = (
+    HELD.format(columns="", arrays="", names="")
+    + """
+UPDATE queue SET lease_until = now() + make_interval(secs => $4)
+ WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING id
+"""
+)
+
+
+async def renew(conn: Connection, leases: Sequence[Lease], *, seconds: float) -> set[UUID]:
+    """Hold leases for `seconds` more; returns the ids of those still held."""
+    rows = await conn.fetch(RENEW, *_columns(leases), seconds)
+    return {row["id"] for row in rows}
+
+
+PUT = """
+INSERT INTO queue (kind, line, organization_id, due_at, id)
+SELECT $1, item.line, item.organization_id, now() + make_interval(secs => item.pause), item.id
+  FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::float8[]) AS item (line, organization_id, id, pause)
+ON CONFLICT DO NOTHING
+"""
+
+
+async def put(conn: Connection, kind: str, items: Sequence[tuple[UUID, UUID, UUID, float]]) -> None:
+    """Add work: (line, organization_id, id, seconds from now). What is queued already stays as it is."""
+    await conn.execute(PUT, kind, *(list(column) for column in zip(*items, strict=True)))
+
+
+OLDEST = """
+SELECT coalesce(extract(epoch FROM now() - min(due_at)), 0)::float8 FROM queue
+ WHERE kind = $1 AND due_at <= now() AND lease_until IS NULL
+"""
+
+
+async def oldest(conn: Connection, kind: str) -> float:
+    """Age in seconds of the row that has been due and waiting longest."""
+    age: float = await conn.fetchval(OLDEST, kind)
+    return age
+
+
+def _columns(leases: Sequence[Lease]) -> tuple[list[UUID], list[UUID], list[UUID]]:
+    return (
+        [lease.id for lease in leases],
+        [lease.line for lease in leases],
+        [lease.token for lease in leases],
+    )

@@ -1,0 +1,21 @@
+"""Periodic work: of all workers, the one that moves a timer's next time runs it."""
+
+from __future__ import annotations
+
+from heliograph.base.db import Connection
+
+ENSURE = "INSERT INTO timers (name, next_at) VALUES ($1, now()) ON CONFLICT DO NOTHING"
+
+TAKE = """
+UPDATE timers SET next_at = now() + make_interval(secs => $2) WHERE name = $1 AND next_at <= now() RETURNING name
+"""
+
+
+async def ensure(conn: Connection, name: str) -> None:
+    """Make the timer known."""
+    await conn.execute(ENSURE, name)
+
+
+async def take(conn: Connection, name: str, *, every: float) -> bool:
+    """True if it is time and this worker is the one to do it; `every`: seconds until the next time."""
+    return await conn.fetchval(TAKE, name, every) is not None
