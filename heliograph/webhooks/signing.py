@@ -1,0 +1,119 @@
+"""Signatures of webhook attempts, for the sender and for receivers.
+
+The rule nobody may break: what is signed is the raw body as sent, and every attempt is signed afresh with its own
+timestamp; only the event id stays the same.
+
+A secret is `whsec_` and the base64 of 32 random bytes. Two schemes are sent side by side; they use different bytes
+of it as their HMAC-SHA256 key:
+
+| | the service's own | Standard Webhooks |
+|---|---|---|
+| headers | `x-service-timestamp`, `x-service-signature` | `webhook-id`, `webhook-timestamp`, `webhook-signature` |
+| key | the whole secret as shown, `whsec_` included, as UTF-8 | the 32 bytes that the part after `whsec_` decodes to |
+| signed | timestamp header + `.` + body | id header + `.` + timestamp header + `.` + body |
+| timestamp | ISO 8601, `2026-03-01T12:00:00.000Z` | Unix seconds |
+| signature | `v1=` + hex | `v1,` + base64 |
+
+While a secret is being rotated an endpoint has several. `x-service-signature` holds one value, so it is made with the
+newest; `webhook-signature` is a list by its specification and holds one signature for each, newest first, apart by a
+space. A receiver that verifies `x-service-signature` accepts both secrets during the overlap.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal
+
+from heliograph.base import clock
+from heliograph.base.crypto import constant_time_equal
+
+PREFIX = "whsec_"
+#: A receiver refuses a timestamp that is further than this from its own clock, either way; seconds.
+TOLERANCE_SECONDS = 300
+
+#: Why a callback is not genuine.
+Problem = Literal["malformed timestamp", "timestamp out of tolerance", "unknown version", "wrong signature"]
+
+
+def new_secret() -> str:
+    """A fresh secret: `whsec_` and the base64 of 32 random bytes, 50 characters."""
+    return PREFIX + base64.b64encode(os.urandom(32)).decode()
+
+
+def sign(secret: str, timestamp: str, body: bytes) -> str:
+    """The value of `x-service-signature` for this value of `x-service-timestamp`: `v1=` and 64 hex digits."""
+    return "v1=" + hmac.digest(secret.encode(), timestamp.encode() + b"." + body, "sha256").hex()
+
+
+def sign_standard(secret: str, event_id: str, timestamp: str, body: bytes) -> str:
+    """One signature of `webhook-signature`: `v1,` and base64. Raises ValueError when `secret` is none of ours."""
+    signed = f"{event_id}.{timestamp}.".encode() + body
+    digest = hmac.digest(_standard_key(secret), signed, "sha256")
+    return "v1," + binascii.b2a_base64(digest, newline=False).decode()
+
+
+def headers(secrets: Sequence[str], *, event_id: str, request_id: str, body: bytes, at: datetime) -> dict[str, str]:
+    """The identifying and signing headers of one attempt, names in lower case.
+
+    `secrets`: newest first, at least one. `at`: when the attempt starts, with a zone.
+    """
+    timestamp = clock.iso(at)
+    seconds = str(int(at.timestamp()))
+    return {
+        "x-service-timestamp": timestamp,
+        "x-service-signature": sign(secrets[0], timestamp, body),
+        "x-service-event-id": event_id,
+        "x-request-id": request_id,
+        "webhook-id": event_id,
+        "webhook-timestamp": seconds,
+        "webhook-signature": " ".join([sign_standard(secret, event_id, seconds, body) for secret in secrets]),
+    }
+
+
+def verify(secrets: Sequence[str], *, timestamp: str, signature: str, body: bytes, now: datetime) -> Problem | None:
+    """Whether `x-service-timestamp` and `x-service-signature` make this body genuine: None, or what is wrong.
+
+    `secrets`: all that are accepted, two during a rotation. A difference of exactly five minutes still passes.
+    """
+    try:
+        sent = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return "malformed timestamp"
+    if sent.tzinfo is None:
+        return "malformed timestamp"
+    if abs((now - sent).total_seconds()) > TOLERANCE_SECONDS:
+        return "timestamp out of tolerance"
+    if not signature.startswith("v1="):
+        return "unknown version"
+    return _any_equal([sign(secret, timestamp, body) for secret in secrets], [signature])
+
+
+def verify_standard(
+    secrets: Sequence[str], *, event_id: str, timestamp: str, signature: str, body: bytes, now: datetime
+) -> Problem | None:
+    """The same for the `webhook-…` headers. One good signature of the list is enough."""
+    if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
+        return "malformed timestamp"
+    if abs(now.timestamp() - int(timestamp)) > TOLERANCE_SECONDS:
+        return "timestamp out of tolerance"
+    listed = [one for one in signature.split(" ") if one.startswith("v1,")]
+    if not listed:
+        return "unknown version"
+    return _any_equal([sign_standard(secret, event_id, timestamp, body) for secret in secrets], listed)
+
+
+def _any_equal(expected: Sequence[str], given: Sequence[str]) -> Problem | None:
+    # Every pair is compared, so that the duration does not tell which secret came close.
+    matches = [constant_time_equal(one, other) for one in expected for other in given]
+    return None if any(matches) else "wrong signature"
+
+
+def _standard_key(secret: str) -> bytes:
+    if not secret.startswith(PREFIX):
+        raise ValueError("a webhook secret starts with whsec_")
+    return binascii.a2b_base64(secret[len(PREFIX) :], strict_mode=True)
