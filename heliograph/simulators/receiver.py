@@ -1,0 +1,379 @@
+"""A webhook sink: takes callbacks, verifies them, answers as told and remembers what it saw.
+
+The rule nobody may break: an event counts as received (and stands in the ledger) only when it was answered with 2xx
+and its signature was good. That is what a sender may rely on, so it is what a test compares with.
+
+HTTP/1.1 straight on httptools, because a benchmark's receiver must never be what limits it. `GET` on any path answers
+the counters as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import httptools
+import msgspec
+
+from heliograph.base import clock
+from heliograph.webhooks import signing
+
+_LARGEST_BODY = 1_048_576
+_MOST_HEADERS = 200
+_WANTED = frozenset(
+    {
+        b"x-service-timestamp",
+        b"x-service-signature",
+        b"x-service-event-id",
+        b"x-request-id",
+        b"webhook-id",
+        b"webhook-timestamp",
+        b"webhook-signature",
+    }
+)
+_REASONS = {200: "OK", 204: "No Content", 410: "Gone", 429: "Too Many Requests", 500: "Internal Server Error"}
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How the receiver behaves. The defaults take everything at once and say 200."""
+
+    host: str = "127.0.0.1"
+    #: 0 takes a free one.
+    port: int = 0
+    #: Callbacks must be signed with one of these; empty: signatures are not looked at.
+    secrets: tuple[str, ...] = ()
+    status: int = 200
+    #: Seconds before each answer.
+    latency: float = 0.0
+    #: Share of callbacks, 0 to 1, that are answered with `fail_status` instead.
+    fail_share: float = 0.0
+    fail_status: int = 500
+    #: Value of Retry-After on answers that are not 2xx, seconds.
+    retry_after: int | None = None
+    #: Read everything, answer nothing.
+    hang: bool = False
+    #: Seconds between two bytes of an answer; 0 sends it at once.
+    byte_interval: float = 0.0
+    #: Events kept in memory; older ones are forgotten, the counters stay.
+    keep: int = 10_000
+    #: Event ids remembered to tell duplicates.
+    remember: int = 1_000_000
+    #: A file that gets one line per received event: event id, type, message id, apart by a space.
+    ledger: str = ""
+    seed: int | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One callback as it came. `problem` is None when the signature was good or not looked at."""
+
+    id: str
+    type: str
+    message_id: str
+    request_id: str
+    at: datetime
+    status: int
+    duplicate: bool
+    problem: str | None
+    body: bytes
+    headers: dict[str, str]
+
+
+class Counters(msgspec.Struct):
+    """What came since the start."""
+
+    #: Callbacks in all.
+    requests: int = 0
+    #: Received: distinct events answered with 2xx.
+    received: int = 0
+    #: Came again after they had been answered with 2xx.
+    duplicates: int = 0
+    #: Answered with something else than 2xx, or not at all.
+    refused: int = 0
+    bad_signatures: int = 0
+    #: The body was not an event.
+    malformed: int = 0
+
+
+class _Message(msgspec.Struct):
+    id: str = ""
+
+
+class _Data(msgspec.Struct):
+    message: _Message | None = None
+
+
+class _Body(msgspec.Struct):
+    id: str
+    type: str
+    data: _Data
+
+
+class Receiver:
+    """`await start()`, then `url`; `await stop()`. `said`, when given, gets one line per callback."""
+
+    def __init__(self, options: Options | None = None, *, said: Callable[[str], object] | None = None) -> None:
+        self.options = options or Options()
+        self.port = 0
+        self.counters = Counters()
+        self.events: deque[Event] = deque(maxlen=self.options.keep)
+        self._said = said
+        self._random = random.Random(self.options.seed)
+        # Two generations: when the younger is full the older is dropped, so memory stays bounded.
+        self._seen: set[str] = set()
+        self._seen_before: set[str] = set()
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self._ledger: BinaryIO | None = None
+        self._lines: list[str] = []
+        self._spoken: list[str] = []
+        self._flush: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
+        self._decoder = msgspec.json.Decoder(_Body)
+
+    @property
+    def url(self) -> str:
+        """Where it listens, once started."""
+        return f"http://{self.options.host}:{self.port}/"
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the port is taken or the ledger cannot be opened."""
+        if self.options.ledger:
+            self._ledger = _appending(self.options.ledger)
+        self._loop = asyncio.get_running_loop()
+        self._server = await self._loop.create_server(
+            lambda: _Connection(self), self.options.host, self.options.port, backlog=1024
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Close every connection and write what is left of the ledger."""
+        if self._server is not None:
+            self._server.close()
+            for connection in list(self._connections):
+                connection.abort()
+            await self._server.wait_closed()
+            self._server = None
+        self.flush()
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    async def wait_for(self, condition: Callable[[Receiver], bool], *, within: float = 10.0) -> None:
+        """Until `condition(self)` holds; looked at after each callback. Raises TimeoutError after `within` seconds."""
+        async with asyncio.timeout(within):
+            while not condition(self):
+                self._changed.clear()
+                await self._changed.wait()
+
+    def flush(self) -> None:
+        """Write ledger and lines now; otherwise it happens 50 ms after the first of them."""
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
+        if self._lines:
+            if self._ledger is not None:
+                self._ledger.write("".join(self._lines).encode())
+                self._ledger.flush()
+            self._lines.clear()
+        if self._spoken:
+            if self._said is not None:
+                self._said("\n".join(self._spoken))
+            self._spoken.clear()
+
+    def _take(self, headers: dict[bytes, bytes], body: bytes) -> int:
+        """Judge one callback, note it, and return the status of its answer; 0 for none."""
+        counters, options = self.counters, self.options
+        counters.requests += 1
+        problem = self._problem(headers, body) if options.secrets else None
+        try:
+            event = self._decoder.decode(body)
+        except (msgspec.ValidationError, msgspec.DecodeError):
+            event = _MALFORMED
+            counters.malformed += 1
+        if problem is not None:
+            counters.bad_signatures += 1
+        status = self._status(event, problem)
+        message_id = event.data.message.id if event.data.message is not None else ""
+        duplicate = event.id in self._seen or event.id in self._seen_before
+        if not 200 <= status < 300:
+            counters.refused += 1
+        elif duplicate:
+            counters.duplicates += 1
+        else:
+            counters.received += 1
+            self._acknowledge(event.id)
+        if 200 <= status < 300 and self._ledger is not None:
+            self._lines.append(f"{event.id} {event.type} {message_id}\n")
+        if options.keep:
+            texts = {name.decode(): value.decode("latin-1") for name, value in headers.items()}
+            request_id = texts.get("x-request-id", "")
+            self.events.append(
+                Event(
+                    event.id, event.type, message_id, request_id, clock.now(), status, duplicate, problem, body, texts
+                )
+            )
+        if self._said is not None:
+            remarks = [text for text in (problem, "duplicate" if duplicate else None) if text]
+            answer = str(status) if status else "no answer"
+            self._spoken.append(" ".join([clock.iso(clock.now()), event.type, event.id, message_id, answer, *remarks]))
+        if (self._lines or self._spoken) and self._flush is None:
+            self._flush = self._loop.call_later(0.05, self.flush)
+        self._changed.set()
+        return status
+
+    def _status(self, event: _Body, problem: str | None) -> int:
+        if self.options.hang:
+            return 0
+        if event is _MALFORMED:
+            return 400
+        if problem is not None:
+            return 401
+        if self.options.fail_share and self._random.random() < self.options.fail_share:
+            return self.options.fail_status
+        return self.options.status
+
+    def _problem(self, headers: dict[bytes, bytes], body: bytes) -> str | None:
+        return signing.verify(
+            self.options.secrets,
+            timestamp=headers.get(b"x-service-timestamp", b"").decode("latin-1"),
+            signature=headers.get(b"x-service-signature", b"").decode("latin-1"),
+            body=body,
+            now=clock.now(),
+        )
+
+    def _acknowledge(self, event_id: str) -> None:
+        if len(self._seen) >= max(1, self.options.remember // 2):
+            self._seen_before, self._seen = self._seen, set()
+        self._seen.add(event_id)
+
+
+_MALFORMED = _Body(id="-", type="malformed", data=_Data())
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: httptools calls the on_… methods while it is fed."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._parser = httptools.HttpRequestParser(self)
+        self._headers: dict[bytes, bytes] = {}
+        self._header_count = 0
+        self._body: list[bytes] = []
+        self._size = 0
+        self._answering: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        self._receiver._connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._receiver._connections.discard(self)
+        if self._answering is not None:
+            self._answering.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._transport.write(_answer(400, b"", keep_alive=False))
+            self._transport.close()
+
+    def on_message_begin(self) -> None:
+        self._headers = {}
+        self._header_count = 0
+        self._body = []
+        self._size = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_count += 1
+        name = name.lower()
+        if name in _WANTED:
+            self._headers[name] = value
+        if self._header_count > _MOST_HEADERS:
+            self.abort()
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+        self._size += len(body)
+        if self._size > _LARGEST_BODY:
+            self.abort()
+
+    def on_message_complete(self) -> None:
+        if self._transport.is_closing():
+            return
+        keep_alive = self._parser.should_keep_alive()
+        receiver = self._receiver
+        options = receiver.options
+        if self._parser.get_method() != b"POST":
+            self._send(_answer(200, msgspec.json.encode(receiver.counters), keep_alive=keep_alive), keep_alive)
+            return
+        status = receiver._take(self._headers, b"".join(self._body))
+        if status == 0:
+            return
+        retry_after = options.retry_after if status >= 300 else None
+        answer = _answer(status, b"", keep_alive=keep_alive, retry_after=retry_after)
+        if options.latency or options.byte_interval:
+            before = self._answering
+            self._answering = asyncio.create_task(self._answer_slowly(answer, keep_alive, before))
+        else:
+            self._send(answer, keep_alive)
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        self._transport.abort()
+
+    async def _answer_slowly(self, answer: bytes, keep_alive: bool, before: asyncio.Task[None] | None) -> None:
+        options = self._receiver.options
+        await asyncio.sleep(options.latency)
+        if before is not None:
+            await before  # pipelined requests are answered in their order
+        if options.byte_interval:
+            for at in range(len(answer)):
+                self._transport.write(answer[at : at + 1])
+                await asyncio.sleep(options.byte_interval)
+            answer = b""
+        self._send(answer, keep_alive)
+
+    def _send(self, answer: bytes, keep_alive: bool) -> None:
+        self._transport.write(answer)
+        if not keep_alive:
+            self._transport.close()
+
+
+def _appending(path: str) -> BinaryIO:
+    return Path(path).open("ab")
+
+
+def _answer(status: int, body: bytes, *, keep_alive: bool, retry_after: int | None = None) -> bytes:
+    head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\n"
+    if status != 204:
+        head += f"content-length: {len(body)}\r\n"
+    if retry_after is not None:
+        head += f"retry-after: {retry_after}\r\n"
+    if not keep_alive:
+        head += "connection: close\r\n"
+    return head.encode() + b"\r\n" + body
+
+
+async def run(options: Options, *, said: Callable[[str], object] = print) -> Counters:
+    """Receive until SIGINT or SIGTERM, saying where it listens and then a line per callback; returns the counters."""
+    receiver = Receiver(options, said=said)
+    await receiver.start()
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    try:
+        said(f"listening on {receiver.url}")
+        await ended.wait()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        await receiver.stop()
+    return receiver.counters
