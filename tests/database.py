@@ -107,7 +107,7 @@ def cluster() -> Iterator[Cluster]:
 @contextlib.contextmanager
 def public_directory(prefix: str = "heliograph-") -> Iterator[Path]:
     """A temporary directory that every account may pass through, so that root's PostgreSQL can live in it."""
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=_quick_place(), ignore_cleanup_errors=True) as name:
         os.chmod(name, 0o711)  # noqa: S103 (that is its purpose)
         yield Path(name)
 

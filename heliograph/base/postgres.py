@@ -13,6 +13,7 @@ import asyncio
 import enum
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import time
@@ -234,19 +235,21 @@ class Embedded:
         if self._wanted_port is not None and not files.port_is_free(self._wanted_port):
             raise PostgresError(f"port {self._wanted_port} of 127.0.0.1 is in use")
         wanted = self._wanted_port or self._last_port()
+        state = "PostgreSQL is starting or recovering"
         while True:
             port = files.choose_port(wanted)
             self._keep_port(port)
             files.write_settings(self._layout, port, self._extra)
             self._server = self._spawn(account, install)
-            answer = await self._until_ready(self._server, port, patience)
+            answer = await self._until_ready(self._server, port, patience, state)
             if answer is not None:
                 remove_old_installs(self._layout.home, install)
                 return answer
             reason = (self._layout.home / "start.log").read_text(errors="replace").strip() + self._last_log()
             if "shared memory block" in reason:
                 # Backends of a server that was killed are still finishing their statements.
-                await patience.pause("waiting for the processes of the last PostgreSQL to end", 0.25)
+                state = "waiting for the processes of the last PostgreSQL to end"
+                await patience.pause(state)
             elif "could not create any TCP/IP sockets" in reason and self._wanted_port is None:
                 wanted = None  # taken between our look and PostgreSQL's
             else:
@@ -266,7 +269,7 @@ class Embedded:
             )
         return Server(child.pid, child)
 
-    async def _until_ready(self, server: Server, port: int, patience: _Patience) -> Connection | None:
+    async def _until_ready(self, server: Server, port: int, patience: _Patience, state: str) -> Connection | None:
         """A connection once the server takes them, however long recovery lasts; None if it ended before."""
         while not server.ended.done():
             answer = await self._ask(self._sockets, port)
@@ -274,7 +277,7 @@ class Embedded:
                 return answer
             if answer is _Silence.STRANGER:
                 raise PostgresError(f"PostgreSQL does not take the password in {self._layout.superuser_password}")
-            await patience.pause("PostgreSQL is starting or recovering")
+            await patience.pause(state)
         return None
 
     async def _ask(self, sockets: Path, port: int) -> Connection | _Silence:
@@ -344,8 +347,10 @@ class Embedded:
     def _last_log(self) -> str:
         """The complaints among the last lines of the server's log."""
         logs = sorted(self._layout.log.glob("postgresql-*.log"))
-        lines = logs[-1].read_text(errors="replace").splitlines()[-20:] if logs else []
-        return "".join(f"\n{line}" for line in lines if any(word in line for word in ("FATAL", "PANIC", "could not")))
+        lines = logs[-1].read_text(errors="replace").splitlines()[-50:] if logs else []
+        # Not those that our own looks have caused.
+        complaints = [line for line in lines if re.search(r"FATAL:  (?!the database system is )|PANIC|could not", line)]
+        return "".join(f"\n{line}" for line in complaints[-10:])
 
 
 class _Silence(enum.Enum):
@@ -363,12 +368,14 @@ class _Patience:
         self._total, self._interval, self._say = total, interval, say
         self._start = self._said = time.monotonic()
 
-    async def pause(self, what: str, seconds: float = 0.05) -> None:
-        """Wait a moment. PostgresError once all the time is used up."""
+    async def pause(self, what: str) -> None:
+        """Wait a moment, longer ones as time goes by. PostgresError once all the time is used up."""
         now = time.monotonic()
-        if now - self._start >= self._total:
+        passed = now - self._start
+        if passed >= self._total:
             raise PostgresError(f"gave up after {self._total:g} s: {what}; its log says more")
         if now - self._said >= self._interval:
             self._said = now
-            self._say(f"{what[0].upper()}{what[1:]}, {now - self._start:.0f} s so far.")
-        await asyncio.sleep(seconds)
+            self._say(f"{what[0].upper()}{what[1:]}, {passed:.0f} s so far.")
+        # Each look at a recovering server is a line in its log, and a look at one that cannot start is a process.
+        await asyncio.sleep(min(max(passed / 10, 0.05), 0.5))
