@@ -1,4 +1,6 @@
-"""Fixtures that every kind of test may use. `tests/database.py` says where the databases come from."""
+"""Fixtures that every kind of test may use. `tests/database.py` says where the databases come from, `tests/embedded.py`
+how to get a server to hurt.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,9 @@ import pytest
 
 from heliograph.base.db import Pool, open_pool
 from tests.database import Cluster, cluster
+from tests.embedded import cluster_home, cluster_model, embedded, public_place
+
+__all__ = ["cluster_home", "cluster_model", "embedded", "public_place"]
 
 
 @pytest.fixture(scope="session")

@@ -130,7 +130,8 @@ def _unprivileged() -> Account:
         except KeyError:
             continue
         return Account(entry.pw_uid, entry.pw_gid, switch=True)
-    return Account(65534, 65534, switch=True)
+    # initdb insists on a user with a name.
+    raise PostgresError("PostgreSQL does not run as root, and there is no user `postgres` or `nobody`: add one")
 
 
 def _packages() -> Path:

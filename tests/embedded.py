@@ -1,0 +1,165 @@
+"""Embedded servers of a test's own, to be started, killed and examined. The shared ones are `tests/database.py`'s."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from heliograph.base.postgres import Embedded
+from tests.database import QUICK as QUICKEST
+from tests.database import public_directory
+
+ROOT = os.geteuid() == 0
+#: The archive has a part in some of these tests.
+QUICK = QUICKEST | {"wal_level": "replica"}
+#: Makes an `Embedded` that is stopped at the end of the test: (home, **options).
+Start = Callable[..., Embedded]
+
+#: What a process of its own runs, to be killed without mercy: start, say so, stay.
+SUPERVISE = """
+import asyncio, json, sys
+from pathlib import Path
+from heliograph.base.postgres import Embedded
+
+async def main():
+    server = Embedded(Path(sys.argv[1]), on_progress=print, extra_settings=json.loads(sys.argv[2]))
+    await server.start()
+    print("started", server.pid, flush=True)
+    await server.wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def public_place() -> Iterator[Path]:
+    with public_directory() as directory:
+        yield directory
+
+
+@pytest.fixture(scope="session")
+def cluster_model() -> Iterator[Path]:
+    """A cluster that was stopped in order, to copy: half a second less for each test."""
+    with public_directory() as directory:
+        home = directory / "postgres"
+
+        async def make() -> None:
+            server = Embedded(home, on_progress=quiet, extra_settings=QUICK)
+            await server.start()
+            await server.stop()
+
+        asyncio.run(make())
+        (home / "port").unlink()
+        yield home
+
+
+@pytest.fixture
+def cluster_home(public_place: Path, cluster_model: Path) -> Path:
+    """A made cluster of the test's own, not running."""
+    subprocess.run(["cp", "-a", cluster_model, public_place / "postgres"], check=True)
+    return public_place / "postgres"
+
+
+@pytest.fixture
+async def embedded() -> AsyncIterator[Start]:
+    """Makes servers, all of which are stopped at the end."""
+    made: list[Embedded] = []
+
+    def make(home: Path, **options: Any) -> Embedded:
+        quick: dict[str, Any] = {"on_progress": quiet, "extra_settings": QUICK, "lock_timeout": 0.2}
+        made.append(Embedded(home, **quick | options))
+        return made[-1]
+
+    yield make
+    for server in made:
+        await server.stop()
+
+
+def quiet(line: str) -> None:
+    """Nobody reads these lines."""
+
+
+async def execute(url: str, statement: str, *values: object) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement, *values)
+    finally:
+        await connection.close()
+
+
+async def fetch(url: str, query: str) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetch(query)
+    finally:
+        await connection.close()
+
+
+async def ask(url: str, query: str) -> Any:
+    return (await fetch(url, query))[0][0]
+
+
+async def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.01)
+
+
+@contextlib.contextmanager
+def supervisor(home: Path, settings: Mapping[str, str] = QUICK) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs a server on `home`, to be killed."""
+    command = [sys.executable, "-c", SUPERVISE, str(home), json.dumps(settings)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+async def started(process: subprocess.Popen[str]) -> int:
+    """The pid of its server, once it has one."""
+    assert process.stdout is not None
+    while not (line := await asyncio.to_thread(process.stdout.readline)).startswith("started"):
+        assert line, "it ended"
+    return int(line.split()[1])
+
+
+def processes(program: str, home: Path) -> list[int]:
+    """Live processes that were started as `program` on something below `home`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                arguments = (entry / "cmdline").read_bytes()
+                if os.path.basename(arguments.split(b"\0")[0]) == program.encode() and os.fsencode(home) in arguments:
+                    found.append(int(entry.name))
+    return found
+
+
+def log_of(home: Path) -> str:
+    return "".join(path.read_text() for path in sorted((home / "log").glob("postgresql-*.log")))
+
+
+def slow(home: Path, place: Path) -> dict[str, str]:
+    """Settings with which a start lasts, as a long crash recovery does, until `place/done` exists."""
+    signal_file = home / "data" / "recovery.signal"
+    signal_file.touch()
+    owner = (home / "data").stat()
+    if ROOT:
+        os.chown(signal_file, owner.st_uid, owner.st_gid)
+    return QUICK | {"restore_command": f"while ! test -e {place}/done; do sleep 0.05; done; false"}

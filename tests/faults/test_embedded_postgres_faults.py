@@ -1,0 +1,206 @@
+"""The embedded PostgreSQL in trouble: kills at any moment, orphans, strangers' pids, slow recovery, stops that hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from heliograph.base.postgres import PostgresError, url_of
+from tests.embedded import QUICK, ROOT, Start, ask, execute, log_of, processes, slow, started, supervisor, until
+
+
+@pytest.mark.parametrize("victim", ["us", "initdb"])
+async def test_a_kill_during_initdb_leaves_nothing_broken(public_place: Path, embedded: Start, victim: str) -> None:
+    home = public_place / "postgres"
+    with supervisor(home) as killed:
+        await until(lambda: any(home.glob("data.new-*/base")))
+        if victim == "us":
+            killed.kill()
+        else:
+            for pid in processes("initdb", home):
+                os.kill(pid, signal.SIGKILL)
+        await until(lambda: killed.poll() is not None)
+    assert not (home / "data").exists()
+
+    server = embedded(home)
+    await server.start()
+    assert await ask(server.url, "SELECT 1") == 1
+    await until(lambda: not processes("initdb", home))
+    await server.stop()
+    await server.start()
+    assert not list(home.glob("*.new-*"))
+
+
+async def test_an_orphan_is_adopted_port_and_all_and_can_be_stopped(cluster_home: Path, embedded: Start) -> None:
+    with supervisor(cluster_home) as killed:
+        pid = await started(killed)
+        url = url_of(cluster_home)
+        await execute(url, "CREATE TABLE kept (id int)")
+        killed.kill()
+        killed.wait()
+    assert await ask(url, "SELECT count(*) FROM kept") == 0, "it goes on without us"
+
+    lines: list[str] = []
+    server = embedded(cluster_home, on_progress=lines.append)
+    await server.start()
+    assert (server.pid, server.url) == (pid, url)
+    assert any("already running" in line for line in lines)
+    await server.stop()
+    assert await server.wait() == -1
+    assert not processes("postgres", cluster_home)
+    assert "received fast shutdown request" in log_of(cluster_home)
+
+
+async def test_the_death_of_an_adopted_server_is_noticed(cluster_home: Path, embedded: Start) -> None:
+    with supervisor(cluster_home) as killed:
+        pid = await started(killed)
+        killed.kill()
+        killed.wait()
+    server = embedded(cluster_home)
+    await server.start()
+    os.kill(pid, signal.SIGKILL)
+    assert await asyncio.wait_for(server.wait(), 10) == -1
+    await server.start()
+    assert server.pid not in (None, pid)
+
+
+async def test_an_unexpected_end_is_noticed_and_start_replaces_the_server(cluster_home: Path, embedded: Start) -> None:
+    server = embedded(cluster_home, extra_settings={})
+    await server.start()
+    url, pid = server.url, server.pid
+    assert pid is not None
+    await execute(url, "CREATE TABLE kept (id int)")
+    await execute(url, "INSERT INTO kept VALUES (1)")
+    os.kill(pid, signal.SIGKILL)
+    assert await asyncio.wait_for(server.wait(), 10) == -signal.SIGKILL
+    assert server.pid is None
+    await server.start()
+    assert server.url == url
+    assert await ask(url, "SELECT count(*) FROM kept") == 1
+    assert "not properly shut down" in log_of(cluster_home)
+
+
+async def test_backends_that_outlive_a_killed_server_are_waited_for(cluster_home: Path, embedded: Start) -> None:
+    lines: list[str] = []
+    server = embedded(cluster_home, on_progress=lines.append, progress_interval=0.1)
+    await server.start()
+    connection = await asyncpg.connect(server.url)
+    backend = await connection.fetchval("SELECT pg_backend_pid()")
+    os.kill(backend, signal.SIGSTOP)
+    os.kill(server.pid or 0, signal.SIGKILL)
+    await server.wait()
+    again = asyncio.create_task(server.start())
+    try:
+        await until(lambda: any("the last PostgreSQL" in line for line in lines))
+        assert not again.done()
+    finally:
+        os.kill(backend, signal.SIGCONT)
+    await asyncio.wait_for(again, 20)
+    assert await ask(server.url, "SELECT 1") == 1
+    connection.terminate()
+
+
+async def test_a_live_stranger_with_the_pid_of_a_dead_server_is_left_alone(cluster_home: Path, embedded: Start) -> None:
+    server = embedded(cluster_home)
+    await server.start()
+    note, pid = cluster_home / "data" / "postmaster.pid", server.pid
+    os.kill(pid or 0, signal.SIGKILL)
+    await server.wait()
+    # Of PostgreSQL's own account: with any other it would see for itself that this is not PostgreSQL.
+    owner = note.stat()
+    account = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if ROOT else {}
+    stranger = subprocess.Popen(["sleep", "600"], cwd="/", **account)  # type: ignore[call-overload]
+    try:
+        for file in (note, *(cluster_home / "run").glob("*.lock")):
+            file.write_text(file.read_text().replace(str(pid), str(stranger.pid), 1))
+        await server.start()
+        assert server.pid not in (None, pid, stranger.pid)
+        assert stranger.poll() is None
+        await server.stop()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+# --- recovery
+
+
+async def test_recovery_is_waited_for_with_word_of_it(cluster_home: Path, public_place: Path, embedded: Start) -> None:
+    lines: list[str] = []
+    server = embedded(
+        cluster_home, on_progress=lines.append, progress_interval=0.2, extra_settings=slow(cluster_home, public_place)
+    )
+    starting = asyncio.create_task(server.start())
+    await until(lambda: len(lines) >= 4)
+    assert not starting.done()
+    assert all("recovering" in line for line in lines)
+    (public_place / "done").touch()
+    await asyncio.wait_for(starting, 30)
+    assert not await ask(server.url, "SELECT pg_is_in_recovery()")
+
+
+async def test_an_orphan_in_recovery_is_waited_for_and_adopted(
+    cluster_home: Path, public_place: Path, embedded: Start
+) -> None:
+    with supervisor(cluster_home, slow(cluster_home, public_place)) as killed:
+        await until(lambda: list((cluster_home / "run").glob(".s.PGSQL.*")))
+        pid = int((cluster_home / "data" / "postmaster.pid").read_text().split()[0])
+        killed.kill()
+        killed.wait()
+    lines: list[str] = []
+    heir = embedded(cluster_home, on_progress=lines.append, progress_interval=0.2)
+    adopting = asyncio.create_task(heir.start())
+    await until(lambda: len(lines) >= 2)
+    assert all(line.startswith("Waiting for the PostgreSQL that is running here") for line in lines)
+    (public_place / "done").touch()
+    await asyncio.wait_for(adopting, 30)
+    assert heir.pid == pid
+
+
+async def test_patience_has_an_end_and_then_nothing_runs(
+    cluster_home: Path, public_place: Path, embedded: Start
+) -> None:
+    server = embedded(cluster_home, extra_settings=slow(cluster_home, public_place), start_timeout=0.7)
+    with pytest.raises(PostgresError, match=r"gave up after 0.7 s: PostgreSQL is starting or recovering"):
+        await server.start()
+    assert not processes("postgres", cluster_home)
+    assert server.pid is None
+
+
+# --- stopping
+
+
+async def test_a_fast_stop_that_hangs_becomes_an_immediate_one(
+    cluster_home: Path, public_place: Path, embedded: Start
+) -> None:
+    lines: list[str] = []
+    # A fast shutdown waits for the archiver, and this archiver never ends.
+    hang = QUICK | {
+        "wal_level": "replica",
+        "archive_mode": "on",
+        "archive_command": f"touch {cluster_home}/run/hung; sleep 600",
+    }
+    server = embedded(cluster_home, extra_settings=hang, stop_timeout=0.5, on_progress=lines.append)
+    await server.start()
+    await execute(server.superuser_url, "SELECT pg_switch_wal()")
+    await until((cluster_home / "run" / "hung").exists)
+    await server.stop()
+    assert lines == ["PostgreSQL has not stopped 0.5 s after SIGINT."]
+    assert "received immediate shutdown request" in log_of(cluster_home)
+    assert not processes("postgres", cluster_home)
+
+
+async def test_stopping_twice_or_before_a_start_is_fine(cluster_home: Path, embedded: Start) -> None:
+    server = embedded(cluster_home)
+    await server.stop()
+    await server.start()
+    await server.stop()
+    await server.stop()
+    assert await server.wait() == 0
