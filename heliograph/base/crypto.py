@@ -33,7 +33,7 @@ class Unsealable(Exception):
 def derive_key(secret_key: str, purpose: str) -> bytes:
     """32 bytes for one purpose ("webhook secrets", "cursors"), always the same for the same secret key.
 
-    Costs about 10 µs: derive at start and hand the key down.
+    Derive at start and hand the key down, so that only one place knows the secret key.
     """
     return HKDF(SHA256(), length=32, salt=None, info=b"heliograph/" + purpose.encode()).derive(secret_key.encode())
 

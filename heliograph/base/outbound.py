@@ -34,7 +34,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import RawResponseMessage
 from yarl import URL
 
-from heliograph.base.addresses import Address, Target, check_url, is_allowed, parse_networks, parse_url
+from heliograph.base.addresses import Address, check_url, is_allowed, parse_networks, parse_url
 from heliograph.base.settings import Settings
 
 __all__ = ["Answer", "Failure", "FailureKind", "Outbound", "check_url"]
@@ -106,7 +106,7 @@ class Outbound:
         self._networks = parse_networks(settings.webhook_allow_networks)
         self._destination_limit = max(8, settings.webhook_concurrency // 4)
         self._open: Counter[str] = Counter()
-        self._targets: dict[str, tuple[Target, URL] | str] = {}
+        self._targets: dict[str, tuple[str, URL] | str] = {}
         self._resolver = _Resolver(lookup or _system_lookup, self._check)
         connector = aiohttp.TCPConnector(
             resolver=self._resolver,
@@ -138,8 +138,7 @@ class Outbound:
         known = self._targets.get(url) or self._remember(url)
         if isinstance(known, str):
             return Failure("blocked", known, 0.0)
-        target, parsed = known
-        origin = target.origin
+        origin, parsed = known
         if self._open[origin] >= self._destination_limit:
             return Failure("busy", f"{self._destination_limit} requests to this destination are open", 0.0)
         self._open[origin] += 1
@@ -177,12 +176,13 @@ class Outbound:
             else:
                 response.close()
 
-    def _remember(self, url: str) -> tuple[Target, URL] | str:
+    def _remember(self, url: str) -> tuple[str, URL] | str:
+        """The origin of a URL and its parsed form, or why it is refused."""
         if len(self._targets) >= _REMEMBERED:
             self._targets.clear()
         target = parse_url(url, allow_http=self._allow_http, allowed_networks=self._networks)
         # encoded: the path goes out exactly as it was saved.
-        known = target if isinstance(target, str) else (target, URL(url, encoded=True))
+        known = target if isinstance(target, str) else (target.origin, URL(url, encoded=True))
         self._targets[url] = known
         return known
 

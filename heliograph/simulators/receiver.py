@@ -361,7 +361,11 @@ def _answer(status: int, body: bytes, *, keep_alive: bool, retry_after: int | No
     return head.encode() + b"\r\n" + body
 
 
-async def run(options: Options, *, said: Callable[[str], object] = print) -> Counters:
+def _print(line: str) -> None:
+    print(line, flush=True)  # a reader at the other end of a pipe wants it now
+
+
+async def run(options: Options, *, said: Callable[[str], object] = _print) -> Counters:
     """Receive until SIGINT or SIGTERM, saying where it listens and then a line per callback; returns the counters."""
     receiver = Receiver(options, said=said)
     await receiver.start()

@@ -27,7 +27,8 @@ from heliograph.base.settings import Settings
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-DEADLINE = 0.6
+#: For tests in which the deadline is what ends a request; all others have time enough on a busy machine.
+SHORT = {"webhook_timeout_seconds": 0.6, "webhook_connect_seconds": 0.3}
 
 
 class Listener:
@@ -108,8 +109,8 @@ async def outbound(
     values = {
         "webhook_allow_http": True,
         "webhook_allow_networks": networks,
-        "webhook_timeout_seconds": DEADLINE,
-        "webhook_connect_seconds": DEADLINE / 2,
+        "webhook_timeout_seconds": 8.0,
+        "webhook_connect_seconds": 8.0,
     }
     known = names or {}
 
@@ -134,7 +135,7 @@ async def post(client: Outbound, url: str, body: bytes = b"{}") -> Answer | Fail
     """A POST that must end in time, whatever happens."""
     started = time.monotonic()
     result = await client.post(url, body, {"content-type": "application/json"})
-    assert time.monotonic() - started < DEADLINE + 1.0
+    assert time.monotonic() - started < client._session.timeout.total + 1.0  # type: ignore[operator]
     return result
 
 
@@ -150,7 +151,7 @@ async def test_an_answer_has_status_and_body() -> None:
         result = await client.post(f"http://127.0.0.1:{listener.port}/a%20b/../c?d=%2F#e", b'{"a":1}', {"x-one": "1"})
     assert isinstance(result, Answer)
     assert (result.status, result.body, result.retry_after) == (202, b"thanks", None)
-    assert 0 < result.duration < DEADLINE
+    assert 0 < result.duration < 8
     (request,) = listener.requests
     assert request.startswith(b"POST /a%20b/../c?d=%2F HTTP/1.1\r\n")
     assert request.endswith(b'\r\n\r\n{"a":1}')
@@ -200,7 +201,7 @@ async def test_only_the_first_of_a_body_is_kept() -> None:
     [
         ("120", 120, 120),
         ("0", 0, 0),
-        (format_datetime(datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1), usegmt=True), 3500, 3600),
+        ("an hour from now", 3500, 3600),
         ("Thu, 01 Jan 1970 00:00:00 GMT", 0, 0),
         ("soon", None, None),
         ("-5", None, None),
@@ -208,6 +209,8 @@ async def test_only_the_first_of_a_body_is_kept() -> None:
     ],
 )
 async def test_retry_after_is_read(header: str, low: float | None, high: float | None) -> None:
+    if header == "an hour from now":
+        header = format_datetime(datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1), usegmt=True)
     answer = ok(b"", b"Retry-After: " + header.encode(), status=b"429 Too Many Requests")
     async with listening(answer=answer) as listener, outbound() as client:
         result = await post(client, f"http://127.0.0.1:{listener.port}/")
@@ -223,7 +226,7 @@ async def test_one_destination_cannot_have_every_connection() -> None:
     async with (
         listening(hang) as slow,
         listening(answer=ok()) as quick,
-        outbound(webhook_concurrency=8) as client,
+        outbound(webhook_concurrency=8, **SHORT) as client,
     ):
         hanging = [asyncio.create_task(post(client, f"http://127.0.0.1:{slow.port}/{n}")) for n in range(8)]
         await until(lambda: slow.connections == 8)
@@ -362,7 +365,7 @@ async def test_names_that_are_never_answered_hold_up_no_other() -> None:
             never.wait(5)
         return ["127.0.0.1"]
 
-    async with listening(answer=ok()) as listener, outbound(lookup=lookup) as client:
+    async with listening(answer=ok()) as listener, outbound(lookup=lookup, webhook_connect_seconds=1.5) as client:
         stuck = [asyncio.create_task(post(client, f"http://stuck{n}.example:{listener.port}/")) for n in range(50)]
         await asyncio.sleep(0)
         assert kind(await post(client, f"http://good.example:{listener.port}/")) == "200"
@@ -400,25 +403,28 @@ async def trickle_head(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         await asyncio.sleep(0.05)
 
 
+async def flood(writer: asyncio.StreamWriter, piece: bytes) -> None:
+    writer.write(piece * (20_000 // len(piece)))
+    await writer.drain()
+    await asyncio.sleep(0)  # drain alone lets the client run only once the socket's buffers are full
+
+
 async def endless_headers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\n")
     while True:
-        writer.write(b"X-More: and more\r\n")
-        await writer.drain()
+        await flood(writer, b"X-More: and more\r\n")
 
 
 async def endless_header(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
     while True:
-        writer.write(b"a" * 1000)
-        await writer.drain()
+        await flood(writer, b"a")
 
 
 async def endless_reason(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 ")
     while True:
-        writer.write(b"a" * 1000)
-        await writer.drain()
+        await flood(writer, b"a")
 
 
 async def interim_for_ever(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -431,8 +437,7 @@ async def interim_for_ever(reader: asyncio.StreamReader, writer: asyncio.StreamW
 async def interim_flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.readuntil(b"\r\n\r\n")
     while True:
-        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
-        await writer.drain()
+        await flood(writer, b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -469,7 +474,7 @@ async def half_a_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ids=lambda value: getattr(value, "__name__", value),
 )
 async def test_a_tarpit_ends_as_a_failure(serve: Serve, expected: str) -> None:
-    async with listening(serve) as listener, outbound() as client:
+    async with listening(serve) as listener, outbound(**SHORT) as client:
         assert kind(await post(client, f"http://127.0.0.1:{listener.port}/")) == expected
 
 
@@ -514,7 +519,7 @@ def then(answer: bytes, *, end: bool) -> Serve:
     ],
 )
 async def test_the_status_stands_however_its_body_ends(answer: bytes, end: bool, kept: bytes) -> None:
-    async with listening(then(answer, end=end)) as listener, outbound() as client:
+    async with listening(then(answer, end=end)) as listener, outbound(**SHORT) as client:
         result = await post(client, f"http://127.0.0.1:{listener.port}/")
     assert isinstance(result, Answer)
     assert result.status == 200
@@ -539,16 +544,15 @@ async def test_what_follows_an_answer_is_not_the_next_ones() -> None:
 async def test_a_body_of_10_gigabytes_is_not_read() -> None:
     sent = 0
 
-    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal sent
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10737418240\r\n\r\n")
         while True:
-            writer.write(b"a" * 65_536)
-            sent += 65_536
-            await writer.drain()
+            await flood(writer, b"a")
+            sent += 20_000
 
-    async with listening(flood) as listener, outbound() as client:
+    async with listening(serve) as listener, outbound() as client:
         result = await post(client, f"http://127.0.0.1:{listener.port}/")
     assert isinstance(result, Answer)
     assert (result.status, result.body) == (200, b"a" * KEPT_BYTES)
@@ -579,13 +583,24 @@ async def test_nobody_listening_is_a_connect_failure() -> None:
 
 
 async def test_others_are_served_while_many_hang() -> None:
-    async with listening(hang) as slow, listening(answer=ok()) as quick, outbound() as client:
-        hanging = [asyncio.create_task(post(client, f"http://127.0.0.1:{slow.port}/{n}")) for n in range(40)]
-        await until(lambda: slow.connections == 40)
-        results = await asyncio.gather(*(post(client, f"http://127.0.0.1:{quick.port}/") for _ in range(40)))
+    async with (
+        listening(hang) as silent,
+        listening(trickle_head) as trickling,
+        listening(interim_for_ever) as interim,
+        listening(answer=ok()) as quick,
+        outbound(webhook_timeout_seconds=1.5) as client,
+    ):
+        hostile = [
+            asyncio.create_task(post(client, f"{scheme}://127.0.0.1:{tarpit.port}/{n}"))
+            for n in range(10)
+            for scheme in ("http", "https")
+            for tarpit in (silent, trickling, interim)
+        ]
+        await until(lambda: silent.connections == 20)
+        results = await asyncio.gather(*(post(client, f"http://127.0.0.1:{quick.port}/") for _ in range(60)))
         assert {kind(result) for result in results} == {"200"}
-        assert not any(task.done() for task in hanging)
-        await asyncio.gather(*hanging)
+        assert not hostile[0].done()
+        assert {kind(result) for result in await asyncio.gather(*hostile)} <= {"timeout", "tls"}
 
 
 # --- TLS
@@ -638,7 +653,7 @@ async def test_a_tls_stall_and_plain_http_end_as_failures() -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await writer.drain()
 
-    async with listening(hang) as silent, listening(not_tls) as plain, outbound() as client:
+    async with listening(hang) as silent, listening(not_tls) as plain, outbound(**SHORT) as client:
         assert kind(await post(client, f"https://127.0.0.1:{silent.port}/")) == "timeout"
         assert kind(await post(client, f"https://127.0.0.1:{plain.port}/")) == "tls"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -182,6 +184,34 @@ async def test_a_hanging_receiver_reads_and_says_nothing() -> None:
         assert receiver.events[0].status == 0
     assert await asyncio.wait_for(reader.read(), 5) == b""  # stopping ends the connection
     writer.close()
+
+
+RUN = """
+import asyncio
+from heliograph.simulators.receiver import Options, run
+print(asyncio.run(run(Options())).received)
+"""
+
+
+async def test_run_says_where_it_listens_and_ends_with_sigterm() -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", RUN, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        said = (await asyncio.wait_for(process.stdout.readline(), 20)).decode()
+        assert said.startswith("listening on http://127.0.0.1:")
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(said.strip().rstrip("/").rsplit(":", 1)[1]))
+        writer.write(callback(event("e1")))
+        assert (await answer(reader))[0] == 200
+        line = (await asyncio.wait_for(process.stdout.readline(), 5)).decode()
+        assert line.endswith("message.delivered e1 m1 200\n")
+        process.send_signal(signal.SIGTERM)
+        assert (await asyncio.wait_for(process.stdout.read(), 10)).decode() == "1\n"
+        assert await process.wait() == 0
+        writer.close()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_get_answers_the_counters() -> None:
