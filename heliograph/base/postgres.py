@@ -15,7 +15,6 @@ import fcntl
 import os
 import re
 import signal
-import subprocess
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping
@@ -28,7 +27,6 @@ from heliograph.base import postgres_files as files
 from heliograph.base.db import Connection
 from heliograph.base.postgres_files import Layout
 from heliograph.base.postgres_install import (
-    ENVIRONMENT,
     Account,
     Install,
     PostgresError,
@@ -36,7 +34,7 @@ from heliograph.base.postgres_install import (
     install_for,
     remove_old_installs,
 )
-from heliograph.base.postgres_process import Note, Server, is_server_on
+from heliograph.base.postgres_process import Note, Process, is_server_on
 
 __all__ = ["Embedded", "PostgresError", "default_data_dir", "url_of"]
 
@@ -97,7 +95,7 @@ class Embedded:
         self._lock_timeout = lock_timeout
         self._progress_interval = progress_interval
         self._lock: int | None = None
-        self._server: Server | None = None
+        self._server: Process | None = None
         self._sockets = self._layout.sockets
 
     async def start(self) -> None:
@@ -162,7 +160,7 @@ class Embedded:
                 os.close(self._lock)
                 self._lock = None
 
-    async def _end(self, server: Server) -> None:
+    async def _end(self, server: Process) -> None:
         # Fast, then immediate (both are orderly: PostgreSQL ends its own processes). SIGKILL is for a server that is
         # itself suspended, and comes last, because it leaves backends that the next start has to wait for.
         steps = ((signal.SIGINT, self._stop_timeout), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
@@ -205,7 +203,7 @@ class Embedded:
         """Take over a server that runs on our data, waiting while it starts or stops; None if there is none."""
         while (note := Note.read(self._layout.data)) is not None:
             try:
-                server = Server(note.pid)
+                server = Process(note.pid)
             except ProcessLookupError:
                 return None  # PostgreSQL sees by itself that this note is stale
             answer = await self._ask(note.sockets, note.port)
@@ -240,12 +238,13 @@ class Embedded:
             port = files.choose_port(wanted)
             self._keep_port(port)
             files.write_settings(self._layout, port, self._extra)
-            self._server = self._spawn(account, install)
+            command: list[str | Path] = [install.binaries / "postgres", "-D", self._layout.data]
+            self._server = Process.launch(command, account, log=self._layout.early_log)
             answer = await self._until_ready(self._server, port, patience, state)
             if answer is not None:
                 remove_old_installs(self._layout.home, install)
                 return answer
-            reason = (self._layout.home / "start.log").read_text(errors="replace").strip() + self._last_log()
+            reason = self._layout.early_log.read_text(errors="replace").strip() + self._last_log()
             if "shared memory block" in reason:
                 # Backends of a server that was killed are still finishing their statements.
                 state = "waiting for the processes of the last PostgreSQL to end"
@@ -255,21 +254,7 @@ class Embedded:
             else:
                 raise PostgresError(f"PostgreSQL ended with status {self._server.ended.result()}: {reason}")
 
-    def _spawn(self, account: Account, install: Install) -> Server:
-        with (self._layout.home / "start.log").open("wb") as log:  # what is said before the log file is open
-            child = subprocess.Popen(
-                [install.binaries / "postgres", "-D", self._layout.data],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._layout.home,
-                env=ENVIRONMENT,
-                start_new_session=True,
-                **account.spawn(),
-            )
-        return Server(child.pid, child)
-
-    async def _until_ready(self, server: Server, port: int, patience: _Patience, state: str) -> Connection | None:
+    async def _until_ready(self, server: Process, port: int, patience: _Patience, state: str) -> Connection | None:
         """A connection once the server takes them, however long recovery lasts; None if it ended before."""
         while not server.ended.done():
             answer = await self._ask(self._sockets, port)

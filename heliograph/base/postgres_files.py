@@ -9,6 +9,7 @@
       pg_hba.conf
       data/                 the cluster, 0700
       log/  run/            server log and Unix socket
+      start.log             what was said before the server log was open
       install-<version>/    a copy of the binaries, only where PostgreSQL's account cannot read the installed ones
 
 The rule nobody may break: whatever must be whole is written under another name (`<name>.new-<random>`), synced, and
@@ -24,14 +25,15 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import socket
 import stat
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from heliograph.base.postgres_install import ENVIRONMENT, Account, Install, PostgresError
+from heliograph.base.postgres_install import Account, Install, PostgresError
+from heliograph.base.postgres_process import Process
 
 #: sockaddr_un holds 108 bytes with its final NUL; the rest is room for other systems.
 LONGEST_SOCKET_PATH = 100
@@ -56,6 +58,11 @@ class Layout:
     @property
     def port(self) -> Path:
         return self.home / "port"
+
+    @property
+    def early_log(self) -> Path:
+        """What initdb says, and the server before it opens its log."""
+        return self.home / "start.log"
 
     @property
     def app_password(self) -> Path:
@@ -136,36 +143,21 @@ async def create_cluster(layout: Layout, account: Account, install: Install, *, 
     place.mkdir(mode=0o700)
     account.own(place)
     # The builtin locale sorts by code point on every system: no libc upgrade can corrupt an index.
-    arguments = [
-        "--username=postgres",
-        f"--pwfile={layout.superuser_password}",
-        "--auth=scram-sha-256",
-        "--encoding=UTF8",
-    ]
-    arguments += ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions"]
-    if not sync:
-        arguments.append("--no-sync")
-    initdb = await asyncio.create_subprocess_exec(
-        install.binaries / "initdb",
-        f"--pgdata={place}",
-        *arguments,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=layout.home,
-        env=ENVIRONMENT,
-        start_new_session=True,
-        **account.spawn(),
-    )
+    arguments = ["--username=postgres", f"--pwfile={layout.superuser_password}", "--auth=scram-sha-256"]
+    arguments += ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    arguments += ["--no-instructions"] if sync else ["--no-instructions", "--no-sync"]
+    command: list[str | Path] = [install.binaries / "initdb", f"--pgdata={place}", *arguments]
+    initdb = Process.launch(command, account, log=layout.early_log)
     try:
-        output, _ = await initdb.communicate()
+        status = await asyncio.shield(initdb.ended)
     except asyncio.CancelledError:
-        initdb.terminate()
-        await initdb.wait()
+        initdb.send(signal.SIGTERM)
+        await initdb.ended
         raise
-    if initdb.returncode != 0:
+    if status != 0:
         shutil.rmtree(place, ignore_errors=True)
-        raise PostgresError(f"initdb failed with status {initdb.returncode}: {output.decode(errors='replace').strip()}")
+        said = layout.early_log.read_text(errors="replace").strip()
+        raise PostgresError(f"initdb ended with status {status}: {said}")
     configuration = place / "postgresql.conf"
     with configuration.open("a") as file:
         # Relative to this file, so that the home directory can be moved.

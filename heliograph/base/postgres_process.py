@@ -1,4 +1,4 @@
-"""A PostgreSQL server as a process: held by a pidfd, known by the note it leaves in its data directory.
+"""PostgreSQL's programs as processes, held by a pidfd, and the note that a server leaves in its data directory.
 
 The rule nobody may break: a signal goes through the pidfd, so it never reaches a later process of the same number.
 """
@@ -9,14 +9,17 @@ import asyncio
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+
+from heliograph.base.postgres_install import ENVIRONMENT, Account
 
 #: Exit status of an adopted server: only its parent would learn it.
 UNKNOWN_STATUS = -1
 
 
-class Server:
-    """A server process, our child or adopted, held by a pidfd until it ends."""
+class Process:
+    """A server or initdb, our child or adopted, held by a pidfd until it ends. Works on any event loop."""
 
     def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
         """ProcessLookupError if there is no such process."""
@@ -27,6 +30,22 @@ class Server:
         #: Its status as in subprocess.
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self._loop.add_reader(self._handle, self._on_end)
+
+    @classmethod
+    def launch(cls, command: Sequence[str | Path], account: Account, *, log: Path) -> Process:
+        """Start a program in a session of its own, with all that it says going to `log`. OSError if it cannot run."""
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=log.parent,
+                env=ENVIRONMENT,
+                start_new_session=True,
+                **account.spawn(),
+            )
+        return cls(child.pid, child)
 
     def send(self, number: signal.Signals) -> None:
         """Signal it; nothing happens if it has ended."""

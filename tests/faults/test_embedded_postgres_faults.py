@@ -164,6 +164,23 @@ async def test_an_orphan_in_recovery_is_waited_for_and_adopted(
     assert heir.pid == pid
 
 
+@pytest.mark.parametrize("moment", ["initdb", "recovery"])
+async def test_a_start_that_is_cancelled_leaves_nothing_running(
+    cluster_home: Path, public_place: Path, embedded: Start, moment: str
+) -> None:
+    home = public_place / "new" if moment == "initdb" else cluster_home
+    server = embedded(home, extra_settings=slow(cluster_home, public_place) if moment == "recovery" else QUICK)
+    starting = asyncio.create_task(server.start())
+    await until(lambda: any(home.glob("data.new-*/base" if moment == "initdb" else "run/.s.PGSQL.*")))
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not processes("initdb", home)
+    assert not processes("postgres", home)
+    (public_place / "done").touch()
+    await embedded(home, extra_settings=slow(home, public_place) if moment == "recovery" else QUICK).start()
+
+
 async def test_patience_has_an_end_and_then_nothing_runs(
     cluster_home: Path, public_place: Path, embedded: Start
 ) -> None:
