@@ -123,6 +123,9 @@ class Embedded:
                 await self._settle(connection)
             finally:
                 await connection.close()
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            await self.stop()
+            raise PostgresError(f"cannot start PostgreSQL on {self._layout.home}: {error}") from error
         except BaseException:
             await self.stop()
             raise
