@@ -268,7 +268,7 @@ async def test_a_server_that_cannot_start_says_why(cluster_home: Path, embedded:
 
 
 def test_data_is_kept_where_the_server_can_enter() -> None:
-    assert default_data_dir({"HOME": "/root"}, uid=0) == Path("/var/lib/heliograph")
+    assert default_data_dir({"HOME": "/home/ada"}, uid=0) == Path("/var/lib/heliograph")
     assert default_data_dir({"HOME": "/home/ada"}, uid=1000) == Path("/home/ada/.local/share/heliograph")
     assert default_data_dir({"HOME": "/home/ada", "XDG_DATA_HOME": "/data"}, uid=1000) == Path("/data/heliograph")
     relative = {"HOME": "/home/ada", "XDG_DATA_HOME": "data"}
