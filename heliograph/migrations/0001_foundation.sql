@@ -179,7 +179,8 @@ CREATE TABLE sms_parts (
     PRIMARY KEY (supplier_id, id_key, message_id, attempt, part)
 );
 CREATE INDEX sms_parts_by_message ON sms_parts (message_id) WHERE parts > 1;
-CREATE INDEX sms_parts_age ON sms_parts USING brin (created_at);
+CREATE INDEX sms_parts_open ON sms_parts (created_at) WHERE parts > 1;
+CREATE INDEX sms_parts_age ON sms_parts USING brin (created_at) WITH (pages_per_range = 16);
 COMMENT ON TABLE sms_parts IS 'control: supplier message id to message. Ids come again (wrap, restart), so the key is not unique';
 COMMENT ON COLUMN sms_parts.state IS 'final word of a receipt, kept for messages of several parts only';
 
@@ -283,7 +284,7 @@ CREATE INDEX queue_line ON queue (kind, line, lane, organization_id, due_at);
 COMMENT ON TABLE queue IS 'control: work to be done, narrow, deleted when done';
 COMMENT ON COLUMN queue.line IS 'a supplier or an endpoint, which is served in turn with others; no line is used by two kinds for one id';
 COMMENT ON COLUMN queue.lane IS '0 goes before 1';
-COMMENT ON COLUMN queue.claims IS 'claims since it was put here; a second one means that a holder let its lease run out';
+COMMENT ON COLUMN queue.claims IS 'times it was claimed; from the second on, earlier tries may have left traces';
 
 CREATE TABLE suppliers (
     id         uuid PRIMARY KEY,
@@ -315,10 +316,12 @@ CREATE TABLE supplier_sessions (
 COMMENT ON TABLE supplier_sessions IS 'control: which worker may open which of an account''s sessions';
 
 CREATE TABLE timers (
-    name    text PRIMARY KEY,
-    next_at timestamptz NOT NULL
+    name       text PRIMARY KEY,
+    next_at    timestamptz NOT NULL,
+    done_until timestamptz
 );
 COMMENT ON TABLE timers IS 'control: periodic work; the worker that moves next_at runs it';
+COMMENT ON COLUMN timers.done_until IS 'how far a sweep through time has come';
 
 CREATE TABLE workers (
     id         uuid PRIMARY KEY,

@@ -31,8 +31,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     id: UUID
     tries: int
     token: UUID
-    #: True if an earlier holder let its lease run out: the work may have been done in part.
-    reclaimed: bool
+    #: True if it was claimed before: an earlier try may have left traces.
+    again: bool
 
 
 # 1. group: which (lane, organization) have rows in each asked line, found by skipping through the index.
@@ -82,7 +82,7 @@ WITH RECURSIVE asked (line, free) AS (
 )
 UPDATE queue SET lease_until = now() + make_interval(secs => $4), lease_token = $5, claims = claims + 1
  WHERE ctid = ANY (ARRAY(SELECT place FROM held))
-RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS reclaimed
+RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS again
 """
 
 
@@ -148,7 +148,7 @@ POSTPONE = (
     )
     + """
 UPDATE queue SET due_at = now() + make_interval(secs => held.pause), tries = queue.tries + held.counts,
-                 line = held.to_line, claims = 0, lease_until = NULL, lease_token = NULL
+                 line = held.to_line, lease_until = NULL, lease_token = NULL
   FROM held WHERE queue.ctid = held.place
 """
 )

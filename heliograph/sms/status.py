@@ -9,9 +9,18 @@ The rule nobody may break: rank never goes down and the first final status wins.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
 import msgspec
 
+from heliograph.base.clock import iso
+from heliograph.base.db import Connection
+from heliograph.base.ids import uuid7
 from heliograph.suppliers.contract import ReceiptState
+from heliograph.webhooks import events
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -61,16 +70,108 @@ FAILURES = {
 }
 
 
+class Move(msgspec.Struct, frozen=True, gc=False):
+    """A message that may reach a state."""
+
+    organization_id: UUID
+    message_id: UUID
+    status: str
+    at: datetime
+    failure_code: str | None = None
+
+
 def may_move(old: str, new: str) -> bool:
     """True if a message in `old` may become `new`."""
     return old in STATUSES[new].comes_from
 
 
-def moves(old: str, new: str) -> str:
-    """SQL that says the same of two expressions: `moves("m.status", "r.status")`."""
+def guard(old: str, new: str) -> str:
+    """`may_move` as an SQL condition on two expressions: `guard("m.status", "$1")`."""
     cases = " ".join(
         f"WHEN '{name}' THEN {old} IN ({', '.join(repr(source) for source in status.comes_from)})"
         for name, status in STATUSES.items()
         if status.comes_from
     )
     return f"CASE {new} {cases} ELSE false END"
+
+
+# A late `delivered` takes back the failure that it proves wrong. event_id is set once, by the first contract event.
+MOVE = f"""
+UPDATE messages m
+   SET status = v.status,
+       sent_at = CASE WHEN v.status IN ('sent', 'delivered') THEN coalesce(m.sent_at, v.at) ELSE m.sent_at END,
+       delivered_at = CASE v.status WHEN 'delivered' THEN v.at END,
+       failed_at = CASE WHEN v.failure_code IS NOT NULL THEN v.at END,
+       failure_code = v.failure_code,
+       event_id = coalesce(m.event_id, v.event_id)
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[])
+       AS v (organization_id, id, status, at, failure_code, event_id)
+ WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
+RETURNING m.organization_id, m.id, m.status, m.recipient, m.client_reference, m.segments, m.request_id, m.accepted_at,
+          m.sent_at, m.delivered_at, m.failed_at, m.failure_code, v.at, v.event_id,
+          m.event_id = v.event_id AS raises
+"""
+
+
+async def move_many(
+    conn: Connection, moves: Sequence[Move], *, announce_sent: frozenset[UUID] = frozenset()
+) -> tuple[set[UUID], int]:
+    """Move messages to their new states where the table above allows it, and record the events this raises.
+
+    At most one move for a message. `announce_sent`: organizations that want `message.sent`. Runs in the caller's
+    transaction. Returns the ids of the messages that moved and the number of webhook deliveries queued.
+    """
+    if not moves:
+        return set(), 0
+    rows = await conn.fetch(
+        MOVE,
+        [move.organization_id for move in moves],
+        [move.message_id for move in moves],
+        [move.status for move in moves],
+        [move.at for move in moves],
+        [move.failure_code for move in moves],
+        [uuid7() if STATUSES[move.status].event else None for move in moves],
+    )
+    raised = [_event(row) for row in rows if row["raises"]]
+    if announce_sent:
+        raised += [
+            _event(row, "message.sent")
+            for row in rows
+            if row["status"] == "sent" and row["organization_id"] in announce_sent
+        ]
+    return {row["id"] for row in rows}, await events.record(conn, raised)
+
+
+def _event(row: asyncpg.Record, kind: str | None = None) -> events.Event:
+    contract = STATUSES[row["status"]].event
+    return events.Event(
+        organization_id=row["organization_id"],
+        id=row["event_id"] or uuid7(),
+        kind=kind or contract or "",
+        request_id=row["request_id"],
+        data=message_data(row),
+        created_at=row["at"],
+        message_id=row["id"],
+    )
+
+
+def message_data(row: asyncpg.Record) -> str:
+    """The `data` of a message's event, as JSON. Holds nothing of the supplier's."""
+    code = row["failure_code"]
+    return msgspec.json.encode(
+        {
+            "message": {
+                "id": row["id"],
+                "clientReference": row["client_reference"],
+                "channel": "sms",
+                "to": row["recipient"],
+                "status": row["status"],
+                "segments": row["segments"],
+                "acceptedAt": iso(row["accepted_at"]),
+                "sentAt": iso(row["sent_at"]) if row["sent_at"] else None,
+                "deliveredAt": iso(row["delivered_at"]) if row["delivered_at"] else None,
+                "failedAt": iso(row["failed_at"]) if row["failed_at"] else None,
+                "failure": {"code": code, "message": FAILURES[code]} if code else None,
+            }
+        }
+    ).decode()

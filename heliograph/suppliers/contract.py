@@ -145,7 +145,11 @@ class Connector(Protocol):
     def submit(self, submission: Submission) -> None:
         """Hand over one message. Never blocks and never raises: the outcome arrives at `on_outcome`, exactly once."""
 
-    def health(self) -> Health: ...
+    def set_sessions(self, count: int) -> None:
+        """Open or close sessions until there are `count`: the account's limit is shared among worker processes."""
+
+    def health(self) -> Health:
+        """How it is doing."""
 
     async def stop(self, *, grace: float) -> None:
         """Submit nothing more, wait up to `grace` seconds for open answers, unbind, close.

@@ -1,0 +1,92 @@
+"""The loop around a kind of work, and the wire that wakes it.
+
+Polling is what is correct; a notification only makes it sooner. The rule nobody may break: a loop never ends because
+something failed. It says so, waits a little and goes on, and while the database is away it waits for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+import structlog
+
+from heliograph.base.db import Pool, is_down
+
+log = structlog.get_logger()
+
+CHANNEL = "heliograph_queue"
+#: Pause after a failure, seconds.
+AFTER_FAILURE = 0.5
+#: NOTIFY takes a lock of the whole server at its commit, so all that was stored within this time shares one.
+COALESCE = 0.05
+
+
+async def loop(
+    name: str,
+    step: Callable[[], Awaitable[int]],
+    *,
+    wake: asyncio.Event,
+    poll: float,
+    stopping: asyncio.Event,
+) -> None:
+    """Run `step` until `stopping`. While it returns more than 0 it is run again at once; else after `wake`, or after
+    `poll` seconds."""
+    while not stopping.is_set():
+        wake.clear()
+        try:
+            if await step() > 0:
+                continue
+        except Exception as error:
+            if is_down(error):
+                log.warning("database unavailable", loop=name, error=type(error).__name__)
+            else:
+                log.exception("loop failed", loop=name)
+            await asyncio.sleep(AFTER_FAILURE)
+            continue
+        try:
+            await asyncio.wait_for(wake.wait(), poll)
+        except TimeoutError:
+            continue
+
+
+async def every(name: str, step: Callable[[], Awaitable[object]], *, seconds: float, stopping: asyncio.Event) -> None:
+    """Run `step` each `seconds` until `stopping`."""
+
+    async def once() -> int:
+        await step()
+        return 0
+
+    await loop(name, once, wake=stopping, poll=seconds, stopping=stopping)
+
+
+async def announce(pool: Pool, stored: asyncio.Event) -> None:
+    """Tell the workers that something was queued, at most once each 50 ms, until cancelled."""
+    while True:
+        await stored.wait()
+        stored.clear()
+        try:
+            await pool.execute("SELECT pg_notify($1, '')", CHANNEL)
+        except Exception as error:
+            if not is_down(error):
+                log.exception("announce failed")
+        await asyncio.sleep(COALESCE)
+
+
+async def listen(url: str, wake: Callable[[], None]) -> None:
+    """Call `wake` for each announcement, until cancelled. A lost connection is opened again."""
+    while True:
+        try:
+            conn = await asyncpg.connect(url, timeout=5)
+            try:
+                await conn.add_listener(CHANNEL, lambda *_: wake())
+                wake()
+                while not conn.is_closed():
+                    await asyncio.sleep(1.0)
+                    await conn.execute("SELECT 1")
+            finally:
+                await conn.close(timeout=1)
+        except Exception as error:
+            log.debug("listener lost", error=type(error).__name__)
+            await asyncio.sleep(AFTER_FAILURE)

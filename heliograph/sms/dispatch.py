@@ -1,0 +1,417 @@
+"""Dispatch: from the queue to a supplier.
+
+Each round claims due rows, decides about each message, commits an attempt row for those that go out, and only then
+hands them to their connectors. How many are claimed follows from how many the connectors can take, so a supplier's
+window, its rate and the CPU are the only bounds.
+
+Rows wait in lines. New work is in the line UNROUTED; what is meant for a supplier that is full at the moment moves to
+that supplier's line, where it delays nobody else.
+
+The rule nobody may break: no attempt leaves without its committed row, and no message is tried again while an earlier
+attempt may still have reached the handset: it waits for a receipt, and then the send's own guarantee decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.base.crash import crash_point
+from heliograph.base.db import Connection, Pool
+from heliograph.queue import leases
+from heliograph.queue.leases import UNROUTED, Lease, Postponed
+from heliograph.queue.retry import HOLD
+from heliograph.sms import encoding, receipts, test_mode
+from heliograph.sms.outcomes import Answered, deadline
+from heliograph.sms.recorder import Recorder
+from heliograph.sms.routing import Breaker, Supplier, choose, covers
+from heliograph.sms.status import Move, guard, move_many
+from heliograph.suppliers.contract import Connector, Outcome, Submission, Verdict
+
+log = structlog.get_logger()
+
+#: A message of a suspended organization is looked at again after this, seconds.
+SUSPENDED_PAUSE = 60.0
+#: Statuses of a message that no supplier has taken.
+UNSENT = ("accepted", "sending")
+#: Rows of lines whose supplier cannot be used, moved on at once in one round.
+REROUTE = 200
+
+
+class Account(msgspec.Struct):
+    """A supplier as this worker uses it."""
+
+    supplier: Supplier
+    connector: Connector
+    breaker: Breaker
+    #: Segments that may still be handed over in this round.
+    room: int = 0
+    #: The circuit is open, and this round may send one message to see whether it still must be.
+    probe: bool = False
+
+
+class _Due(msgspec.Struct, frozen=True, gc=False):
+    """A claimed message with all that decides about it."""
+
+    lease: Lease
+    status: str | None
+    mode: str
+    recipient: str
+    sender: str
+    encoding: str
+    guarantee: str
+    accepted_at: datetime
+    expires_at: datetime | None
+    body: str | None
+    organization_state: str
+    sender_status: str | None
+    opted_out: bool
+    at: datetime
+    attempt: int
+    attempt_supplier: UUID | None
+    attempt_state: str | None
+    started_at: datetime | None
+    reference: int | None
+    refusals: int
+
+
+# Attempts are looked at only for rows that were tried or claimed before (`again`).
+DUE = """
+SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accepted_at, m.expires_at, t.body,
+       o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
+       coalesce(a.attempt, 0) AS attempt, a.supplier_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
+       a.reference, coalesce(a.refusals, 0) AS refusals
+  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, again, n)
+  LEFT JOIN LATERAL (SELECT * FROM messages WHERE organization_id = item.organization_id AND id = item.id) m ON true
+  LEFT JOIN LATERAL (SELECT body FROM message_texts
+                      WHERE organization_id = item.organization_id AND message_id = item.id) t ON true
+  LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id) o ON true
+  LEFT JOIN LATERAL (SELECT status FROM sender_ids
+                      WHERE organization_id = item.organization_id AND id = m.sender_id) s ON true
+  LEFT JOIN LATERAL (SELECT since FROM opt_outs
+                      WHERE organization_id = item.organization_id AND recipient = m.recipient) silence ON true
+  LEFT JOIN LATERAL (
+       SELECT attempt, supplier_id, state, started_at, reference,
+              count(*) FILTER (WHERE state = 'refused') OVER () AS refusals
+         FROM sms_attempts WHERE item.again AND organization_id = item.organization_id AND message_id = item.id
+        ORDER BY attempt DESC LIMIT 1) a ON true
+ ORDER BY item.n
+"""
+
+# An attempt that is there already belongs to a worker that was taken for dead: then this one must not go out.
+BEGIN = f"""
+WITH begun AS MATERIALIZED (
+    INSERT INTO sms_attempts (organization_id, message_id, attempt, supplier_id, reference, state, started_at)
+    SELECT *, 'open', now() FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::integer[])
+    ON CONFLICT DO NOTHING
+    RETURNING organization_id, message_id
+), moved AS (
+    UPDATE messages m SET status = 'sending' FROM begun
+     WHERE m.organization_id = begun.organization_id AND m.id = begun.message_id AND {guard("m.status", "'sending'")}
+)
+SELECT message_id FROM begun
+"""
+
+UNKNOWN = """
+UPDATE sms_attempts a SET state = 'unknown', answered_at = now(), detail = 'the worker ended before the answer came'
+  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS lost (organization_id, message_id, attempt)
+ WHERE a.organization_id = lost.organization_id AND a.message_id = lost.message_id AND a.attempt = lost.attempt
+   AND a.state = 'open'
+"""
+ADOPT = """
+INSERT INTO sms_parts (supplier_id, id_key, message_id, attempt, part, parts, organization_id, recipient_suffix,
+                       created_at)
+SELECT supplier_id, id_key, message_id, attempt, 1, 1, organization_id, recipient_suffix, now()
+  FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::smallint[], $5::uuid[], $6::text[])
+       AS found (supplier_id, id_key, message_id, attempt, organization_id, recipient_suffix)
+ON CONFLICT DO NOTHING
+"""
+
+#: Pairs of sender and recipient whose last reference is remembered.
+REFERENCES = 20_000
+
+
+#: What becomes of one claimed message: nothing more, a new state, back into the queue, or out to a supplier.
+_Step = Move | Postponed | tuple[Account, Submission] | None
+
+
+class Dispatcher:
+    """Moves messages from the queue to connectors; one per worker."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        accounts: Callable[[], Mapping[UUID, Account]],
+        recorder: Recorder,
+        *,
+        claim_limit: int,
+        lease_seconds: float,
+        grace: float,
+    ) -> None:
+        """`accounts`: the suppliers of this worker now. `grace`: seconds an unknown outcome waits for its receipt."""
+        self._pool = pool
+        self._accounts = accounts
+        self._recorder = recorder
+        self._claim_limit = claim_limit
+        self._lease_seconds = lease_seconds
+        self._grace = grace
+        self._flying: dict[tuple[UUID, int], tuple[_Due, float]] = {}
+        self._references: OrderedDict[tuple[str, str], int] = OrderedDict()
+        #: Set when something may have changed: new work, a free window, a new supplier.
+        self.wake = asyncio.Event()
+
+    @property
+    def in_flight(self) -> int:
+        """Messages handed to connectors whose end is not recorded yet."""
+        return len(self._flying)
+
+    async def round(self) -> int:
+        """Claim and submit once; returns how many rows were claimed."""
+        free = self._free()
+        if not free:
+            return 0
+        crash_point("dispatch.before_commit")
+        async with self._pool.acquire() as conn, conn.transaction():
+            claimed = await leases.claim(conn, "sms", free, seconds=self._lease_seconds)
+            outgoing = await self._decide(conn, claimed) if claimed else []
+        crash_point("dispatch.after_commit")
+        at = asyncio.get_running_loop().time()
+        for due, account, submission in outgoing:
+            self._flying[(submission.message_id, submission.attempt)] = (due, at)
+            account.connector.submit(submission)
+        if outgoing:
+            crash_point("dispatch.after_submit")
+        return len(claimed)
+
+    def answered(self, supplier_id: UUID, submission: Submission, outcome: Outcome) -> None:
+        """A connector's `on_outcome`: record the end of an attempt."""
+        key = (submission.message_id, submission.attempt)
+        flying = self._flying.get(key)
+        if flying is None:
+            return
+        due, _ = flying
+        account = self._accounts().get(supplier_id)
+        if account is not None:
+            fault = outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
+            fault = fault or (outcome.verdict is Verdict.BUSY and outcome.counts)
+            was_open = account.breaker.open
+            account.breaker.record(ok=not fault)
+            if account.breaker.open != was_open:
+                log.warning("supplier circuit", supplier=account.supplier.name, open=account.breaker.open)
+        recorded = self._recorder.outcome(
+            Answered(due.lease, submission, supplier_id, outcome, due.accepted_at, due.expires_at, due.refusals)
+        )
+        recorded.add_done_callback(lambda _: self._landed(key))
+
+    async def renew(self) -> None:
+        """Hold the leases of messages that have been in flight for a third of a lease; called that often."""
+        at = asyncio.get_running_loop().time()
+        old = [due.lease for due, since in self._flying.values() if at - since > self._lease_seconds / 3]
+        if old:
+            async with self._pool.acquire() as conn:
+                await leases.renew(conn, old, seconds=self._lease_seconds)
+
+    def _landed(self, key: tuple[UUID, int]) -> None:
+        self._flying.pop(key, None)
+        self.wake.set()
+
+    def _free(self) -> dict[UUID, int]:
+        """How many rows to claim of each line."""
+        accounts = self._accounts()
+        free: dict[UUID, int] = {}
+        total = 0
+        for id, account in accounts.items():
+            account.room, account.probe = 0, False
+            if account.supplier.state != "active":
+                continue
+            if account.breaker.open:
+                account.probe = account.connector.capacity() > 0 and account.breaker.usable()
+                account.room = int(account.probe)
+            else:
+                account.room = account.connector.capacity()
+            total += account.room
+            if account.room > 0 and id != test_mode.SUPPLIER:
+                free[id] = min(account.room, self._claim_limit)
+        if total == 0:
+            return {}
+        # Lines of suppliers that cannot be used now are looked at as well, for what another one could carry.
+        if free:
+            free |= {id: REROUTE for id in accounts if id not in free and id != test_mode.SUPPLIER}
+        free[UNROUTED] = min(total, self._claim_limit)
+        return free
+
+    async def _decide(self, conn: Connection, claimed: list[Lease]) -> list[tuple[_Due, Account, Submission]]:
+        """Settle what goes nowhere, and write the attempts of what goes out."""
+        rows = await conn.fetch(
+            DUE,
+            [lease.organization_id for lease in claimed],
+            [lease.id for lease in claimed],
+            [lease.again for lease in claimed],
+        )
+        dues = [_Due(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+        lost = [due for due in dues if due.status in UNSENT and due.attempt_state in ("open", "unknown")]
+        decided: dict[UUID, _Step] = await self._resolve(conn, lost) if lost else {}
+        outgoing: list[tuple[_Due, Account, Submission]] = []
+        finished: list[Lease] = []
+        moves: list[Move] = []
+        back: list[Postponed] = []
+        for due in dues:
+            step = decided[due.lease.id] if due.lease.id in decided else self._step(due)
+            match step:
+                case None:
+                    finished.append(due.lease)
+                case Move():
+                    moves.append(step)
+                    finished.append(due.lease)
+                case Postponed():
+                    back.append(step)
+                case (account, submission):
+                    outgoing.append((due, account, submission))
+        if finished:
+            await leases.finish(conn, finished)
+        if back:
+            await leases.postpone(conn, back)
+        _, deliveries = await move_many(conn, moves)
+        if deliveries:
+            self._recorder.deliveries.set()
+        return await self._begin(conn, outgoing) if outgoing else []
+
+    async def _begin(
+        self, conn: Connection, outgoing: list[tuple[_Due, Account, Submission]]
+    ) -> list[tuple[_Due, Account, Submission]]:
+        """Write the attempts' rows; what comes back may go out once they are committed."""
+        rows = await conn.fetch(
+            BEGIN,
+            [due.lease.organization_id for due, _, _ in outgoing],
+            [due.lease.id for due, _, _ in outgoing],
+            [submission.attempt for _, _, submission in outgoing],
+            [account.supplier.id for _, account, _ in outgoing],
+            [submission.reference for _, _, submission in outgoing],
+        )
+        begun = {row["message_id"] for row in rows}
+        return [one for one in outgoing if one[0].lease.id in begun]
+
+    async def _resolve(self, conn: Connection, lost: list[_Due]) -> dict[UUID, _Step]:
+        """Messages whose last attempt has an end that nobody saw. Those that may be tried again are absent."""
+        await conn.execute(
+            UNKNOWN,
+            [due.lease.organization_id for due in lost],
+            [due.lease.id for due in lost],
+            [due.attempt for due in lost],
+        )
+        keys = await receipts.find_for_uncertain(
+            conn,
+            [
+                receipts.Uncertain(due.attempt_supplier, due.started_at, due.recipient, due.reference or 0)
+                for due in lost
+                if due.attempt_supplier is not None and due.started_at is not None
+            ],
+        )
+        decided: dict[UUID, _Step] = {}
+        found = [(due, key) for due, key in zip(lost, keys, strict=True) if key is not None]
+        if found:
+            await self._adopt(conn, found)
+        for due, key in zip(lost, keys, strict=True):
+            lease = due.lease
+            assert due.started_at is not None
+            waits = (due.started_at + timedelta(seconds=self._grace) - due.at).total_seconds()
+            if key is not None:
+                decided[lease.id] = None
+            elif waits > 0:
+                decided[lease.id] = Postponed(lease, waits, UNROUTED, counts=False)
+            elif due.guarantee == "at_most_once":
+                decided[lease.id] = Move(lease.organization_id, lease.id, "unknown", due.at)
+        return decided
+
+    async def _adopt(self, conn: Connection, found: list[tuple[_Due, str]]) -> None:
+        """A receipt speaks of these, so the supplier has them: the receipt's id stands for the answer that was lost."""
+        await conn.execute(
+            ADOPT,
+            [due.attempt_supplier for due, _ in found],
+            [key for _, key in found],
+            [due.lease.id for due, _ in found],
+            [due.attempt for due, _ in found],
+            [due.lease.organization_id for due, _ in found],
+            [receipts.suffix(due.recipient) for due, _ in found],
+        )
+        await move_many(conn, [Move(due.lease.organization_id, due.lease.id, "sent", due.at) for due, _ in found])
+        answers = [(due.attempt_supplier, key) for due, key in found if due.attempt_supplier is not None]
+        applied = await receipts.adopt(conn, answers, policies=self._recorder.policies)
+        if applied.deliveries:
+            self._recorder.deliveries.set()
+
+    def _step(self, due: _Due) -> _Step:
+        """What to do with one message whose earlier attempts, if any, are known to have ended."""
+        lease = due.lease
+        message = (lease.organization_id, lease.id)
+        if due.status not in UNSENT:
+            return None
+        if due.body is None or due.at >= deadline(due.accepted_at, due.expires_at):
+            return Move(*message, "expired", due.at, "expired")
+        if due.opted_out:
+            return Move(*message, "rejected", due.at, "opted_out")
+        if due.sender_status != "approved":
+            return Move(*message, "rejected", due.at, "sender_not_approved")
+        if due.organization_state in ("suspended", "closed"):
+            return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
+        return self._route(due)
+
+    def _route(self, due: _Due) -> _Step:
+        accounts = self._accounts()
+        lease = due.lease
+        if due.mode == "test":
+            supplier: Supplier | None = accounts[test_mode.SUPPLIER].supplier
+        else:
+            suppliers = [account.supplier for id, account in accounts.items() if id != test_mode.SUPPLIER]
+            if suppliers and not any(covers(one, due.recipient) for one in suppliers):
+                return Move(lease.organization_id, lease.id, "failed", due.at, "destination_unreachable")
+            avoid = due.attempt_supplier if due.attempt_state in ("refused", "unreachable", "busy") else None
+            supplier = choose(suppliers, due.recipient, lease.id, usable=self._usable, avoid=avoid)
+            if supplier is None:
+                # Nobody can carry it now. It waits in the line of the one that would, out of the others' way.
+                supplier = choose(suppliers, due.recipient, lease.id, usable=lambda one: True)
+                return Postponed(lease, HOLD, supplier.id if supplier else UNROUTED, counts=False)
+        assert supplier is not None
+        account = accounts[supplier.id]
+        if account.room <= 0:
+            return Postponed(lease, 0.0, supplier.id, counts=False)
+        encoded = encoding.encode(due.body or "", smart=due.encoding == "gsm7")
+        account.room -= len(encoded.segments)
+        account.probe = False
+        validity = None
+        if due.expires_at is not None:
+            validity = max(1, int((due.expires_at - due.at).total_seconds()))
+        return account, Submission(
+            message_id=lease.id,
+            attempt=due.attempt + 1,
+            to=due.recipient[1:],
+            sender=due.sender,
+            segments=encoded.segments,
+            encoding=encoded.encoding,
+            reference=self._reference(due, len(encoded.segments)),
+            validity_seconds=validity,
+        )
+
+    def _usable(self, supplier: Supplier) -> bool:
+        account = self._accounts().get(supplier.id)
+        if account is None or account.connector.health().sessions == 0:
+            return False
+        return account.probe or not account.breaker.open
+
+    def _reference(self, due: _Due, segments: int) -> int:
+        """16 bits. Long messages count up per sender and recipient: a handset puts parts together by it, so two long
+        messages on their way to one handset must not share one (drawn at random, 8 bits do so once in 256)."""
+        if segments == 1:
+            return due.lease.id.int & 0xFFFF
+        pair = (due.sender, due.recipient)
+        reference = (self._references.pop(pair, due.lease.id.int & 0xFFFF) + 1) & 0xFFFF
+        self._references[pair] = reference
+        if len(self._references) > REFERENCES:
+            self._references.popitem(last=False)
+        return reference

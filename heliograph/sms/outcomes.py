@@ -1,0 +1,162 @@
+"""What a supplier's answer makes of an attempt, its message and its queue row: one transaction for a whole batch.
+
+    accepted      the message is `sent`; the ids are kept for receipts; the work is done
+    refused       another supplier once, if the answer allows it; else `rejected`
+    busy          later, on the retry schedule; throttling and session trouble cost no try
+    unreachable   nothing left this machine: again, elsewhere if need be
+    unknown       wait for a receipt first; `dispatch` decides when the wait is over
+
+The rule nobody may break: an answer is a fact. It is recorded even by a worker that lost its lease meanwhile; only
+the queue row then belongs to the new holder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.clock import now
+from heliograph.base.db import Connection
+from heliograph.queue import leases
+from heliograph.queue.leases import Lease, Postponed
+from heliograph.queue.retry import HOLD, SUBMIT_HORIZON, submit_pause
+from heliograph.sms import receipts, test_mode
+from heliograph.sms.status import Move, move_many
+from heliograph.suppliers.contract import Outcome, Submission, Verdict
+
+
+class Answered(msgspec.Struct, frozen=True, gc=False):
+    """One attempt's end."""
+
+    lease: Lease
+    submission: Submission
+    supplier_id: UUID
+    outcome: Outcome
+    accepted_at: datetime
+    expires_at: datetime | None
+    #: Suppliers that refused this message before.
+    refusals: int = 0
+
+
+ATTEMPTS = """
+UPDATE sms_attempts a SET state = v.state, answered_at = $1, code = v.code, detail = v.detail
+  FROM unnest($2::uuid[], $3::uuid[], $4::smallint[], $5::text[], $6::text[], $7::text[])
+       AS v (organization_id, message_id, attempt, state, code, detail)
+ WHERE a.organization_id = v.organization_id AND a.message_id = v.message_id AND a.attempt = v.attempt
+"""
+PARTS = """
+INSERT INTO sms_parts (supplier_id, id_key, message_id, attempt, part, parts, organization_id, recipient_suffix,
+                       created_at)
+SELECT *, $1::timestamptz FROM unnest(
+    $2::uuid[], $3::text[], $4::uuid[], $5::smallint[], $6::smallint[], $7::smallint[], $8::uuid[], $9::text[])
+ON CONFLICT DO NOTHING
+"""
+
+
+async def record(
+    conn: Connection,
+    answered: Sequence[Answered],
+    *,
+    grace: float,
+    policies: Mapping[UUID, str],
+    announce_sent: frozenset[UUID],
+) -> int:
+    """Record ends of attempts; returns how many webhook deliveries that queued. Runs in the caller's transaction.
+
+    `grace`: seconds that an unknown outcome waits for its receipt.
+    """
+    at = now()
+    await conn.execute(
+        ATTEMPTS,
+        at,
+        [one.lease.organization_id for one in answered],
+        [one.submission.message_id for one in answered],
+        [one.submission.attempt for one in answered],
+        [one.outcome.verdict.value for one in answered],
+        [one.outcome.code for one in answered],
+        [one.outcome.detail[:500] for one in answered],
+    )
+    keys = await _keep_ids(conn, answered, at)
+    moves: list[Move] = []
+    done: list[Lease] = []
+    back: list[Postponed] = []
+    for one in answered:
+        move, postponed = _decide(one, at, grace)
+        if move is not None:
+            moves.append(move)
+        if postponed is not None:
+            back.append(postponed)
+        else:
+            done.append(one.lease)
+    if done:
+        await leases.finish(conn, done)
+    if back:
+        await leases.postpone(conn, back)
+    await _expect_test_receipts(conn, answered)
+    _, deliveries = await move_many(conn, moves, announce_sent=announce_sent)
+    applied = await receipts.adopt(conn, keys, policies=policies)
+    return deliveries + applied.deliveries
+
+
+async def _expect_test_receipts(conn: Connection, answered: Sequence[Answered]) -> None:
+    """The test supplier's receipts are work in the queue, so that they come even if this worker does not live on."""
+    items = []
+    for one in answered:
+        if one.supplier_id == test_mode.SUPPLIER and one.outcome.verdict is Verdict.ACCEPTED:
+            pause = test_mode.receipt_after(one.submission.to)
+            if pause is not None:
+                items.append((test_mode.SUPPLIER, one.lease.organization_id, one.submission.message_id, pause))
+    if items:
+        await leases.put(conn, "test", items)
+
+
+async def _keep_ids(conn: Connection, answered: Sequence[Answered], at: datetime) -> list[tuple[UUID, str]]:
+    """Store the ids that suppliers gave, also those of parts that were accepted before another part was refused."""
+    rows = [
+        (
+            one.supplier_id,
+            part.supplier_message_id or receipts.weak_key(one.submission.to),
+            one.submission.message_id,
+            one.submission.attempt,
+            part.number,
+            len(one.submission.segments),
+            one.lease.organization_id,
+            receipts.suffix(one.submission.to),
+        )
+        for one in answered
+        for part in one.outcome.parts
+    ]
+    if rows:
+        await conn.execute(PARTS, at, *(list(column) for column in zip(*rows, strict=True)))
+    return [(row[0], row[1]) for row in rows]
+
+
+def _decide(one: Answered, at: datetime, grace: float) -> tuple[Move | None, Postponed | None]:
+    """Where the message goes, and where its queue row goes (None: the work is done)."""
+    outcome, lease = one.outcome, one.lease
+    message = (lease.organization_id, one.submission.message_id)
+    match outcome.verdict:
+        case Verdict.ACCEPTED:
+            return Move(*message, "sent", at), None
+        case Verdict.UNKNOWN:
+            return None, Postponed(lease, grace, leases.UNROUTED)
+        case Verdict.REFUSED if not outcome.failover or one.refusals >= 1:
+            return Move(*message, "rejected", at, "rejected"), None
+        case Verdict.REFUSED:
+            return None, Postponed(lease, 0.0, leases.UNROUTED)
+        case Verdict.UNREACHABLE:
+            pause, counts = HOLD, False
+        case Verdict.BUSY:
+            counts = outcome.counts
+            pause = outcome.retry_after or (submit_pause(lease.tries + 1) if counts else HOLD)
+    if at + timedelta(seconds=pause) >= deadline(one.accepted_at, one.expires_at):
+        return Move(*message, "expired", at, "expired"), None
+    return None, Postponed(lease, pause, leases.UNROUTED, counts)
+
+
+def deadline(accepted_at: datetime, expires_at: datetime | None) -> datetime:
+    """When a message is no longer worth sending."""
+    return expires_at or accepted_at + timedelta(seconds=SUBMIT_HORIZON)

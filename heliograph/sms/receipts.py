@@ -1,0 +1,379 @@
+"""Receipts: stored, matched to their message and applied in one transaction, and only then acknowledged.
+
+A receipt is matched by the supplier's id for the message, together with the recipient's last digits, since suppliers
+use ids again. It may come before the submit's answer, twice, on another connection, days later or never:
+
+    before the answer   stored unmatched; recording the answer looks for it (`adopt`)
+    twice               meets its own fingerprint, and the state machine moves nothing the second time
+    never               `close_silent` ends the message as `unknown` when its time is up
+    fitting nothing     looked at again on the schedule of queue/retry.py, then an orphan, which is counted
+
+The rule nobody may break: nothing is acknowledged that is not committed, and nothing committed is forgotten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base.clock import now
+from heliograph.base.db import Connection
+from heliograph.queue.retry import receipt_pause
+from heliograph.sms.status import BY_RECEIPT, Move, move_many
+from heliograph.suppliers.contract import Receipt, ReceiptState
+
+#: Digits of an address that are compared: national and international forms agree in them.
+SUFFIX = 8
+#: A message of several parts, some delivered and none failed, is taken for delivered after this long without news.
+QUIET = timedelta(minutes=15)
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """A receipt and the account that it came from."""
+
+    supplier_id: UUID
+    receipt: Receipt
+    #: When it came; None: now.
+    at: datetime | None = None
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What became of a batch of receipts."""
+
+    #: Webhook deliveries queued.
+    deliveries: int = 0
+    matched: int = 0
+    unmatched: int = 0
+
+
+# A match wants one of the receipt's ids (the most trusted first) and an address that ends alike; of several messages
+# with a recycled id, the newest. Ids that begin with "to:" stand for submits whose answer carried no id.
+# A receipt that is here already is changed only if it now has a message and had none.
+STORE = """
+WITH item AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+                         $9::text[], $10::text[], $11::integer[], $12::text[], $13::bytea[], $14::timestamptz[],
+                         $15::timestamptz[])
+           WITH ORDINALITY AS item (supplier_id, fingerprint, key1, key2, key3, suffix1, suffix2, state, recipient,
+                                    sender, reference, error, raw, received_at, next_try_at, n)
+), matched AS MATERIALIZED (
+    SELECT item.*, part.organization_id, part.message_id, part.attempt, part.part, part.parts
+      FROM item LEFT JOIN LATERAL (
+           SELECT organization_id, message_id, attempt, part, parts FROM sms_parts
+            WHERE supplier_id = item.supplier_id AND id_key IN (item.key1, item.key2, item.key3)
+              AND recipient_suffix IN (item.suffix1, item.suffix2)
+            ORDER BY id_key = item.key1 DESC, id_key = item.key2 DESC, created_at DESC LIMIT 1) part ON true
+), stored AS (
+    INSERT INTO receipts AS known (received_on, supplier_id, fingerprint, keys, state, recipient, sender, reference,
+                                   error, raw, received_at, organization_id, message_id, attempt, part, next_try_at)
+    SELECT (received_at AT TIME ZONE 'UTC')::date, supplier_id, fingerprint, array_remove(ARRAY[key1, key2], NULL),
+           state, recipient, sender, reference, error, raw, received_at, organization_id, message_id, attempt, part,
+           CASE WHEN message_id IS NULL THEN next_try_at END
+      FROM matched
+    ON CONFLICT (received_on, supplier_id, fingerprint) DO UPDATE
+       SET organization_id = excluded.organization_id, message_id = excluded.message_id, attempt = excluded.attempt,
+           part = excluded.part, next_try_at = NULL
+     WHERE known.message_id IS NULL AND excluded.message_id IS NOT NULL
+)
+SELECT organization_id, message_id, attempt, part, parts FROM matched ORDER BY n
+"""
+
+
+async def store(conn: Connection, received: Sequence[Received], *, policies: Mapping[UUID, str]) -> Applied:
+    """Store receipts, match them, and move their messages. Runs in the caller's transaction.
+
+    `policies`: for each supplier, whose receipts decide a message of several parts ("all", "any", "first", "last").
+    """
+    at = now()
+    first = at + timedelta(seconds=receipt_pause(0) or 0)
+    unique = {_fingerprint(one, one.at or at): one for one in received}
+    items = list(unique.values())
+    keys = [_keys(one.receipt) for one in items]
+    rows = await conn.fetch(
+        STORE,
+        [one.supplier_id for one in items],
+        list(unique),
+        [key[0] for key in keys],
+        [key[1] for key in keys],
+        [key[2] for key in keys],
+        [suffix(one.receipt.recipient) for one in items],
+        [suffix(one.receipt.sender) for one in items],
+        [one.receipt.state.value for one in items],
+        [one.receipt.recipient for one in items],
+        [one.receipt.sender for one in items],
+        [one.receipt.reference for one in items],
+        [one.receipt.error for one in items],
+        [one.receipt.raw for one in items],
+        [one.at or at for one in items],
+        [first for _ in items],
+    )
+    moves: dict[UUID, Move] = {}
+    several: list[tuple[Received, asyncpg.Record]] = []
+    matched = 0
+    for one, row in zip(items, rows, strict=True):
+        if row["message_id"] is None:
+            continue
+        matched += 1
+        status = BY_RECEIPT.get(one.receipt.state)
+        if status is None:
+            continue
+        if row["parts"] > 1:
+            several.append((one, row))
+        elif row["message_id"] not in moves:
+            moves[row["message_id"]] = _move(row["organization_id"], row["message_id"], status, one.at or at)
+    for move in await _decide_parts(conn, several, policies, at):
+        moves.setdefault(move.message_id, move)
+    _, deliveries = await move_many(conn, list(moves.values()))
+    return Applied(deliveries=deliveries, matched=matched, unmatched=len(items) - matched)
+
+
+# Receipts of these ids that came before their submit's answer, oldest first.
+EARLY = """
+SELECT receipt.* FROM unnest($1::uuid[], $2::text[]) AS answer (supplier_id, id_key) CROSS JOIN LATERAL (
+       SELECT supplier_id, keys, state, recipient, sender, reference, error, raw, received_at FROM receipts
+        WHERE supplier_id = answer.supplier_id AND message_id IS NULL AND next_try_at IS NOT NULL
+          AND answer.id_key = ANY (keys)) receipt
+ ORDER BY received_at
+"""
+ANY_UNMATCHED = "SELECT EXISTS (SELECT FROM receipts WHERE message_id IS NULL AND next_try_at IS NOT NULL)"
+
+
+async def adopt(conn: Connection, answers: Sequence[tuple[UUID, str]], *, policies: Mapping[UUID, str]) -> Applied:
+    """Apply the receipts that came before these answers: (supplier, id key). Runs in the caller's transaction."""
+    if not answers or not await conn.fetchval(ANY_UNMATCHED):
+        return Applied()
+    rows = await conn.fetch(EARLY, [supplier for supplier, _ in answers], [key for _, key in answers])
+    return await store(conn, [_received(row) for row in rows], policies=policies) if rows else Applied()
+
+
+DUE = """
+SELECT supplier_id, keys, state, recipient, sender, reference, error, raw, received_at, received_on, fingerprint, tries
+  FROM receipts WHERE message_id IS NULL AND next_try_at <= now()
+ ORDER BY next_try_at LIMIT $1 FOR UPDATE SKIP LOCKED
+"""
+WAIT = """
+UPDATE receipts SET tries = later.tries, next_try_at = received_at + make_interval(secs => later.pause)
+  FROM unnest($1::date[], $2::uuid[], $3::uuid[], $4::smallint[], $5::float8[])
+       AS later (received_on, supplier_id, fingerprint, tries, pause)
+ WHERE receipts.received_on = later.received_on AND receipts.supplier_id = later.supplier_id
+   AND receipts.fingerprint = later.fingerprint AND receipts.message_id IS NULL
+"""
+
+
+async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 1000) -> tuple[Applied, int]:
+    """Look again at unmatched receipts that are due. Returns what was applied and how many became orphans.
+
+    Runs in the caller's transaction.
+    """
+    rows = await conn.fetch(DUE, limit)
+    if not rows:
+        return Applied(), 0
+    # The next look is set first: what is matched now loses it again in the same transaction.
+    pauses = [receipt_pause(row["tries"] + 1) for row in rows]
+    await conn.execute(
+        WAIT,
+        [row["received_on"] for row in rows],
+        [row["supplier_id"] for row in rows],
+        [row["fingerprint"] for row in rows],
+        [row["tries"] + 1 for row in rows],
+        pauses,
+    )
+    applied = await store(conn, [_received(row) for row in rows], policies=policies)
+    return applied, sum(1 for pause in pauses if pause is None)
+
+
+UNCERTAIN = """
+SELECT attempt.n, fitting.id_key
+  FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::integer[]) WITH ORDINALITY
+       AS attempt (supplier_id, started_at, suffix, reference, n)
+       CROSS JOIN LATERAL (
+       SELECT keys[1] AS id_key FROM receipts
+        WHERE supplier_id = attempt.supplier_id AND message_id IS NULL AND cardinality(keys) > 0
+          AND received_at >= attempt.started_at - interval '2 minutes'
+          AND (right(recipient, 8) = attempt.suffix OR right(sender, 8) = attempt.suffix)
+          AND (reference IS NULL OR reference = attempt.reference)
+        ORDER BY received_at LIMIT 5) fitting
+ ORDER BY attempt.n
+"""
+
+
+class Uncertain(msgspec.Struct, frozen=True, gc=False):
+    """An attempt whose answer was lost."""
+
+    supplier_id: UUID
+    started_at: datetime
+    recipient: str
+    reference: int
+
+
+async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) -> list[str | None]:
+    """For each attempt, the id of an unmatched receipt that speaks of it, or None. No receipt is given out twice.
+
+    It fits by account, recipient, time and, where the supplier echoes it, our reference.
+    """
+    rows = await conn.fetch(
+        UNCERTAIN,
+        [one.supplier_id for one in attempts],
+        [one.started_at for one in attempts],
+        [suffix(one.recipient) for one in attempts],
+        [one.reference for one in attempts],
+    )
+    found: list[str | None] = [None] * len(attempts)
+    taken: set[tuple[UUID, str]] = set()
+    for n, key in rows:
+        claim = (attempts[n - 1].supplier_id, key)
+        if found[n - 1] is None and claim not in taken:
+            found[n - 1] = key
+            taken.add(claim)
+    return found
+
+
+def suffix(address: str) -> str:
+    """What is compared of an address: its last digits, or a name as it is."""
+    return address[-SUFFIX:]
+
+
+def weak_key(recipient: str) -> str:
+    """Stands for the id of a submit that was accepted without one."""
+    return f"to:{suffix(recipient)}"
+
+
+def decide(policy: str, parts: int, states: Mapping[int, str]) -> str | None:
+    """Status of a message of `parts` parts from the final states of some of them; None: not decided yet.
+
+    One part that failed fails the message, since what arrives of it cannot be read.
+    """
+    failed = next((state for _, state in sorted(states.items()) if state != "delivered"), None)
+    decisive = {"first": 1, "last": parts}.get(policy)
+    if decisive is not None:
+        return states.get(decisive)
+    if failed is not None:
+        return failed
+    wanted = 1 if policy == "any" else parts
+    return "delivered" if len(states) >= wanted else None
+
+
+SET_PARTS = """
+UPDATE sms_parts SET state = v.state
+  FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::text[]) AS v (message_id, attempt, part, state)
+ WHERE sms_parts.message_id = v.message_id AND sms_parts.parts > 1 AND sms_parts.attempt = v.attempt
+   AND (sms_parts.part = v.part OR v.part = 0) AND sms_parts.state IS NULL
+"""
+PARTS = """
+SELECT supplier_id, organization_id, message_id, attempt, part, parts, state FROM sms_parts
+ WHERE message_id = ANY ($1) AND parts > 1 AND state IS NOT NULL
+"""
+
+
+async def _decide_parts(
+    conn: Connection, several: list[tuple[Received, asyncpg.Record]], policies: Mapping[UUID, str], at: datetime
+) -> list[Move]:
+    if not several:
+        return []
+    # Part 0 stands for all of them: one receipt that counts every part.
+    await conn.execute(
+        SET_PARTS,
+        [row["message_id"] for _, row in several],
+        [row["attempt"] for _, row in several],
+        [0 if _counts_all(one.receipt, row["parts"]) else row["part"] for one, row in several],
+        [BY_RECEIPT[one.receipt.state] for one, _ in several],
+    )
+    groups: dict[tuple[UUID, int], list[asyncpg.Record]] = {}
+    for row in await conn.fetch(PARTS, list({row["message_id"] for _, row in several})):
+        groups.setdefault((row["message_id"], row["attempt"]), []).append(row)
+    moves = []
+    for rows in groups.values():
+        states = {row["part"]: row["state"] for row in rows}
+        status = decide(policies.get(rows[0]["supplier_id"], "all"), rows[0]["parts"], states)
+        if status is not None:
+            moves.append(_move(rows[0]["organization_id"], rows[0]["message_id"], status, at))
+    return moves
+
+
+# Parts that are old enough and still part of a message that waits. The newest part decides how quiet it is.
+QUIET_PARTS = """
+SELECT part.organization_id, part.message_id FROM sms_parts part
+ WHERE part.created_at BETWEEN now() - interval '4 days' AND now() - $1::interval AND part.parts > 1
+ GROUP BY part.organization_id, part.message_id
+HAVING bool_or(part.state = 'delivered') AND bool_and(coalesce(part.state, 'delivered') = 'delivered')
+   AND bool_or(part.state IS NULL)
+   AND NOT EXISTS (SELECT FROM receipts r WHERE r.message_id = part.message_id AND r.received_at > now() - $1::interval)
+ LIMIT 1000
+"""
+
+
+async def close_quiet(conn: Connection) -> int:
+    """End messages of several parts of which some were delivered, none failed, and no more was heard for a while."""
+    at = now()
+    rows = await conn.fetch(QUIET_PARTS, QUIET)
+    moved, _ = await move_many(conn, [_move(org, message, "delivered", at) for org, message in rows])
+    await conn.execute(
+        "UPDATE sms_parts SET state = 'delivered' WHERE message_id = ANY ($1) AND parts > 1 AND state IS NULL",
+        [message for _, message in rows],
+    )
+    return len(moved)
+
+
+SILENT = """
+WITH span AS MATERIALIZED (
+    SELECT start, least(start + $2::interval, now() - $1::interval) AS stop
+      FROM (SELECT coalesce(done_until, now() - $1::interval - interval '1 day') AS start
+              FROM timers WHERE name = 'silent' FOR UPDATE) place
+), advance AS (
+    UPDATE timers SET done_until = (SELECT stop FROM span) WHERE name = 'silent'
+)
+SELECT DISTINCT part.organization_id, part.message_id
+  FROM span CROSS JOIN LATERAL (
+       SELECT organization_id, message_id FROM sms_parts WHERE created_at > span.start AND created_at <= span.stop) part
+       CROSS JOIN LATERAL (
+       SELECT FROM messages WHERE organization_id = part.organization_id AND id = part.message_id AND status = 'sent') m
+"""
+
+
+async def close_silent(conn: Connection, *, deadline: timedelta, span: timedelta) -> int:
+    """End messages that were sent `deadline` ago and of which no receipt told the end: they become `unknown`.
+
+    Moves over time in steps of `span` and keeps its place in the timers table, so no message is passed over while no
+    worker runs. Returns how many were closed. Runs in the caller's transaction.
+    """
+    at = now()
+    rows = await conn.fetch(SILENT, deadline, span)
+    moved, _ = await move_many(conn, [Move(org, message, "unknown", at) for org, message in rows])
+    return len(moved)
+
+
+def _move(organization_id: UUID, message_id: UUID, status: str, at: datetime) -> Move:
+    return Move(organization_id, message_id, status, at, None if status == "delivered" else status)
+
+
+def _counts_all(receipt: Receipt, parts: int) -> bool:
+    return receipt.submitted == parts and receipt.delivered == parts
+
+
+def _keys(receipt: Receipt) -> tuple[str | None, str | None, str | None]:
+    one, two, *_ = (*receipt.keys, None, None)
+    return one, two, weak_key(receipt.recipient)
+
+
+def _fingerprint(one: Received, at: datetime) -> UUID:
+    """The same receipt sent again has the same one; the day keeps recycled ids apart."""
+    text = f"{one.supplier_id}|{at:%Y%m%d}|{one.receipt.recipient}|{one.receipt.state}|{'|'.join(one.receipt.keys)}|"
+    return UUID(bytes=hashlib.blake2b(text.encode() + one.receipt.raw, digest_size=16).digest())
+
+
+def _received(row: asyncpg.Record) -> Received:
+    receipt = Receipt(
+        keys=tuple(row["keys"]),
+        state=ReceiptState(row["state"]),
+        recipient=row["recipient"],
+        sender=row["sender"],
+        raw=row["raw"],
+        error=row["error"],
+        reference=row["reference"],
+    )
+    return Received(row["supplier_id"], receipt, row["received_at"])

@@ -1,0 +1,85 @@
+"""The one committer of a worker: outcomes and receipts go into the database in batches, in one transaction each.
+
+Answers come before receipts within a batch, so that a receipt that follows its answer at once finds its id there.
+The rule nobody may break: `receipts` and `inbound` return only after the commit, since the supplier is then told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from heliograph.base.batching import Batcher
+from heliograph.base.crash import crash_point
+from heliograph.base.db import Pool, is_down
+from heliograph.sms import outcomes, receipts
+from heliograph.sms.outcomes import Answered
+from heliograph.sms.receipts import Received
+from heliograph.suppliers.contract import Verdict
+from heliograph.webhooks.events import Subscriptions
+
+#: Pause before a batch is tried again while the database is gone. Outcomes cannot be given back, so they are kept.
+RETRY = 0.5
+
+
+class Recorder:
+    """Batches what suppliers say."""
+
+    def __init__(self, pool: Pool, *, grace: float, limit: int = 1000) -> None:
+        """`grace`: seconds that an unknown outcome waits for its receipt."""
+        self._pool = pool
+        self._grace = grace
+        self._batcher: Batcher[Answered | Received, None] = Batcher(self._commit, limit=limit, indivisible=is_down)
+        self._subscriptions = Subscriptions(pool)
+        #: Whose receipts decide a message of several parts, by supplier; kept up to date by the dispatcher.
+        self.policies: dict[UUID, str] = {}
+        #: Set when webhook deliveries were queued.
+        self.deliveries = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Answers and receipts not yet in a batch."""
+        return self._batcher.waiting
+
+    def outcome(self, answered: Answered) -> asyncio.Future[None]:
+        """Record the end of an attempt; the future resolves once it is committed."""
+        return self._batcher.put(answered)
+
+    async def receipts(self, received: Sequence[Received]) -> None:
+        """Store and apply receipts; returns once they are committed. Raises when they are not."""
+        await asyncio.gather(*[self._batcher.put(one) for one in received])
+
+    async def drain(self) -> None:
+        """Wait until all is committed."""
+        await self._batcher.drain()
+
+    async def _commit(self, items: list[Answered | Received]) -> list[None]:
+        answered = [item for item in items if isinstance(item, Answered)]
+        received = [item for item in items if isinstance(item, Received)]
+        while True:
+            try:
+                await self._write(answered, received)
+                return [None] * len(items)
+            except Exception as error:
+                # Receipts alone go back to the supplier, which sends them again. Answers exist only here.
+                if not is_down(error) or not answered:
+                    raise
+                await asyncio.sleep(RETRY)
+
+    async def _write(self, answered: list[Answered], received: list[Received]) -> None:
+        accepted = [one.lease.organization_id for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
+        announce = await self._subscriptions.wanting(accepted, "message.sent")
+        policies: Mapping[UUID, str] = self.policies
+        deliveries = 0
+        crash_point("record.before_commit")
+        async with self._pool.acquire() as conn, conn.transaction():
+            if answered:
+                deliveries += await outcomes.record(
+                    conn, answered, grace=self._grace, policies=policies, announce_sent=announce
+                )
+            if received:
+                deliveries += (await receipts.store(conn, received, policies=policies)).deliveries
+        crash_point("record.after_commit")
+        if deliveries:
+            self.deliveries.set()

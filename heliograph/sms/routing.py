@@ -1,0 +1,141 @@
+"""Which supplier carries a message, and when a supplier is left alone for a while. Pure, but for the load of the table.
+
+A candidate is active, covers the destination and is usable now. The lowest priority number wins; among equals, chance
+by weight, drawn from the message's id so that all tries of a message draw the same. A supplier that fails is passed
+over (a circuit breaker) and asked again with single messages until one succeeds.
+
+The rule nobody may break: routing never sends a message elsewhere while its last attempt may have reached somebody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Connection
+
+
+class Supplier(msgspec.Struct, frozen=True):
+    """One account, as its row says. `secret` is still sealed."""
+
+    id: UUID
+    name: str
+    kind: str
+    settings: dict[str, Any]
+    secret: bytes
+    state: str
+    #: E.164 digits without `+`; empty: everything.
+    prefixes: tuple[str, ...]
+    priority: int
+    weight: int
+    sessions: int
+    parts: str
+    created_at: datetime
+    changed_at: datetime
+
+
+LOAD = """
+SELECT id, name, kind, settings::text, secret, state, prefixes, priority, weight, sessions, parts, created_at,
+       changed_at
+  FROM suppliers WHERE state <> 'removed' ORDER BY priority, name
+"""
+
+
+async def load(conn: Connection) -> list[Supplier]:
+    """All suppliers that were not removed, by priority and name."""
+    return [
+        Supplier(
+            **{
+                **dict(row.items()),
+                "settings": msgspec.json.decode(row["settings"]),
+                "prefixes": tuple(row["prefixes"]),
+            }
+        )
+        for row in await conn.fetch(LOAD)
+    ]
+
+
+def covers(supplier: Supplier, recipient: str) -> bool:
+    """True if the supplier carries to this E.164 number."""
+    return not supplier.prefixes or recipient[1:].startswith(supplier.prefixes)
+
+
+def choose(
+    suppliers: Iterable[Supplier],
+    recipient: str,
+    message_id: UUID,
+    *,
+    usable: Callable[[Supplier], bool],
+    avoid: UUID | None = None,
+) -> Supplier | None:
+    """The supplier for a message; None if no usable one covers the destination.
+
+    `avoid`: the one that refused it, taken only if there is no other.
+    """
+    candidates = [one for one in suppliers if one.state == "active" and covers(one, recipient) and usable(one)]
+    others = [one for one in candidates if one.id != avoid] or candidates
+    if not others:
+        return None
+    best = min(one.priority for one in others)
+    return max((one for one in others if one.priority == best), key=lambda one: _draw(message_id, one))
+
+
+def _draw(message_id: UUID, supplier: Supplier) -> float:
+    """Weighted rendezvous hashing: each supplier wins in proportion to its weight, and the rest keep their messages
+    when one goes away."""
+    digest = hashlib.blake2b(message_id.bytes + supplier.id.bytes, digest_size=8).digest()
+    return float((int.from_bytes(digest, "big") / 2**64) ** (1 / supplier.weight))
+
+
+class Breaker:
+    """Counts how a supplier does. Open after 20 failures in a row, or when over half of at least 20 answers within
+    60 s failed; then one message each 15 s is let through, and the first success closes it."""
+
+    IN_A_ROW = 20
+    WINDOW = 60.0
+    PROBE = 15.0
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._row = 0
+        self._answers: deque[tuple[float, bool]] = deque()
+        self._failures = 0
+        self._next_probe = 0.0
+        self.open = False
+
+    def usable(self) -> bool:
+        """True if messages may go there now; in the open state, true once for each probe."""
+        if not self.open:
+            return True
+        if self._clock() < self._next_probe:
+            return False
+        self._next_probe = self._clock() + self.PROBE
+        return True
+
+    def record(self, *, ok: bool) -> None:
+        """An answer came, or did not."""
+        at = self._clock()
+        if ok:
+            self._row = 0
+            if self.open:
+                self.open = False
+                self._answers.clear()
+                self._failures = 0
+        else:
+            self._row += 1
+            self._failures += 1
+        self._answers.append((at, ok))
+        while self._answers and self._answers[0][0] < at - self.WINDOW:
+            self._failures -= not self._answers.popleft()[1]
+        if not self.open and (
+            self._row >= self.IN_A_ROW
+            or (len(self._answers) >= self.IN_A_ROW and self._failures * 2 > len(self._answers))
+        ):
+            self.open = True
+            self._next_probe = at + self.PROBE

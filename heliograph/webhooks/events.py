@@ -1,0 +1,104 @@
+"""Events: what happened, recorded in the very transaction that made it happen, and queued for whoever subscribed.
+
+The rule nobody may break: an event is one row with one id for ever. Attempts, replays and late receipts never make
+a second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.fresh import Fresh
+
+#: Kinds that an endpoint may subscribe to; the first two are the contract's.
+KINDS = (
+    "message.delivered",
+    "message.failed",
+    "message.sent",
+    "message.read",
+    "message.received",
+    "contact.opted_out",
+    "campaign.completed",
+    "sender_id.approved",
+    "sender_id.rejected",
+    "whatsapp.template.updated",
+    "whatsapp.phone_number.updated",
+    "webhook.test",
+)
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One event. `data` is the JSON object that goes out under `data`, under 20 kB."""
+
+    organization_id: UUID
+    id: UUID
+    kind: str
+    request_id: str
+    data: str
+    created_at: datetime
+    message_id: UUID | None = None
+
+
+RECORD = """
+WITH event AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[])
+        AS event (organization_id, id, kind, request_id, data, created_at, message_id)
+), stored AS (
+    INSERT INTO events (organization_id, id, kind, request_id, data, created_at, message_id) SELECT * FROM event
+)
+INSERT INTO queue (kind, line, organization_id, due_at, id)
+SELECT 'webhook', endpoint.id, event.organization_id, now(), event.id
+  FROM event CROSS JOIN LATERAL (
+       SELECT id FROM webhook_endpoints
+        WHERE organization_id = event.organization_id AND status = 'active' AND event.kind = ANY (subscribed_events)
+       ) endpoint
+"""
+
+
+async def record(conn: Connection, events: Sequence[Event]) -> int:
+    """Store events and queue one delivery for each active endpoint that subscribed; returns how many were queued."""
+    if not events:
+        return 0
+    done = await conn.execute(
+        RECORD,
+        [event.organization_id for event in events],
+        [event.id for event in events],
+        [event.kind for event in events],
+        [event.request_id for event in events],
+        [event.data for event in events],
+        [event.created_at for event in events],
+        [event.message_id for event in events],
+    )
+    return int(done.rpartition(" ")[2])
+
+
+WANTED = """
+SELECT organization_id, array_agg(DISTINCT kind) FROM webhook_endpoints, unnest(subscribed_events) AS kind
+ WHERE organization_id = ANY ($1) AND status = 'active' GROUP BY organization_id
+"""
+
+
+class Subscriptions:
+    """Which kinds an organization subscribed to, at most half a second ago.
+
+    Contract events are always recorded. Events that would come with every message (`message.sent`) are recorded only
+    for those who asked for them: each is a row.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._fresh: Fresh[UUID, frozenset[str]] = Fresh(self._load, indivisible=is_down)
+
+    async def wanting(self, organizations: Sequence[UUID], kind: str) -> frozenset[UUID]:
+        """Those of the organizations that subscribed to `kind`."""
+        unique = set(organizations)
+        return frozenset([one for one in unique if kind in (await self._fresh.get(one) or ())])
+
+    async def _load(self, organizations: Sequence[UUID]) -> dict[UUID, frozenset[str]]:
+        rows = await self._pool.fetch(WANTED, organizations)
+        return {organization_id: frozenset(kinds) for organization_id, kinds in rows}
