@@ -1,0 +1,132 @@
+"""What one submission has come to so far, and the one outcome that its segments add up to. Pure.
+
+The rule nobody may break: a segment that was written and not answered makes the outcome UNKNOWN, unless another one
+was refused for good: then the message has its verdict, because a supplier never delivers it whole.
+"""
+
+from __future__ import annotations
+
+from heliograph.suppliers.contract import Outcome, Part, Submission, Verdict
+from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.link import Link
+from heliograph.suppliers.smpp.statuses import Ruling
+
+OK = "0x00000000"
+
+
+class Attempt:
+    """A submission that has no outcome yet. `next` is the first of `pdus` that was not handed to a session."""
+
+    __slots__ = (
+        "at",
+        "cost",
+        "detail",
+        "ended",
+        "failure",
+        "in_flight",
+        "link",
+        "next",
+        "parts",
+        "pdus",
+        "stopped",
+        "submission",
+        "unwritten",
+    )
+
+    def __init__(self, submission: Submission) -> None:
+        self.submission = submission
+        self.pdus: list[p.SubmitSm] = []
+        self.next = 0
+        self.in_flight = 0
+        self.parts: list[Part] = []
+        #: The worst that was said of a segment.
+        self.failure: Outcome | None = None
+        #: Nothing more of it is to be sent.
+        self.stopped = False
+        #: Why it is unknown what became of a segment; empty: it is known.
+        self.detail = ""
+        self.unwritten = 0
+        self.ended = False
+        #: Tokens that each PDU costs.
+        self.cost = 1
+        self.link: Link | None = None
+        #: When it began to wait, seconds, monotonic.
+        self.at = 0.0
+
+    @property
+    def sent(self) -> bool:
+        """Whether nothing more of it will be sent."""
+        return self.stopped or self.next == len(self.pdus)
+
+    def accept(self, number: int, key: str, raw: str) -> None:
+        """A segment was taken; `key` is the id that receipts are matched by."""
+        self.parts.append(Part(number, key or None, OK if key == raw else f"{OK} id:{raw}"))
+
+    def refuse(self, number: int, ruling: Ruling, response: p.Pdu) -> None:
+        """A segment was not taken: the rest stays here."""
+        self.parts.append(Part(number, None, ruling.code))
+        self.stopped = True
+        if self.failure is None or ruling.verdict is Verdict.REFUSED:
+            self.failure = Outcome(
+                ruling.verdict,
+                code=ruling.code,
+                detail=_in_words(ruling.detail, response),
+                failover=ruling.failover,
+                counts=ruling.counts,
+                alarm=ruling.alarm,
+            )
+
+    def lose(self, number: int, written: bool, reason: str) -> None:
+        """A segment will not be answered: the rest stays here."""
+        self.stopped = True
+        if written:
+            self.detail = reason
+            self.parts.append(Part(number, None))
+        else:
+            self.unwritten += 1
+
+    def outcome(self) -> Outcome:
+        """What it all adds up to, once nothing is in flight and nothing more is sent."""
+        parts = tuple(self.parts)
+        if len(parts) > 1:
+            parts = tuple(sorted(parts, key=_number))
+        failure = self.failure
+        if failure is not None and (failure.verdict is Verdict.REFUSED or not self.detail):
+            return Outcome(
+                failure.verdict,
+                parts,
+                failure.code,
+                failure.detail,
+                failure.failover,
+                failure.retry_after,
+                failure.counts,
+                failure.alarm,
+            )
+        if self.detail:
+            return Outcome(Verdict.UNKNOWN, parts, detail=self.detail)
+        if len(parts) == len(self.pdus):
+            return Outcome(Verdict.ACCEPTED, parts, OK)
+        if self.next == self.unwritten:
+            return unreachable("the session was lost before anything was written")
+        return Outcome(Verdict.BUSY, parts, detail="the session was lost between segments", counts=False)
+
+
+def unreachable(reason: str) -> Outcome:
+    """Nothing left this machine."""
+    return Outcome(Verdict.UNREACHABLE, detail=reason, counts=False)
+
+
+def unwritable(error: p.PduError) -> Outcome:
+    """This supplier's form of the message cannot be made; another's may."""
+    return Outcome(Verdict.REFUSED, detail=f"cannot be written as SMPP: {error}", failover=True)
+
+
+def _number(part: Part) -> int:
+    return part.number
+
+
+def _in_words(detail: str, response: p.Pdu) -> str:
+    """With the supplier's own words, when it sent some (SMPP 3.4 §5.3.2.11)."""
+    tlvs = getattr(response, "tlvs", p.NO_TLVS)
+    said = tlvs.get(p.Tag.ADDITIONAL_STATUS_INFO_TEXT, b"").rstrip(b"\0").decode("latin-1")
+    return f"{detail}: {said}" if said else detail

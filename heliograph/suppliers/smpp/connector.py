@@ -1,0 +1,374 @@
+"""One SMPP account inside one worker: sessions, rate, segments, outcomes, receipts.
+
+A refused segment stops those behind it. Segments of one message stay on one session, in order, because the supplier
+joins them there.
+
+The rule nobody may break: every submission gets exactly one outcome, and `on_outcome` is never called from within
+`submit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as randomness
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from heliograph.base.settings import SettingsError
+from heliograph.suppliers.contract import (
+    Health,
+    Inbound,
+    OnInbound,
+    OnOutcome,
+    OnReceipts,
+    Outcome,
+    Receipt,
+    Submission,
+)
+from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
+from heliograph.suppliers.smpp.bucket import Bucket
+from heliograph.suppliers.smpp.intake import Intake
+from heliograph.suppliers.smpp.link import Connection, Link, tls_context
+from heliograph.suppliers.smpp.receipts import ReceiptRules, id_key, parse
+from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
+from heliograph.suppliers.smpp.statuses import classify
+from heliograph.suppliers.smpp.submits import Builder
+
+log = structlog.get_logger(__name__)
+
+#: For a batch of receipts that is being stored while everything else has stopped, seconds.
+_LAST_BATCH = 5.0
+
+
+def connect(
+    settings: dict[str, Any], secret: str, on_outcome: OnOutcome, on_receipts: OnReceipts, on_inbound: OnInbound
+) -> SmppConnector:
+    """The ConnectorFactory of SMPP. Raises SettingsError, which names the field."""
+    return SmppConnector(settings_from(settings), secret, on_outcome, on_receipts, on_inbound)
+
+
+class SmppConnector:
+    """Implements contract.Connector.
+
+    `sessions` is how many this process may open; `set_sessions` changes it while running. The account's own limit is
+    shared among processes elsewhere. A supplier_message_id in a Part is the key that receipts are matched by
+    (receipts.id_key); the supplier's own spelling follows the status where it differs: `0x00000000 id:00B8BE19`.
+    """
+
+    def __init__(
+        self,
+        settings: SmppSettings,
+        secret: str,
+        on_outcome: OnOutcome,
+        on_receipts: OnReceipts,
+        on_inbound: OnInbound,
+        *,
+        sessions: int | None = None,
+        random: Callable[[], float] = randomness.random,
+    ) -> None:
+        self._settings = settings
+        self._secret = secret
+        self._on_outcome = on_outcome
+        self._random = random
+        self._builder = Builder(settings)
+        self._statuses = settings.status_classes
+        self._rules = ReceiptRules(
+            id_base=settings.dlr_id_base,
+            tlv_id_base=settings.tlv_id_base,
+            final_states=settings.final_states,
+            sniff=settings.dlr_sniff,
+        )
+        self._wanted = settings.sessions if sessions is None else sessions
+        self._receipts: Intake[Receipt] = Intake(on_receipts, limit=settings.receipts_queue, name="receipts")
+        self._inbound: Intake[Inbound] = Intake(on_inbound, limit=settings.receipts_queue, name="inbound")
+        # One list of links a session: a transceiver, or a transmitter and a receiver.
+        self._sessions: list[list[Link]] = []
+        self._transmitters: list[Link] = []
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._queue: deque[Attempt] = deque()
+        self._queued = 0  # segments in `_queue`
+        self._started: list[Attempt] = []  # messages with segments both sent and unsent
+        self._open = 0
+        self._running = self._stopping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = _NEVER
+        self._since: datetime | None = None
+        self._last_error = ""
+        try:
+            self._tls = tls_context(settings)
+        except OSError as error:
+            raise SettingsError(f"tls files: {error}") from None
+        try:
+            bind = p.BindTransceiver(system_id=settings.system_id, password=secret, system_type=settings.system_type)
+            bind.address_range = settings.address_range
+            bind.encode()
+        except p.PduError:
+            raise SettingsError("system_id, system_type, address_range or the password cannot be written") from None
+
+    # -- contract.Connector --------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect in the background; returns at once."""
+        self._loop = asyncio.get_running_loop()
+        self._bucket = Bucket(self._settings.submits_per_second, self._loop.time())
+        self._running = True
+        self.set_sessions(self._wanted)
+
+    def set_sessions(self, count: int) -> None:
+        """How many sessions this process may have from now on. Those above it finish their window and unbind."""
+        self._wanted = count
+        if not self._running or self._stopping:
+            return
+        while len(self._sessions) < count:
+            links = self._new_session()
+            self._sessions.append(links)
+            self._transmitters.append(links[0])
+            for link in links:
+                link.start()
+        while len(self._sessions) > count:
+            links = self._sessions.pop()
+            self._transmitters.remove(links[0])
+            task = self._loop.create_task(self._leave(links))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    def capacity(self) -> int:
+        """Segments that can be submitted now: room in the windows or in the rate, whichever is less."""
+        if not self._running or self._stopping:
+            return 0
+        room = sum(link.room for link in self._transmitters)
+        return max(0, min(room, self._bucket.ahead) - self._queued)
+
+    def submit(self, submission: Submission) -> None:
+        """Hand over one message. Its outcome comes later, exactly once, whatever happens."""
+        attempt = Attempt(submission)
+        self._open += 1
+        if not self._running or self._stopping:
+            self._end_soon(attempt, unreachable("stopped"))
+            return
+        try:
+            attempt.pdus = self._builder.build(submission)
+        except p.PduError as error:
+            self._end_soon(attempt, unwritable(error))
+            return
+        # An SMSC that cuts the message itself still counts every segment.
+        attempt.cost = len(submission.segments) if len(attempt.pdus) == 1 else 1
+        if not any(link.bound for link in self._transmitters):
+            self._end_soon(attempt, unreachable(self._error() or "no session"))
+            return
+        attempt.at = self._loop.time()
+        self._queue.append(attempt)
+        self._queued += len(submission.segments)
+        self._pump()
+
+    def health(self) -> Health:
+        bound = sum(link.bound for link in self._transmitters)
+        return Health(bound, sum(link.pending for link in self._transmitters), self._since, self._error())
+
+    async def stop(self, *, grace: float) -> None:
+        """Give back what has not begun, wait for open answers, unbind, close."""
+        if not self._running or self._stopping:
+            return
+        self._stopping = True
+        self._all_ended = self._loop.create_future()
+        until = self._loop.time() + grace
+        self._give_back("stopping")
+        if self._open:
+            await asyncio.wait([self._all_ended], timeout=grace)
+        for intake in (self._receipts, self._inbound):
+            await intake.drain(max(0.0, until - self._loop.time()))
+        links = [link for session in self._sessions for link in session]
+        if links:
+            await asyncio.gather(*(link.stop(max(0.0, until - self._loop.time())) for link in links))
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+        for intake in (self._receipts, self._inbound):
+            await intake.drain(_LAST_BATCH)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._running = False
+
+    # -- link.Owner ----------------------------------------------------------------------------------------------------
+
+    def link_ready(self, link: Link) -> None:
+        if sum(one.bound for one in self._transmitters) == 1:
+            self._since = datetime.now(UTC)
+        log.info("smpp_bound", link=link.name)
+        self._pump()
+
+    def link_down(self, link: Link, reason: str) -> None:
+        self._last_error = reason
+        for attempt in [one for one in self._started if one.link is link]:
+            attempt.stopped = True
+            self._settle(attempt)
+        if not any(one.bound for one in self._transmitters):
+            self._since = datetime.now(UTC)
+            self._give_back(reason)
+
+    def answered(self, link: Link, context: Any, status: int, response: p.Pdu) -> None:
+        attempt, number = context
+        attempt.in_flight -= 1
+        if status == 0 and isinstance(response, p.MessageResponse):
+            raw = response.message_id or ""
+            attempt.accept(number, id_key(raw, self._settings.resp_id_base), raw)
+        else:
+            ruling = classify(status or 0xFF, attempt=attempt.submission.attempt, overrides=self._statuses)
+            attempt.refuse(number, ruling, response)
+            if ruling.slow:
+                self._bucket.slow(self._loop.time())
+            if ruling.rebind and link.connection is not None:
+                link.connection.unbind()
+        self._settle(attempt)
+
+    def timed_out(self, link: Link, context: Any) -> None:
+        attempt, number = context
+        attempt.in_flight -= 1
+        attempt.lose(number, True, "no answer in time")
+        self._settle(attempt)
+
+    def lost(self, link: Link, context: Any, written: bool) -> None:
+        attempt, number = context
+        attempt.in_flight -= 1
+        attempt.lose(number, written, "the session was lost before the answer")
+        self._settle(attempt)
+
+    def delivered(self, connection: Connection, pdu: p.DeliverSm | p.DataSm, body: bytes) -> None:
+        read = parse(pdu, body, self._rules)
+        if isinstance(read, Receipt):
+            self._receipts.put(read, connection, pdu)
+        else:
+            self._inbound.put(read, connection, pdu)
+
+    def settled(self, link: Link) -> None:
+        if self._queue or self._started:
+            self._pump()
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _new_session(self) -> list[Link]:
+        kinds: tuple[type[p.Bind], ...] = (p.BindTransceiver,)
+        if self._settings.bind == "pair":
+            kinds = (p.BindTransmitter, p.BindReceiver)
+        name = f"{self._settings.system_id}@{self._settings.hosts[0]}:{self._settings.port}"
+        return [
+            Link(self._settings, self._secret, self, name=name, bind=kind, tls=self._tls, random=self._random)
+            for kind in kinds
+        ]
+
+    async def _leave(self, links: list[Link]) -> None:
+        await asyncio.gather(*(link.stop(self._settings.response_seconds) for link in links))
+
+    def _error(self) -> str:
+        errors = [link.last_error for session in self._sessions for link in session if link.last_error]
+        return errors[0] if errors and not any(link.bound for link in self._transmitters) else self._last_error
+
+    def _pump(self) -> None:
+        """Send what window and rate allow: first the rest of messages that have begun, then new ones."""
+        now = self._loop.time()
+        tokens = self._bucket.available(now)
+        if self._started:
+            for attempt in list(self._started):
+                tokens -= self._send(attempt, tokens, now)
+                if attempt.sent:
+                    self._started.remove(attempt)
+        while self._queue and tokens > 0:
+            link = self._roomiest()
+            if link is None:
+                break
+            attempt = self._queue.popleft()
+            self._queued -= len(attempt.submission.segments)
+            attempt.link = link
+            tokens -= self._send(attempt, tokens, now)
+            if not attempt.sent:
+                self._started.append(attempt)
+        if self._queue or self._started:
+            self._wake_at(now + self._bucket.wait(now) if tokens <= 0 else _NEVER)
+
+    def _wake_at(self, at: float) -> None:
+        """Pump again then, or when the oldest in the queue has waited long enough."""
+        if self._queue:
+            at = min(at, self._queue[0].at + self._settings.queue_seconds)
+        if at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = at
+            self._timer = self._loop.call_at(at, self._timer_fired)
+
+    def _send(self, attempt: Attempt, tokens: int, now: float) -> int:
+        """Send segments of a message on its session; returns the tokens spent."""
+        assert attempt.link is not None
+        connection = attempt.link.connection
+        spent = 0
+        while (
+            connection is not None and attempt.next < len(attempt.pdus) and spent < tokens and connection.session.room
+        ):
+            pdu = attempt.pdus[attempt.next]
+            attempt.next += 1
+            try:
+                connection.submit(pdu, (attempt, attempt.next))
+            except p.PduError as error:
+                attempt.stopped, attempt.failure = True, unwritable(error)
+                if not attempt.in_flight:
+                    self._end_soon(attempt, attempt.failure)
+                break
+            attempt.in_flight += 1
+            spent += attempt.cost
+        if spent:
+            self._bucket.take(spent, now)
+        return spent
+
+    def _timer_fired(self) -> None:
+        self._timer, self._timer_at = None, _NEVER
+        late = self._loop.time() - self._settings.queue_seconds
+        while self._queue and self._queue[0].at <= late:
+            attempt = self._queue.popleft()
+            self._queued -= len(attempt.submission.segments)
+            self._end(attempt, unreachable("no room in the window"))
+        self._pump()
+
+    def _roomiest(self) -> Link | None:
+        best, most = None, 0
+        for link in self._transmitters:
+            room = link.room
+            if room > most:
+                best, most = link, room
+        return best
+
+    def _give_back(self, reason: str) -> None:
+        while self._queue:
+            attempt = self._queue.popleft()
+            self._end_soon(attempt, unreachable(reason))
+        self._queued = 0
+
+    def _settle(self, attempt: Attempt) -> None:
+        """End a message once nothing of it is in flight and nothing more will be sent."""
+        if attempt.stopped and attempt in self._started:
+            self._started.remove(attempt)
+        if not attempt.in_flight and attempt.sent:
+            self._end(attempt, attempt.outcome())
+
+    def _end_soon(self, attempt: Attempt, outcome: Outcome) -> None:
+        self._loop_or_running().call_soon(self._end, attempt, outcome)
+
+    def _loop_or_running(self) -> asyncio.AbstractEventLoop:
+        return self._loop if self._running else asyncio.get_running_loop()
+
+    def _end(self, attempt: Attempt, outcome: Outcome) -> None:
+        if attempt.ended:
+            return
+        attempt.ended = True
+        self._open -= 1
+        if not self._open and self._stopping and not self._all_ended.done():
+            self._all_ended.set_result(None)
+        try:
+            self._on_outcome(attempt.submission, outcome)
+        except Exception:
+            log.exception("smpp_outcome_handler_failed", message_id=str(attempt.submission.message_id))
+
+
+_NEVER = float("inf")

@@ -1,0 +1,65 @@
+"""Receipts and messages on their way in: gathered, stored in batches, and only then acknowledged to the supplier.
+
+The rule nobody may break: deliver_sm_resp(0) is written after the handler returned, which is after its commit. A full
+queue or a handler that raises gets 0x64 (come back later), so that nothing is lost and the reader never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+import structlog
+
+from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.link import Connection
+
+log = structlog.get_logger(__name__)
+
+Item = TypeVar("Item")
+
+STORED = 0x00
+LATER = 0x64
+#: The handler commits a batch at a time; more than this in one would keep the first of it waiting.
+_BATCH = 500
+
+
+class Intake(Generic[Item]):
+    """A bounded queue in front of `handle`, with one batch in flight."""
+
+    def __init__(self, handle: Callable[[Sequence[Item]], Awaitable[None]], *, limit: int, name: str) -> None:
+        self._handle = handle
+        self._limit = limit
+        self._name = name
+        self._queue: list[tuple[Item, Connection, p.DeliverSm | p.DataSm]] = []
+        self._runner: asyncio.Task[None] | None = None
+
+    def put(self, item: Item, connection: Connection, pdu: p.DeliverSm | p.DataSm) -> None:
+        """Take one in, or answer at once that it must come again."""
+        if len(self._queue) >= self._limit:
+            connection.respond(pdu, LATER)
+            return
+        self._queue.append((item, connection, pdu))
+        if self._runner is None:
+            self._runner = asyncio.get_running_loop().create_task(self._run())
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until everything taken in so far is answered, but no longer than this."""
+        if self._runner is not None:
+            await asyncio.wait([self._runner], timeout=seconds)
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                batch, self._queue = self._queue[:_BATCH], self._queue[_BATCH:]
+                status = STORED
+                try:
+                    await self._handle([item for item, _, _ in batch])
+                except Exception as error:
+                    log.error("smpp_not_stored", intake=self._name, count=len(batch), error=type(error).__name__)
+                    status = LATER
+                for _, connection, pdu in batch:
+                    connection.respond(pdu, status)
+        finally:
+            self._runner = None

@@ -1,0 +1,357 @@
+"""One session's life on the network: connect, bind, read, write, keep alive, come back after a loss.
+
+Callbacks all the way: there is no task and no future per message. What several submits or answers leave in the
+session during one turn of the event loop goes out in one write.
+
+The rule nobody may break: a submit counts as written once its bytes were handed to the transport, and a connection
+that is lost reports every open submit, with whether it was written, before anything else happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.session import (
+    Answered,
+    BindRefused,
+    Bound,
+    Closed,
+    Delivered,
+    PeerUnbinds,
+    Session,
+    State,
+    TimedOut,
+    Timers,
+)
+from heliograph.suppliers.smpp.settings import SmppSettings
+from heliograph.suppliers.smpp.statuses import BIND_CONFIGURATION, name_of
+
+log = structlog.get_logger(__name__)
+
+#: A closing transport that cannot get rid of its last bytes is aborted after this, seconds.
+_LINGER = 3.0
+
+
+class Owner(Protocol):
+    """Whom a link tells. None of these may block."""
+
+    def link_ready(self, link: Link) -> None:
+        """It is bound: it may have room."""
+
+    def link_down(self, link: Link, reason: str) -> None:
+        """It was lost, and all of its open submits have been reported."""
+
+    def answered(self, link: Link, context: Any, status: int, response: p.Pdu) -> None:
+        """A submit was answered."""
+
+    def timed_out(self, link: Link, context: Any) -> None:
+        """A submit was not answered in time."""
+
+    def lost(self, link: Link, context: Any, written: bool) -> None:
+        """A submit's connection is gone."""
+
+    def delivered(self, connection: Connection, pdu: p.DeliverSm | p.DataSm, body: bytes) -> None:
+        """A receipt or a message, to be answered with `connection.respond`."""
+
+    def settled(self, link: Link) -> None:
+        """A batch of events is through: there may be room, and it is a good moment to use it."""
+
+
+class Connection(asyncio.Protocol):
+    """A session on a socket, from connect to loss."""
+
+    def __init__(self, link: Link, session: Session, bind: p.Bind, owner: Owner) -> None:
+        self.session = session
+        #: Set when it is gone.
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refused: int | None = None
+        self.bound_at: float | None = None
+        self._link = link
+        self._owner = owner
+        self._bind = bind
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._flush_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = _NEVER
+
+    # -- what the owner asks -------------------------------------------------------------------------------------------
+
+    def submit(self, pdu: p.SubmitSm, context: Any) -> None:
+        """Send; only while the session has room. Raises PduError, with nothing sent."""
+        self.session.submit(pdu, context, self._loop.time())
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def respond(self, pdu: p.DeliverSm | p.DataSm, status: int) -> None:
+        """Answer a delivered PDU; does nothing when the connection is gone."""
+        self.session.respond(pdu, status)
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def unbind(self) -> None:
+        """Say goodbye; the peer's answer, or its absence, closes the connection."""
+        if self.session.state is State.BOUND:
+            self.session.unbind(self._loop.time())
+            self._flush()
+        elif self.session.state is not State.UNBINDING:
+            self.close()
+
+    def close(self) -> None:
+        """Write what is left and close."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+            self._loop.call_later(_LINGER, self._transport.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- what the event loop tells -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # Here and not where connecting is awaited: the bind may be answered before that task has its turn.
+        self._link.connection = self
+        self.session.bind(self._bind, self._loop.time())
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._handle(self.session.receive(data, self._loop.time()))
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        reason = self.session.reason or (str(exc) or type(exc).__name__ if exc else "the peer closed the connection")
+        for context, written in self.session.abandon():
+            self._owner.lost(self._link, context, written)
+        self._link.connection = None
+        self._owner.link_down(self._link, reason)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _handle(self, events: list[Any]) -> None:
+        owner, link = self._owner, self._link
+        for event in events:
+            kind = type(event)
+            if kind is Answered:
+                owner.answered(link, event.context, event.status, event.response)
+            elif kind is Delivered:
+                owner.delivered(self, event.pdu, event.body)
+            elif kind is TimedOut:
+                owner.timed_out(link, event.context)
+            elif kind is Bound:
+                self.bound_at = self._loop.time()
+                owner.link_ready(link)
+            elif kind is BindRefused:
+                self.refused = event.status
+            elif kind is Closed:
+                self._flush(last=True)
+                self.close()
+                return
+            elif kind is PeerUnbinds:
+                log.info("smpp_peer_unbinds", link=link.name)
+        owner.settled(link)
+        self._flush()
+
+    def _flush(self, *, last: bool = False) -> None:
+        self._flush_due = False
+        if self._transport is None or (self._paused and not last) or self._transport.is_closing():
+            return
+        data = self.session.take()
+        if data:
+            self._transport.write(data)
+        deadline = self.session.deadline
+        if deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, _NEVER
+        # A timer may fire a hair early; a nanosecond more makes its own deadline count.
+        self._handle(self.session.tick(self._loop.time() + 1e-3))
+
+
+class Link:
+    """Keeps one session up. `connection` is None while there is none."""
+
+    def __init__(
+        self,
+        settings: SmppSettings,
+        secret: str,
+        owner: Owner,
+        *,
+        name: str,
+        bind: type[p.Bind],
+        tls: ssl.SSLContext | None,
+        random: Callable[[], float],
+    ) -> None:
+        self.name = name
+        self.connection: Connection | None = None
+        self.last_error = ""
+        self._settings = settings
+        self._secret = secret
+        self._owner = owner
+        self._bind = bind
+        self._tls = tls
+        self._random = random
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._turn = 0
+
+    @property
+    def room(self) -> int:
+        """How many submits it takes right now."""
+        return self.connection.session.room if self.connection is not None else 0
+
+    @property
+    def pending(self) -> int:
+        """Submits that wait for their answer."""
+        return self.connection.session.pending if self.connection is not None else 0
+
+    @property
+    def bound(self) -> bool:
+        """Whether its session is bound."""
+        return self.connection is not None and self.connection.session.state is State.BOUND
+
+    def start(self) -> None:
+        """Connect, and from then on keep connected."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self, grace: float) -> None:
+        """Submit nothing more, wait up to `grace` seconds for answers, unbind, close. Ends with no connection."""
+        self._stopping.set()
+        connection = self.connection
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace
+        if connection is not None:
+            connection.session.drain()
+            while connection.session.pending and not connection.closed.done() and loop.time() < until:
+                await asyncio.wait([connection.closed], timeout=min(0.02, max(0.0, until - loop.time())))
+            connection.unbind()
+            await asyncio.wait([connection.closed], timeout=self._settings.unbind_seconds + _LINGER)
+            connection.abort()
+        if self._task is not None:
+            if connection is None:
+                self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    async def _run(self) -> None:
+        pause = self._settings.reconnect_seconds
+        loop = asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            refused: int | None = None
+            try:
+                connection = await self._connect()
+            except (OSError, TimeoutError, UnicodeError) as error:
+                self.last_error = f"cannot connect: {str(error) or type(error).__name__}"
+            else:
+                await connection.closed
+                refused = connection.refused
+                self.last_error = connection.session.reason or "connection lost"
+                if connection.bound_at and loop.time() - connection.bound_at >= self._settings.reconnect_max_seconds:
+                    pause = self._settings.reconnect_seconds
+            if self._stopping.is_set():
+                return
+            # A wrong password does not get right by itself; 0x05 and 0x0D do, once the old session is gone.
+            wait = self._settings.refused_seconds if refused in BIND_CONFIGURATION else pause
+            wait *= 0.7 + 0.6 * self._random()
+            if refused is not None:
+                self.last_error = f"bind refused: 0x{refused:08X} {name_of(refused)}"
+            log.warning("smpp_down", link=self.name, error=self.last_error, next_try_seconds=round(wait, 1))
+            pause = min(pause * 2, self._settings.reconnect_max_seconds)
+            try:
+                await asyncio.wait_for(self._stopping.wait(), wait)
+            except TimeoutError:
+                continue
+
+    async def _connect(self) -> Connection:
+        """Connect to the next address of the next host.
+
+        Raises OSError (ssl errors are such), TimeoutError, or UnicodeError for a host name that is none.
+        """
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(settings.connect_seconds):
+            addresses: list[tuple[str, str]] = []
+            failure: OSError | None = None
+            for host in settings.hosts:
+                try:
+                    found = await loop.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)
+                except OSError as error:
+                    failure = error
+                    continue
+                addresses += [(host, str(entry[4][0])) for entry in found]
+            if not addresses:
+                raise failure or OSError("no address")
+            host, address = addresses[self._turn % len(addresses)]
+            self._turn += 1
+            _, connection = await loop.create_connection(
+                self._new_connection,
+                address,
+                settings.port,
+                ssl=self._tls,
+                server_hostname=(settings.tls_server_name or host) if self._tls else None,
+            )
+        return connection
+
+    def _new_connection(self) -> Connection:
+        settings = self._settings
+        timers = Timers(
+            bind=settings.bind_seconds,
+            enquire=settings.enquire_seconds,
+            silence=settings.silence_seconds,
+            response=settings.response_seconds,
+            pdu=settings.pdu_seconds,
+            unbind=settings.unbind_seconds,
+            max_timeouts=settings.max_timeouts,
+        )
+        bind = self._bind(
+            system_id=settings.system_id,
+            password=self._secret,
+            system_type=settings.system_type,
+            address_range=settings.address_range,
+        )
+        return Connection(self, Session(window=settings.window, timers=timers), bind, self._owner)
+
+
+def tls_context(settings: SmppSettings) -> ssl.SSLContext | None:
+    """The TLS side of the settings; None without TLS. Raises OSError when a file cannot be read."""
+    if not settings.tls:
+        return None
+    context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not settings.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if settings.tls_certificate_file:
+        context.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file or None)
+    return context
+
+
+_NEVER = float("inf")

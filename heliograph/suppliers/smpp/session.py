@@ -1,0 +1,352 @@
+"""One SMPP session as a state machine: bytes in → events out, commands in → bytes out. No I/O and no clock.
+
+The owner feeds what it read to `receive`, calls `tick` when `deadline` has come, writes what `take` gives, and hands
+the present time (seconds, monotonic) to each. `Closed` is the last event: the owner then drops the connection and asks
+`abandon` what became of the requests that were open.
+
+The rule nobody may break: a request is registered before its bytes can leave, and its context comes back exactly
+once: in Answered, in TimedOut or from `abandon`. A sequence number is never used again while it is pending.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.pdu import Framer, Pdu, PduError, decode
+
+MAX_SEQUENCE = 0x7FFFFFFF
+
+
+class State(enum.Enum):
+    """Where a session is in its life (SMPP 3.4 §2.2)."""
+
+    OPEN = "open"
+    BINDING = "binding"
+    BOUND = "bound"
+    UNBINDING = "unbinding"
+    CLOSED = "closed"
+
+
+class Timers(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds."""
+
+    #: bind → its answer.
+    bind: float = 15.0
+    #: Nothing read for this long → enquire_link.
+    enquire: float = 20.0
+    #: enquire_link → anything at all.
+    silence: float = 10.0
+    #: submit → its answer.
+    response: float = 60.0
+    #: The first octet of a PDU → its last.
+    pdu: float = 10.0
+    #: unbind → its answer; also how long the peer's unbind waits for the answers it still owes.
+    unbind: float = 5.0
+    #: So many submits in a row without an answer close the session.
+    max_timeouts: int = 5
+
+
+class Bound(msgspec.Struct, gc=False):
+    """The bind was accepted."""
+
+    system_id: str
+
+
+class BindRefused(msgspec.Struct, gc=False):
+    """The bind was refused; Closed follows."""
+
+    status: int
+
+
+class Answered(msgspec.Struct, gc=False):
+    """The answer to a request of ours: submit_sm_resp, or the generic_nack that stands for it."""
+
+    context: Any
+    status: int
+    response: Pdu
+
+
+class TimedOut(msgspec.Struct, gc=False):
+    """A request whose answer did not come in time. Whether it was carried out is unknown."""
+
+    context: Any
+
+
+class Delivered(msgspec.Struct, gc=False):
+    """A deliver_sm or data_sm, to be answered with `respond`; `body` is it without its header."""
+
+    pdu: p.DeliverSm | p.DataSm
+    body: bytes
+
+
+class PeerUnbinds(msgspec.Struct, gc=False):
+    """The peer said goodbye: nothing can be submitted any more; Closed follows when its answers are in."""
+
+
+class Closed(msgspec.Struct, gc=False):
+    """The session is over. What `take` gives is still worth writing."""
+
+    reason: str
+
+
+Event = Bound | BindRefused | Answered | TimedOut | Delivered | PeerUnbinds | Closed
+
+
+class Session:
+    """One connection's worth of SMPP, seen from the ESME."""
+
+    def __init__(self, *, window: int = 10, timers: Timers | None = None, sequence: int = 0) -> None:
+        self.state = State.OPEN
+        self.window = window
+        #: Why it closed, when it did.
+        self.reason = ""
+        self._timers = timers or Timers()
+        self._framer = Framer()
+        self._sequence = sequence
+        # Submits that wait for their answer, oldest first: sequence → (deadline, context, ordinal).
+        self._pending: dict[int, tuple[float, Any, int]] = {}
+        # Ordinals of the newest submit, and of the newest that `take` has given out.
+        self._submitted = 0
+        self._taken = 0
+        self._out: list[bytes] = []
+        self._submits = False
+        self._bind_sequence = 0
+        self._enquire_sequence = 0
+        self._unbind_sequence = 0
+        self._peer_unbind: int | None = None
+        self._timeouts = 0
+        # Deadlines; infinity: not running.
+        self._heard = 0.0
+        self._enquired = _NEVER
+        self._partial_since = _NEVER
+        self._phase_deadline = _NEVER
+
+    @property
+    def room(self) -> int:
+        """How many submits may be sent right now."""
+        return max(0, self.window - len(self._pending)) if self._submits else 0
+
+    @property
+    def pending(self) -> int:
+        """Submits that wait for their answer."""
+        return len(self._pending)
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def bind(self, pdu: p.Bind, now: float) -> None:
+        """Say who we are. Its class (receiver, transmitter, transceiver) decides whether there will be room."""
+        assert self.state is State.OPEN
+        self.state = State.BINDING
+        self._heard = now
+        self._phase_deadline = now + self._timers.bind
+        self._bind_sequence = pdu.sequence = self._next_sequence()
+        self._bind_transmits = not isinstance(pdu, p.BindReceiver)
+        self._out.append(pdu.encode())
+
+    def submit(self, pdu: p.SubmitSm | p.DataSm, context: Any, now: float) -> None:
+        """Send a message; `context` comes back with its end. Only while there is room. Raises PduError unsent."""
+        assert self.room
+        pdu.sequence = self._next_sequence()
+        encoded = pdu.encode()
+        self._submitted += 1
+        self._pending[pdu.sequence] = (now + self._timers.response, context, self._submitted)
+        self._out.append(encoded)
+
+    def respond(self, pdu: p.DeliverSm | p.DataSm, status: int = 0) -> None:
+        """Answer a Delivered."""
+        kind = p.DeliverSmResp if isinstance(pdu, p.DeliverSm) else p.DataSmResp
+        if self.state is not State.CLOSED:
+            self._out.append(kind(pdu.sequence, status, "").encode())
+
+    def drain(self) -> None:
+        """Submit nothing more; answers still come in."""
+        self._submits = False
+
+    def unbind(self, now: float) -> None:
+        """Say goodbye. Closed follows with the answer, or when it does not come in time."""
+        self._submits = False
+        if self.state is State.BOUND:
+            self.state = State.UNBINDING
+            self._phase_deadline = now + self._timers.unbind
+            self._unbind_sequence = self._next_sequence()
+            self._out.append(p.Unbind(self._unbind_sequence).encode())
+
+    def take(self) -> bytes:
+        """Everything that is to be written now. From here on, its submits count as written."""
+        self._taken = self._submitted
+        if not self._out:
+            return b""
+        data = b"".join(self._out) if len(self._out) > 1 else self._out[0]
+        self._out.clear()
+        return data
+
+    def abandon(self) -> list[tuple[Any, bool]]:
+        """The connection is gone: (context, was written) of each open submit."""
+        self.state = State.CLOSED
+        self._submits = False
+        open_ = [(context, ordinal <= self._taken) for _, context, ordinal in self._pending.values()]
+        self._pending.clear()
+        self._out.clear()
+        return open_
+
+    # -- what happened -------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Bytes from the peer."""
+        events: list[Event] = []
+        if self.state is State.CLOSED:
+            return events
+        framer = self._framer
+        frames = framer.feed(data)
+        if frames:
+            self._heard = now
+            self._enquired = self._partial_since = _NEVER
+        if framer.pending and self._partial_since == _NEVER:
+            self._partial_since = now
+        for frame in frames:
+            try:
+                pdu = decode(frame)
+            except PduError as error:
+                self._undecodable(error)
+                continue
+            # In the order of how often they come.
+            if isinstance(pdu, p.SubmitSmResp | p.DataSmResp):
+                self._answered(pdu, events)
+            elif isinstance(pdu, p.DeliverSm | p.DataSm):
+                events.append(Delivered(pdu, frame[16:]))
+            else:
+                self._other(pdu, now, events)
+            if self.state is State.CLOSED:
+                return events
+        if framer.broken is not None:
+            self._out.append(p.GenericNack(0, framer.broken.status).encode())
+            self._close(f"lost framing: {framer.broken}", events)
+        elif self._peer_unbind is not None and not self._pending:
+            self._follow_unbind(events)
+        return events
+
+    def tick(self, now: float) -> list[Event]:
+        """Time has passed. Call it when `deadline` has come; earlier does no harm."""
+        events: list[Event] = []
+        if self.state is State.CLOSED:
+            return events
+        while self._pending:
+            sequence, (deadline, context, _) = next(iter(self._pending.items()))
+            if deadline > now:
+                break
+            del self._pending[sequence]
+            events.append(TimedOut(context))
+            self._timeouts += 1
+        if self._timeouts >= self._timers.max_timeouts:
+            self._close(f"{self._timeouts} submits in a row without an answer", events)
+        elif now >= self._phase_deadline:
+            if self._peer_unbind is not None:
+                self._follow_unbind(events)
+            else:
+                self._close(f"no answer to {'bind' if self.state is State.BINDING else 'unbind'}", events)
+        elif now >= self._partial_since + self._timers.pdu:
+            self._close("a PDU began and did not end", events)
+        elif now >= self._enquired + self._timers.silence:
+            self._close("no answer to enquire_link", events)
+        elif self.state is State.BOUND and self._enquired == _NEVER and now >= self._heard + self._timers.enquire:
+            self._enquired = now
+            self._enquire_sequence = self._next_sequence()
+            self._out.append(p.EnquireLink(self._enquire_sequence).encode())
+        return events
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` has something to do at the latest; infinity: never."""
+        if self.state is State.CLOSED:
+            return _NEVER
+        timers = self._timers
+        soonest = min(self._phase_deadline, self._partial_since + timers.pdu, self._enquired + timers.silence)
+        if self.state is State.BOUND and self._enquired == _NEVER:
+            soonest = min(soonest, self._heard + timers.enquire)
+        if self._pending:
+            soonest = min(soonest, next(iter(self._pending.values()))[0])
+        return soonest
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _next_sequence(self) -> int:
+        while True:
+            self._sequence = self._sequence + 1 if self._sequence < MAX_SEQUENCE else 1
+            if self._sequence not in self._pending:
+                return self._sequence
+
+    def _answered(self, pdu: Pdu, events: list[Event]) -> bool:
+        found = self._pending.pop(pdu.sequence, None)
+        if found is None:
+            return False  # too late: its request has been given up as unknown
+        self._timeouts = 0
+        events.append(Answered(found[1], pdu.status, pdu))
+        return True
+
+    def _other(self, pdu: Pdu, now: float, events: list[Event]) -> None:
+        if isinstance(pdu, p.EnquireLink):
+            self._out.append(p.EnquireLinkResp(pdu.sequence).encode())
+        elif isinstance(pdu, p.GenericNack):
+            self._nacked(pdu, events)
+        elif isinstance(pdu, p.BindResponse):
+            if self.state is State.BINDING and pdu.sequence == self._bind_sequence:
+                self._bind_answered(pdu.status, pdu.system_id or "", events)
+        elif isinstance(pdu, p.Unbind):
+            self._submits = False
+            self._peer_unbind = pdu.sequence
+            self._phase_deadline = now + self._timers.unbind
+            events.append(PeerUnbinds())
+        elif isinstance(pdu, p.UnbindResp):
+            if self.state is State.UNBINDING:
+                self._close("unbound", events)
+        elif not pdu.command & p.RESPONSE and not isinstance(pdu, p.AlertNotification | p.Outbind):
+            self._out.append(p.GenericNack(pdu.sequence, 0x03).encode())
+
+    def _bind_answered(self, status: int, system_id: str, events: list[Event]) -> None:
+        self._phase_deadline = _NEVER
+        if status == 0:
+            self.state = State.BOUND
+            self._submits = self._bind_transmits
+            events.append(Bound(system_id))
+            return
+        events.append(BindRefused(status))
+        self._close(f"bind refused with 0x{status:08X}", events)
+
+    def _nacked(self, pdu: Pdu, events: list[Event]) -> None:
+        """A generic_nack is the answer to the request it names; one that names none says that framing is lost."""
+        if self.state is State.BINDING and pdu.sequence == self._bind_sequence:
+            self._bind_answered(pdu.status or 0xFF, "", events)
+        elif self._answered(pdu, events):
+            # The peer could not find the end of what we sent, so it may be lost in the stream.
+            if pdu.status == 0x02:
+                self._close("the peer lost framing", events)
+        elif pdu.sequence != self._enquire_sequence or pdu.sequence == 0:
+            self._close("generic_nack without a request", events)
+
+    def _undecodable(self, error: PduError) -> None:
+        if error.command & p.RESPONSE:
+            return  # never answer an answer
+        if error.command == p.Command.DELIVER_SM:
+            self._out.append(p.DeliverSmResp(error.sequence, 0x66, "").encode())
+        elif error.command == p.Command.DATA_SM:
+            self._out.append(p.DataSmResp(error.sequence, 0x66, "").encode())
+        else:
+            self._out.append(p.GenericNack(error.sequence, error.status).encode())
+
+    def _follow_unbind(self, events: list[Event]) -> None:
+        assert self._peer_unbind is not None
+        self._out.append(p.UnbindResp(self._peer_unbind).encode())
+        self._close("the peer unbound", events)
+
+    def _close(self, reason: str, events: list[Event]) -> None:
+        self.state = State.CLOSED
+        self._submits = False
+        self.reason = reason
+        events.append(Closed(reason))
+
+
+_NEVER = float("inf")

@@ -1,0 +1,148 @@
+"""The settings of one SMPP account: default, unit and meaning beside each field.
+
+The rule nobody may break: the password is not among them. It comes apart, from where secrets are sealed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from heliograph.base.settings import SettingsError
+from heliograph.suppliers.contract import ReceiptState
+from heliograph.suppliers.smpp.receipts import Base
+from heliograph.suppliers.smpp.statuses import CLASSES
+
+#: (type of number, numbering plan), SMPP 3.4 §5.2.5 and §5.2.6.
+TonNpi = tuple[int, int]
+
+
+class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to reach an account, and this supplier's way with the protocol."""
+
+    host: Annotated[str | tuple[str, ...], "Host name or address, or several; all their addresses are tried in turn"]
+    port: Annotated[int, "TCP port"]
+    system_id: Annotated[str, "Name of the account"]
+    system_type: Annotated[str, "Empty unless the supplier names one"] = ""
+    address_range: Annotated[str, "Empty unless the supplier names one"] = ""
+    bind: Annotated[Literal["transceiver", "pair"], "One bind a session, or a transmitter and a receiver a session"] = (
+        "transceiver"
+    )
+    sessions: Annotated[int, "Sessions that the account may have, in all processes together"] = 1
+    window: Annotated[int, "Submits that may wait for their answer, per session"] = 10
+    submits_per_second: Annotated[float, "Segments a second for this process; 0: as fast as the window allows"] = 0.0
+
+    tls: Annotated[bool, "Without it the password crosses the network in clear: only for a VPN or this machine"] = True
+    tls_verify: Annotated[bool, "Check the supplier's certificate and its name"] = True
+    tls_server_name: Annotated[str, "Name in the certificate, when it is not the host"] = ""
+    tls_ca_file: Annotated[str, "PEM file of the authorities to trust; empty: the system's"] = ""
+    tls_certificate_file: Annotated[str, "PEM file of our certificate, with its chain"] = ""
+    tls_key_file: Annotated[str, "PEM file of its key; empty: in the certificate's file"] = ""
+
+    connect_seconds: Annotated[float, "TCP and TLS, before the next address is tried"] = 10.0
+    bind_seconds: Annotated[float, "Until the bind is answered"] = 15.0
+    enquire_seconds: Annotated[float, "Silence after which we ask whether the peer lives"] = 20.0
+    silence_seconds: Annotated[float, "Silence after that question, before the session is given up"] = 10.0
+    response_seconds: Annotated[float, "Until a submit is answered; then its outcome is unknown"] = 60.0
+    pdu_seconds: Annotated[float, "From the first octet of a PDU to its last"] = 10.0
+    unbind_seconds: Annotated[float, "Until unbind is answered"] = 5.0
+    max_timeouts: Annotated[int, "So many submits in a row without an answer end the session"] = 5
+    reconnect_seconds: Annotated[float, "First pause before connecting again; it doubles each time, ±30 %"] = 1.0
+    reconnect_max_seconds: Annotated[float, "Longest such pause; also how long a session lasts to count as good"] = 60.0
+    refused_seconds: Annotated[float, "Pause after a bind refused for its password, system_id or system_type"] = 300.0
+    queue_seconds: Annotated[float, "Longest wait of a message for room in a window, before it is given back"] = 5.0
+    receipts_queue: Annotated[int, "Receipts not yet stored, before more are answered with 'later' (0x64)"] = 5000
+
+    long_messages: Annotated[
+        Literal["udh8", "udh16", "sar", "payload"], "How segments are told to belong together (udh16: 152/66 units)"
+    ] = "udh8"
+    destination: Annotated[TonNpi, "TON and NPI of recipients"] = (1, 1)
+    international: Annotated[TonNpi, "TON and NPI of a sender that is a phone number"] = (1, 1)
+    alphanumeric: Annotated[TonNpi, "TON and NPI of a sender with letters"] = (5, 0)
+    short_code: Annotated[TonNpi, "TON and NPI of a sender of at most 8 digits"] = (3, 0)
+    service_type: Annotated[str, "Some suppliers bill or route by it"] = ""
+    protocol_id: Annotated[int, "protocol_id of each submit"] = 0
+    priority: Annotated[int, "priority_flag of each submit, 0 to 3"] = 0
+    esm_class: Annotated[int, "Base of esm_class: 0, or 3 (store and forward) where the supplier asks for it"] = 0
+    registered_delivery: Annotated[int, "1: receipt of success and failure; 2: failure; 0: none; +16: on the way"] = 1
+    validity: Annotated[Literal["relative", "none"], "Send a message's validity as a relative time, or not at all"] = (
+        "relative"
+    )
+    validity_seconds: Annotated[int, "Validity of messages that name none; 0: the supplier's own"] = 0
+    default_alphabet: Annotated[Literal["gsm", "latin1", "ascii"], "What the supplier takes data_coding 0 for"] = "gsm"
+    data_coding_gsm7: Annotated[int, "data_coding of the default alphabet"] = 0
+    data_coding_ucs2: Annotated[int, "data_coding of UCS-2"] = 8
+    user_message_reference: Annotated[bool, "Send our 16-bit reference as a TLV; some suppliers echo it"] = True
+    vendor_tlvs: Annotated[dict[str, str], "Tag (hex) → text, or hex: and octets; added to every submit"] = {}
+
+    resp_id_base: Annotated[Base, "Number base of the id in submit_sm_resp: text, hex or dec"] = "text"
+    dlr_id_base: Annotated[Base, "Number base of the id in a receipt's text"] = "text"
+    tlv_id_base: Annotated[Base | None, "Number base of the id in a receipt's TLV; empty: as in the text"] = None
+    final_states: Annotated[dict[str, ReceiptState], "stat (capitals) → its meaning here: ACCEPTD → delivered"] = {}
+    dlr_sniff: Annotated[bool, "Take unmarked messages that have all of a receipt's fields for receipts"] = False
+    statuses: Annotated[dict[str, str], "command_status (hex) → R, R1, R2, R3, T, P, F, S, C, PS or FC"] = {}
+
+    def __post_init__(self) -> None:
+        for field in ("sessions", "window", "port", "max_timeouts", "receipts_queue"):
+            _demand(getattr(self, field) >= 1, field, "must be 1 or more")
+        for field in self.__struct_fields__:
+            if field.endswith("_seconds") and field != "validity_seconds":
+                _demand(getattr(self, field) > 0, field, "must be more than 0")
+        _demand(bool(self.hosts) and all(self.hosts), "host", "must name a host")
+        _demand(self.port <= 65535, "port", "must be 65535 or less")
+        _demand(bool(self.system_id), "system_id", "must not be empty")
+        _demand(0 <= self.priority <= 3, "priority", "must be 0 to 3")
+        _demand(self.submits_per_second >= 0, "submits_per_second", "must not be negative")
+        _demand(self.validity_seconds >= 0, "validity_seconds", "must not be negative")
+        for field in ("protocol_id", "esm_class", "registered_delivery", "data_coding_gsm7", "data_coding_ucs2"):
+            _demand(0 <= getattr(self, field) <= 255, field, "must be 0 to 255")
+        for field in ("destination", "international", "alphanumeric", "short_code"):
+            _demand(all(0 <= number <= 255 for number in getattr(self, field)), field, "must be two numbers, 0 to 255")
+        _demand(self.tls or not (self.tls_ca_file or self.tls_certificate_file), "tls", "must be on for certificates")
+        _demand(all(kind in CLASSES for kind in self.statuses.values()), "statuses", "has an unknown class")
+        _demand(all(_HEX.match(key) for key in self.statuses), "statuses", "must name codes in hex")
+        _demand(all(_HEX.match(key) for key in self.vendor_tlvs), "vendor_tlvs", "must name tags in hex")
+        try:
+            encoded = self.tlvs
+        except ValueError:
+            encoded = {0x10000: b""}
+        _demand(all(tag <= 0xFFFF for tag in encoded), "vendor_tlvs", "has a tag or a value that cannot be written")
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Every host to try."""
+        return (self.host,) if isinstance(self.host, str) else self.host
+
+    @property
+    def status_classes(self) -> dict[int, str]:
+        """`statuses` by number."""
+        return {int(key, 16): kind for key, kind in self.statuses.items()}
+
+    @property
+    def tlvs(self) -> dict[int, bytes]:
+        """`vendor_tlvs` as they go on the wire."""
+        return {
+            int(tag, 16): bytes.fromhex(value[4:]) if value.startswith("hex:") else value.encode("latin-1")
+            for tag, value in self.vendor_tlvs.items()
+        }
+
+
+def settings_from(values: Mapping[str, Any]) -> SmppSettings:
+    """The settings as stored with a supplier. Raises SettingsError, which names the field."""
+    try:
+        return msgspec.convert(values, SmppSettings)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        at = re.search(r" - at `\$\.?(.*)`$", text)
+        raise SettingsError(f"{at[1]}: {text[: at.start()]}" if at and at[1] else text.split(" - at ")[0]) from None
+
+
+_HEX = re.compile(r"(0x)?[0-9a-f]{1,8}\Z", re.I)
+
+
+def _demand(holds: bool, field: str, what: str) -> None:
+    if not holds:
+        raise ValueError(f"{field} {what}")

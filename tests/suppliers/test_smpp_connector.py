@@ -1,0 +1,604 @@
+"""The connector against a peer on a real socket: outcomes, receipts, losses, long messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from smpp_peer import Account, Line, Peer, submission, until
+
+from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.connector import connect
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    peer = await Peer().start()
+    yield peer
+    await peer.stop()
+
+
+@pytest.fixture
+async def account(peer: Peer) -> AsyncIterator[Account]:
+    account = await Account(peer.port).start()
+    yield account
+    await account.connector.stop(grace=0.2)
+
+
+def receipt_pdu(id: str, sequence: int = 1, stat: str = "DELIVRD", **more: Any) -> p.DeliverSm:
+    text = f"id:{id} sub:001 dlvrd:001 submit date:2601010000 done date:2601010000 stat:{stat} err:000 text:"
+    fields: dict[str, Any] = {"source_addr": "258841234567", "destination_addr": "ACME", "esm_class": 4} | more
+    return p.DeliverSm(sequence, short_message=text.encode(), **fields)
+
+
+async def test_a_message_is_accepted_and_its_receipt_names_the_same_key(peer: Peer, account: Account) -> None:
+    account.submit()
+    (outcome,) = await account.ended()
+    assert outcome.verdict is Verdict.ACCEPTED
+    assert [(part.number, part.supplier_message_id) for part in outcome.parts] == [(1, "id1")]
+    sent = peer.got(p.SubmitSm)[0]
+    assert (sent.destination_addr, sent.source_addr, sent.short_message) == ("258841234567", "ACME", b"Hello")
+    peer.lines[0].send(receipt_pdu("ID1"))
+    await until(lambda: peer.got(p.DeliverSmResp))
+    assert account.receipts[0].keys == ("id1",)
+    assert peer.got(p.DeliverSmResp) == [p.DeliverSmResp(1, 0, "")]
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict", "failover", "counts", "alarm"),
+    [
+        (0x08, "busy", False, True, False),
+        (0x58, "busy", False, False, False),
+        (0x0B, "refused", True, True, False),
+        (0x01, "refused", False, True, False),
+        (0x0A, "refused", True, True, True),
+        (0x451, "busy", False, True, True),
+    ],
+)
+async def test_refusals(
+    peer: Peer, account: Account, status: int, verdict: str, failover: bool, counts: bool, alarm: bool
+) -> None:
+    peer.submit_status = status
+    account.submit()
+    (outcome,) = await account.ended()
+    assert (outcome.verdict, outcome.failover, outcome.counts) == (verdict, failover, counts)
+    assert (outcome.alarm, outcome.code) == (alarm, f"0x{status:08X}")
+
+
+async def test_a_generic_nack_answers_the_submit_that_it_names(peer: Peer, account: Account) -> None:
+    peer.on_submit = lambda line, pdu: line.send(p.GenericNack(pdu.sequence, 0x03))
+    account.submit()
+    (outcome,) = await account.ended()
+    assert (outcome.verdict, outcome.code, outcome.alarm) == (Verdict.REFUSED, "0x00000003", True)
+    assert account.connector.health().sessions == 1
+
+
+async def test_a_generic_nack_that_names_nothing_ends_the_session(peer: Peer, account: Account) -> None:
+    peer.on_submit = lambda line, pdu: line.send(p.GenericNack(0, 0x02))
+    account.submit()
+    (outcome,) = await account.ended()
+    assert outcome.verdict is Verdict.UNKNOWN
+    await until(lambda: peer.binds == 2)
+
+
+async def test_an_empty_id_is_no_id_and_a_constant_id_is_kept(peer: Peer, account: Account) -> None:
+    ids = iter(["", "123456789", "123456789"])
+    peer.on_submit = lambda line, pdu: line.send(p.SubmitSmResp(pdu.sequence, 0, next(ids)))
+    account.submit(3)
+    outcomes = await account.ended(3)
+    assert [outcome.parts[0].supplier_message_id for outcome in outcomes] == [None, "123456789", "123456789"]
+    assert {outcome.verdict for outcome in outcomes} == {Verdict.ACCEPTED}
+
+
+async def test_hex_in_the_answer_and_decimal_in_the_receipt_are_one_key(peer: Peer) -> None:
+    account = await Account(peer.port, resp_id_base="hex", dlr_id_base="dec").start()
+    peer.on_submit = lambda line, pdu: line.send(p.SubmitSmResp(pdu.sequence, 0, "33E95179"))
+    account.submit()
+    (outcome,) = await account.ended()
+    assert outcome.parts[0].supplier_message_id == "870928761"
+    assert outcome.parts[0].status == "0x00000000 id:33E95179"
+    peer.lines[0].send(receipt_pdu("0870928761"))
+    await until(lambda: account.receipts)
+    assert account.receipts[0].keys == ("870928761",)
+    await account.connector.stop(grace=0.2)
+
+
+async def test_a_receipt_before_the_answer_is_handed_over(peer: Peer, account: Account) -> None:
+    def early(line: Line, pdu: p.SubmitSm) -> None:
+        line.send(receipt_pdu("early"), p.SubmitSmResp(pdu.sequence, 0, "early"))
+
+    peer.on_submit = early
+    account.submit()
+    (outcome,) = await account.ended()
+    await until(lambda: account.receipts)
+    assert account.receipts[0].keys == (outcome.parts[0].supplier_message_id,)
+
+
+async def test_a_receipt_in_tlvs_only_and_one_as_data_sm(peer: Peer, account: Account) -> None:
+    tlvs = {p.Tag.RECEIPTED_MESSAGE_ID: b"7f\0", p.Tag.MESSAGE_STATE: b"\x02"}
+    peer.lines[0].send(p.DeliverSm(5, esm_class=4, tlvs=tlvs), p.DataSm(6, esm_class=4, tlvs=tlvs))
+    await until(lambda: len(account.receipts) == 2)
+    assert {receipt.keys for receipt in account.receipts} == {("7f",)}
+    await until(lambda: peer.got(p.DataSmResp) == [p.DataSmResp(6, 0, "")])
+
+
+async def test_duplicates_are_all_handed_over_and_answered(peer: Peer, account: Account) -> None:
+    peer.lines[0].send(*(receipt_pdu("1", sequence) for sequence in range(1, 6)))
+    await until(lambda: len(peer.got(p.DeliverSmResp)) == 5)
+    assert len({receipt.raw for receipt in account.receipts}) == 1
+
+
+async def test_a_receipt_may_come_on_another_session(peer: Peer) -> None:
+    account = await Account(peer.port, sessions=2).start(bound=2)
+    account.submit()
+    await account.ended()
+    for line in peer.lines:
+        line.send(receipt_pdu("id1"))
+    await until(lambda: len(account.receipts) == 2)
+    await account.connector.stop(grace=0.2)
+
+
+async def test_a_message_from_a_handset(peer: Peer, account: Account) -> None:
+    peer.lines[0].send(p.DeliverSm(3, source_addr="+258841234567", destination_addr="12345", short_message=b"STOP"))
+    await until(lambda: peer.got(p.DeliverSmResp))
+    assert [(one.sender, one.body) for one in account.inbound] == [("258841234567", b"STOP")]
+    assert not account.receipts
+
+
+async def test_a_receipt_is_answered_only_after_it_was_stored(peer: Peer, account: Account) -> None:
+    account.gate = asyncio.Event()
+    peer.lines[0].send(receipt_pdu("1"), p.EnquireLink(9))
+    await until(lambda: peer.got(p.EnquireLinkResp))
+    assert not peer.got(p.DeliverSmResp)
+    account.gate.set()
+    await until(lambda: peer.got(p.DeliverSmResp))
+
+
+async def test_what_cannot_be_stored_is_asked_for_again(peer: Peer, account: Account) -> None:
+    account.broken = OSError("the database is gone")
+    peer.lines[0].send(receipt_pdu("1"))
+    await until(lambda: peer.got(p.DeliverSmResp))
+    assert peer.got(p.DeliverSmResp)[0].status == 0x64
+    account.broken = None
+    peer.lines[0].send(receipt_pdu("1", 2))
+    await until(lambda: len(peer.got(p.DeliverSmResp)) == 2)
+    assert peer.got(p.DeliverSmResp)[1].status == 0
+
+
+async def test_a_full_queue_answers_come_later_and_loses_nothing(peer: Peer) -> None:
+    account = await Account(peer.port, receipts_queue=10).start()
+    account.gate = asyncio.Event()
+    peer.lines[0].send(receipt_pdu("first"))
+    await asyncio.sleep(0.05)
+    peer.lines[0].send(*(receipt_pdu(str(n), n) for n in range(100, 130)))
+    await until(lambda: len(peer.got(p.DeliverSmResp)) == 20)
+    assert {pdu.status for pdu in peer.got(p.DeliverSmResp)} == {0x64}
+    account.gate.set()
+    await until(lambda: len(peer.got(p.DeliverSmResp)) == 31)
+    assert len(account.receipts) == 11
+    assert sum(account.batches) == 11
+    await account.connector.stop(grace=0.2)
+
+
+async def test_an_undecodable_receipt_is_refused_for_good(peer: Peer, account: Account) -> None:
+    body = b"\0\0\0no end"
+    peer.lines[0].transport.write(struct.pack(">IIII", 16 + len(body), 5, 0, 77) + body)
+    await until(lambda: peer.got(p.DeliverSmResp))
+    assert peer.got(p.DeliverSmResp) == [p.DeliverSmResp(77, 0x66, "")]
+    assert account.connector.health().sessions == 1
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+async def test_no_answer_in_time_is_unknown(peer: Peer) -> None:
+    account = await Account(peer.port, response_seconds=0.1).start()
+    peer.on_submit = lambda line, pdu: None
+    account.submit(2)
+    outcomes = await account.ended(2)
+    assert {outcome.verdict for outcome in outcomes} == {Verdict.UNKNOWN}
+    assert account.connector.health().sessions == 1
+    await account.connector.stop(grace=0.2)
+
+
+async def test_several_timeouts_in_a_row_end_the_session(peer: Peer) -> None:
+    account = await Account(peer.port, response_seconds=0.1, max_timeouts=3).start()
+    peer.on_submit = lambda line, pdu: None
+    account.submit(3)
+    await account.ended(3)
+    await until(lambda: peer.binds == 2)
+    await account.connector.stop(grace=0.2)
+
+
+async def test_a_drop_with_a_full_window_tells_written_from_unwritten(peer: Peer) -> None:
+    account = await Account(peer.port, window=5).start()
+    peer.on_submit = lambda line, pdu: None
+    account.submit(8)
+    await until(lambda: len(peer.got(p.SubmitSm)) == 5)
+    assert account.connector.capacity() == 0
+    peer.lines[0].transport.abort()
+    outcomes = await account.ended(8)
+    assert sorted(outcome.verdict for outcome in outcomes) == ["unknown"] * 5 + ["unreachable"] * 3
+    unreachable = [outcome for outcome in outcomes if outcome.verdict is Verdict.UNREACHABLE]
+    assert not any(outcome.counts for outcome in unreachable)
+    await until(lambda: account.connector.health().sessions == 1)
+    assert len(account.outcomes) == 8
+    await account.connector.stop(grace=0.2)
+
+
+async def test_what_was_not_flushed_is_unreachable(peer: Peer, account: Account) -> None:
+    account.submit(3)
+    (link,) = account.connector._transmitters
+    assert link.connection is not None
+    link.connection.abort()
+    outcomes = await account.ended(3)
+    assert {outcome.verdict for outcome in outcomes} <= {Verdict.UNREACHABLE, Verdict.UNKNOWN}
+    written = len(peer.got(p.SubmitSm))
+    assert sum(outcome.verdict is Verdict.UNKNOWN for outcome in outcomes) >= written
+
+
+async def test_without_a_session_everything_is_unreachable() -> None:
+    peer = await Peer().start()
+    port = peer.port
+    await peer.stop()
+    account = Account(port)
+    await account.connector.start()
+    assert account.connector.capacity() == 0
+    account.submit(2)
+    assert account.outcomes == []
+    outcomes = await account.ended(2)
+    assert {(outcome.verdict, outcome.counts) for outcome in outcomes} == {(Verdict.UNREACHABLE, False)}
+    await until(lambda: "cannot connect" in account.connector.health().last_error)
+    peer = await Peer().start(port=port)
+    await until(lambda: account.connector.health().sessions == 1)
+    await account.connector.stop(grace=0.2)
+    await peer.stop()
+
+
+async def test_a_message_does_not_wait_long_for_room(peer: Peer) -> None:
+    account = await Account(peer.port, window=1, queue_seconds=0.1).start()
+    peer.on_submit = lambda line, pdu: None
+    account.submit(2)
+    (outcome,) = await account.ended(1)
+    assert outcome.verdict is Verdict.UNREACHABLE
+    await account.connector.stop(grace=0.1)
+    assert sorted(outcome.verdict for _, outcome in account.outcomes) == ["unknown", "unreachable"]
+
+
+@pytest.mark.parametrize("status", [0x05, 0x0D])
+async def test_too_many_binds_is_tried_again_soon(peer: Peer, status: int) -> None:
+    peer.bind_status = status
+    account = Account(peer.port)
+    await account.connector.start()
+    await until(lambda: peer.binds >= 2)
+    assert account.connector.health().sessions == 0
+    assert f"0x{status:08X}" in account.connector.health().last_error
+    peer.bind_status = 0
+    await until(lambda: account.connector.health().sessions == 1)
+    await account.connector.stop(grace=0.2)
+
+
+@pytest.mark.parametrize("status", [0x0E, 0x0F, 0x53])
+async def test_a_wrong_password_waits_for_an_operator(peer: Peer, status: int) -> None:
+    peer.bind_status = status
+    account = Account(peer.port, refused_seconds=300)
+    await account.connector.start()
+    await until(lambda: f"0x{status:08X}" in account.connector.health().last_error)
+    await asyncio.sleep(0.2)
+    assert peer.binds == 1
+    await account.connector.stop(grace=0.2)
+
+
+async def test_a_bind_without_an_answer_is_given_up(peer: Peer) -> None:
+    peer.silent = True
+    account = Account(peer.port, bind_seconds=0.1)
+    await account.connector.start()
+    await until(lambda: len(peer.got(p.BindTransceiver)) == 2)
+    assert "no answer to bind" in account.connector.health().last_error
+    await account.connector.stop(grace=0.2)
+
+
+async def test_silence_is_asked_about_and_then_ends_the_session(peer: Peer) -> None:
+    account = await Account(peer.port, enquire_seconds=0.1, silence_seconds=0.1).start()
+    await until(lambda: len(peer.got(p.EnquireLink)) == 2)
+    assert peer.binds == 1
+    peer.silent = True
+    await until(lambda: len(peer.got(p.BindTransceiver)) == 2)
+    await account.connector.stop(grace=0.2)
+
+
+async def test_garbage_ends_the_session_and_what_came_before_it_counts(peer: Peer, account: Account) -> None:
+    peer.on_submit = lambda line, pdu: line.transport.write(
+        p.SubmitSmResp(pdu.sequence, 0, "good").encode() + b"\x00\x00\x00\x03garbage"
+    )
+    account.submit()
+    (outcome,) = await account.ended()
+    assert outcome.verdict is Verdict.ACCEPTED
+    await until(lambda: peer.got(p.GenericNack))
+    assert peer.got(p.GenericNack) == [p.GenericNack(0, 0x02)]
+    await until(lambda: peer.binds == 2)
+
+
+async def test_an_answer_byte_by_byte_and_two_in_a_segment(peer: Peer, account: Account) -> None:
+    waiting: list[p.SubmitSm] = []
+    peer.on_submit = lambda line, pdu: waiting.append(pdu)
+    account.submit(3)
+    await until(lambda: len(waiting) == 3)
+    first = p.SubmitSmResp(waiting[0].sequence, 0, "slow").encode()
+    for octet in first:
+        peer.lines[0].transport.write(bytes((octet,)))
+        await asyncio.sleep(0.001)
+    # Answers may come in any order.
+    peer.lines[0].send(p.SubmitSmResp(waiting[2].sequence, 0, "c"), p.SubmitSmResp(waiting[1].sequence, 0, "b"))
+    outcomes = await account.ended(3)
+    assert [outcome.parts[0].supplier_message_id for outcome in outcomes] == ["slow", "c", "b"]
+
+
+async def test_a_pdu_that_does_not_end_closes(peer: Peer) -> None:
+    account = await Account(peer.port, pdu_seconds=0.1).start()
+    peer.lines[0].transport.write(b"\x00\x00\x00\x20\x00")
+    await until(lambda: peer.binds == 2)
+    await account.connector.stop(grace=0.2)
+
+
+async def test_the_peer_unbinds_and_still_answers_what_it_owes(peer: Peer, account: Account) -> None:
+    waiting: list[p.SubmitSm] = []
+    peer.on_submit = lambda line, pdu: waiting.append(pdu)
+    account.submit()
+    await until(lambda: waiting)
+    line = peer.lines[0]
+    line.send(p.Unbind(40))
+    await until(lambda: account.connector.capacity() == 0)
+    line.send(p.SubmitSmResp(waiting[0].sequence, 0, "late"))
+    (outcome,) = await account.ended()
+    assert outcome.verdict is Verdict.ACCEPTED
+    await until(lambda: peer.got(p.UnbindResp) == [p.UnbindResp(40)])
+    await until(lambda: peer.binds == 2)
+
+
+# -- rate and windows --------------------------------------------------------------------------------------------------
+
+
+async def test_capacity_is_the_room_in_all_windows(peer: Peer) -> None:
+    account = await Account(peer.port, sessions=3, window=4).start(bound=3)
+    assert account.connector.capacity() == 12
+    peer.on_submit = lambda line, pdu: None
+    account.submit(2)
+    account.submit(1, segments=(b"a", b"b", b"c"))
+    assert account.connector.capacity() == 7
+    assert account.connector.health().in_flight == 5
+    await account.connector.stop(grace=0.0)
+
+
+async def test_the_window_is_never_exceeded(peer: Peer) -> None:
+    account = await Account(peer.port, window=3).start()
+    open_now: list[p.SubmitSm] = []
+    most = 0
+
+    def count(line: Line, pdu: p.SubmitSm) -> None:
+        nonlocal most
+        open_now.append(pdu)
+        most = max(most, len(open_now))
+        asyncio.get_running_loop().call_later(0.001, answer, line)
+
+    def answer(line: Line) -> None:
+        pdu = open_now.pop(0)
+        line.send(p.SubmitSmResp(pdu.sequence, 0, "x"))
+
+    peer.on_submit = count
+    account.submit(50)
+    await account.ended(50)
+    assert most == 3
+    await account.connector.stop(grace=0.2)
+
+
+async def test_a_throttle_burst_slows_the_account_down_without_using_up_tries(peer: Peer) -> None:
+    account = await Account(peer.port, submits_per_second=1000).start()
+    peer.submit_status = 0x58
+    account.submit(5)
+    outcomes = await account.ended(5)
+    assert {(outcome.verdict, outcome.counts) for outcome in outcomes} == {(Verdict.BUSY, False)}
+    assert account.connector._bucket.rate == pytest.approx(500, rel=0.01)
+    await account.connector.stop(grace=0.2)
+
+
+async def test_segments_a_second_are_kept(peer: Peer) -> None:
+    account = await Account(peer.port, submits_per_second=100).start()
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    account.submit(10, segments=(b"a", b"b"))
+    await account.ended(10)
+    # 20 segments, of which 5 may leave at once.
+    assert loop.time() - begun > 0.13
+    await account.connector.stop(grace=0.2)
+
+
+async def test_sessions_come_and_go_while_running(peer: Peer) -> None:
+    account = await Account(peer.port, sessions=0).start(bound=0)
+    account.connector.set_sessions(2)
+    await until(lambda: account.connector.health().sessions == 2)
+    peer.on_submit = lambda line, pdu: asyncio.get_running_loop().call_later(0.05, peer.accept, line, pdu)
+    account.submit(6)
+    account.connector.set_sessions(1)
+    assert account.connector.health().sessions == 1
+    assert {outcome.verdict for outcome in await account.ended(6)} == {Verdict.ACCEPTED}
+    await until(lambda: len(peer.lines) == 1)
+    assert len(peer.got(p.Unbind)) == 1
+    await account.connector.stop(grace=0.2)
+
+
+async def test_a_transmitter_and_a_receiver(peer: Peer) -> None:
+    account = await Account(peer.port, bind="pair").start()
+    await until(lambda: peer.binds == 2)
+    (receiver,) = [line for line in peer.lines if isinstance(line.bound, p.BindReceiver)]
+    account.submit()
+    await account.ended()
+    receiver.send(receipt_pdu("id1"))
+    await until(lambda: account.receipts)
+    await account.connector.stop(grace=0.2)
+    assert len(peer.got(p.Unbind)) == 2
+
+
+# -- long messages -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("way", "bodies", "esm_class"),
+    [
+        ("udh8", [bytes.fromhex("050003340201") + b"one", bytes.fromhex("050003340202") + b"two"], 0x40),
+        ("udh16", [bytes.fromhex("06080412340201") + b"one", bytes.fromhex("06080412340202") + b"two"], 0x40),
+        ("sar", [b"one", b"two"], 0),
+        ("payload", [b"onetwo"], 0),
+    ],
+)
+async def test_ways_of_sending_a_long_message(peer: Peer, way: str, bodies: list[bytes], esm_class: int) -> None:
+    account = await Account(peer.port, long_messages=way).start()
+    account.submit(segments=(b"one", b"two"))
+    (outcome,) = await account.ended()
+    sent = peer.got(p.SubmitSm)
+    assert [pdu.payload for pdu in sent] == bodies
+    assert {pdu.esm_class for pdu in sent} == {esm_class}
+    assert [part.number for part in outcome.parts] == list(range(1, len(bodies) + 1))
+    if way == "sar":
+        assert [(pdu.tlvs[0x020C], pdu.tlvs[0x020E], pdu.tlvs[0x020F]) for pdu in sent] == [
+            (b"\x12\x34", b"\x02", b"\x01"),
+            (b"\x12\x34", b"\x02", b"\x02"),
+        ]
+    await account.connector.stop(grace=0.2)
+
+
+async def test_a_refused_segment_stops_those_behind_it(peer: Peer) -> None:
+    account = await Account(peer.port, window=1).start()
+
+    def second_refused(line: Line, pdu: p.SubmitSm) -> None:
+        peer.submit_status = 0x0B if len(peer.got(p.SubmitSm)) == 2 else 0
+        peer.accept(line, pdu)
+
+    peer.on_submit = second_refused
+    account.submit(segments=(b"a", b"b", b"c", b"d"))
+    (outcome,) = await account.ended()
+    assert (outcome.verdict, outcome.failover, outcome.code) == (Verdict.REFUSED, True, "0x0000000B")
+    assert [(part.number, part.supplier_message_id) for part in outcome.parts] == [(1, "id1"), (2, None)]
+    assert len(peer.got(p.SubmitSm)) == 2
+    await account.connector.stop(grace=0.2)
+
+
+async def test_all_segments_go_on_one_session_in_order(peer: Peer) -> None:
+    account = await Account(peer.port, sessions=3, window=2).start(bound=3)
+    seen: dict[int, list[tuple[int, bytes]]] = {}
+
+    def remember(line: Line, pdu: p.SubmitSm) -> None:
+        seen.setdefault(int(pdu.destination_addr), []).append((id(line), pdu.short_message[-1:]))
+        asyncio.get_running_loop().call_later(0.002, peer.accept, line, pdu)
+
+    peer.on_submit = remember
+    for number in range(6):
+        account.submit(to=str(number), segments=(b"a", b"b", b"c", b"d", b"e"))
+    outcomes = await account.ended(6)
+    assert {len(outcome.parts) for outcome in outcomes} == {5}
+    for segments in seen.values():
+        assert len({line for line, _ in segments}) == 1
+        assert b"".join(text for _, text in segments) == b"abcde"
+    await account.connector.stop(grace=0.2)
+
+
+async def test_a_loss_between_segments(peer: Peer) -> None:
+    account = await Account(peer.port, window=1).start()
+
+    def accept_and_drop(line: Line, pdu: p.SubmitSm) -> None:
+        if pdu.short_message.endswith(b"a"):
+            peer.accept(line, pdu)
+        else:
+            line.transport.abort()
+
+    peer.on_submit = accept_and_drop
+    account.submit(segments=(b"a", b"b", b"c"))
+    (outcome,) = await account.ended()
+    assert outcome.verdict is Verdict.UNKNOWN
+    assert [(part.number, part.supplier_message_id) for part in outcome.parts] == [(1, "id1"), (2, None)]
+    await account.connector.stop(grace=0.2)
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+async def test_stopping_waits_for_open_answers_and_unbinds(peer: Peer, account: Account) -> None:
+    peer.on_submit = lambda line, pdu: asyncio.get_running_loop().call_later(0.05, peer.accept, line, pdu)
+    account.submit(4)
+    account.submit(1, segments=tuple(b"%d" % n for n in range(12)))
+    await account.connector.stop(grace=5)
+    assert [outcome.verdict for _, outcome in account.outcomes] == ["accepted"] * 5
+    assert isinstance(peer.read[-1], p.Unbind)
+    account.submit()
+    assert (await account.ended(6))[-1].verdict is Verdict.UNREACHABLE
+
+
+async def test_what_is_open_after_the_grace_is_unknown(peer: Peer, account: Account) -> None:
+    peer.on_submit = lambda line, pdu: None
+    account.submit(12)
+    await account.connector.stop(grace=0.05)
+    assert sorted(outcome.verdict for _, outcome in account.outcomes) == ["unknown"] * 10 + ["unreachable"] * 2
+
+
+async def test_stopping_answers_the_receipts_it_has(peer: Peer, account: Account) -> None:
+    account.gate = asyncio.Event()
+    peer.lines[0].send(receipt_pdu("1"))
+    await asyncio.sleep(0.02)
+    asyncio.get_running_loop().call_later(0.05, account.gate.set)
+    await account.connector.stop(grace=5)
+    assert [pdu.status for pdu in peer.got(p.DeliverSmResp)] == [0]
+
+
+async def test_stopping_does_not_wait_for_an_address_that_does_not_answer() -> None:
+    account = Account(1, reconnect_seconds=60)
+    await account.connector.start()
+    await asyncio.wait_for(account.connector.stop(grace=5), 3)
+
+
+# -- what must not happen ----------------------------------------------------------------------------------------------
+
+
+async def test_the_password_is_not_logged(peer: Peer, caplog: Any, capsys: Any) -> None:
+    peer.bind_status = 0x0E
+    account = Account(peer.port, secret="hunter2hunter2")
+    with caplog.at_level(logging.DEBUG):
+        await account.connector.start()
+        await until(lambda: account.connector.health().last_error)
+        await account.connector.stop(grace=0.2)
+    assert peer.got(p.BindTransceiver)[0].password == "hunter2hunter2"
+    printed = capsys.readouterr()
+    assert "hunter2" not in caplog.text + printed.out + printed.err
+
+
+async def test_a_message_that_cannot_be_written_is_refused(peer: Peer, account: Account) -> None:
+    account.submit(sender="Ж")
+    account.submit(segments=(b"x" * 255,))
+    account.submit()
+    outcomes = await account.ended(3)
+    assert sorted(outcome.verdict for outcome in outcomes) == ["accepted", "refused", "refused"]
+
+
+async def test_an_outcome_handler_that_raises_harms_nobody_else(peer: Peer) -> None:
+    seen = []
+
+    def handler(submitted: Any, outcome: Any) -> None:
+        seen.append(outcome)
+        raise RuntimeError("a bug")
+
+    async def take(items: Any) -> None:
+        seen.extend(items)
+
+    settings = {"host": "127.0.0.1", "port": peer.port, "system_id": "esme", "tls": False}
+    connector = connect(settings, "secret", handler, take, take)
+    await connector.start()
+    await until(lambda: connector.capacity())
+    for _ in range(3):
+        connector.submit(submission())
+    await until(lambda: len(seen) == 3)
+    assert connector.capacity() == 10
+    await connector.stop(grace=1)
