@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import uvloop
 from smpp_peer import Account, Line, Peer, submission, until
 
 from heliograph.suppliers.contract import Verdict
@@ -581,6 +582,21 @@ async def test_a_message_that_cannot_be_written_is_refused(peer: Peer, account: 
     account.submit()
     outcomes = await account.ended(3)
     assert sorted(outcome.verdict for outcome in outcomes) == ["accepted", "refused", "refused"]
+
+
+def test_all_of_it_on_uvloop() -> None:
+    async def life() -> None:
+        peer = await Peer().start()
+        account = await Account(peer.port).start()
+        account.submit(20)
+        assert {outcome.verdict for outcome in await account.ended(20)} == {Verdict.ACCEPTED}
+        peer.lines[0].send(receipt_pdu("id1"))
+        await until(lambda: peer.got(p.DeliverSmResp))
+        await account.connector.stop(grace=1)
+        assert peer.got(p.Unbind)
+        await peer.stop()
+
+    uvloop.run(life())
 
 
 async def test_an_outcome_handler_that_raises_harms_nobody_else(peer: Peer) -> None:

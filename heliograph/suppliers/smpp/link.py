@@ -13,7 +13,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import structlog
 
@@ -121,8 +121,7 @@ class Connection(asyncio.Protocol):
     # -- what the event loop tells -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         # Here and not where connecting is awaited: the bind may be answered before that task has its turn.
         self._link.connection = self
         self.session.bind(self._bind, self._loop.time())
