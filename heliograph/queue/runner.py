@@ -54,11 +54,18 @@ async def loop(
 async def every(name: str, step: Callable[[], Awaitable[object]], *, seconds: float, stopping: asyncio.Event) -> None:
     """Run `step` each `seconds` until `stopping`."""
 
-    async def once() -> int:
-        await step()
-        return 0
-
-    await loop(name, once, wake=stopping, poll=seconds, stopping=stopping)
+    while not stopping.is_set():
+        try:
+            await step()
+        except Exception as error:
+            if is_down(error):
+                log.warning("database unavailable", timer=name, error=type(error).__name__)
+            else:
+                log.exception("timer failed", timer=name)
+        try:
+            await asyncio.wait_for(stopping.wait(), seconds)
+        except TimeoutError:
+            continue
 
 
 async def announce(pool: Pool, stored: asyncio.Event) -> None:

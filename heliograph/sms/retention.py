@@ -1,0 +1,78 @@
+"""Forgetting: text, metadata, evidence and idempotency keys after their time, in steps that hold nobody up."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from heliograph.base.db import Connection
+from heliograph.base.ids import uuid7_floor
+from heliograph.base.migrate import make_partitions
+from heliograph.base.settings import Settings
+
+#: Rows deleted by one statement: some 50 ms of work.
+STEP = 5000
+#: Receipts and ids of suppliers are evidence and a way to match late receipts; networks send none after a week.
+EVIDENCE_DAYS = 10
+WEBHOOK_ATTEMPT_DAYS = 30
+
+DELETE_TEXT = """
+DELETE FROM message_texts WHERE (organization_id, message_id) IN (
+    SELECT organization_id, message_id FROM message_texts WHERE message_id < $1 LIMIT $2)
+"""
+DELETE_KEYS = """
+DELETE FROM idempotency WHERE (organization_id, key_hash) IN (
+    SELECT organization_id, key_hash FROM idempotency WHERE created_at < $1 LIMIT $2)
+"""
+DELETE_IDS = """
+DELETE FROM sms_parts WHERE (supplier_id, id_key, message_id) IN (
+    SELECT supplier_id, id_key, message_id FROM sms_parts WHERE created_at < $1 LIMIT $2)
+"""
+DELETE_WORKERS = "DELETE FROM workers WHERE seen_at < $1"
+PARTITIONS = """
+SELECT child.relname
+  FROM pg_inherits JOIN pg_class child ON child.oid = inhrelid JOIN pg_class parent ON parent.oid = inhparent
+ WHERE parent.relname = $1 ORDER BY child.relname
+"""
+
+
+async def forget_keys(conn: Connection, settings: Settings) -> int:
+    """Idempotency keys past their time; returns how many went."""
+    return await _steps(conn, DELETE_KEYS, datetime.now(UTC) - timedelta(hours=settings.idempotency_hours))
+
+
+async def forget(conn: Connection, settings: Settings) -> None:
+    """Make the partitions ahead, drop those that are wholly past, and delete what is past in the others."""
+    today = datetime.now(UTC)
+    await make_partitions(conn, today.date())
+    months = timedelta(days=31 * settings.metadata_retention_months)
+    for table in ("messages", "sms_attempts", "events"):
+        await _drop_before(conn, table, today - months)
+    await _drop_before(conn, "receipts", today - timedelta(days=93))
+    await _drop_before(conn, "webhook_attempts", today - timedelta(days=WEBHOOK_ATTEMPT_DAYS))
+    text_from = today - timedelta(days=settings.text_retention_days)
+    await _drop_before(conn, "message_texts", text_from)
+    await _steps(conn, DELETE_TEXT, uuid7_floor(text_from))
+    await _steps(conn, DELETE_IDS, today - timedelta(days=EVIDENCE_DAYS))
+    await conn.execute(DELETE_WORKERS, today - timedelta(days=1))
+
+
+async def _steps(conn: Connection, sql: str, bound: object) -> int:
+    gone = 0
+    while True:
+        done = int((await conn.execute(sql, bound, STEP)).rpartition(" ")[2])
+        gone += done
+        if done < STEP:
+            return gone
+
+
+async def _drop_before(conn: Connection, table: str, bound: datetime) -> None:
+    """Drop monthly partitions that end before `bound`. Only the table's name, which is ours, goes into the SQL."""
+    for row in await conn.fetch(PARTITIONS, table):
+        named = re.fullmatch(rf"{table}_(\d{{4}})_(\d{{2}})", row["relname"])
+        if named is None:
+            continue
+        year, month = int(named[1]), int(named[2])
+        end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
+        if end <= bound:
+            await conn.execute(f"DROP TABLE {row['relname']}")

@@ -1,0 +1,109 @@
+"""The suppliers table: accounts that operators add, pause, resume and remove. Workers follow it within a second.
+
+A supplier is never deleted, since attempts and receipts speak of it; a removed one keeps its row without its secret.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base.clock import now
+from heliograph.base.crypto import derive_key, seal, unseal
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7
+from heliograph.base.settings import Settings
+from heliograph.sms.routing import Supplier
+
+
+class SupplierExists(Refusal):
+    """A supplier of this name exists."""
+
+    code, status = "supplier_already_exists", 409
+
+
+def seal_key(settings: Settings) -> bytes:
+    """The key that suppliers' secrets are sealed under."""
+    return derive_key(settings.secret_key, "suppliers")
+
+
+def open_secret(key: bytes, supplier: Supplier) -> str:
+    """The account's password."""
+    return unseal(key, supplier.secret, f"suppliers/{supplier.id}").decode()
+
+
+ADD = """
+INSERT INTO suppliers (id, name, kind, settings, secret, prefixes, priority, weight, sessions, parts, created_at,
+                       changed_at)
+VALUES ($1, $2, $3, $4::text::jsonb, $5, $6, $7, $8, $9, $10, $11, $11)
+"""
+
+
+async def add(
+    conn: Connection,
+    key: bytes,
+    *,
+    name: str,
+    kind: str,
+    settings: dict[str, Any],
+    secret: str,
+    prefixes: tuple[str, ...] = (),
+    priority: int = 10,
+    weight: int = 1,
+    sessions: int = 1,
+    parts: str = "all",
+) -> UUID:
+    """Add an account; `settings` were validated by its connector. Raises SupplierExists, Invalid (prefixes)."""
+    for prefix in prefixes:
+        if not (prefix.isascii() and prefix.isdigit()):
+            raise Invalid(("prefixes", "pattern", f"a prefix is digits without +, not {prefix!r}"))
+    id = uuid7()
+    try:
+        await conn.execute(
+            ADD,
+            id,
+            name,
+            kind,
+            msgspec.json.encode(settings).decode(),
+            seal(key, secret.encode(), f"suppliers/{id}"),
+            list(prefixes),
+            priority,
+            weight,
+            sessions,
+            parts,
+            now(),
+        )
+    except asyncpg.UniqueViolationError:
+        raise SupplierExists(name=name) from None
+    return id
+
+
+SET_STATE = """
+UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed' THEN ''::bytea ELSE secret END,
+       name = CASE $2 WHEN 'removed' THEN name || ' (removed ' || left(id::text, 8) || ')' ELSE name END
+ WHERE (name = $1 OR id::text = $1) AND state <> 'removed' RETURNING id
+"""
+
+
+async def set_state(conn: Connection, *, supplier: str, state: str) -> UUID:
+    """Pause ("paused"), resume ("active") or remove ("removed") by name or id. Raises NotFound."""
+    id: UUID | None = await conn.fetchval(SET_STATE, supplier, state, now())
+    if id is None:
+        raise NotFound(resource="supplier", id=supplier)
+    return id
+
+
+SESSIONS = """
+SELECT supplier_id, count(*) FILTER (WHERE lease_until > now()) AS leased,
+       count(*) FILTER (WHERE lease_until > now() AND bound) AS bound, max(detail) AS detail
+  FROM supplier_sessions GROUP BY supplier_id
+"""
+
+
+async def sessions(conn: Connection) -> dict[UUID, tuple[int, int, str]]:
+    """For each supplier: sessions leased by workers, sessions bound, and the last error."""
+    return {row["supplier_id"]: (row["leased"], row["bound"], row["detail"]) for row in await conn.fetch(SESSIONS)}
