@@ -1,0 +1,167 @@
+"""Webhook endpoints: where an organization wants its events, and the secret that signs them.
+
+The rule nobody may break: a secret is shown once, by `create`; what is stored is sealed, and opens only in the row of
+its own endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.actor import Actor
+from heliograph.base.addresses import Network, check_url, parse_networks
+from heliograph.base.crypto import derive_key, seal, unseal
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7
+from heliograph.base.settings import Settings
+from heliograph.webhooks import signing
+from heliograph.webhooks.events import KINDS
+
+MAX_ACTIVE = 10
+
+#: Why an endpoint was disabled: by the organization, by the receiver's 410, after failing for days.
+REQUESTED, GONE, FAILING = "requested", "gone", "failing"
+
+
+class TooManyEndpoints(Refusal):
+    """This organization already has ten active webhook endpoints. Disable one first."""
+
+    code, status = "webhook_endpoint_limit_reached", 409
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One row of `webhook_endpoints`, without its secret. `status`: active or disabled."""
+
+    id: UUID
+    url: str
+    subscribed_events: list[str]
+    status: str
+    created_at: datetime
+    disabled_at: datetime | None
+    disabled_reason: str | None
+    last_success_at: datetime | None
+    consecutive_failures: int
+
+
+class EndpointRules(msgspec.Struct, frozen=True):
+    """What the settings say of endpoints. Made once, by `rules`."""
+
+    allow_http: bool
+    networks: tuple[Network, ...]
+    seal_key: bytes
+
+
+def rules(settings: Settings) -> EndpointRules:
+    """The rules under these settings. Raises ValueError when `webhook_allow_networks` is malformed."""
+    return EndpointRules(
+        allow_http=settings.webhook_allow_http,
+        networks=parse_networks(settings.webhook_allow_networks),
+        seal_key=derive_key(settings.secret_key, "webhook secrets"),
+    )
+
+
+_COLUMNS = (
+    "id, url, subscribed_events, status, created_at, disabled_at, disabled_reason, last_success_at,"
+    " consecutive_failures"
+)
+
+# The row lock comes first: two requests must not both become the tenth endpoint.
+LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+
+COUNT_ACTIVE = "SELECT count(*) FROM webhook_endpoints WHERE organization_id = $1 AND status = 'active'"
+
+INSERT = f"""
+INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, secret, created_at)
+VALUES ($1, $2, $3, $4, $5, $6)
+RETURNING {_COLUMNS}
+"""
+
+
+async def create(
+    conn: Connection, actor: Actor, *, url: str, subscribed_events: Sequence[str], rules: EndpointRules
+) -> tuple[Endpoint, str]:
+    """Register an endpoint for kinds of `events.KINDS`. Its secret is returned here and nowhere else.
+
+    Raises Invalid (the URL may not be a destination, a kind is unknown or none is given) and TooManyEndpoints. The
+    addresses behind a name are not looked at here: they are judged whenever they are connected to.
+    """
+    problem = check_url(url, allow_http=rules.allow_http, allowed_networks=rules.networks)
+    if problem is not None:
+        raise Invalid(("url", "format", f"`url` is refused: {problem}"))
+    kinds = _kinds(subscribed_events)
+    id, secret = uuid7(), signing.new_secret()
+    sealed = seal(rules.seal_key, secret.encode(), _context(actor.organization_id, id))
+    async with conn.transaction():
+        if await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id) is None:
+            raise NotFound(resource="organization", id=str(actor.organization_id))
+        if await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE:
+            raise TooManyEndpoints(limit=MAX_ACTIVE)
+        row = await conn.fetchrow(INSERT, actor.organization_id, id, url, kinds, sealed, clock.now())
+    assert row is not None
+    return Endpoint(**row), secret
+
+
+LIST = f"SELECT {_COLUMNS} FROM webhook_endpoints WHERE organization_id = $1 ORDER BY id DESC"
+
+
+async def list_all(conn: Connection, actor: Actor) -> list[Endpoint]:
+    """All endpoints of the organization, newest first, disabled ones included."""
+    return [Endpoint(**row) for row in await conn.fetch(LIST, actor.organization_id)]
+
+
+DISABLE = f"""
+UPDATE webhook_endpoints
+   SET status = 'disabled', disabled_at = coalesce(disabled_at, $3), disabled_reason = coalesce(disabled_reason, $4)
+ WHERE organization_id = $1 AND id = $2
+RETURNING {_COLUMNS}
+"""
+
+# A row that a worker is just finishing or putting back is skipped: waiting for it here could be a deadlock. If it is
+# put back, the worker that claims it next sees the disabled endpoint and drops it.
+FORGET_QUEUED = """
+WITH held AS MATERIALIZED (
+    SELECT ctid AS place FROM queue WHERE kind = 'webhook' AND line = ANY ($1) FOR UPDATE SKIP LOCKED
+)
+DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held))
+"""
+
+
+async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
+    """Disable an endpoint for good and drop what is queued for it; a second time changes nothing."""
+    async with conn.transaction():
+        row = await conn.fetchrow(DISABLE, actor.organization_id, id, clock.now(), REQUESTED)
+        if row is None:
+            raise NotFound(resource="webhook_endpoint", id=str(id))
+        await forget_queued(conn, [id])
+    return Endpoint(**row)
+
+
+async def forget_queued(conn: Connection, ids: Sequence[UUID]) -> None:
+    """Drop the deliveries queued for these endpoints."""
+    await conn.execute(FORGET_QUEUED, ids)
+
+
+def open_secret(seal_key: bytes, *, organization_id: UUID, id: UUID, sealed: bytes) -> str:
+    """The secret of an endpoint, for signing. Raises crypto.Unsealable."""
+    return unseal(seal_key, sealed, _context(organization_id, id)).decode()
+
+
+def _context(organization_id: UUID, id: UUID) -> str:
+    return f"webhook_endpoints/{organization_id}/{id}"
+
+
+def _kinds(asked: Sequence[str]) -> list[str]:
+    kinds = list(dict.fromkeys(asked))
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        listed = ", ".join(KINDS)
+        raise Invalid(("subscribed_events", "enum", f"`subscribed_events` may list only {listed}"))
+    if not kinds:
+        raise Invalid(("subscribed_events", "length", "`subscribed_events` must list one or more event kinds"))
+    return kinds
