@@ -1,0 +1,192 @@
+"""An SMSC that speaks SMPP 3.4: for `heliograph up`, `heliograph simulate smsc`, tests and benchmarks.
+
+It takes submits, answers them and sends receipts, as well or as badly as `SmscOptions` says. It keeps what it could
+not deliver: a receipt that is not answered with 0, or whose connection is lost, is sent again on the next session of
+the same system_id, as real ones do. The rule nobody may break: it is never the bottleneck. There is no task and no
+timer per message: a chunk of submits is read in one go, and its answers and receipts leave in one write.
+
+    Smsc ── Hub (what sessions share) ── Account (a system_id: what waits for it) ── Session (a connection)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from heliograph.simulators.smsc_options import SmscOptions
+from heliograph.simulators.smsc_records import Counters, Received
+from heliograph.simulators.smsc_session import Hub, Parcel, Session
+from heliograph.sms import encoding
+from heliograph.suppliers.smpp import pdu as codec
+from heliograph.suppliers.smpp.wire import NO_TLVS, Command
+
+__all__ = ["Counters", "Received", "Smsc", "SmscOptions", "run"]
+
+_TICK_SECONDS = 0.25
+
+
+class Smsc:
+    """One simulator. It can be stopped and started again, on the same port, without forgetting what waits."""
+
+    def __init__(self, options: SmscOptions | None = None) -> None:
+        #: The port it listens on; 0 before the first start.
+        self.port = 0
+        self._hub = Hub(options or SmscOptions(port=0))
+        self._server: asyncio.Server | None = None
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the port is taken or a file cannot be read."""
+        hub, options = self._hub, self._hub.options
+        context = None
+        if options.tls_certificate:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(options.tls_certificate, options.tls_key or None)
+        hub.records.open()
+        loop = asyncio.get_running_loop()
+        hub.later.open(loop)
+        self._server = await loop.create_server(
+            lambda: Session(hub, loop), options.host, self.port or options.port, ssl=context, backlog=256
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._ticker = loop.create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Close every connection at once, as a power cut would. What waits for a client is kept."""
+        if self._server is None or self._ticker is None:
+            return
+        self._server.close()
+        self._server = None
+        self._ticker.cancel()
+        await asyncio.gather(self._ticker, return_exceptions=True)
+        self.drop()
+        await self._hub.empty.wait()
+        self._hub.later.close()
+        self._hub.records.close()
+
+    def configure(self, **changes: Any) -> None:
+        """Change options while it runs. Address, TLS, and what is kept, counted or written down stay as they were."""
+        self._hub.configure(msgspec.structs.replace(self._hub.options, **changes))
+        self._hub.flush()
+
+    @property
+    def options(self) -> SmscOptions:
+        """The options as they are now."""
+        return self._hub.options
+
+    @property
+    def counters(self) -> Counters:
+        """What happened so far; it goes on counting."""
+        return self._hub.records.counters
+
+    @property
+    def received(self) -> deque[Received]:
+        """The last submits, when `keep` asks for them."""
+        return self._hub.records.received
+
+    @property
+    def destinations(self) -> dict[str, int]:
+        """Submits by destination, one for each segment, when `count_destinations` asks for it."""
+        return self._hub.records.destinations
+
+    @property
+    def waiting(self) -> int:
+        """Receipts and inbound messages that no client has acknowledged, sent or not; delayed ones do not count."""
+        return sum(len(account.ready) for account in self._hub.accounts.values()) + sum(
+            len(session.pending) for session in self._hub.sessions
+        )
+
+    @property
+    def bound(self) -> int:
+        """Sessions that are bound."""
+        return sum(session.account is not None for session in self._hub.sessions)
+
+    def send_inbound(
+        self,
+        source: str,
+        destination: str,
+        text: str = "",
+        *,
+        system_id: str = "",
+        body: bytes | None = None,
+        data_coding: int | None = None,
+        esm_class: int = 0,
+        tlvs: Mapping[int, bytes] = NO_TLVS,
+    ) -> int:
+        """Send a message from a handset; returns the number of its parts.
+
+        `text` is encoded and cut, with an 8-bit reference; or `body` is sent as it is, in `data_coding`. Without
+        `system_id` it goes to the first one that is bound, or to the first of the options.
+        """
+        bound = (one for one, account in self._hub.accounts.items() if account.sessions)
+        account = self._hub.account(system_id or next(bound, next(iter(self.options.systems))))
+        bodies: tuple[bytes, ...]
+        if body is not None:
+            bodies = (body,)
+        else:
+            encoded = encoding.encode(text)
+            bodies = encoded.segments
+            if data_coding is None:
+                data_coding = 0 if encoded.encoding == "gsm7" else 8
+            if len(bodies) > 1:
+                esm_class |= 0x40
+                head = bytes((5, 0, 3, next(self._hub.ids) & 0xFF, len(bodies)))
+                bodies = tuple(head + bytes((part,)) + one for part, one in enumerate(bodies, 1))
+        for one in bodies:
+            pdu = codec.DeliverSm(
+                source_addr_ton=1,
+                source_addr_npi=1,
+                source_addr=source.lstrip("+"),
+                dest_addr_ton=1,
+                dest_addr_npi=1,
+                destination_addr=destination.lstrip("+"),
+                esm_class=esm_class,
+                data_coding=data_coding or 0,
+                short_message=one,
+                tlvs=tlvs,
+            )
+            account.ready.append(Parcel(Command.DELIVER_SM, pdu.encode()[16:], True))
+        self._hub.flush()
+        return len(bodies)
+
+    def send_raw(self, data: bytes) -> None:
+        """Write bytes to every connection, whatever they mean."""
+        for session in list(self._hub.sessions):
+            session.transport.write(data)
+
+    def unbind(self) -> None:
+        """Ask every client to leave. A session closes when its client has answered."""
+        for session in list(self._hub.sessions):
+            session.unbind()
+            session.flush()
+
+    def drop(self) -> None:
+        """Cut every connection."""
+        for session in list(self._hub.sessions):
+            session.transport.abort()
+
+    async def _tick(self) -> None:
+        """What is late, a few times a second."""
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            now = asyncio.get_running_loop().time()
+            for session in list(self._hub.sessions):
+                session.tick(now)
+            self._hub.flush()
+
+
+async def run(options: SmscOptions, *, ready: Callable[[Smsc], None] | None = None) -> None:
+    """Run a simulator until cancelled; `ready` is called once it listens."""
+    smsc = Smsc(options)
+    await smsc.start()
+    try:
+        if ready is not None:
+            ready(smsc)
+        await asyncio.Event().wait()
+    finally:
+        await smsc.stop()

@@ -1,0 +1,144 @@
+"""What the SMSC simulator remembers: counters, and, where the options ask for it, the submits themselves.
+
+The ledger has one line for each submit that was read, refused ones too, so that another process can look for doubles
+after a crash: time, source, destination, user_message_reference, digest of the user data, message id, status and
+system_id, separated by tabs. The rule nobody may break: it holds no text of a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import BinaryIO
+
+import msgspec
+
+from heliograph.simulators.smsc_options import SmscOptions
+from heliograph.simulators.smsc_wire import Submit
+from heliograph.sms import encoding
+from heliograph.suppliers.smpp import pdu as codec
+from heliograph.suppliers.smpp.wire import NO_TLVS, PduError
+
+_LEDGER_SECONDS = 0.05
+
+
+class Counters(msgspec.Struct):
+    """What happened since the simulator was made."""
+
+    connections: int = 0
+    binds: int = 0
+    binds_refused: int = 0
+    submits: int = 0
+    accepted: int = 0
+    refused: int = 0
+    throttled: int = 0
+    swallowed: int = 0
+    receipts_sent: int = 0
+    receipts_acked: int = 0
+    inbound_sent: int = 0
+    inbound_acked: int = 0
+    #: Receipts and inbound messages that had to be sent again.
+    redelivered: int = 0
+    #: Those that the client refused for good (0x66).
+    discarded: int = 0
+    enquire_links: int = 0
+    nacks: int = 0
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A submit as it is kept for a look."""
+
+    #: Unix time.
+    at: float
+    system_id: str
+    message_id: str
+    #: What it was answered with, or would have been.
+    status: int
+    source: str
+    destination: str
+    esm_class: int
+    data_coding: int
+    #: User data with its header.
+    body: bytes
+    reference: int | None
+    part: int
+    parts: int
+    tlvs: Mapping[int, bytes]
+    pdu: codec.Pdu
+
+    @property
+    def text(self) -> str | None:
+        """What a handset would show of this part."""
+        body = self.body[self.body[0] + 1 :] if self.esm_class & 0x40 else self.body
+        return encoding.decode(body, self.data_coding)
+
+
+class Records:
+    """The submits that are kept, counted or written down."""
+
+    def __init__(self, options: SmscOptions) -> None:
+        self.counters = Counters()
+        self.received: deque[Received] = deque(maxlen=options.keep)
+        self.destinations: dict[str, int] = {}
+        #: Whether `add` is of any use.
+        self.wanted = bool(options.keep or options.count_destinations or options.ledger)
+        self._options = options
+        self._ledger: BinaryIO | None = None
+        self._lines: list[str] = []
+
+    def open(self) -> None:
+        """Raises OSError when the ledger cannot be written."""
+        if self._options.ledger:
+            self._ledger = open(self._options.ledger, "ab", buffering=0)  # noqa: SIM115  closed by close()
+
+    def close(self) -> None:
+        """Write what is left to the ledger."""
+        self._write()
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    def add(self, system_id: str, frame: bytes, submit: Submit, status: int, message_id: str) -> None:
+        """Remember a submit. `frame` is its whole PDU."""
+        source = submit.source[2:-1].decode("latin-1")
+        destination = submit.digits.decode("latin-1")
+        if self._options.count_destinations:
+            self.destinations[destination] = self.destinations.get(destination, 0) + 1
+        if self._ledger is not None:
+            digest = hashlib.blake2b(submit.body, digest_size=8).hexdigest()
+            reference = "" if submit.reference is None else str(submit.reference)
+            line = (f"{time.time():.3f}", source, destination, reference, digest, message_id, f"{status:#x}", system_id)
+            self._lines.append("\t".join(one.replace("\t", " ").replace("\n", " ") for one in line) + "\n")
+            if len(self._lines) == 1:
+                asyncio.get_running_loop().call_later(_LEDGER_SECONDS, self._write)
+        if self._options.keep:
+            try:
+                pdu = codec.decode(frame)
+            except PduError:
+                pdu = codec.SubmitSm()
+            self.received.append(
+                Received(
+                    at=time.time(),
+                    system_id=system_id,
+                    message_id=message_id,
+                    status=status,
+                    source=source,
+                    destination=destination,
+                    esm_class=submit.esm_class,
+                    data_coding=submit.data_coding,
+                    body=submit.body,
+                    reference=submit.reference,
+                    part=submit.part,
+                    parts=submit.parts,
+                    tlvs=getattr(pdu, "tlvs", NO_TLVS),
+                    pdu=pdu,
+                )
+            )
+
+    def _write(self) -> None:
+        if self._lines and self._ledger is not None:
+            self._ledger.write("".join(self._lines).encode())
+        self._lines.clear()
