@@ -82,6 +82,15 @@ async def add(
     return id
 
 
+RECONFIGURE = "UPDATE suppliers SET settings = $2::text::jsonb, secret = $3, changed_at = $4 WHERE id = $1"
+
+
+async def reconfigure(conn: Connection, key: bytes, *, id: UUID, settings: dict[str, Any], secret: str) -> None:
+    """Replace an account's settings and password; workers connect anew within a second."""
+    sealed = seal(key, secret.encode(), f"suppliers/{id}")
+    await conn.execute(RECONFIGURE, id, msgspec.json.encode(settings).decode(), sealed, now())
+
+
 SET_STATE = """
 UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed' THEN ''::bytea ELSE secret END,
        name = CASE $2 WHEN 'removed' THEN name || ' (removed ' || left(id::text, 8) || ')' ELSE name END

@@ -1,0 +1,324 @@
+"""One machine, one command: PostgreSQL, migrations, web processes, worker, simulated SMSC, and a demo organization.
+
+The parts are processes of their own, the same that run apart in production. This one only watches: what ends is
+started again, after a pause that grows while it keeps ending. The parts end with this process (Linux: PDEATHSIG), so
+that `kill -9` leaves nothing behind but PostgreSQL, which the next start adopts.
+
+The rule nobody may break: parts stop in the order in which work flows (web, worker, simulator, PostgreSQL), so that
+nothing is accepted that nobody is there to store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import asyncpg
+import msgspec
+
+from heliograph import demo
+from heliograph.base.db import open_pool
+from heliograph.base.migrate import migrate
+from heliograph.base.postgres import Embedded, PostgresError, default_data_dir
+from heliograph.base.settings import Settings, from_environment
+from heliograph.demo import Credentials, Smsc
+
+#: prctl(2): the signal that this process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
+#: Pause before a part that ended is started again, seconds: first, and at most.
+PAUSE, LONGEST_PAUSE = 0.1, 5.0
+#: A part that ran this long is taken to be well: its next pause is the first one again.
+WELL = 10.0
+#: How long a part may take to end after SIGTERM; the worker drains for `drain_seconds` in it.
+PATIENCE = 30.0
+LOOPBACK = "127.0.0.0/8,::1/128"
+
+
+class UpOptions(msgspec.Struct, frozen=True):
+    """The command line of `heliograph up`."""
+
+    host: str = "127.0.0.1"
+    #: 0: any free port.
+    port: int = 8080
+    data_dir: Path | None = None
+    api_processes: int = 1
+    #: Where the credentials go as JSON; None: `credentials.json` in the data directory.
+    credentials_file: Path | None = None
+
+
+class UpError(Exception):
+    """`up` cannot start; the message says what to do."""
+
+
+class Part:
+    """One supervised process."""
+
+    def __init__(
+        self, name: str, arguments: list[str], environment: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
+        self._name = name
+        self._arguments = arguments
+        self._environment = environment
+        self._say = say
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Run it, and run it again whenever it ends."""
+        self._task = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL when patience ends."""
+        self._stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), PATIENCE)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = PAUSE
+        while not self._stopping:
+            began = loop.time()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "heliograph",
+                *self._arguments,
+                env=dict(self._environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                # A session of its own keeps the terminal's Ctrl-C from reaching it: the order of stopping is ours.
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+            status = await self._process.wait()
+            if self._stopping:
+                return
+            self._say(f"{self._name} ended ({status}); starting it again.")
+            pause = PAUSE if loop.time() - began > WELL else min(pause * 2, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+
+async def up(options: UpOptions, *, say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)) -> int:
+    """Run everything until SIGINT or SIGTERM; returns the exit status.
+
+    `say` gets lines for people. Raises UpError, PostgresError and SettingsError when it cannot start.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    data_dir = (options.data_dir or default_data_dir()).absolute()
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UpError(f"cannot use the data directory {data_dir}: {error}; choose another with --data-dir") from None
+    port = options.port or _free_port(options.host)
+    _check_free(options.host, port)
+    settings = from_environment()
+    if not settings.secret_key:
+        settings = msgspec.structs.replace(settings, secret_key=_secret_key(data_dir / "secret_key"))
+    database: Embedded | None = None
+    if not settings.database_url:
+        database = Embedded(data_dir / "postgres", on_progress=say)
+        await database.start()
+        settings = msgspec.structs.replace(settings, database_url=database.url)
+    parts: list[Part] = []
+    watcher: asyncio.Task[None] | None = None
+    try:
+        await _migrate(settings.database_url)
+        credentials = await _prepare(settings, data_dir, f"http://{_shown(options.host)}:{port}")
+        environment = _environment(settings)
+        simulate = ["simulate", "smsc", "--host", credentials.smsc.host, "--port", str(credentials.smsc.port)]
+        simulate += ["--system", f"{credentials.smsc.system_id}:{credentials.smsc.password}"]
+        serve = ["api", "--host", options.host, "--port", str(port)]
+        parts = [Part("simulator", simulate, environment, say), Part("worker", ["worker"], environment, say)]
+        parts += [Part("api", serve, environment, say) for _ in range(options.api_processes)]
+        for part in parts:
+            part.start()
+        if database is not None:
+            watcher = asyncio.create_task(_keep_database(database, say))
+        await _answers(options.host, port, stop)
+        path = options.credentials_file or data_dir / "credentials.json"
+        demo.write_credentials(path, credentials)
+        if not stop.is_set():
+            print(_welcome(credentials, path), flush=True)
+        await stop.wait()
+        say("Stopping.")
+        return 0
+    finally:
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+        apis, others = parts[2:], parts[1::-1]
+        await asyncio.gather(*(part.stop() for part in apis))
+        for part in others:
+            await part.stop()
+        if database is not None:
+            await database.stop()
+
+
+async def _keep_database(database: Embedded, say: Callable[[str], None]) -> None:
+    pause = PAUSE
+    while True:
+        status = await database.wait()
+        say(f"PostgreSQL ended ({status}); starting it again.")
+        while True:
+            try:
+                await database.start()
+                pause = PAUSE
+                break
+            except PostgresError as error:
+                say(f"PostgreSQL does not start: {error}")
+                pause = min(pause * 2, LONGEST_PAUSE)
+                await asyncio.sleep(pause)
+
+
+async def _migrate(url: str) -> None:
+    try:
+        await migrate(url)
+    except (OSError, asyncpg.PostgresError) as error:
+        raise UpError(f"the database cannot be used: {error}") from error
+
+
+async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> Credentials:
+    kept = data_dir / "credentials.json"
+    known = demo.read_credentials(kept)
+    smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
+    # The simulator keeps its port while nobody else took it: a worker that still runs finds it there again.
+    if smsc.port == 0 or not _is_free(smsc.host, smsc.port):
+        smsc.port = _free_port(smsc.host)
+    pool = await open_pool(settings.database_url, size=1, wait=10.0)
+    try:
+        async with pool.acquire() as conn:
+            organization_id, live, test = await demo.ensure(conn, settings, smsc=smsc, known=known)
+    finally:
+        await pool.close()
+    credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc)
+    demo.write_credentials(kept, credentials)
+    return credentials
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """The parts' environment: ours, with what this start found out, and with webhooks to loopback allowed."""
+    return {
+        **os.environ,
+        "HELIOGRAPH_DATABASE_URL": settings.database_url,
+        "HELIOGRAPH_SECRET_KEY": settings.secret_key,
+        "HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true",
+        "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": settings.webhook_allow_networks or LOOPBACK,
+        "HELIOGRAPH_LOG_LEVEL": os.environ.get("HELIOGRAPH_LOG_LEVEL", "warning"),
+        "HELIOGRAPH_LOG_FORMAT": os.environ.get("HELIOGRAPH_LOG_FORMAT", "text"),
+    }
+
+
+def _secret_key(path: Path) -> str:
+    """The installation's secret key, made once and kept for the owner alone."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(48) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        return path.read_text().strip()
+
+
+async def _answers(host: str, port: int, stop: asyncio.Event) -> None:
+    """Return once the API says that it is well, worker included, or when it is time to stop."""
+    request = b"GET /v1/health HTTP/1.1\r\nhost: heliograph\r\nconnection: close\r\n\r\n"
+    while not stop.is_set():
+        try:
+            reader, writer = await asyncio.open_connection(_shown(host).strip("[]"), port)
+            writer.write(request)
+            answer = await asyncio.wait_for(reader.read(), 5.0)
+            writer.close()
+            if b" 200 " in answer[:20] and b'"status":"ok"' in answer:
+                return
+        except (OSError, TimeoutError):
+            await asyncio.sleep(0.05)
+            continue
+        await asyncio.sleep(0.05)
+
+
+def _welcome(credentials: Credentials, path: Path) -> str:
+    body = '{"to":"+258841234567","message":"Hello from Heliograph"}'
+    return f"""
+Heliograph is ready.
+
+  API           {credentials.base_url}/v1
+  Live key      {credentials.live_key}
+  Test key      {credentials.test_key}
+  Organization  {credentials.organization_id}
+  SMSC          {credentials.smsc.host}:{credentials.smsc.port} (simulated, SMPP 3.4)
+  Credentials   {path}
+
+Send a first message:
+
+  curl -sS {credentials.base_url}/v1/sms/send -H 'authorization: Bearer {credentials.live_key}' \\
+    -H "idempotency-key: $(cat /proc/sys/kernel/random/uuid)" -H 'content-type: application/json' \\
+    -d '{body}'
+
+Ctrl-C stops everything; the data stays."""
+
+
+def _shown(host: str) -> str:
+    """An address to connect to, for one to listen on."""
+    if host in ("0.0.0.0", ""):
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host
+
+
+def _check_free(host: str, port: int) -> None:
+    if not _is_free(host, port):
+        raise UpError(f"port {port} on {host} is taken; choose another with --port, or stop what uses it")
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except socket.gaierror as error:
+        raise UpError(f"{host} is not an address of this machine: {error}") from None
+    except OSError:
+        return False
+    return True
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _end_with_parent() -> None:
+    """In the child, before exec: SIGTERM when the parent ends, however it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
