@@ -66,7 +66,7 @@ class Bucket:
         if self._rate == _UNLIMITED:
             self._ceiling = self._rate = float(max(2, self._count, self._last_count))
             self._at, self._tokens = now, 0.0
-        self._rate = max(1.0, self._rate / 2)
+        self._rate = max(min(1.0, self._ceiling), self._rate / 2)
         self._tokens = min(self._tokens, 1.0)
         self._held_until = now + _HOLD
 

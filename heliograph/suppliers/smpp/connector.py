@@ -142,7 +142,8 @@ class SmppConnector:
         if not self._running or self._stopping:
             return 0
         room = sum(link.room for link in self._transmitters)
-        return max(0, min(room, self._bucket.ahead) - self._queued)
+        begun = sum(len(attempt.pdus) - attempt.next for attempt in self._started) if self._started else 0
+        return max(0, min(room, self._bucket.ahead) - self._queued - begun)
 
     def submit(self, submission: Submission) -> None:
         """Hand over one message. Its outcome comes later, exactly once, whatever happens."""

@@ -1,0 +1,248 @@
+"""What an account's settings make of a message: fields, addresses, alphabets, rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from smpp_peer import submission
+
+from heliograph.base.settings import SettingsError
+from heliograph.sms import encoding
+from heliograph.suppliers.smpp import alphabet
+from heliograph.suppliers.smpp.bucket import Bucket
+from heliograph.suppliers.smpp.connector import connect
+from heliograph.suppliers.smpp.pdu import PduError, SubmitSm
+from heliograph.suppliers.smpp.settings import settings_from
+from heliograph.suppliers.smpp.submits import Builder
+
+LEAST = {"host": "smsc.example", "port": 2775, "system_id": "esme"}
+
+
+def built(settings: dict[str, Any] | None = None, **changed: Any) -> list[SubmitSm]:
+    return Builder(settings_from(LEAST | (settings or {}))).build(submission(**changed))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("host", ""),
+        ("host", []),
+        ("port", 0),
+        ("port", 70000),
+        ("port", "2775"),
+        ("system_id", ""),
+        ("bind", "both"),
+        ("window", 0),
+        ("sessions", 0),
+        ("submits_per_second", -1),
+        ("response_seconds", 0),
+        ("priority", 4),
+        ("destination", [1]),
+        ("alphanumeric", [5, 256]),
+        ("long_messages", "udh"),
+        ("default_alphabet", "utf8"),
+        ("resp_id_base", "octal"),
+        ("statuses", {"0x45": "X"}),
+        ("statuses", {"forty": "P"}),
+        ("vendor_tlvs", {"10000": "a"}),
+        ("vendor_tlvs", {"1400": "hex:0"}),
+        ("vendor_tlvs", {"1400": "Ж"}),
+        ("final_states", {"ACCEPTD": "fine"}),
+        ("registered_delivery", 256),
+        ("nonsense", 1),
+    ],
+)
+def test_a_wrong_setting_is_named(field: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=field):
+        settings_from(LEAST | {field: value})
+
+
+def test_a_missing_setting_is_named() -> None:
+    with pytest.raises(SettingsError, match="system_id"):
+        settings_from({"host": "smsc.example", "port": 2775})
+
+
+def test_what_cannot_be_bound_with_is_refused_before_connecting() -> None:
+    async def take(items: Any) -> None: ...
+
+    for settings, secret in ((LEAST, "Ж"), (LEAST, "nul\0"), (LEAST | {"tls_ca_file": "/nowhere.pem"}, "x")):
+        with pytest.raises(SettingsError):
+            connect(settings, secret, lambda submission, outcome: None, take, take)
+
+
+def test_the_defaults() -> None:
+    (pdu,) = built()
+    assert pdu == SubmitSm(
+        source_addr_ton=5,
+        source_addr="ACME",
+        dest_addr_ton=1,
+        dest_addr_npi=1,
+        destination_addr="258841234567",
+        registered_delivery=1,
+        short_message=b"Hello",
+        tlvs={0x0204: b"\x12\x34"},
+    )
+
+
+def test_every_field_that_a_supplier_may_want() -> None:
+    (pdu,) = built(
+        {
+            "service_type": "WAP",
+            "protocol_id": 1,
+            "priority": 2,
+            "esm_class": 3,
+            "registered_delivery": 17,
+            "data_coding_gsm7": 0xF1,
+            "user_message_reference": False,
+            "vendor_tlvs": {"1400": "1107", "0x1401": "hex:00ff"},
+        }
+    )
+    assert (pdu.service_type, pdu.protocol_id, pdu.priority_flag, pdu.esm_class) == ("WAP", 1, 2, 3)
+    assert (pdu.registered_delivery, pdu.data_coding) == (17, 0xF1)
+    assert pdu.tlvs == {0x1400: b"1107", 0x1401: b"\x00\xff"}
+
+
+def test_a_long_message_keeps_the_base_of_esm_class() -> None:
+    assert {pdu.esm_class for pdu in built({"esm_class": 3}, segments=(b"a", b"b"))} == {0x43}
+
+
+@pytest.mark.parametrize(
+    ("sender", "address", "ton", "npi"),
+    [
+        ("ACME", "ACME", 5, 0),
+        ("+258841234567", "258841234567", 1, 1),
+        ("258841234567", "258841234567", 1, 1),
+        ("12345", "12345", 3, 0),
+        ("4U", "4U", 5, 0),
+    ],
+)
+def test_senders(sender: str, address: str, ton: int, npi: int) -> None:
+    (pdu,) = built(sender=sender)
+    assert (pdu.source_addr, pdu.source_addr_ton, pdu.source_addr_npi) == (address, ton, npi)
+
+
+def test_addresses_by_kind_may_be_overridden() -> None:
+    settings = {"short_code": [6, 1], "destination": [2, 1]}
+    (pdu,) = built(settings, sender="12345")
+    assert (pdu.source_addr_ton, pdu.source_addr_npi, pdu.dest_addr_ton, pdu.dest_addr_npi) == (6, 1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (None, ""),
+        (0, ""),
+        (3600, "000000010000000R"),
+        (86_400, "000001000000000R"),
+        (90_061, "000001010101000R"),
+        (10**9, "000030000000000R"),
+    ],
+)
+def test_validity_is_relative(seconds: int | None, written: str) -> None:
+    assert built(validity_seconds=seconds)[0].validity_period == written
+    assert len(written) in (0, 16)
+    assert built({"validity": "none"}, validity_seconds=seconds)[0].validity_period == ""
+
+
+def test_the_accounts_own_validity_is_for_messages_without_one() -> None:
+    assert built({"validity_seconds": 3600})[0].validity_period == "000000010000000R"
+    assert built({"validity_seconds": 3600}, validity_seconds=60)[0].validity_period == "000000000100000R"
+
+
+def test_the_alphabet_is_that_of_accept() -> None:
+    assert alphabet.BASIC == encoding.BASIC
+    assert {text: code for code, text in alphabet.EXTENSION.items()} == encoding.EXTENSION
+
+
+@given(
+    st.text(
+        st.sampled_from([c for c in encoding.BASIC if c != "\x1b"] + list(encoding.EXTENSION)), min_size=1, max_size=60
+    )
+)
+def test_septets_are_read_as_they_were_written(text: str) -> None:
+    assert alphabet.text_of(b"".join(encoding.encode(text).segments)) == text
+
+
+def test_other_default_alphabets() -> None:
+    coded = encoding.encode("Ça va à 5 @ [x]")
+    (pdu,) = built({"default_alphabet": "latin1"}, segments=coded.segments)
+    assert (pdu.short_message, pdu.data_coding) == ("Ça va à 5 @ [x]".encode("latin-1"), 0)
+    (pdu,) = built({"default_alphabet": "ascii"}, segments=encoding.encode("$ @ _").segments)
+    assert pdu.short_message == b"$ @ _"
+
+
+def test_a_character_that_an_alphabet_lacks_goes_as_ucs2_while_it_fits() -> None:
+    (pdu,) = built({"default_alphabet": "latin1"}, segments=encoding.encode("5 €").segments)
+    assert (pdu.short_message, pdu.data_coding) == ("5 €".encode("utf-16-be"), 8)
+    with pytest.raises(PduError):
+        built({"default_alphabet": "latin1"}, segments=encoding.encode("€" + "a" * 100).segments)
+
+
+def test_ucs2_has_its_data_coding() -> None:
+    (pdu,) = built(segments=("Олá".encode("utf-16-be"),), encoding="ucs2")
+    assert (pdu.data_coding, pdu.short_message) == (8, "Олá".encode("utf-16-be"))
+
+
+# -- rate --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_gives_its_rate_and_no_more() -> None:
+    bucket = Bucket(100, 0.0)
+    given_out, now = 0, 0.0
+    for _ in range(1000):
+        now += 0.001
+        tokens = bucket.available(now)
+        bucket.take(tokens, now)
+        given_out += tokens
+    assert 99 <= given_out <= 106
+
+
+def test_a_slow_bucket_gives_one_at_a_time() -> None:
+    bucket = Bucket(0.5, 0.0)
+    assert bucket.available(0.0) == 1
+    bucket.take(1, 0.0)
+    assert bucket.wait(0.0) == pytest.approx(2.0)
+    assert bucket.available(1.9) == 0
+    assert bucket.available(2.1) == 1
+
+
+def test_a_throttle_halves_once_a_second_and_recovers() -> None:
+    bucket = Bucket(100, 0.0)
+    for at in (10.0, 10.1, 10.9):
+        bucket.slow(at)
+    assert bucket.rate == 50
+    bucket.available(11.0)
+    assert bucket.rate == 50
+    bucket.available(13.0)
+    assert bucket.rate == pytest.approx(60)
+    bucket.slow(13.0)
+    assert bucket.rate == pytest.approx(30)
+    bucket.available(60.0)
+    assert bucket.rate == 100
+
+
+def test_without_a_ceiling_a_throttle_halves_what_was_sent() -> None:
+    bucket = Bucket(0, 0.0)
+    assert bucket.available(0.0) > 1_000_000
+    for tenth in range(20):
+        bucket.take(20, tenth / 10)
+    bucket.slow(2.0)
+    assert bucket.rate == 100
+    bucket.available(30.0)
+    assert bucket.rate == float("inf")
+
+
+@given(st.floats(0.1, 5000), st.lists(st.tuples(st.floats(0, 3), st.booleans(), st.integers(0, 5)), max_size=30))
+def test_a_rate_never_leaves_its_bounds(ceiling: float, steps: list[tuple[float, bool, int]]) -> None:
+    bucket, now = Bucket(ceiling, 0.0), 0.0
+    for pause, throttled, taken in steps:
+        now += pause
+        assert bucket.available(now) <= max(1, ceiling * 0.05)
+        bucket.take(taken, now)
+        if throttled:
+            bucket.slow(now)
+        assert min(1.0, ceiling) <= bucket.rate <= ceiling
+        assert bucket.wait(now) >= 0
