@@ -1,0 +1,73 @@
+"""The one place that renders a refusal, and that decides what a surprise looks like from outside.
+
+The rule nobody may break: the text of an unexpected error never reaches a client, and a log gets its type and where
+it came from, never its values: a driver's message may quote a phone number or a text.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import asyncpg
+import msgspec
+import structlog
+
+from heliograph.base.db import is_down
+from heliograph.base.errors import Refusal, Unavailable
+
+log = structlog.get_logger(__name__)
+
+Headers = list[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+
+
+class InternalError(Refusal):
+    """Something unexpected happened. Retry only a request that carries an Idempotency-Key."""
+
+    code, status = "internal_error", 500
+
+
+class Failure(msgspec.Struct):
+    """`error` of the envelope."""
+
+    code: str
+    message: str
+    details: dict[str, Any]
+
+
+class Envelope(msgspec.Struct):
+    """What every refusal looks like."""
+
+    success: bool
+    error: Failure
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def render(refusal: Refusal) -> tuple[int, Headers, bytes]:
+    """Status, headers (without x-request-id) and body of a refusal."""
+    body = _encode(Envelope(False, Failure(refusal.code, refusal.message, refusal.details)))
+    headers = [JSON, (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
+    headers += [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
+    return refusal.status, headers, body
+
+
+def refusal_of(error: Exception, *, request_id: str, operation: str) -> Refusal:
+    """The refusal that stands for `error`: itself, 503 when the database is gone, 500 and a log line otherwise."""
+    if isinstance(error, Refusal):
+        return error
+    if is_down(error):
+        log.warning("database_unavailable", request_id=request_id, operation=operation, error=type(error).__name__)
+        return Unavailable()
+    log.error(
+        "request_failed",
+        request_id=request_id,
+        operation=operation,
+        error=type(error).__name__,
+        sqlstate=error.sqlstate if isinstance(error, asyncpg.PostgresError) else None,
+        at=[f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)],
+    )
+    return InternalError()

@@ -1,0 +1,104 @@
+"""Idempotency of mutations: the same key and payload give one outcome, stored and given again byte for byte.
+
+Claiming the key, running the operation and storing its outcome are one transaction, so a crash leaves either all of
+it or nothing, and a refused mutation frees its key. A twin that arrives meanwhile waits on the first one's row. (SMS
+sends keep the same promise in `sms/accept.py`, in their own batch.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid
+from heliograph.sms.accept import IdempotencyConflict, IdempotencyInProgress
+
+#: What a key may look like: 1 to 255 printable ASCII characters.
+MAX_LENGTH = 255
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a mutation answered, or had answered before."""
+
+    status: int
+    body: bytes
+    replayed: bool
+
+
+def checked_key(value: bytes) -> str:
+    """The key that a header carries. Raises Invalid."""
+    if not 1 <= len(value) <= MAX_LENGTH or not value.isascii() or not (key := value.decode("ascii")).isprintable():
+        raise Invalid(("Idempotency-Key", "format", "`Idempotency-Key` must be 1 to 255 printable ASCII characters"))
+    return key
+
+
+def key_hash(method: str, path: str, key: str) -> UUID:
+    """What a key is stored under, within its organization: the first 16 bytes of SHA-256 over method, path and key."""
+    return UUID(bytes=hashlib.sha256(f"{method} {path}\n{key}".encode()).digest()[:16])
+
+
+def request_hash(body: object) -> bytes:
+    """SHA-256 of a validated body in canonical form; spelling, order and spaces of the original do not matter."""
+    return hashlib.sha256(_encoder.encode(body)).digest()
+
+
+LOCK_TIMEOUT = "SELECT set_config('lock_timeout', $1, true)"
+
+# A twin's INSERT waits here until the first transaction ends. A key older than its time to live is taken over.
+CLAIM = """
+INSERT INTO idempotency AS known (organization_id, key_hash, request_hash, status, body, created_at)
+VALUES ($1, $2, $3, 200, '', $4)
+    ON CONFLICT (organization_id, key_hash) DO UPDATE
+   SET request_hash = excluded.request_hash, status = 200, body = '', created_at = excluded.created_at
+ WHERE known.created_at < $5
+RETURNING true
+"""
+
+FIND = "SELECT request_hash, status, body FROM idempotency WHERE organization_id = $1 AND key_hash = $2"
+
+STORE = "UPDATE idempotency SET status = $3, body = $4 WHERE organization_id = $1 AND key_hash = $2"
+
+
+async def once(
+    conn: Connection,
+    actor: Actor,
+    *,
+    key: UUID,
+    request: bytes,
+    hours: int,
+    wait_seconds: float,
+    run: Callable[[], Awaitable[tuple[int, bytes]]],
+) -> Outcome:
+    """Run `run` once for this key and payload, in a transaction on `conn` that also stores what it returns.
+
+    `key`, `request`: of `key_hash` and `request_hash`. `hours`: time to live. A twin waits up to `wait_seconds`.
+    Raises IdempotencyConflict, IdempotencyInProgress, and what `run` raises; then nothing is stored.
+    """
+    async with conn.transaction():
+        now = clock.now()
+        await conn.fetchval(LOCK_TIMEOUT, f"{int(wait_seconds * 1000)}ms")
+        try:
+            claimed = await conn.fetchval(CLAIM, actor.organization_id, key, request, now, now - timedelta(hours=hours))
+        except asyncpg.LockNotAvailableError:
+            raise IdempotencyInProgress from None
+        if not claimed:
+            known = await conn.fetchrow(FIND, actor.organization_id, key)
+            if known is None:  # it went at this moment, of age
+                raise IdempotencyInProgress
+            if known["request_hash"] != request:
+                raise IdempotencyConflict
+            return Outcome(known["status"], known["body"].encode(), True)
+        await conn.fetchval(LOCK_TIMEOUT, "0")
+        status, body = await run()
+        await conn.execute(STORE, actor.organization_id, key, status, body.decode())
+    return Outcome(status, body, False)

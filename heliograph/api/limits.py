@@ -1,0 +1,162 @@
+"""Rate limits: how many requests a key may make in a minute, exact across processes.
+
+A window is a row of `rate_windows`, keyed by organization, key and bucket. Requests that arrive while a batch of
+counts is being written go into the next one, so a minute of traffic costs one small statement per round trip, not
+one per request. The rule nobody may break: minutes are the database's, never this machine's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import math
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from heliograph.base.batching import Batcher
+from heliograph.base.clock import iso
+from heliograph.base.db import Pool, is_down
+from heliograph.base.settings import Settings
+
+#: The bucket of refused keys; its windows belong to an address, not to an organization.
+FAILURES = "failures"
+NOBODY = UUID(int=0)
+WINDOW = timedelta(seconds=60)
+#: Windows kept in memory; when there are more, all are forgotten, which costs each one query.
+CAPACITY = 100_000
+
+# Rows are locked in the order of their keys, so that two processes never wait for each other in a circle. A process
+# whose statement began before the minute turned must not turn a newer window back: it adds to that one.
+TAKE = """
+INSERT INTO rate_windows AS known (organization_id, key_id, bucket, window_start, taken)
+SELECT organization_id, key_id, bucket, date_trunc('minute', now()), units
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::int[]) AS asked (organization_id, key_id, bucket, units)
+ ORDER BY organization_id, key_id, bucket
+    ON CONFLICT (organization_id, key_id, bucket) DO UPDATE
+   SET taken = CASE WHEN known.window_start >= excluded.window_start THEN known.taken ELSE 0 END + excluded.taken,
+       window_start = greatest(known.window_start, excluded.window_start)
+RETURNING organization_id, key_id, bucket, taken, window_start, clock_timestamp() AS at
+"""
+
+
+class Standing:
+    """Where a request stands in its window."""
+
+    __slots__ = ("bucket", "headers", "limit", "place", "retry_after")
+
+    def __init__(self, bucket: str, limit: int, place: int, reset: bytes, retry_after: int) -> None:
+        self.bucket = bucket
+        self.limit = limit
+        #: The how-manieth request of the window it is, from 1.
+        self.place = place
+        #: Seconds to the end of the window, at least 1.
+        self.retry_after = retry_after
+        self.headers = [
+            (b"x-ratelimit-limit", b"%d" % limit),
+            (b"x-ratelimit-remaining", b"%d" % max(limit - place, 0)),
+            (b"x-ratelimit-reset", reset),
+        ]
+
+    @property
+    def exceeded(self) -> bool:
+        return self.place > self.limit
+
+
+class _Meter:
+    """One window as this process knows it."""
+
+    __slots__ = ("bucket", "full_until", "key", "last", "limit", "reset", "window_start")
+
+    def __init__(self, key: tuple[UUID, UUID, str], limit: int) -> None:
+        self.key = key
+        self.bucket = key[2]
+        self.limit = limit
+        self.window_start: datetime | None = None
+        self.reset = b""
+        #: Local time until which the window is known to be used up; asking the database again would change nothing.
+        self.full_until = 0.0
+        self.last: Standing | None = None
+
+
+class Limiter:
+    """Counts requests; one per process."""
+
+    def __init__(self, pool: Pool, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._pool = pool
+        self._now = monotonic
+        self.limits = {
+            "sms_send": settings.rate_sms_send,
+            "campaigns": settings.rate_campaigns,
+            "mutations": settings.rate_mutations,
+            "reads": settings.rate_reads,
+            FAILURES: settings.rate_failures,
+        }
+        self._meters: dict[tuple[UUID, UUID, str], _Meter] = {}
+        self._batcher: Batcher[_Meter, Standing] = Batcher(self._take, indivisible=is_down)
+
+    async def take(self, organization_id: UUID, key_id: UUID, bucket: str) -> Standing:
+        """Count one request. Raises what the database raises: what cannot be counted is not let through."""
+        key = (organization_id, key_id, bucket)
+        meter = self._meters.get(key)
+        if meter is None:
+            if len(self._meters) >= CAPACITY:
+                self._meters.clear()
+            meter = self._meters[key] = _Meter(key, self.limits[bucket])
+        elif meter.full_until and meter.last is not None:
+            left = meter.full_until - self._now()
+            if left > 0:
+                return Standing(bucket, meter.limit, meter.last.place, meter.reset, math.ceil(left))
+        return await self._batcher.put(meter)
+
+    async def take_failure(self, address: str) -> Standing:
+        """Count a refused key against the address that it came from; an IPv6 address counts as its /64."""
+        return await self.take(NOBODY, _address_id(address), FAILURES)
+
+    async def close(self) -> None:
+        """Finish what is being counted."""
+        await self._batcher.drain()
+
+    async def _take(self, meters: list[_Meter]) -> list[Standing]:
+        units: dict[_Meter, int] = {}
+        for meter in meters:
+            units[meter] = units.get(meter, 0) + 1
+        asked = self._now()
+        rows = await self._pool.fetch(
+            TAKE,
+            [meter.key[0] for meter in units],
+            [meter.key[1] for meter in units],
+            [meter.key[2] for meter in units],
+            list(units.values()),
+        )
+        by_key = {meter.key: meter for meter in units}
+        places: dict[_Meter, int] = {}
+        waits: dict[_Meter, int] = {}
+        for row in rows:
+            meter = by_key[row["organization_id"], row["key_id"], row["bucket"]]
+            end = row["window_start"] + WINDOW
+            if meter.window_start != row["window_start"]:
+                meter.window_start = row["window_start"]
+                meter.reset = iso(end).encode()
+            left = (end - row["at"]).total_seconds()
+            waits[meter] = max(math.ceil(left), 1)
+            places[meter] = row["taken"] - units[meter]
+            # Counted from before the question was asked, so that it ends rather too early than too late.
+            meter.full_until = asked + left if row["taken"] >= meter.limit else 0.0
+        standings = []
+        for meter in meters:
+            places[meter] += 1
+            meter.last = Standing(meter.bucket, meter.limit, places[meter], meter.reset, waits[meter])
+            standings.append(meter.last)
+        return standings
+
+
+def _address_id(address: str) -> UUID:
+    try:
+        parsed = ipaddress.ip_address(address)
+        if parsed.version == 6 and parsed.ipv4_mapped is None:
+            address = str(ipaddress.ip_network((parsed, 64), strict=False))
+    except ValueError:
+        address = "unknown"
+    return UUID(bytes=hashlib.sha256(address.encode()).digest()[:16])

@@ -1,0 +1,223 @@
+"""The OpenAPI 3.1 document, made from the route table and the structs: one source for validation, answers and this.
+
+The rule nobody may break: nothing is described here that is not declared there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts.api_keys import SCOPES, ScopeRequired, Unauthorized
+from heliograph.accounts.organizations import OrganizationSuspended
+from heliograph.api.envelope import Envelope, InternalError
+from heliograph.api.operation import NONE, REQUIRED, Operation
+from heliograph.api.refusals import (
+    BadRequest,
+    HeadersTooLarge,
+    InvalidJson,
+    PayloadTooLarge,
+    RateLimited,
+    RequestTimeout,
+    UnsupportedMediaType,
+)
+from heliograph.base.errors import Invalid, NotFound, Refusal, Unavailable
+from heliograph.base.settings import Settings
+from heliograph.sms.accept import IdempotencyConflict, IdempotencyInProgress
+
+_DATE_TIME = {"type": "string", "format": "date-time"}
+
+_HEADERS: dict[str, dict[str, Any]] = {
+    "RequestId": {
+        "description": "Correlates this answer with the service's logs and events.",
+        "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+    },
+    "RateLimit": {"description": "Requests that this bucket allows in a minute.", "schema": {"type": "integer"}},
+    "RateRemaining": {"description": "Requests left in this minute.", "schema": {"type": "integer", "minimum": 0}},
+    "RateReset": {"description": "When the next minute begins.", "schema": _DATE_TIME},
+    "IdempotencyStatus": {
+        "description": "`stored`: this request was executed. `replayed`: an earlier one was, this is its answer.",
+        "schema": {"type": "string", "enum": ["stored", "replayed"]},
+    },
+    "RetryAfter": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
+    "Allow": {"description": "Methods of this path.", "schema": {"type": "string"}},
+}
+
+_PARAMETERS: dict[str, dict[str, Any]] = {
+    "RequestId": {
+        "name": "X-Request-Id",
+        "in": "header",
+        "description": "Your own correlation id. Anything that is not 1 to 128 of A–Z a–z 0–9 . _ - is replaced.",
+        "schema": {"type": "string"},
+    },
+    "IdempotencyKey": {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "description": "Makes a repeated request have one outcome. Kept for 72 hours.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+        "example": "0199c5a0-7c1e-7d2a-9f00-3f1f5a6b7c8d",
+    },
+}
+
+
+def document(operations: Sequence[Operation], settings: Settings) -> bytes:
+    """The document as JSON."""
+    shapes = [Envelope, *(each.response for each in operations), *(each.request for each in operations if each.request)]
+    _, components = msgspec.json.schema_components(shapes, ref_template="#/components/schemas/{name}")
+    paths: dict[str, dict[str, Any]] = {}
+    for each in operations:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, settings)
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {
+                "title": "Heliograph",
+                "version": "v1",
+                "summary": "One API for SMS and WhatsApp.",
+                "description": (
+                    "Every answer carries `x-request-id`; every refusal is an `Envelope`. Within v1 there are only "
+                    "additions: accept any 2xx, and fields that you do not know."
+                ),
+                "license": {"name": "MIT", "identifier": "MIT"},
+            },
+            "servers": [{"url": settings.public_url.rstrip("/") + "/v1"}],
+            "tags": [{"name": name} for name in dict.fromkeys(_tag(each) for each in operations)],
+            "paths": paths,
+            "components": {
+                "schemas": components,
+                "headers": _HEADERS,
+                "parameters": _PARAMETERS,
+                "securitySchemes": {
+                    "bearer": {"type": "http", "scheme": "bearer", "description": _scopes()},
+                    "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+                },
+            },
+        }
+    )
+
+
+def _operation(each: Operation, settings: Settings) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": each.id,
+        "summary": each.summary,
+        "description": _description(each, settings),
+        "tags": [_tag(each)],
+        "parameters": _parameters(each),
+        "security": [{"bearer": []}, {"apiKey": []}] if each.scope else [],
+        "responses": _responses(each),
+    }
+    if each.request is not None:
+        media: dict[str, Any] = {"schema": _ref(each.request)}
+        if each.example is not None:
+            media["example"] = each.example
+        described["requestBody"] = {"required": True, "content": {"application/json": media}}
+    return described
+
+
+def _description(each: Operation, settings: Settings) -> str:
+    parts = [each.description] if each.description else []
+    if each.scope:
+        parts.append(f"Scope: `{each.scope}`. Rate bucket: `{each.bucket}`.")
+    return "\n\n".join(parts) or each.summary
+
+
+def _parameters(each: Operation) -> list[dict[str, Any]]:
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
+        for name in re.findall(r"\{(\w+)\}", each.path)
+    ]
+    parameters.append({"$ref": "#/components/parameters/RequestId"})
+    if each.idempotency == REQUIRED:
+        parameters.append(_PARAMETERS["IdempotencyKey"] | {"required": True})
+    elif each.idempotency != NONE:
+        parameters.append({"$ref": "#/components/parameters/IdempotencyKey"})
+    return parameters
+
+
+def _responses(each: Operation) -> dict[str, Any]:
+    headers = {"x-request-id": _header("RequestId")}
+    limited = {
+        "X-RateLimit-Limit": _header("RateLimit"),
+        "X-RateLimit-Remaining": _header("RateRemaining"),
+        "X-RateLimit-Reset": _header("RateReset"),
+    }
+    if each.scope:
+        headers |= limited
+    success = dict(headers)
+    if each.idempotency != NONE:
+        success["x-idempotency-status"] = _header("IdempotencyStatus")
+    responses: dict[str, Any] = {
+        str(each.status): {
+            "description": "Success.",
+            "headers": success,
+            "content": {"application/json": {"schema": _ref(each.response)}},
+        }
+    }
+    by_status: dict[int, list[type[Refusal]]] = {}
+    for refusal in dict.fromkeys(_refusals(each)):
+        by_status.setdefault(refusal.status, []).append(refusal)
+    for status, refusals in sorted(by_status.items()):
+        own = {"x-request-id": headers["x-request-id"]} if status in (400, 401, 408, 431, 500, 503) else dict(headers)
+        if status in (409, 429, 503):
+            own["Retry-After"] = _header("RetryAfter")
+        responses[str(status)] = {
+            "description": "\n".join(f"* `{one.code}`: {_text(one)}" for one in refusals),
+            "headers": own,
+            "content": {
+                "application/json": {
+                    "schema": _ref(Envelope),
+                    "examples": {one.code: {"value": {"success": False, "error": _failure(one)}} for one in refusals},
+                }
+            },
+        }
+    return responses
+
+
+def _refusals(each: Operation) -> Iterable[type[Refusal]]:
+    """Everything that an operation may refuse: what the guard refuses by its facts, then what it declares."""
+    yield BadRequest
+    if each.request is not None:
+        yield from (InvalidJson, Invalid, UnsupportedMediaType, RequestTimeout)
+    yield from (PayloadTooLarge, HeadersTooLarge)
+    if each.scope:
+        yield from (Unauthorized, ScopeRequired, RateLimited)
+    if "{" in each.path:
+        yield from (Invalid, NotFound)
+    if each.idempotency != NONE:
+        yield from (Invalid, IdempotencyConflict, IdempotencyInProgress, OrganizationSuspended)
+    yield from each.refusals
+    yield from (InternalError, Unavailable)
+
+
+def _failure(refusal: type[Refusal]) -> dict[str, Any]:
+    details: dict[str, Any] = {}
+    if refusal is Invalid:
+        details = {"fields": [{"field": "to", "issue": "required", "message": "`to` is required"}]}
+    elif refusal is RateLimited:
+        details = {"bucket": "minute", "limit": "sms_send", "retryAfterSeconds": 12}
+    elif refusal is PayloadTooLarge:
+        details = {"maxBytes": 262_144}
+    return {"code": refusal.code, "message": _text(refusal), "details": details}
+
+
+def _text(refusal: type[Refusal]) -> str:
+    return (refusal.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+
+
+def _ref(shape: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{shape.__name__}"}
+
+
+def _header(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/headers/{name}"}
+
+
+def _tag(each: Operation) -> str:
+    return each.path.split("/")[1] if each.scope else "discovery"
+
+
+def _scopes() -> str:
+    return "An organization's API key. Scopes:\n" + "\n".join(f"* `{name}`: {text}" for name, text in SCOPES.items())

@@ -1,0 +1,118 @@
+"""What an operation is: the facts that its line in `routes.py` declares, and the call that its handler gets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts.keyring import Keyring
+from heliograph.api.limits import Limiter
+from heliograph.api.vitals import Vitals
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection, Pool
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.settings import Settings
+from heliograph.sms.accept import Acceptor
+
+#: Is an Idempotency-Key needed?
+REQUIRED, OPTIONAL, NONE = "required", "optional", "none"
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the route table."""
+
+    method: str
+    #: Below /v1, with `{name}` for path parameters, which are UUIDs.
+    path: str
+    id: str
+    summary: str
+    #: None: no key is needed.
+    scope: str | None = None
+    #: None: not counted.
+    bucket: str | None = None
+    idempotency: str = NONE
+    status: int = 200
+    request: type[msgspec.Struct] | None = None
+    response: type[msgspec.Struct]
+    #: What it may refuse beyond what `guard.py` refuses for every operation.
+    refusals: tuple[type[Refusal], ...] = ()
+    #: True: the rule behind it commits by itself, idempotency record included, and returns an Answer.
+    own_commit: bool = False
+    handler: Callable[[Call], Awaitable[Any]]
+    description: str = ""
+    #: Body of an example request.
+    example: dict[str, Any] | None = None
+
+    @property
+    def mutates(self) -> bool:
+        return self.method not in ("GET", "HEAD")
+
+
+class Services(msgspec.Struct, frozen=True):
+    """What lives as long as the process and is handed to handlers."""
+
+    pool: Pool
+    settings: Settings
+    keyring: Keyring
+    limiter: Limiter
+    vitals: Vitals
+    acceptor: Acceptor
+    #: The OpenAPI document, as bytes of JSON.
+    document: bytes
+    #: True once the process is going down.
+    is_draining: Callable[[], bool] = lambda: False
+
+
+class Call:
+    """One request on its way through the guard, as its handler sees it."""
+
+    __slots__ = (
+        "actor",
+        "address",
+        "body",
+        "conn",
+        "headers",
+        "idempotency_key",
+        "key_hash",
+        "method",
+        "operation",
+        "parameters",
+        "path",
+        "request_hash",
+        "request_id",
+        "services",
+        "standing_headers",
+    )
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.request_id = ""
+        self.address = ""
+        self.method = ""
+        #: Below /v1.
+        self.path = ""
+        self.headers: dict[bytes, bytes] = {}
+        self.parameters: dict[str, str] = {}
+        self.standing_headers: list[tuple[bytes, bytes]] = []
+        self.idempotency_key: str | None = None
+        self.key_hash: UUID | None = None
+        self.request_hash: bytes | None = None
+        self.body: Any = None
+        # Set before a handler runs, each where the operation's facts call for it.
+        self.operation: Operation
+        self.actor: Actor
+        self.conn: Connection
+
+    def id(self, name: str) -> UUID:
+        """A path parameter, which must be a UUID in its usual form."""
+        text = self.parameters[name]
+        try:
+            id = UUID(text)
+            if str(id) == text.lower():
+                return id
+        except ValueError:
+            pass
+        raise Invalid((name, "format", f"`{name}` must be a UUID"))

@@ -1,0 +1,529 @@
+"""HTTP/1.1 on a connection: uvicorn's protocol on httptools, with the limits that uvicorn does not have.
+
+Each connection is in one phase, and each phase that waits for the client has a deadline:
+
+    HEAD     nothing or a part of a request's head has come      → 408, or closed if nothing has come
+    BODY     the head is complete, the body is not               → 408
+    WORK     the application is at work; no deadline here
+    IDLE     between two requests                                → closed
+    CLOSING  the last answer is on its way                       → cut off
+
+Deadlines are for the whole phase, so a client that trickles bytes gains nothing by it. They are looked at by one
+sweep over all connections (`Watch`), because a timer for every request costs more than the request's parsing. Faults
+are answered in the API's envelope, never while an earlier answer is still being written. The rule nobody may break:
+nothing that a client sends or leaves out may hold memory or a connection for longer than its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from heliograph.api import envelope
+from heliograph.api.refusals import BadRequest, HeadersTooLarge, RequestTimeout, UriTooLong
+from heliograph.base.errors import Refusal, Unavailable
+from heliograph.base.ids import uuid7
+from heliograph.base.settings import Settings
+
+HEAD, BODY, WORK, IDLE, CLOSING = range(5)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client may do. Sizes in bytes, times in seconds."""
+
+    url_bytes: int = 8_192
+    head_bytes: int = 16_384
+    headers: int = 100
+    head_seconds: float = 10.0
+    body_seconds: float = 10.0
+    idle_seconds: float = 75.0
+    #: How long an answer may wait for a client that does not read it.
+    write_seconds: float = 10.0
+    #: How long the end of a connection may take: until the client has read the last answer and closes too.
+    closing_seconds: float = 2.0
+    #: What is read and thrown away of a request that was answered before its body had come.
+    discard_bytes: int = 1_048_576
+    connections: int = 8_192
+    #: Requests that a client may send ahead of their answers.
+    pipeline: int = 64
+    sweep_seconds: float = 0.25
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits that these settings ask for."""
+    return Limits(
+        head_seconds=settings.body_deadline_seconds,
+        body_seconds=settings.body_deadline_seconds,
+        write_seconds=settings.body_deadline_seconds,
+        idle_seconds=settings.keep_alive_seconds,
+        connections=settings.max_connections,
+    )
+
+
+class Watch:
+    """All connections of a process, and the sweep that ends those past their deadline."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.connections: set[Connection] = set()
+        self.draining = False
+
+    def protocol(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> Connection:
+        """What uvicorn calls for each new connection."""
+        return Connection(self, config, server_state, app_state, _loop)
+
+    async def run(self) -> None:
+        """Sweep for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self.limits.sweep_seconds)
+            now = loop.time()
+            for connection in list(self.connections):
+                if connection.deadline < now:
+                    connection.expire(now)
+
+
+class _Refused(Exception):
+    """Stops the parser; the refusal is in the connection."""
+
+
+class Connection(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(
+        self,
+        watch: Watch,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.watch = watch
+        self.limits = watch.limits
+        self.phase = HEAD
+        self.deadline = math.inf
+        self._write_deadline = math.inf
+        self._refusal: Refusal | None = None
+        #: A request has begun and not ended; its head has.
+        self._began = False
+        self._in_head = False
+        #: Bytes of the head as they came, and as the parser has told of them so far.
+        self._head_bytes = 0
+        self._told_bytes = 0
+        self._hosts = 0
+        self._has_length = False
+        self._is_chunked = False
+        self._discarded = 0
+        self._to_answer: list[tuple[Exchange, Any]] = []
+
+    # ── The connection's life ─────────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.watch.connections.add(self)
+        self.deadline = self.loop.time() + self.limits.head_seconds
+        open_now = len(self.watch.connections)
+        if open_now > self.limits.connections:
+            if open_now > self.limits.connections * 1.25 + 16:
+                transport.abort()  # not even a word for each of a flood
+            else:
+                self.refuse_now(Unavailable())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.watch.connections.discard(self)
+        super().connection_lost(exc)
+        for exchange, _ in self._to_answer:
+            exchange.disconnected = True
+
+    def eof_received(self) -> None:
+        """The client has closed its half; what it has asked for is answered, and then the connection ends."""
+        if self.phase in (HEAD, IDLE, CLOSING):
+            self.transport.close()
+            return None
+        if self.phase == BODY and isinstance(self.cycle, Exchange):
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self.transport.close()
+            return None
+        self.cycle.keep_alive = False
+        return True  # type: ignore[return-value]  # keeps our half open, asyncio.Protocol.eof_received
+
+    def shutdown(self) -> None:
+        """uvicorn is going down: finish what has begun."""
+        if self.phase in (WORK, BODY) and self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+            for exchange, _ in self._to_answer:
+                exchange.keep_alive = False
+        else:
+            self.transport.close()
+
+    def expire(self, now: float) -> None:
+        """The deadline has passed."""
+        if self.phase == CLOSING or now > self._write_deadline:
+            self.transport.abort()
+        elif self.phase == BODY and self.flow.read_paused:
+            self.deadline = now + self.limits.body_seconds  # we were the ones who did not read
+        elif self.phase == BODY and not self.cycle.response_complete:
+            exchange = self.cycle
+            assert isinstance(exchange, Exchange)
+            if exchange.timed_out:
+                self.transport.abort()
+            exchange.timed_out = True
+            exchange.message_event.set()
+            self.deadline = now + self.limits.closing_seconds
+        elif self.phase == HEAD and self._began:
+            self._refuse(RequestTimeout())
+        elif self.phase != WORK:
+            self.transport.close()
+            self._set_phase(CLOSING, self.limits.closing_seconds)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_deadline = self.deadline = self.loop.time() + self.limits.write_seconds
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._write_deadline = math.inf
+        if self.phase == WORK:
+            self.deadline = math.inf
+
+    # ── Bytes in ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase == CLOSING:
+            self._discard(len(data))
+            return
+        if self._refusal is not None:
+            self.flow.pause_reading()  # it is written once the answers before it are
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or BadRequest())
+        else:
+            # The parser gathers an unfinished header without telling, so its bytes are counted here.
+            if self._in_head and self._head_bytes > self.limits.head_bytes:
+                self._refuse(UriTooLong() if len(self.url) > self.limits.url_bytes else HeadersTooLarge())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._began = self._in_head = True
+        self._head_bytes = self._told_bytes = self._hosts = 0
+        self._has_length = self._is_chunked = False
+        if self.phase != WORK:
+            self._set_phase(HEAD, self.limits.head_seconds)
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        if len(self.url) > self.limits.url_bytes:
+            self._stop(UriTooLong())
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._told_bytes += len(name) + len(value) + 4
+        headers = self.headers
+        if self._told_bytes > self.limits.head_bytes or len(headers) >= self.limits.headers:
+            self._stop(HeadersTooLarge())
+        name = name.lower()
+        headers.append((name, value))
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"content-length":
+            if self._has_length or not value.isdigit() or len(value) > 18:
+                self._stop(BadRequest())
+            self._has_length = True
+        elif name == b"transfer-encoding":
+            if self._is_chunked or value.lower() != b"chunked":
+                self._stop(BadRequest())
+            self._is_chunked = True
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        parser = self.parser
+        version = parser.get_http_version()
+        # Two lengths or two hosts are how a request is smuggled past one of two readers (RFC 9112 §6.1, §3.2).
+        if (self._has_length and self._is_chunked) or self._hosts > 1 or (self._hosts == 0 and version == "1.1"):
+            self._stop(BadRequest())
+        if version not in ("1.1", "1.0") or (self._is_chunked and version == "1.0"):
+            self._stop(BadRequest())
+        if parser.should_upgrade():
+            if parser.get_method() == b"CONNECT":
+                self._stop(BadRequest())
+            return  # no body is parsed then; _ignore_upgrade starts again without it
+        scope = self.scope
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["raw_path"] = url.path
+        scope["path"] = urllib.parse.unquote(path) if "%" in path else path
+        scope["query_string"] = url.query or b""
+        exchange = Exchange(self, scope, keep_alive=version != "1.0" and parser.should_keep_alive())
+        before, self.cycle = self.cycle, exchange  # type: ignore[assignment]
+        self._discarded = 0
+        if self.phase == HEAD:
+            self._set_phase(BODY, self.limits.body_seconds)
+        if before is None or before.response_complete:
+            self._start_asgi_task(exchange, self.app)  # type: ignore[arg-type]
+        else:
+            if len(self._to_answer) >= self.limits.pipeline:
+                self._stop(BadRequest("Too many requests were sent ahead of their answers."))
+            self.flow.pause_reading()
+            self._to_answer.append((exchange, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        exchange = self.cycle
+        if exchange.response_complete:
+            self._discard(len(body))
+            return
+        exchange.body += body
+        if len(exchange.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        exchange.message_event.set()
+
+    def on_message_complete(self) -> None:
+        self._began = False
+        exchange = self.cycle
+        if self.parser.should_upgrade():
+            return
+        if exchange.response_complete:
+            self._set_phase(IDLE, self.limits.idle_seconds)
+            return
+        self.phase, self.deadline = WORK, self._write_deadline
+        exchange.more_body = False
+        exchange.message_event.set()
+
+    # ── Answers out ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def answered(self, exchange: Exchange) -> None:
+        """An exchange has written the last byte of its answer."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if not exchange.keep_alive:
+            self._close()
+        elif self._to_answer:
+            following, app = self._to_answer.pop(0)
+            if following.more_body:
+                self._set_phase(BODY, self.limits.body_seconds)
+            self._start_asgi_task(following, app)  # type: ignore[arg-type]
+        elif self._refusal is not None:
+            self.refuse_now(self._refusal)
+        else:
+            self.flow.resume_reading()
+            if self.phase == WORK:
+                if self._began:
+                    self._set_phase(HEAD, self.limits.head_seconds)
+                else:
+                    self._set_phase(IDLE, self.limits.idle_seconds)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer a fault of HTTP and close, after the answers that come before it."""
+        self._refusal = refusal
+        exchange = self.cycle
+        if exchange is None or exchange.response_complete:
+            self.refuse_now(refusal)
+        elif self.phase == BODY:
+            # The fault is in the body of the request that is being worked on: its handler will not get the rest.
+            if exchange.response_started:
+                self.transport.abort()
+            else:
+                exchange.disconnected = True
+                exchange.message_event.set()
+                self.refuse_now(refusal)
+        else:
+            self.flow.pause_reading()
+
+    def refuse_now(self, refusal: Refusal) -> None:
+        """Write a refusal that no application renders, and close."""
+        status, headers, body = envelope.render(refusal)
+        headers = [each for each in headers if each[0] != b"connection"]
+        headers += [(b"x-request-id", str(uuid7()).encode()), (b"connection", b"close")]
+        self.transport.write(_head(status, [*self.server_state.default_headers, *headers]) + body)
+        self._close()
+
+    def _close(self) -> None:
+        """Say that no more will come, and let the client read the last answer before the connection goes.
+
+        Closing at once while its bytes are still arriving would reset the connection, and the answer with it.
+        """
+        if self.transport.is_closing():
+            return
+        self._set_phase(CLOSING, self.limits.closing_seconds)
+        self._discarded = 0
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > self.limits.discard_bytes:
+            if self.phase == CLOSING:
+                self.transport.abort()
+            else:
+                self._close()
+
+    def _stop(self, refusal: Refusal) -> None:
+        self._refusal = refusal
+        raise _Refused
+
+    def _set_phase(self, phase: int, seconds: float) -> None:
+        self.phase = phase
+        self.deadline = min(self.loop.time() + seconds, self._write_deadline)
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Go on in HTTP/1.1, which RFC 9110 §7.8 allows: some clients offer h2c with each first request.
+
+        The parser skips the body of a request that asks for an upgrade, so the head is given to a new one without it.
+        """
+        request = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
+        for name, value in self.headers:
+            if name not in (b"upgrade", b"connection", b"http2-settings"):
+                request += [name, b": ", value, b"\r\n"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.data_received(b"".join(request) + b"\r\n" + rest)
+
+
+class Exchange:
+    """One request and its answer: what uvicorn calls a cycle."""
+
+    __slots__ = (
+        "_chunked",
+        "_head",
+        "body",
+        "connection",
+        "disconnected",
+        "keep_alive",
+        "message_event",
+        "more_body",
+        "response_complete",
+        "response_started",
+        "scope",
+        "timed_out",
+        "waiting_for_100_continue",
+    )
+
+    def __init__(self, connection: Connection, scope: Any, *, keep_alive: bool) -> None:
+        self.connection = connection
+        self.scope = scope
+        self.keep_alive = keep_alive and not connection.watch.draining
+        self.waiting_for_100_continue = connection.expect_100_continue
+        self.message_event = asyncio.Event()
+        self.body = bytearray()
+        self.more_body = True
+        self.disconnected = False
+        self.timed_out = False
+        self.response_started = False
+        self.response_complete = False
+        self._head = b""
+        self._chunked = False
+
+    async def run_asgi(self, app: Callable[..., Any]) -> None:
+        """Run the application. Its errors are its own to render; one that gets here ends the connection."""
+        try:
+            await app(self.scope, self.receive, self.send)
+        except Exception as error:
+            refusal = envelope.refusal_of(error, request_id="", operation="none")
+            if not self.response_started and not self.disconnected:
+                self.response_started = self.response_complete = True
+                self.connection.refuse_now(refusal)
+                return
+        if not self.response_complete and not self.disconnected:
+            self.connection.transport.abort()
+
+    async def receive(self) -> dict[str, Any]:
+        """ASGI receive. Raises RequestTimeout when the body's deadline has passed."""
+        connection = self.connection
+        if self.waiting_for_100_continue and not connection.transport.is_closing():
+            connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        if not self.disconnected and not self.response_complete:
+            connection.flow.resume_reading()
+            if not self.message_event.is_set():
+                await self.message_event.wait()
+            self.message_event.clear()
+        if self.timed_out and self.more_body:
+            raise RequestTimeout
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        body = bytes(self.body)
+        self.body = bytearray()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """ASGI send. Head and first piece of the body leave together."""
+        connection = self.connection
+        if connection.flow.write_paused and not self.disconnected:
+            await connection.flow.drain()
+        if self.disconnected or connection.transport.is_closing():
+            self.disconnected = True
+            return
+        if not self.response_started:
+            self.response_started = True
+            self._start(message["status"], message["headers"])
+            return
+        body = message.get("body", b"")
+        more = message.get("more_body", False)
+        head, self._head = self._head, b""
+        if self._chunked:
+            piece = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            body = piece if more else piece + b"0\r\n\r\n"
+        if head or body:
+            connection.transport.write(head + body)
+        if not more:
+            self.response_complete = True
+            self.message_event.set()
+            connection.answered(self)
+
+    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        has_length = False
+        for name, value in headers:
+            if name == b"content-length":
+                has_length = True
+            elif name == b"connection" and value == b"close":
+                self.keep_alive = False
+        if self.more_body and self.waiting_for_100_continue:
+            self.keep_alive = False  # the client may or may not send its body now; nobody could tell what follows
+        extra = self.connection.server_state.default_headers
+        if not self.keep_alive:
+            headers = [*(header for header in headers if header[0] != b"connection"), (b"connection", b"close")]
+        if not has_length and status not in (204, 304) and self.scope["method"] != "HEAD":
+            if self.scope["http_version"] == "1.0":
+                self.keep_alive = False
+            else:
+                self._chunked = True
+                headers = [*headers, (b"transfer-encoding", b"chunked")]
+        self._head = _head(status, [*extra, *headers])
+
+
+def _head(status: int, headers: Any) -> bytes:
+    lines = [STATUS_LINE[status]]
+    for name, value in headers:
+        lines += (name, b": ", value, b"\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)

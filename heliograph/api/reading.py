@@ -1,0 +1,115 @@
+"""From the bytes of a body to a validated struct, or to a refusal that names the field.
+
+The rule nobody may break: whatever the bytes are, the answer is a 400. What msgspec leaves open is closed here: names
+given twice, NUL in texts, nesting deeper than the stack, bytes that are not UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from heliograph.api.refusals import InvalidJson
+from heliograph.base.errors import Invalid
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+# What msgspec and json raise for bytes that are not JSON. RecursionError is their limit of nesting.
+_BROKEN = (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, OverflowError)
+
+# A name in an object ends with a quote and a colon. Texts can hold that too, so this counts at least all names.
+_names = re.compile(rb'"[ \t\n\r]*:').findall
+_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_anything = msgspec.json.Decoder().decode
+
+
+def reader(kind: type[Body]) -> Callable[[bytes], Body]:
+    """A function that turns bytes into `kind`; it raises InvalidJson or Invalid, and nothing else."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(raw: bytes) -> Body:
+        try:
+            body = decode(raw)
+        except msgspec.ValidationError as error:
+            _refuse(raw, error)
+        except _BROKEN:
+            raise InvalidJson from None
+        # As many names as may be there and all of them different: no name stands twice. (1.5 µs; the exact way 10.)
+        if len(_names(raw)) != len(_top(raw)):
+            _check_names(raw)
+        if b"\\u0000" in raw:
+            _check_nul(msgspec.to_builtins(body), "")
+        return body
+
+    return read
+
+
+def _refuse(raw: bytes, error: msgspec.ValidationError) -> NoReturn:
+    """msgspec stops at the first wrong field: look at the rest, since what is no JSON has no fields."""
+    try:
+        _anything(raw)
+    except msgspec.ValidationError:
+        pass  # a number out of range is JSON all the same
+    except _BROKEN:
+        raise InvalidJson from None
+    raise Invalid(_field(str(error))) from None
+
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$?(?P<path>[^`]*)`)?$", re.DOTALL)
+_NAMED = re.compile(r"(?P<missing>missing required|unknown) field `(?P<name>.*)`", re.DOTALL)
+
+
+def _field(text: str) -> tuple[str, str, str]:
+    """(field, issue, message) of msgspec's message: "Expected `str`, got `int` - at `$.to`"."""
+    match = _AT.match(text)
+    assert match is not None  # every part of the pattern may be empty
+    what, path = match["what"], (match["path"] or "").removeprefix("$").removeprefix(".").replace("[...]", "[]")
+    named = _NAMED.search(what)
+    if named:
+        field = _printable(f"{path}.{named['name']}" if path else named["name"])
+        if named["missing"] == "unknown":
+            return field, "unknown", f"`{field}` is not a field of this operation"
+        return field, "required", f"`{field}` is required"
+    field = _printable(path) or "body"
+    issue = "type"
+    for word, name in (("length", "length"), ("regex", "pattern"), ("enum", "enum"), (">=", "range"), ("<=", "range")):
+        if word in what:
+            issue = name
+    if what.startswith("Invalid"):
+        issue = "enum" if "enum" in what else "format"
+    return field, issue, f"`{field}`: {_printable(what)}"
+
+
+def _printable(text: str) -> str:
+    """What came from outside goes back into an answer: short and without control characters."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text[:128])
+
+
+def _check_names(raw: bytes) -> None:
+    try:
+        json.loads(raw, object_pairs_hook=_all_different)
+    except _BROKEN:
+        raise InvalidJson from None
+
+
+def _all_different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    different = dict(pairs)
+    if len(different) != len(pairs):
+        raise ValueError("a name stands twice")
+    return different
+
+
+def _check_nul(value: Any, field: str) -> None:
+    if isinstance(value, str):
+        if "\0" in value:
+            raise Invalid((field, "nul", f"`{field}` must not contain NUL"))
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            _check_nul(part, f"{field}.{name}" if field else str(name))
+    elif isinstance(value, list):
+        for part in value:
+            _check_nul(part, field + "[]")

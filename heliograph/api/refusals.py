@@ -1,0 +1,82 @@
+"""Refusals of HTTP itself: what is wrong with a request before any rule is asked.
+
+400 bad_request · invalid_json        405 method_not_allowed        408 request_timeout
+413 payload_too_large                 414 uri_too_long              415 unsupported_media_type
+429 rate_limit_exceeded               431 request_headers_too_large
+"""
+
+from __future__ import annotations
+
+from heliograph.base.errors import Refusal
+
+
+class BadRequest(Refusal):
+    """This is not a well-formed HTTP request."""
+
+    code, status = "bad_request", 400
+
+
+class InvalidJson(Refusal):
+    """The body is not JSON (RFC 8259): UTF-8, without byte order mark, no name twice in one object."""
+
+    code, status = "invalid_json", 400
+
+
+class MethodNotAllowed(Refusal):
+    """This path does not have this method."""
+
+    code, status = "method_not_allowed", 405
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(allowed=allowed.split(", "))
+        self.headers = {"allow": allowed}
+
+
+class RequestTimeout(Refusal):
+    """The request did not arrive in time."""
+
+    code, status = "request_timeout", 408
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headers = {"connection": "close"}
+
+
+class PayloadTooLarge(Refusal):
+    """The body is larger than this operation accepts."""
+
+    code, status = "payload_too_large", 413
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(maxBytes=max_bytes)
+        # What is left of the body is not worth reading.
+        self.headers = {"connection": "close"}
+
+
+class UriTooLong(Refusal):
+    """The address of the request is too long."""
+
+    code, status = "uri_too_long", 414
+
+
+class UnsupportedMediaType(Refusal):
+    """The body must be sent as `Content-Type: application/json`, in UTF-8 and not compressed."""
+
+    code, status = "unsupported_media_type", 415
+
+
+class RateLimited(Refusal):
+    """Too many requests in this minute. Wait for as long as Retry-After says."""
+
+    code, status = "rate_limit_exceeded", 429
+
+    def __init__(self, limit: str, retry_after: int) -> None:
+        """`limit`: name of the bucket that is used up; `retry_after`: seconds, at least 1."""
+        super().__init__(bucket="minute", limit=limit, retryAfterSeconds=retry_after)
+        self.headers = {"retry-after": str(retry_after)}
+
+
+class HeadersTooLarge(Refusal):
+    """The headers of the request are too many or too long."""
+
+    code, status = "request_headers_too_large", 431

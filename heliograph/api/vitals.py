@@ -1,0 +1,68 @@
+"""How the service is: what the health probe reports, asked of the database at most every other second.
+
+The probe needs no key, so the rule is: any number of probes costs the database the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from heliograph.base.db import Pool, is_down
+from heliograph.base.fresh import Fresh
+
+#: A worker that has not been seen for longer counts as gone, seconds.
+WORKER_SEEN = 15
+#: Work that has been due for longer says that the queue does not keep up, seconds.
+QUEUE_LATE = 60
+#: The database is waited for at most this long, seconds.
+PATIENCE = 2.0
+MAX_AGE = 2.0
+
+Check = Literal["ok", "degraded", "down"]
+
+
+class Checks(msgspec.Struct, frozen=True):
+    """Database: can be asked. Queue: nothing is long overdue. Worker: one was seen lately."""
+
+    database: Check
+    queue: Check
+    worker: Check
+
+
+DOWN = Checks("down", "down", "down")
+
+# The age of a row that is due and that nobody holds. A thousand of them tell enough; a long queue must not cost more.
+CHECK = """
+SELECT coalesce((SELECT extract(epoch FROM now() - min(due_at))
+                   FROM (SELECT due_at FROM queue WHERE due_at <= now() AND lease_until IS NULL LIMIT 1000) AS due), 0)
+           AS late,
+       EXISTS (SELECT FROM workers WHERE seen_at > now() - make_interval(secs => $1)) AS worker
+"""
+
+
+class Vitals:
+    """One per process."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._fresh: Fresh[str, Checks] = Fresh(self._load, max_age=MAX_AGE)
+
+    async def read(self) -> Checks:
+        """The present checks, at most MAX_AGE old. Never raises because the database is down: that is an answer."""
+        return await self._fresh.get("checks") or DOWN
+
+    async def _load(self, keys: Sequence[str]) -> dict[str, Checks]:
+        try:
+            async with asyncio.timeout(PATIENCE), self._pool.acquire() as conn:
+                row = await conn.fetchrow(CHECK, WORKER_SEEN)
+        except Exception as error:
+            if not is_down(error):
+                raise
+            return dict.fromkeys(keys, DOWN)
+        assert row is not None
+        queue: Check = "degraded" if row["late"] > QUEUE_LATE else "ok"
+        return dict.fromkeys(keys, Checks("ok", queue, "ok" if row["worker"] else "down"))

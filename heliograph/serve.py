@@ -1,0 +1,190 @@
+"""The web process: settings → pool → the API → uvicorn with our own protocol.
+
+Several of them may share a port (SO_REUSEPORT); they share nothing else but the database. The rule nobody may break:
+a process that is told to stop answers what it has begun, and takes nothing new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import resource
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from typing import cast
+
+import uvicorn
+import uvloop
+
+from heliograph.accounts.keyring import Keyring
+from heliograph.api import openapi
+from heliograph.api.guard import Guard
+from heliograph.api.limits import Limiter
+from heliograph.api.operation import Services
+from heliograph.api.protocol import Watch, limits_of
+from heliograph.api.routes import OPERATIONS
+from heliograph.api.vitals import Vitals
+from heliograph.base.db import open_pool
+from heliograph.base.settings import Settings
+from heliograph.sms.accept import Acceptor
+
+#: Seconds to wait for the database at start.
+PATIENCE = 30.0
+#: Allocations between two looks of the garbage collector; its default of 700 costs 9–15 % under load.
+GC_THRESHOLD = 50_000
+
+
+async def serve(
+    settings: Settings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    sockets: list[socket.socket] | None = None,
+    on_ready: Callable[[str], None] = lambda base_url: None,
+    stop: asyncio.Event | None = None,
+    own_process: bool = True,
+) -> None:
+    """Serve until SIGTERM, SIGINT or `stop`; then finish what has begun, for at most `settings.drain_seconds`.
+
+    `sockets`: listening already, instead of `host` and `port` (0: any free one). `on_ready` gets the base URL once
+    connections are accepted. `own_process`: signals and garbage collector are ours to set. Raises OSError if the
+    address is taken, and what asyncpg raises without a database.
+    """
+    stop = stop or asyncio.Event()
+    listening = sockets or [listen(host, port)]
+    pool = await open_pool(settings.database_url, size=settings.database_pool, wait=PATIENCE)
+    watch = Watch(limits_of(settings))
+    services = Services(
+        pool=pool,
+        settings=settings,
+        keyring=Keyring(pool),
+        limiter=Limiter(pool, settings),
+        vitals=Vitals(pool),
+        acceptor=Acceptor(pool),
+        document=openapi.document(OPERATIONS, settings),
+        is_draining=lambda: watch.draining,
+    )
+    server = _Server(
+        uvicorn.Config(
+            Guard(OPERATIONS, services),
+            http=cast("type[asyncio.Protocol]", watch.protocol),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=4096,
+            timeout_graceful_shutdown=max(int(settings.drain_seconds), 1),
+        )
+    )
+    sweep = asyncio.create_task(watch.run())
+    serving = asyncio.create_task(server.serve(sockets=listening))
+    try:
+        with _signals(stop) if own_process else contextlib.nullcontext():
+            await _first(serving, server.ready.wait())
+            if own_process:
+                _tune(settings)
+            if not serving.done():
+                on_ready(_base_url(listening[0]))
+            await _first(serving, stop.wait())
+            watch.draining = True
+            server.should_exit = True
+            await serving
+    finally:
+        sweep.cancel()
+        await services.acceptor.drain()
+        await services.keyring.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                await pool.close()
+        pool.terminate()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket that further processes may share. `port` 0: any free one."""
+    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+        0
+    ]
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(address)
+        sock.listen(4096)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def run(settings: Settings, *, host: str, port: int) -> None:
+    """A whole web process: serve on uvloop until told to stop."""
+    uvloop.run(serve(settings, host=host, port=port))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, without its signal handlers: it raises a caught signal again at its end, which would end
+    the process before the pool is closed."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _first(task: asyncio.Task[None], other: Coroutine[object, object, object]) -> None:
+    """Wait until `task` or `other` is done; `other` does not outlive this."""
+    waiting = asyncio.ensure_future(other)
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT ask to stop; the second one ends the process at once."""
+    loop = asyncio.get_running_loop()
+    kinds = (signal.SIGTERM, signal.SIGINT)
+
+    def asked() -> None:
+        stop.set()
+        for kind in kinds:
+            loop.remove_signal_handler(kind)
+            signal.signal(kind, signal.SIG_DFL)
+
+    for kind in kinds:
+        loop.add_signal_handler(kind, asked)
+    try:
+        yield
+    finally:
+        for kind in kinds:
+            loop.remove_signal_handler(kind)
+
+
+def _tune(settings: Settings) -> None:
+    # What exists now stays for ever: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 100)
+    wanted = settings.max_connections + 256
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _base_url(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,138 @@
+"""The real server on a real socket, on the loop that production runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from typing import Any
+from uuid import UUID
+
+import aiohttp
+import msgspec
+import pytest
+import uvloop
+
+from heliograph.accounts import api_keys, organizations, quota
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.base.settings import Settings
+from heliograph.serve import serve
+from heliograph.sms import sender_ids
+
+
+class Tenant(msgspec.Struct):
+    """An organization with a key of each kind."""
+
+    id: UUID
+    actor: Actor
+    secret: str
+    key_id: UUID
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"x-api-key": self.secret}
+
+
+async def make_tenant(pool: Pool, *, amount: int = 1000, profile: str = "full_access", mode: str = "live") -> Tenant:
+    """An organization with an approved default sender HELIOGRAPH, a quota and a key."""
+    async with pool.acquire() as conn:
+        organization = await organizations.create(conn, name="Acme")
+        operator = Actor(organization.id, None, "live", frozenset(), "active")
+        if amount:
+            await quota.grant(conn, organization.id, amount=amount, reason="test")
+        key, secret = await api_keys.issue(conn, operator, name="test", profile=profile, mode=mode)
+        sender = await sender_ids.request(conn, operator, value="HELIOGRAPH")
+        await sender_ids.review(conn, operator, id=sender.id, status="approved")
+    return Tenant(organization.id, operator, secret, key.id)
+
+
+class Api:
+    """A running server and a client for it."""
+
+    def __init__(self, base_url: str, session: aiohttp.ClientSession) -> None:
+        self.base_url = base_url
+        self.session = session
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.base_url.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
+    async def ask(self, method: str, path: str, **options: Any) -> tuple[int, Any, Any]:
+        """(status, headers, decoded body)"""
+        async with self.session.request(method, self.base_url + "/v1" + path, **options) as answer:
+            raw = await answer.read()
+            return answer.status, answer.headers, msgspec.json.decode(raw) if raw else None
+
+    async def raw(self, *pieces: bytes, pause: float = 0.0, wait: float = 8.0, eof: bool = False) -> bytes:
+        """Send bytes as they are and read until the server closes, or stops talking for `wait` seconds."""
+        reader, writer = await asyncio.open_connection(*self.address)
+        answer = b""
+        try:
+            for piece in pieces:
+                writer.write(piece)
+                with contextlib.suppress(ConnectionError):
+                    await writer.drain()
+                await asyncio.sleep(pause)
+            if eof:
+                writer.write_eof()
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(wait):
+                    while piece := await reader.read(65536):
+                        answer += piece
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+        return answer
+
+
+@contextlib.asynccontextmanager
+async def running(database_url: str, **changed: Any) -> AsyncIterator[Api]:
+    """A server on uvloop, as in production, in a thread of its own."""
+    settings = Settings(database_url=database_url, secret_key="s" * 32, **({"drain_seconds": 2.0} | changed))
+    started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def life() -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def on_ready(base_url: str) -> None:
+            started.set_result((base_url, loop, stop))
+
+        try:
+            await serve(settings, port=0, on_ready=on_ready, stop=stop, own_process=False)
+        except BaseException as error:
+            if not started.done():
+                started.set_exception(error)
+            raise
+
+    thread = threading.Thread(target=lambda: uvloop.run(life()), daemon=True)
+    thread.start()
+    base_url, loop, stop = await asyncio.wrap_future(started)
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            yield Api(base_url, session)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        await asyncio.to_thread(thread.join)
+
+
+@pytest.fixture
+async def tenant(pool: Pool) -> Tenant:
+    return await make_tenant(pool)
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    async with running(database_url) as found:
+        yield found
+
+
+@pytest.fixture
+def key() -> Callable[[], str]:
+    """Fresh idempotency keys."""
+    numbers = iter(range(1_000_000))
+    return lambda: f"key-{next(numbers)}"
