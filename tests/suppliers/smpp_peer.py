@@ -92,7 +92,7 @@ class Peer:
 class Account:
     """A connector, and what came out of it."""
 
-    def __init__(self, port: int, *, sessions: int | None = None, secret: str = "secret", **settings: Any) -> None:
+    def __init__(self, port: int, *, sessions: int = 1, secret: str = "secret", **settings: Any) -> None:
         self.outcomes: list[tuple[Submission, Outcome]] = []
         self.receipts: list[Receipt] = []
         self.inbound: list[Inbound] = []

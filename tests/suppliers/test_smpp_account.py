@@ -36,7 +36,6 @@ def built(settings: dict[str, Any] | None = None, **changed: Any) -> list[Submit
         ("system_id", ""),
         ("bind", "both"),
         ("window", 0),
-        ("sessions", 0),
         ("submits_per_second", -1),
         ("response_seconds", 0),
         ("priority", 4),
@@ -222,6 +221,19 @@ def test_a_throttle_halves_once_a_second_and_recovers() -> None:
     assert bucket.rate == pytest.approx(30)
     bucket.available(60.0)
     assert bucket.rate == 100
+
+
+def test_a_new_ceiling_does_not_undo_a_throttle() -> None:
+    bucket = Bucket(100, 0.0)
+    bucket.resize(200, 0.0)
+    assert bucket.rate == 200
+    bucket.slow(1.0)
+    bucket.resize(300, 1.0)
+    assert bucket.rate == 100
+    bucket.resize(50, 1.0)
+    assert bucket.rate == 50
+    bucket.available(60.0)
+    assert bucket.rate == 50
 
 
 def test_without_a_ceiling_a_throttle_halves_what_was_sent() -> None:

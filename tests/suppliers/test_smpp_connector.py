@@ -407,6 +407,14 @@ async def test_a_throttle_burst_slows_the_account_down_without_using_up_tries(pe
     await account.connector.stop(grace=0.2)
 
 
+async def test_the_rate_grows_with_the_sessions(peer: Peer) -> None:
+    account = await Account(peer.port, submits_per_second=10, sessions=2).start(bound=2)
+    assert account.connector._bucket.rate == 20
+    account.connector.set_sessions(1)
+    assert account.connector._bucket.rate == 10
+    await account.connector.stop(grace=0.2)
+
+
 async def test_segments_a_second_are_kept(peer: Peer) -> None:
     account = await Account(peer.port, submits_per_second=100).start()
     loop = asyncio.get_running_loop()
@@ -483,7 +491,8 @@ async def test_a_refused_segment_stops_those_behind_it(peer: Peer) -> None:
     account.submit(segments=(b"a", b"b", b"c", b"d"))
     (outcome,) = await account.ended()
     assert (outcome.verdict, outcome.failover, outcome.code) == (Verdict.REFUSED, True, "0x0000000B")
-    assert [(part.number, part.supplier_message_id) for part in outcome.parts] == [(1, "id1"), (2, None)]
+    assert [(part.number, part.supplier_message_id) for part in outcome.parts] == [(1, "id1")]
+    assert outcome.detail == "segment 2 of 4: ESME_RINVDSTADR"
     assert len(peer.got(p.SubmitSm)) == 2
     await account.connector.stop(grace=0.2)
 
@@ -520,7 +529,7 @@ async def test_a_loss_between_segments(peer: Peer) -> None:
     account.submit(segments=(b"a", b"b", b"c"))
     (outcome,) = await account.ended()
     assert outcome.verdict is Verdict.UNKNOWN
-    assert [(part.number, part.supplier_message_id) for part in outcome.parts] == [(1, "id1"), (2, None)]
+    assert [(part.number, part.supplier_message_id) for part in outcome.parts] == [(1, "id1")]
     await account.connector.stop(grace=0.2)
 
 
@@ -611,6 +620,8 @@ async def test_an_outcome_handler_that_raises_harms_nobody_else(peer: Peer) -> N
     settings = {"host": "127.0.0.1", "port": peer.port, "system_id": "esme", "tls": False}
     connector = connect(settings, "secret", handler, take, take)
     await connector.start()
+    assert connector.health().sessions == 0
+    connector.set_sessions(1)
     await until(lambda: connector.capacity())
     for _ in range(3):
         connector.submit(submission())

@@ -64,13 +64,12 @@ class Attempt:
 
     def refuse(self, number: int, ruling: Ruling, response: p.Pdu) -> None:
         """A segment was not taken: the rest stays here."""
-        self.parts.append(Part(number, None, ruling.code))
         self.stopped = True
         if self.failure is None or ruling.verdict is Verdict.REFUSED:
             self.failure = Outcome(
                 ruling.verdict,
                 code=ruling.code,
-                detail=_in_words(ruling.detail, response),
+                detail=self._of_segment(number) + _in_words(ruling.detail, response),
                 failover=ruling.failover,
                 counts=ruling.counts,
                 alarm=ruling.alarm,
@@ -80,13 +79,15 @@ class Attempt:
         """A segment will not be answered: the rest stays here."""
         self.stopped = True
         if written:
-            self.detail = reason
-            self.parts.append(Part(number, None))
+            self.detail = self._of_segment(number) + reason
         else:
             self.unwritten += 1
 
     def outcome(self) -> Outcome:
-        """What it all adds up to, once nothing is in flight and nothing more is sent."""
+        """What it all adds up to, once nothing is in flight and nothing more is sent.
+
+        Its parts are the segments that were accepted, and no others.
+        """
         parts = tuple(self.parts)
         if len(parts) > 1:
             parts = tuple(sorted(parts, key=_number))
@@ -109,6 +110,9 @@ class Attempt:
         if self.next == self.unwritten:
             return unreachable("the session was lost before anything was written")
         return Outcome(Verdict.BUSY, parts, detail="the session was lost between segments", counts=False)
+
+    def _of_segment(self, number: int) -> str:
+        return f"segment {number} of {len(self.pdus)}: " if len(self.pdus) > 1 else ""
 
 
 def unreachable(reason: str) -> Outcome:

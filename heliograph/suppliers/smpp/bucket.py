@@ -29,6 +29,13 @@ class Bucket:
         self._count = 0
         self._last_count = 0
 
+    def resize(self, ceiling: float, now: float) -> None:
+        """A new ceiling. A rate that a throttle has lowered stays where it is, and recovers to the new one."""
+        self._refill(now)
+        lowered = self._rate < self._ceiling
+        self._configured = self._ceiling = ceiling or _UNLIMITED
+        self._rate = min(self._rate, self._ceiling) if lowered else self._ceiling
+
     def available(self, now: float) -> int:
         """Whole segments that may leave now."""
         if self._rate == _UNLIMITED:

@@ -48,7 +48,7 @@ _LAST_BATCH = 5.0
 def connect(
     settings: dict[str, Any], secret: str, on_outcome: OnOutcome, on_receipts: OnReceipts, on_inbound: OnInbound
 ) -> SmppConnector:
-    """The ConnectorFactory of SMPP. Raises SettingsError, which names the field."""
+    """The ConnectorFactory of SMPP. Opens no session before `set_sessions`. Raises SettingsError (names the field)."""
     return SmppConnector(settings_from(settings), secret, on_outcome, on_receipts, on_inbound)
 
 
@@ -56,8 +56,9 @@ class SmppConnector:
     """Implements contract.Connector.
 
     `sessions` is how many this process may open; `set_sessions` changes it while running. The account's own limit is
-    shared among processes elsewhere. A supplier_message_id in a Part is the key that receipts are matched by
-    (receipts.id_key); the supplier's own spelling follows the status where it differs: `0x00000000 id:00B8BE19`.
+    shared among processes elsewhere, and its rate with it. A supplier_message_id in a Part is the key that receipts
+    are matched by (receipts.id_key); the supplier's own spelling follows the status where it differs:
+    `0x00000000 id:00B8BE19`.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class SmppConnector:
         on_receipts: OnReceipts,
         on_inbound: OnInbound,
         *,
-        sessions: int | None = None,
+        sessions: int = 0,
         random: Callable[[], float] = randomness.random,
     ) -> None:
         self._settings = settings
@@ -83,7 +84,7 @@ class SmppConnector:
             final_states=settings.final_states,
             sniff=settings.dlr_sniff,
         )
-        self._wanted = settings.sessions if sessions is None else sessions
+        self._wanted = sessions
         self._receipts: Intake[Receipt] = Intake(on_receipts, limit=settings.receipts_queue, name="receipts")
         self._inbound: Intake[Inbound] = Intake(on_inbound, limit=settings.receipts_queue, name="inbound")
         # One list of links a session: a transceiver, or a transmitter and a receiver.
@@ -124,6 +125,8 @@ class SmppConnector:
         self._wanted = count
         if not self._running or self._stopping:
             return
+        if self._settings.submits_per_second:
+            self._bucket.resize(self._settings.submits_per_second * max(1, count), self._loop.time())
         while len(self._sessions) < count:
             links = self._new_session()
             self._sessions.append(links)

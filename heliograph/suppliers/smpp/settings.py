@@ -31,9 +31,8 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     bind: Annotated[Literal["transceiver", "pair"], "One bind a session, or a transmitter and a receiver a session"] = (
         "transceiver"
     )
-    sessions: Annotated[int, "Sessions that the account may have, in all processes together"] = 1
     window: Annotated[int, "Submits that may wait for their answer, per session"] = 10
-    submits_per_second: Annotated[float, "Segments a second for this process; 0: as fast as the window allows"] = 0.0
+    submits_per_second: Annotated[float, "Segments a second, per session; 0: as fast as the window allows"] = 0.0
 
     tls: Annotated[bool, "Without it the password crosses the network in clear: only for a VPN or this machine"] = True
     tls_verify: Annotated[bool, "Check the supplier's certificate and its name"] = True
@@ -57,7 +56,8 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     receipts_queue: Annotated[int, "Receipts not yet stored, before more are answered with 'later' (0x64)"] = 5000
 
     long_messages: Annotated[
-        Literal["udh8", "udh16", "sar", "payload"], "How segments are told to belong together (udh16: 152/66 units)"
+        Literal["udh8", "udh16", "sar", "payload"],
+        "How segments belong together; udh16: 152/66 units, payload: one id for all",
     ] = "udh8"
     destination: Annotated[TonNpi, "TON and NPI of recipients"] = (1, 1)
     international: Annotated[TonNpi, "TON and NPI of a sender that is a phone number"] = (1, 1)
@@ -86,7 +86,7 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     statuses: Annotated[dict[str, str], "command_status (hex) → R, R1, R2, R3, T, P, F, S, C, PS or FC"] = {}
 
     def __post_init__(self) -> None:
-        for field in ("sessions", "window", "port", "max_timeouts", "receipts_queue"):
+        for field in ("window", "port", "max_timeouts", "receipts_queue"):
             _demand(getattr(self, field) >= 1, field, "must be 1 or more")
         for field in self.__struct_fields__:
             if field.endswith("_seconds") and field != "validity_seconds":
