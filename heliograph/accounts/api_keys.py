@@ -197,6 +197,17 @@ async def revoke(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
     return ApiKey(**row)
 
 
+OWNER = "SELECT organization_id FROM api_keys WHERE id = $1"
+
+
+async def owner(conn: Connection, *, id: UUID) -> UUID:
+    """The organization that a key belongs to, for operators. Raises NotFound."""
+    organization_id: UUID | None = await conn.fetchval(OWNER, id)
+    if organization_id is None:
+        raise NotFound("There is no such API key.", id=str(id))
+    return organization_id
+
+
 LIST = f"SELECT {_COLUMNS} FROM api_keys WHERE organization_id = $1 ORDER BY id DESC"
 
 

@@ -75,6 +75,23 @@ async def get(conn: Connection, *, id: UUID) -> Organization:
     return _known(await conn.fetchrow(SELECT, id), id)
 
 
+FIND = f"SELECT {_COLUMNS} FROM organizations WHERE $1::text IS NULL OR id::text = lower($1) OR name = $1 LIMIT 2"
+
+
+async def find(conn: Connection, *, reference: str | None) -> Organization:
+    """The organization that an operator means: by id, by a name that no other has, or with None the only one.
+
+    Raises NotFound, and Invalid if there are several.
+    """
+    rows = await conn.fetch(FIND, reference)
+    if len(rows) > 1:
+        which = "are several organizations" if reference is None else f"is more than one organization {reference!r}"
+        raise Invalid(("organization", "ambiguous", f"there {which}; name one by its id"))
+    if not rows:
+        raise NotFound("There is no such organization.", id=reference)
+    return Organization(**rows[0])
+
+
 LIST = f"SELECT {_COLUMNS} FROM organizations ORDER BY id DESC LIMIT $1"
 
 

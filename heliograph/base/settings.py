@@ -72,6 +72,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError("HELIOGRAPH_SECRET_KEY must have at least 32 characters")
 
 
+def demand_secret_key(settings: Settings) -> None:
+    """Refuse to work without a secret key of one's own. Raises SettingsError."""
+    if not settings.secret_key or settings.secret_key == DEFAULT_SECRET_KEY:
+        raise SettingsError(
+            "HELIOGRAPH_SECRET_KEY is not set. Make one with `openssl rand -base64 48`, keep it safe, and give the same"
+            " one to every process: what is sealed under it opens with no other"
+        )
+
+
 def from_environment(environment: Mapping[str, str] = os.environ, **overrides: object) -> Settings:
     """Settings from `HELIOGRAPH_*` variables; `overrides` (from a command line) win. Raises SettingsError."""
     hints = get_type_hints(Settings, include_extras=True)

@@ -1,0 +1,19 @@
+"""The command line, one file a noun. It holds no rule: each command calls the one that the API calls too."""
+
+from __future__ import annotations
+
+from heliograph.cli import key, migrate, org, quota, sender, supplier
+from heliograph.cli.console import group, run
+
+app = group("Heliograph, the messaging platform that organizations run themselves.")
+app.command("migrate")(migrate.command)
+app.add_typer(org.app, name="org")
+app.add_typer(key.app, name="key")
+app.add_typer(sender.app, name="sender")
+app.add_typer(supplier.app, name="supplier")
+app.add_typer(quota.app, name="quota")
+
+
+def main() -> None:
+    """Run the command that `sys.argv` names; ends the process."""
+    run(app)

@@ -1,0 +1,247 @@
+"""What every command shares: where the database is, how results are shown, and how an expected no ends the process.
+
+Data goes to stdout, as JSON with `--json`; everything else goes to stderr. Exit status: 0 done, 1 refused or not
+found, 2 wrong usage or settings, 3 something that is needed (mostly the database) cannot be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import urllib.parse
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import typer
+
+from heliograph.accounts import organizations
+from heliograph.accounts.organizations import Organization
+from heliograph.base.actor import Actor
+from heliograph.base.clock import iso
+from heliograph.base.db import Connection, is_down
+from heliograph.base.errors import Refusal
+from heliograph.base.postgres import PostgresError, default_data_dir, url_of
+from heliograph.base.settings import Settings, SettingsError, demand_secret_key, from_environment
+
+Result = TypeVar("Result")
+
+FAILED, WRONG, UNREACHABLE = 1, 2, 3
+#: A database that does not answer within this is not there, seconds.
+CONNECT = 5.0
+
+Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        show_default=False,
+        help="Data directory of `heliograph up`, to use its database and secret key. Without it,"
+        " HELIOGRAPH_DATABASE_URL, else the default data directory if there is one.",
+    ),
+]
+Org = Annotated[
+    str | None,
+    typer.Option(
+        "--org",
+        show_default=False,
+        help="Organization: its id, or its name if no other has it. May be left out while there is only one.",
+    ),
+]
+
+
+class Problem(Exception):
+    """Ends the command with a sentence on stderr and an exit status."""
+
+    def __init__(self, text: str, exit_status: int = FAILED) -> None:
+        super().__init__(text)
+        self.exit_status = exit_status
+
+
+def group(help: str) -> typer.Typer:
+    """A command with subcommands. Plain text, no shell completion: both cost time at every start."""
+    return typer.Typer(
+        help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+
+
+def settings_of(data_dir: Path | None, *, needs_key: bool = False) -> Settings:
+    """The settings of the environment, completed from a data directory. Raises SettingsError.
+
+    A data directory that is named wins over HELIOGRAPH_DATABASE_URL if it holds a database; the default one is looked
+    at only when that variable is not set. HELIOGRAPH_SECRET_KEY wins over the directory's file.
+    """
+    settings = from_environment()
+    if data_dir is None and not settings.database_url and default_data_dir().is_dir():
+        data_dir = default_data_dir()
+    if data_dir is not None:
+        if not settings.database_url or (data_dir / "postgres").is_dir():
+            settings = msgspec.structs.replace(settings, database_url=url_of(data_dir / "postgres"))
+        if not settings.secret_key:
+            settings = msgspec.structs.replace(settings, secret_key=_read(data_dir / "secret_key"))
+    if not settings.database_url:
+        raise SettingsError(
+            "no database is named: set HELIOGRAPH_DATABASE_URL, or name the directory of `heliograph up` with"
+            " --data-dir"
+        )
+    if needs_key:
+        demand_secret_key(settings)
+    return settings
+
+
+def on_database(work: Callable[[Connection], Awaitable[Result]], settings: Settings) -> Result:
+    """Run `work` on a connection of its own. Raises Problem if there is none to be had."""
+
+    async def connected() -> Result:
+        async with connection(settings.database_url) as conn:
+            return await work(conn)
+
+    return asyncio.run(connected())
+
+
+@contextlib.asynccontextmanager
+async def connection(url: str) -> AsyncIterator[Connection]:
+    """A connection to the database. Raises Problem if there is none to be had."""
+    try:
+        conn = await asyncpg.connect(url, timeout=CONNECT, command_timeout=30)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "it does not answer"
+        raise Problem(f"the database at {shown_url(url)} cannot be reached: {reason}", UNREACHABLE) from None
+    try:
+        yield conn
+    finally:
+        # A connection that was lost meanwhile cannot say goodbye.
+        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            await conn.close(timeout=2)
+
+
+async def organization(conn: Connection, reference: str | None) -> Organization:
+    """The organization that `--org` means. Raises NotFound, Invalid."""
+    return await organizations.find(conn, reference=reference)
+
+
+async def operator(conn: Connection, reference: str | None) -> Actor:
+    """An operator, acting for the organization that `--org` means."""
+    return acting_for(await organization(conn, reference))
+
+
+def acting_for(one: Organization) -> Actor:
+    """An operator, acting for an organization."""
+    return Actor(one.id, None, "live", frozenset(), one.state)
+
+
+def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
+    """Print a record, or a list of records as a table of `columns`; as JSON, records are whole."""
+    plain = as_plain(data)
+    if json:
+        print(msgspec.json.encode(plain).decode(), flush=True)
+    elif isinstance(plain, list):
+        if plain:
+            print(table([[_cell(row.get(name)) for name in columns] for row in plain], columns))
+        else:
+            say("Nothing to show.")
+    else:
+        print(record(plain))
+
+
+def say(line: str) -> None:
+    """A line for people."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def as_plain(data: Any) -> Any:
+    """Only what JSON has; times as the API writes them."""
+    if isinstance(data, msgspec.Struct):
+        return {name: as_plain(getattr(data, name)) for name in data.__struct_fields__}
+    if isinstance(data, Mapping):
+        return {str(name): as_plain(value) for name, value in data.items()}
+    if isinstance(data, list | tuple | set | frozenset):
+        return [as_plain(value) for value in data]
+    if isinstance(data, datetime):
+        return iso(data)
+    if isinstance(data, UUID | Path):
+        return str(data)
+    return data
+
+
+def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
+    """Aligned columns under their names."""
+    lines = [[name.replace("_", " ") for name in columns], *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def record(values: Mapping[str, Any]) -> str:
+    """A line for each value."""
+    width = max((len(name) for name in values), default=0)
+    return "\n".join(f"{name.replace('_', ' '):<{width}}  {_cell(value)}" for name, value in values.items())
+
+
+def shown_url(url: str) -> str:
+    """A database's address without user and password."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return f"{parts.hostname or 'the local socket'}:{parts.port or 5432}{parts.path}"
+    except ValueError:
+        return "an address that cannot be read"
+
+
+def run(app: typer.Typer) -> None:
+    """Run a command; ends the process."""
+    try:
+        app(prog_name="heliograph")
+    except Refusal as refusal:
+        _end(_refusal(refusal), FAILED)
+    except Problem as problem:
+        _end(str(problem), problem.exit_status)
+    except SettingsError as error:
+        _end(str(error), WRONG)
+    except PostgresError as error:
+        _end(str(error), UNREACHABLE)
+    except asyncpg.UndefinedTableError:
+        _end("the database is not prepared: run `heliograph migrate` first", UNREACHABLE)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError, TimeoutError) as error:
+        if not is_down(error):
+            raise
+        _end(f"the database cannot be used: {error or type(error).__name__}", UNREACHABLE)
+
+
+def _end(text: str, exit_status: int) -> None:
+    say(f"heliograph: {text}")
+    raise SystemExit(exit_status) from None
+
+
+def _refusal(refusal: Refusal) -> str:
+    details = dict(refusal.details)
+    fields = [field["message"] for field in details.pop("fields", [])]
+    text = "; ".join(fields) or refusal.message
+    known = ", ".join(f"{name}: {value}" for name, value in as_plain(details).items() if value is not None)
+    return f"{text.rstrip('.')} ({known})" if known else text
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == "" or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(_cell(one) for one in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_cell(one)}" for name, one in value.items())
+    return str(value)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise SettingsError(f"the secret key in {path} cannot be read: {error.strerror}") from None

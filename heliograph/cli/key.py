@@ -1,0 +1,132 @@
+"""`heliograph key`: an organization's API keys."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+from uuid import UUID
+
+import typer
+
+from heliograph.accounts import api_keys, organizations
+from heliograph.accounts.api_keys import ApiKey
+from heliograph.base import clock
+from heliograph.base.db import Connection
+from heliograph.cli.console import (
+    DataDir,
+    Json,
+    Org,
+    acting_for,
+    as_plain,
+    group,
+    on_database,
+    operator,
+    say,
+    settings_of,
+    show,
+)
+
+app = group("API keys: create, list and revoke them.")
+
+COLUMNS = ("id", "name", "prefix", "last4", "mode", "profile", "status", "last_used_at", "expires_at")
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="What it is for, 1 to 100 characters.")] = "default",
+    profile: Annotated[
+        str | None, typer.Option(help=f"Named set of scopes: {', '.join(api_keys.PROFILES)}. [default: sms]")
+    ] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(metavar="SCOPE", help="A scope, instead of a profile; may be repeated.")
+    ] = None,
+    mode: Annotated[Literal["live", "test"], typer.Option(help="Test keys reach no supplier and cost no quota.")] = (
+        "live"
+    ),
+    expires: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="A time with its zone (2027-01-31T00:00:00Z), or days (90d).")
+    ] = None,
+    allow_ip: Annotated[
+        list[str] | None, typer.Option(metavar="IP", help="Address or network it works from; may be repeated.")
+    ] = None,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create an API key. Its secret is shown here, and never again.
+
+    \b
+    Examples:
+      heliograph key create "web shop" --org Acme
+      heliograph key create ci --mode test --profile full_access --expires 90d
+      heliograph key create sender --scope sms:send --allow-ip 203.0.113.0/24
+    """
+    if profile is None and not scope:
+        profile = "sms"
+    until = _when(expires) if expires else None
+
+    async def work(conn: Connection) -> tuple[ApiKey, str]:
+        return await api_keys.issue(
+            conn,
+            await operator(conn, org),
+            name=name,
+            profile=profile,
+            scopes=scope or None,
+            mode=mode,
+            allowed_ips=allow_ip or (),
+            expires_at=until,
+        )
+
+    key, secret = on_database(work, settings_of(data_dir))
+    show(as_plain(key) | {"secret": secret}, json)
+    say("Keep the secret now: it is not shown again.")
+
+
+@app.command("list")
+def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """List an organization's API keys, newest first, revoked ones included.
+
+    \b
+    Example:
+      heliograph key list --org Acme
+    """
+
+    async def work(conn: Connection) -> list[ApiKey]:
+        return await api_keys.list_all(conn, await operator(conn, org))
+
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("revoke")
+def revoke(
+    id: Annotated[UUID, typer.Argument(metavar="KEY_ID", help="Id of the key, from `heliograph key list`.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Revoke an API key for good. It is refused everywhere within a second.
+
+    \b
+    Example:
+      heliograph key revoke 0199c0de-0000-7000-8000-000000000000
+    """
+
+    async def work(conn: Connection) -> ApiKey:
+        owner = await organizations.get(conn, id=await api_keys.owner(conn, id=id))
+        return await api_keys.revoke(conn, acting_for(owner), id=id)
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+def _when(text: str) -> datetime:
+    if text.endswith("d") and text[:-1].isdigit():
+        try:
+            return clock.now() + timedelta(days=int(text[:-1]))
+        except OverflowError:
+            raise typer.BadParameter("that is too far away", param_hint="--expires") from None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter("must be a time such as 2027-01-31T00:00:00Z, or days such as 90d") from None
+    if at.tzinfo is None:
+        raise typer.BadParameter("needs a zone: add Z for UTC", param_hint="--expires")
+    return at.astimezone(UTC)

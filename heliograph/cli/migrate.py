@@ -1,0 +1,47 @@
+"""`heliograph migrate`: bring the database to this version."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import asyncpg
+import typer
+
+from heliograph.base import migrate
+from heliograph.cli.console import FAILED, UNREACHABLE, DataDir, Json, Problem, on_database, say, settings_of, show
+
+
+def command(
+    check: Annotated[bool, typer.Option("--check", help="Apply nothing; exit with 1 if something is pending.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Bring the database to this version. Harmless to repeat, and safe while the service runs.
+
+    \b
+    Examples:
+      heliograph migrate
+      heliograph migrate --check
+    """
+    settings = settings_of(data_dir)
+    if check:
+        pending = on_database(migrate.pending, settings)
+        _show("pending", pending, json, "Nothing is pending.")
+        raise typer.Exit(FAILED if pending else 0)
+    try:
+        applied = asyncio.run(migrate.migrate(settings.database_url))
+    except migrate.MigrationChanged as error:
+        raise Problem(str(error)) from None
+    except (OSError, asyncpg.PostgresError) as error:
+        raise Problem(f"the database cannot be migrated: {error}", UNREACHABLE) from None
+    _show("applied", applied, json, "Nothing to do.")
+
+
+def _show(what: str, names: list[str], json: bool, nothing: str) -> None:
+    if json:
+        show({what: names}, json)
+    elif names:
+        print("\n".join(names))
+    else:
+        say(nothing)

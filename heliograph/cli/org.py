@@ -1,0 +1,101 @@
+"""`heliograph org`: the customers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heliograph.accounts import organizations, quota
+from heliograph.accounts.organizations import Organization
+from heliograph.base.db import Connection
+from heliograph.cli.console import DataDir, Json, as_plain, group, on_database, organization, settings_of, show
+
+app = group("Organizations: create, look at, suspend and resume them.")
+
+COLUMNS = ("id", "name", "state", "created_at")
+Which = Annotated[str, typer.Argument(metavar="ORG", help="Id of the organization, or its name.")]
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="Name, 1 to 200 characters.")],
+    state: Annotated[str, typer.Option(help=f"One of {', '.join(organizations.STATES)}.")] = "active",
+    grant: Annotated[int, typer.Option(min=0, help="Messages that it may send, to begin with.")] = 0,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create an organization.
+
+    \b
+    Examples:
+      heliograph org create "Acme Lda" --grant 10000
+      heliograph org create Beta --state trial --json
+    """
+
+    async def work(conn: Connection) -> Organization:
+        async with conn.transaction():
+            made = await organizations.create(conn, name=name, state=state)
+            if grant:
+                await quota.grant(conn, made.id, amount=grant, reason="initial")
+            return made
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("list")
+def list_(json: Json = False, data_dir: DataDir = None) -> None:
+    """List organizations, newest first.
+
+    \b
+    Example:
+      heliograph org list
+    """
+    show(on_database(organizations.list_all, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("show")
+def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Show an organization, with its quota.
+
+    \b
+    Example:
+      heliograph org show "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> dict[str, object]:
+        found = await organization(conn, which)
+        balance = await quota.get(conn, found.id)
+        return as_plain(found) | {"quota": as_plain(balance) | {"remaining": balance.remaining}}
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("suspend")
+def suspend(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Suspend an organization: its keys can read, but not send or change anything.
+
+    \b
+    Example:
+      heliograph org suspend "Acme Lda"
+    """
+    _set_state(which, "suspended", json, data_dir)
+
+
+@app.command("resume")
+def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Make an organization active again.
+
+    \b
+    Example:
+      heliograph org resume "Acme Lda"
+    """
+    _set_state(which, "active", json, data_dir)
+
+
+def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
+    async def work(conn: Connection) -> Organization:
+        found = await organization(conn, which)
+        return await organizations.set_state(conn, id=found.id, state=state)
+
+    show(on_database(work, settings_of(data_dir)), json)

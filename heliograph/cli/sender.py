@@ -1,0 +1,105 @@
+"""`heliograph sender`: sender IDs, which organizations ask for and operators decide on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection
+from heliograph.base.errors import NotFound
+from heliograph.cli.console import DataDir, Json, Org, group, on_database, operator, settings_of, show
+from heliograph.sms import sender_ids
+from heliograph.sms.sender_ids import SenderId
+
+app = group("Sender IDs: request, approve, reject and list them.")
+
+COLUMNS = ("id", "value", "status", "is_default", "rejection_reason", "created_at", "reviewed_at")
+Which = Annotated[str, typer.Argument(metavar="SENDER", help="The sender ID's value or its id.")]
+
+
+@app.command("request")
+def request(
+    value: Annotated[str, typer.Argument(help="3 to 11 letters, digits, spaces or . - _ &; or 3 to 15 digits.")],
+    approve: Annotated[bool, typer.Option("--approve", help="Approve it at once.")] = False,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Ask for a sender ID in the name of an organization.
+
+    \b
+    Examples:
+      heliograph sender request ACME --org "Acme Lda"
+      heliograph sender request ACME --approve
+    """
+
+    async def work(conn: Connection) -> SenderId:
+        actor = await operator(conn, org)
+        async with conn.transaction():
+            asked = await sender_ids.request(conn, actor, value=value)
+            if not approve:
+                return asked
+            return await sender_ids.review(conn, actor, id=asked.id, status="approved")
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("approve")
+def approve(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Approve a sender ID. An organization's first approved one becomes its default.
+
+    \b
+    Example:
+      heliograph sender approve ACME --org "Acme Lda"
+    """
+    _review(which, org, "approved", None, json, data_dir)
+
+
+@app.command("reject")
+def reject(
+    which: Which,
+    reason: Annotated[str | None, typer.Option(help="Why; the organization reads it.")] = None,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Reject a sender ID. The organization may ask for it again.
+
+    \b
+    Example:
+      heliograph sender reject ACME --reason "No proof of ownership"
+    """
+    _review(which, org, "rejected", reason, json, data_dir)
+
+
+@app.command("list")
+def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """List an organization's sender IDs, oldest first.
+
+    \b
+    Example:
+      heliograph sender list --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> list[SenderId]:
+        return await sender_ids.list_all(conn, await operator(conn, org))
+
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+
+
+def _review(which: str, org: str | None, status: str, reason: str | None, json: bool, data_dir: DataDir) -> None:
+    async def work(conn: Connection) -> SenderId:
+        actor = await operator(conn, org)
+        return await sender_ids.review(conn, actor, id=await _id(conn, actor, which), status=status, reason=reason)
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+async def _id(conn: Connection, actor: Actor, which: str) -> UUID:
+    for one in await sender_ids.list_all(conn, actor):
+        if which.lower() in (one.value.lower(), str(one.id)):
+            return one.id
+    raise NotFound("There is no such sender ID.", sender_id=which)
