@@ -260,6 +260,13 @@ async def test_without_a_session_everything_is_unreachable() -> None:
     await peer.stop()
 
 
+async def test_hosts_take_turns(peer: Peer) -> None:
+    account = await Account(peer.port, host=["127.0.0.9", "x" * 64, "127.0.0.1"]).start()
+    account.submit()
+    assert (await account.ended())[0].verdict is Verdict.ACCEPTED
+    await account.connector.stop(grace=0.2)
+
+
 async def test_a_message_does_not_wait_long_for_room(peer: Peer) -> None:
     account = await Account(peer.port, window=1, queue_seconds=0.1).start()
     peer.on_submit = lambda line, pdu: None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from io import BytesIO
 
+import msgspec
 import pytest
 import smpplib.command
 import smpplib.smpp
@@ -24,14 +25,9 @@ tlvs = st.dictionaries(st.integers(0, 0xFFFF), st.binary(max_size=40), max_size=
 
 def strategy(kind: type[p.Pdu]) -> st.SearchStrategy[p.Pdu]:
     """PDUs of a kind with every field drawn by its name and type."""
-    fields: dict[str, st.SearchStrategy] = {"sequence": sequences}
-    for name, hint in kind.__annotations__.items():
-        fields[name] = drawn(name, hint)
-    for base in kind.__mro__[1:]:
-        for name, hint in getattr(base, "__annotations__", {}).items():
-            if name not in fields and name not in ("command", "status"):
-                fields[name] = drawn(name, hint)
-    fields.pop("command", None)
+    hints = {field.name: str(field.type) for field in msgspec.structs.fields(kind)}
+    fields = {name: drawn(name, hint) for name, hint in hints.items() if name not in ("sequence", "status")}
+    fields["sequence"] = sequences
     return st.builds(kind, **fields)
 
 
@@ -44,7 +40,7 @@ def drawn(name: str, hint: str) -> st.SearchStrategy:
         return st.lists(st.one_of(texts, st.tuples(octets, octets, texts)), max_size=4).map(tuple)
     if name == "unsuccessful":
         return st.lists(st.tuples(octets, octets, texts, st.integers(0, 0xFFFFFFFF)), max_size=4).map(tuple)
-    return texts if hint.startswith("str") else octets
+    return texts if "str" in hint else octets
 
 
 KINDS = [kind for kind in vars(p).values() if isinstance(kind, type) and "command" in vars(kind) and kind is not p.Pdu]

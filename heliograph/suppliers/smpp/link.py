@@ -298,11 +298,11 @@ class Link:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(settings.connect_seconds):
             addresses: list[tuple[str, str]] = []
-            failure: OSError | None = None
+            failure: OSError | UnicodeError | None = None
             for host in settings.hosts:
                 try:
                     found = await loop.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)
-                except OSError as error:
+                except (OSError, UnicodeError) as error:
                     failure = error
                     continue
                 addresses += [(host, str(entry[4][0])) for entry in found]

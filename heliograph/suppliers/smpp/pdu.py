@@ -12,52 +12,53 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
-import msgspec
-
+from heliograph.suppliers.smpp.rare import (
+    AlertNotification,
+    CancelSm,
+    CancelSmResp,
+    Outbind,
+    QuerySm,
+    QuerySmResp,
+    ReplaceSm,
+    ReplaceSmResp,
+    SubmitMulti,
+    SubmitMultiResp,
+)
 from heliograph.suppliers.smpp.wire import (
+    DEST,
     HEADER,
     HEADER_LENGTH,
     MAX_LENGTH,
     NO_TLVS,
     RESPONSE,
+    SOURCE,
     Command,
     Framer,
+    Pdu,
     PduError,
     Tag,
     U8x2,
     U8x3,
     U8x5,
     c_string,
+    layout,
     read_fields,
     read_tlvs,
-    write_fields,
     write_tlvs,
 )
 
-__all__ = ["MAX_LENGTH", "NO_TLVS", "RESPONSE", "Command", "Framer", "Pdu", "PduError", "Tag", "decode"]
-
-
-class Pdu(msgspec.Struct, gc=False):
-    """What every PDU has. `status` is 0 in requests."""
-
-    command: ClassVar[int]
-
-    sequence: int = 0
-    status: int = 0
-
-    def encode(self) -> bytes:
-        """The PDU as bytes. Raises PduError when a field does not fit its place."""
-        try:
-            body = write_fields(self, _LAYOUTS.get(type(self), ()))
-            return HEADER.pack(HEADER_LENGTH + len(body), self.command, self.status, self.sequence) + body
-        except (struct.error, UnicodeEncodeError, ValueError) as error:
-            raise PduError(f"{type(self).__name__}: {error}") from None
+__all__ = [
+    "MAX_LENGTH", "NO_TLVS", "RESPONSE", "AlertNotification", "CancelSm", "CancelSmResp", "Command", "Framer",
+    "Outbind", "Pdu", "PduError", "QuerySm", "QuerySmResp", "ReplaceSm", "ReplaceSmResp", "SubmitMulti",
+    "SubmitMultiResp", "Tag", "decode",
+]  # fmt: skip
 
 
 class Bind(Pdu, gc=False):
     """One of the three binds (SMPP 3.4 §4.1). Its repr leaves the password out."""
+
+    layout = layout("system_id:c password:c system_type:c interface_version:B addr_ton:B addr_npi:B address_range:c")
 
     system_id: str = ""
     password: str = ""
@@ -103,16 +104,6 @@ class BindTransmitterResp(BindResponse, gc=False):
 
 class BindTransceiverResp(BindResponse, gc=False):
     command = Command.BIND_TRANSCEIVER | RESPONSE
-
-
-class Outbind(Pdu, gc=False):
-    command = Command.OUTBIND
-
-    system_id: str = ""
-    password: str = ""
-
-    def __repr__(self) -> str:
-        return f"Outbind(sequence={self.sequence}, system_id={self.system_id!r})"
 
 
 class Unbind(Pdu, gc=False):
@@ -203,6 +194,7 @@ class DataSm(Pdu, gc=False):
     """data_sm (SMPP 3.4 §4.7.1): its text is always in message_payload."""
 
     command = Command.DATA_SM
+    layout = layout("service_type:c " + SOURCE + DEST + "esm_class:B registered_delivery:B data_coding:B tlvs:t")
 
     service_type: str = ""
     source_addr_ton: int = 0
@@ -246,104 +238,6 @@ class DeliverSmResp(MessageResponse, gc=False):
 
 class DataSmResp(MessageResponse, gc=False):
     command = Command.DATA_SM | RESPONSE
-
-
-class QuerySm(Pdu, gc=False):
-    command = Command.QUERY_SM
-
-    message_id: str = ""
-    source_addr_ton: int = 0
-    source_addr_npi: int = 0
-    source_addr: str = ""
-
-
-class QuerySmResp(Pdu, gc=False):
-    command = Command.QUERY_SM | RESPONSE
-
-    message_id: str = ""
-    final_date: str = ""
-    message_state: int = 0
-    error_code: int = 0
-
-
-class ReplaceSm(Pdu, gc=False):
-    command = Command.REPLACE_SM
-
-    message_id: str = ""
-    source_addr_ton: int = 0
-    source_addr_npi: int = 0
-    source_addr: str = ""
-    schedule_delivery_time: str = ""
-    validity_period: str = ""
-    registered_delivery: int = 0
-    sm_default_msg_id: int = 0
-    short_message: bytes = b""
-
-
-class ReplaceSmResp(Pdu, gc=False):
-    command = Command.REPLACE_SM | RESPONSE
-
-
-class CancelSm(Pdu, gc=False):
-    command = Command.CANCEL_SM
-
-    service_type: str = ""
-    message_id: str = ""
-    source_addr_ton: int = 0
-    source_addr_npi: int = 0
-    source_addr: str = ""
-    dest_addr_ton: int = 0
-    dest_addr_npi: int = 0
-    destination_addr: str = ""
-
-
-class CancelSmResp(Pdu, gc=False):
-    command = Command.CANCEL_SM | RESPONSE
-
-
-class SubmitMulti(Pdu, gc=False):
-    """submit_multi (SMPP 3.4 §4.5.1). A destination is (ton, npi, address), or a distribution list's name."""
-
-    command = Command.SUBMIT_MULTI
-
-    service_type: str = ""
-    source_addr_ton: int = 0
-    source_addr_npi: int = 0
-    source_addr: str = ""
-    destinations: tuple[tuple[int, int, str] | str, ...] = ()
-    esm_class: int = 0
-    protocol_id: int = 0
-    priority_flag: int = 0
-    schedule_delivery_time: str = ""
-    validity_period: str = ""
-    registered_delivery: int = 0
-    replace_if_present_flag: int = 0
-    data_coding: int = 0
-    sm_default_msg_id: int = 0
-    short_message: bytes = b""
-    tlvs: Mapping[int, bytes] = NO_TLVS
-
-
-class SubmitMultiResp(Pdu, gc=False):
-    """`unsuccessful`: (ton, npi, address, command_status) of each destination that was refused."""
-
-    command = Command.SUBMIT_MULTI | RESPONSE
-
-    message_id: str = ""
-    unsuccessful: tuple[tuple[int, int, str, int], ...] = ()
-    tlvs: Mapping[int, bytes] = NO_TLVS
-
-
-class AlertNotification(Pdu, gc=False):
-    command = Command.ALERT_NOTIFICATION
-
-    source_addr_ton: int = 0
-    source_addr_npi: int = 0
-    source_addr: str = ""
-    esme_addr_ton: int = 0
-    esme_addr_npi: int = 0
-    esme_addr: str = ""
-    tlvs: Mapping[int, bytes] = NO_TLVS
 
 
 def decode(frame: bytes) -> Pdu:
@@ -439,6 +333,15 @@ def _read_response(kind: type[MessageResponse] | type[BindResponse]) -> Decoder:
     return decode_response
 
 
+def _read_by_layout(kind: type[Pdu]) -> Decoder:
+    def decode_fields(frame: bytes, sequence: int, status: int) -> Pdu:
+        if status and len(frame) == HEADER_LENGTH:
+            return kind(sequence, status)
+        return kind(sequence, status, **read_fields(frame, kind.layout))
+
+    return decode_fields
+
+
 def _read_header_only(kind: type[Pdu]) -> Decoder:
     def decode_header(frame: bytes, sequence: int, status: int) -> Pdu:
         return kind(sequence, status)
@@ -446,62 +349,40 @@ def _read_header_only(kind: type[Pdu]) -> Decoder:
     return decode_header
 
 
-# The PDUs that are not worth straight-line code: their fields in the order of the wire, by the kinds of read_fields.
-_SOURCE = "source_addr_ton:B source_addr_npi:B source_addr:c "
-_DEST = "dest_addr_ton:B dest_addr_npi:B destination_addr:c "
-_BIND = "system_id:c password:c system_type:c interface_version:B addr_ton:B addr_npi:B address_range:c"
-_FIELDS: dict[type[Pdu], str] = {
-    BindReceiver: _BIND,
-    BindTransmitter: _BIND,
-    BindTransceiver: _BIND,
-    Outbind: "system_id:c password:c",
-    DataSm: "service_type:c " + _SOURCE + _DEST + "esm_class:B registered_delivery:B data_coding:B tlvs:t",
-    QuerySm: "message_id:c " + _SOURCE,
-    QuerySmResp: "message_id:c final_date:c message_state:B error_code:B",
-    ReplaceSm: "message_id:c "
-    + _SOURCE
-    + "schedule_delivery_time:c validity_period:c registered_delivery:B sm_default_msg_id:B short_message:s",
-    CancelSm: "service_type:c message_id:c " + _SOURCE + _DEST,
-    SubmitMulti: "service_type:c "
-    + _SOURCE
-    + "destinations:d esm_class:B protocol_id:B priority_flag:B schedule_delivery_time:c validity_period:c "
-    "registered_delivery:B replace_if_present_flag:B data_coding:B sm_default_msg_id:B short_message:s tlvs:t",
-    SubmitMultiResp: "message_id:c unsuccessful:u tlvs:t",
-    AlertNotification: _SOURCE + "esme_addr_ton:B esme_addr_npi:B esme_addr:c tlvs:t",
-}
-_LAYOUTS = {
-    kind: tuple((name, letter) for name, letter in (field.split(":") for field in fields.split()))
-    for kind, fields in _FIELDS.items()
-}
-
-
-def _read_by_layout(kind: type[Pdu]) -> Decoder:
-    layout = _LAYOUTS[kind]
-
-    def decode_fields(frame: bytes, sequence: int, status: int) -> Pdu:
-        if status and len(frame) == HEADER_LENGTH:
-            return kind(sequence, status)
-        return kind(sequence, status, **read_fields(frame, layout))
-
-    return decode_fields
-
-
+_RESPONSES: tuple[type[BindResponse] | type[MessageResponse], ...] = (
+    BindReceiverResp,
+    BindTransmitterResp,
+    BindTransceiverResp,
+    SubmitSmResp,
+    DeliverSmResp,
+    DataSmResp,
+)
+_BY_LAYOUT: tuple[type[Pdu], ...] = (
+    BindReceiver,
+    BindTransmitter,
+    BindTransceiver,
+    DataSm,
+    Outbind,
+    QuerySm,
+    QuerySmResp,
+    ReplaceSm,
+    CancelSm,
+    SubmitMulti,
+    SubmitMultiResp,
+    AlertNotification,
+)
+_HEADER_ONLY: tuple[type[Pdu], ...] = (
+    Unbind,
+    UnbindResp,
+    EnquireLink,
+    EnquireLinkResp,
+    GenericNack,
+    ReplaceSmResp,
+    CancelSmResp,
+)
 _DECODERS: dict[int, Decoder] = {
-    **{kind.command: _read_by_layout(kind) for kind in _LAYOUTS},
     **{kind.command: _read_short_message(kind) for kind in (SubmitSm, DeliverSm)},
-    **{
-        kind.command: _read_response(kind)
-        for kind in (
-            BindReceiverResp,
-            BindTransmitterResp,
-            BindTransceiverResp,
-            SubmitSmResp,
-            DeliverSmResp,
-            DataSmResp,
-        )
-    },
-    **{
-        kind.command: _read_header_only(kind)
-        for kind in (Unbind, UnbindResp, EnquireLink, EnquireLinkResp, GenericNack, ReplaceSmResp, CancelSmResp)
-    },
+    **{kind.command: _read_response(kind) for kind in _RESPONSES},
+    **{kind.command: _read_by_layout(kind) for kind in _BY_LAYOUT},
+    **{kind.command: _read_header_only(kind) for kind in _HEADER_ONLY},
 }

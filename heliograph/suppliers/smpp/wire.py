@@ -1,4 +1,4 @@
-"""The ground of the SMPP 3.4 codec: the Framer, command ids, TLV tags, and how single fields are read and written.
+"""The ground of the SMPP 3.4 codec: the Framer, command ids, TLV tags, and bodies read and written field by field.
 
 The rule nobody may break: a wrong command_length ends the stream. There is no way to find the next PDU after one.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
+
+import msgspec
 
 HEADER_LENGTH = 16
 #: One length beyond this is garbage, and after one wrong length every later one is wrong too.
@@ -23,7 +25,14 @@ U8x5 = struct.Struct("BBBBB")
 U32 = struct.Struct(">I")
 TLV = struct.Struct(">HH")
 
+#: The fields of an address, which many bodies have.
+SOURCE = "source_addr_ton:B source_addr_npi:B source_addr:c "
+DEST = "dest_addr_ton:B dest_addr_npi:B destination_addr:c "
+
 NO_TLVS: Mapping[int, bytes] = MappingProxyType({})
+
+#: Names and kinds of a body's fields.
+Layout = tuple[tuple[str, str], ...]
 
 
 class Command:
@@ -114,6 +123,29 @@ class Framer:
         return frames
 
 
+class Pdu(msgspec.Struct, gc=False):
+    """What every PDU has. `status` is 0 in requests; `layout` is the order of its body (see `read_fields`)."""
+
+    command: ClassVar[int]
+    layout: ClassVar[Layout] = ()
+
+    sequence: int = 0
+    status: int = 0
+
+    def encode(self) -> bytes:
+        """The PDU as bytes. Raises PduError when a field does not fit its place."""
+        try:
+            body = write_fields(self, self.layout)
+            return HEADER.pack(HEADER_LENGTH + len(body), self.command, self.status, self.sequence) + body
+        except (struct.error, UnicodeEncodeError, ValueError) as error:
+            raise PduError(f"{type(self).__name__}: {error}") from None
+
+
+def layout(fields: str) -> Layout:
+    """`"message_id:c tlvs:t"` as a Layout."""
+    return tuple((name, kind) for name, kind in (field.split(":") for field in fields.split()))
+
+
 def c_string(value: str) -> bytes:
     if "\0" in value:
         raise ValueError("NUL inside a C-octet string")
@@ -142,7 +174,7 @@ def read_tlvs(frame: bytes, at: int, *, lenient: bool = False) -> Mapping[int, b
     return tlvs
 
 
-def read_fields(frame: bytes, layout: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+def read_fields(frame: bytes, layout: Layout) -> dict[str, Any]:
     """The fields of a body, in the order of the wire. Raises PduError, ValueError, IndexError or struct.error.
 
     Kinds: c C-octet string, B u8, s u8 length and octets, d destinations of submit_multi, u its refused ones, t TLVs.
@@ -169,7 +201,7 @@ def read_fields(frame: bytes, layout: tuple[tuple[str, str], ...]) -> dict[str, 
     return values
 
 
-def write_fields(pdu: Any, layout: tuple[tuple[str, str], ...]) -> bytes:
+def write_fields(pdu: Any, layout: Layout) -> bytes:
     """The body of a PDU by its layout. Raises ValueError or struct.error when a value does not fit."""
     out = []
     for name, kind in layout:
