@@ -21,8 +21,9 @@ async def run(options: dict[str, Any], count: int, *, sessions: int = 1, **setti
     while left:
         await until(account.connector.capacity)
         burst = min(left, account.connector.capacity())
-        account.submit(burst)
-        left -= burst
+        for _ in range(burst):
+            account.submit(to=f"25884{left:07d}")
+            left -= 1
     await account.ended(count)
     return account, smsc
 
@@ -61,13 +62,20 @@ async def test_every_receipt_names_a_message(options: dict[str, Any], settings: 
 
 
 async def test_connections_that_drop_lose_nothing_and_double_nothing() -> None:
-    account, smsc = await run({"drop_after": 25}, 200, reconnect_seconds=0.01, sessions=2)
-    verdicts = [outcome.verdict for _, outcome in account.outcomes]
-    assert len(verdicts) == 200
-    assert set(verdicts) <= {Verdict.ACCEPTED, Verdict.UNKNOWN, Verdict.UNREACHABLE}
-    # What the SMSC read is accepted or unknown here, and what was never written it has not read.
-    assert verdicts.count(Verdict.ACCEPTED) <= smsc.counters.submits
-    assert smsc.counters.submits <= 200 - verdicts.count(Verdict.UNREACHABLE)
+    options = {"drop_after": 25, "count_destinations": True}
+    account, smsc = await run(options, 400, reconnect_seconds=0.01, sessions=2)
+    assert len({submission.message_id for submission, _ in account.outcomes}) == len(account.outcomes) == 400
+    read = smsc.destinations
+    for submission, outcome in account.outcomes:
+        # What the SMSC read is accepted or unknown here; what is unreachable it has not read.
+        if outcome.verdict is Verdict.ACCEPTED:
+            assert read[submission.to] == 1
+        elif outcome.verdict is Verdict.UNREACHABLE:
+            assert submission.to not in read
+        else:
+            assert outcome.verdict is Verdict.UNKNOWN
+            assert read.get(submission.to, 0) <= 1
+    assert {outcome.verdict for _, outcome in account.outcomes} >= {Verdict.ACCEPTED, Verdict.UNKNOWN}
     await finish(account, smsc)
 
 

@@ -162,13 +162,12 @@ class SmppConnector:
             return
         # An SMSC that cuts the message itself still counts every segment.
         attempt.cost = len(submission.segments) if len(attempt.pdus) == 1 else 1
-        if not any(link.bound for link in self._transmitters):
-            self._end_soon(attempt, unreachable(self._error() or "no session"))
-            return
         attempt.at = self._loop.time()
         self._queue.append(attempt)
         self._queued += len(submission.segments)
         self._pump()
+        if self._queue and not any(link.bound for link in self._transmitters):
+            self._give_back(self._error() or "no session")
 
     def health(self) -> Health:
         bound = sum(link.bound for link in self._transmitters)

@@ -267,7 +267,7 @@ class Link:
             refused: int | None = None
             try:
                 connection = await self._connect()
-            except (OSError, TimeoutError, UnicodeError) as error:
+            except (OSError, TimeoutError, ValueError) as error:
                 self.last_error = f"cannot connect: {str(error) or type(error).__name__}"
             else:
                 await connection.closed
@@ -292,7 +292,7 @@ class Link:
     async def _connect(self) -> Connection:
         """Connect to the next address of the next host.
 
-        Raises OSError (ssl errors are such), TimeoutError, or UnicodeError for a host name that is none.
+        Raises OSError (ssl errors are such), TimeoutError, or ValueError for a host name that is none.
         """
         settings = self._settings
         loop = asyncio.get_running_loop()

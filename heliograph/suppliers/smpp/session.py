@@ -128,7 +128,7 @@ class Session:
     @property
     def room(self) -> int:
         """How many submits may be sent right now."""
-        return max(0, self.window - len(self._pending)) if self._submits else 0
+        return self.window - len(self._pending) if self._submits else 0
 
     @property
     def pending(self) -> int:
