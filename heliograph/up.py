@@ -117,10 +117,21 @@ class Part:
             await asyncio.sleep(pause)
 
 
-async def up(options: UpOptions, *, say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)) -> int:
+def welcome(credentials: Credentials, path: Path) -> None:
+    """Print what a person needs to begin."""
+    print(_welcome(credentials, path), flush=True)
+
+
+async def up(
+    options: UpOptions,
+    *,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    on_ready: Callable[[Credentials, Path], None] = welcome,
+) -> int:
     """Run everything until SIGINT or SIGTERM; returns the exit status.
 
-    `say` gets lines for people. Raises UpError, PostgresError and SettingsError when it cannot start.
+    `say` gets lines for people; `on_ready` the credentials and their file, once the API answers. Raises
+    UpError, PostgresError and SettingsError when it cannot start.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -160,7 +171,7 @@ async def up(options: UpOptions, *, say: Callable[[str], None] = lambda line: pr
         path = options.credentials_file or data_dir / "credentials.json"
         demo.write_credentials(path, credentials)
         if not stop.is_set():
-            print(_welcome(credentials, path), flush=True)
+            on_ready(credentials, path)
         await stop.wait()
         say("Stopping.")
         return 0

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from heliograph.cli import key, migrate, org, quota, sender, supplier
+from heliograph.cli import api, key, migrate, org, quota, sender, simulate, supplier, up
 from heliograph.cli.console import group, run
 
 app = group("Heliograph, the messaging platform that organizations run themselves.")
+app.command("up")(up.command)
+app.command("api")(api.command)
 app.command("migrate")(migrate.command)
 app.add_typer(org.app, name="org")
 app.add_typer(key.app, name="key")
 app.add_typer(sender.app, name="sender")
 app.add_typer(supplier.app, name="supplier")
 app.add_typer(quota.app, name="quota")
+app.add_typer(simulate.app, name="simulate")
 
 
 def main() -> None:

@@ -1,0 +1,78 @@
+"""What the long-running commands share: their logs, a database that is there and prepared, and their end by signal.
+
+SIGTERM or SIGINT asks for an orderly end; a second one ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import structlog
+
+from heliograph.base import logs, migrate
+from heliograph.base.db import is_down, open_pool
+from heliograph.base.settings import Settings
+from heliograph.cli.console import UNREACHABLE, Problem, settings_of, shown_url
+
+log = structlog.get_logger()
+
+#: The database may be starting as well, seconds.
+PATIENCE = 60.0
+
+
+def begin(data_dir: Path | None) -> Settings:
+    """Settings with a secret key of their own, and logs set up. Raises SettingsError."""
+    settings = settings_of(data_dir, needs_key=True)
+    logs.configure(settings)
+    return settings
+
+
+async def prepared(settings: Settings) -> None:
+    """Return once the database answers. Raises Problem if it does not, or was never migrated."""
+    try:
+        pool = await open_pool(settings.database_url, size=1, wait=PATIENCE)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        where = shown_url(settings.database_url)
+        raise Problem(f"the database at {where} cannot be reached: {error}", UNREACHABLE) from None
+    try:
+        async with pool.acquire() as conn:
+            pending = await migrate.pending(conn)
+            known = await conn.fetchval("SELECT to_regclass('organizations') IS NOT NULL")
+    except Exception as error:
+        if not is_down(error):
+            raise
+        raise Problem(f"the database cannot be used: {error}", UNREACHABLE) from None
+    finally:
+        pool.terminate()
+    if not known:
+        raise Problem("the database is not prepared: run `heliograph migrate` first", UNREACHABLE)
+    if pending:
+        # Old and new processes run side by side during an upgrade, so this is no reason not to start.
+        log.warning("migrations pending", names=pending)
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[asyncio.Event]:
+    """An event that the first SIGTERM or SIGINT sets; from then on they end the process at once."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    kinds = (signal.SIGTERM, signal.SIGINT)
+
+    def asked() -> None:
+        stop.set()
+        for kind in kinds:
+            loop.remove_signal_handler(kind)
+            signal.signal(kind, signal.SIG_DFL)
+
+    for kind in kinds:
+        loop.add_signal_handler(kind, asked)
+    try:
+        yield stop
+    finally:
+        for kind in kinds:
+            loop.remove_signal_handler(kind)

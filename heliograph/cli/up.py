@@ -1,0 +1,53 @@
+"""`heliograph up`: everything on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from heliograph.cli.console import Problem, say, show
+from heliograph.demo import Credentials
+from heliograph.up import UpError, UpOptions, up, welcome
+
+
+def command(
+    host: Annotated[str, typer.Option(help="Address that the API listens on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0: any free one.")] = 8080,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the database and the keys are kept.", show_default="/var/lib/heliograph or in the home"
+        ),
+    ] = None,
+    api_processes: Annotated[int, typer.Option(min=1, max=64, help="Web processes, on the same port.")] = 1,
+    credentials_file: Annotated[
+        Path | None,
+        typer.Option(help="Where addresses and keys are written as JSON.", show_default="in the data directory"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the credentials as JSON on stdout when ready.")] = False,
+) -> None:
+    """Start PostgreSQL, the API, a worker and a simulated SMSC, with an organization that can send at once.
+
+    HELIOGRAPH_DATABASE_URL, if set, is used instead of a PostgreSQL of its own. Ctrl-C stops everything; the data
+    stays, and the next start goes on with it.
+
+    \b
+    Examples:
+      heliograph up
+      heliograph up --port 9000 --data-dir ./data --credentials-file credentials.json
+    """
+    options = UpOptions(
+        host=host, port=port, data_dir=data_dir, api_processes=api_processes, credentials_file=credentials_file
+    )
+    try:
+        status = uvloop.run(up(options, say=say, on_ready=_print if json else welcome))
+    except UpError as error:
+        raise Problem(str(error)) from None
+    raise typer.Exit(status)
+
+
+def _print(credentials: Credentials, path: Path) -> None:
+    show(credentials, json=True)

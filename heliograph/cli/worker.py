@@ -1,0 +1,37 @@
+"""`heliograph worker`: one background process."""
+
+from __future__ import annotations
+
+import os
+
+import structlog
+import uvloop
+
+from heliograph.base.settings import Settings
+from heliograph.cli.console import DataDir, Json, show
+from heliograph.cli.process import begin, prepared, stopping
+from heliograph.worker import work
+
+log = structlog.get_logger()
+
+
+def command(json: Json = False, data_dir: DataDir = None) -> None:
+    """Send messages, take receipts, deliver webhooks. Any number of workers share one database.
+
+    \b
+    Examples:
+      heliograph worker
+      HELIOGRAPH_LOG_FORMAT=text heliograph worker
+    """
+    uvloop.run(_work(begin(data_dir), json))
+
+
+async def _work(settings: Settings, json: bool) -> None:
+    def ready() -> None:
+        log.info("worker ready", pid=os.getpid())
+        if json:
+            show({"ready": True, "pid": os.getpid()}, json)
+
+    await prepared(settings)
+    with stopping() as stop:
+        await work(settings, stop=stop, on_ready=ready)
