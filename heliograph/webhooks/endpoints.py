@@ -62,8 +62,13 @@ def rules(settings: Settings) -> EndpointRules:
     return EndpointRules(
         allow_http=settings.webhook_allow_http,
         networks=parse_networks(settings.webhook_allow_networks),
-        seal_key=derive_key(settings.secret_key, "webhook secrets"),
+        seal_key=seal_key(settings),
     )
+
+
+def seal_key(settings: Settings) -> bytes:
+    """The key that secrets are sealed under."""
+    return derive_key(settings.secret_key, "webhooks")
 
 
 _COLUMNS = (

@@ -1,0 +1,176 @@
+"""Who may have an attempt under way now: the shares of a worker's places among endpoints. Pure: no I/O, no clock.
+
+The rule nobody may break: receivers that hang or fail never hold all places. An endpoint stands in one of three pools
+(its last answers were good; nothing is known of it; it is failing), and each pool has a limit of its own. Within a
+pool endpoints take turns, and none takes more than what it leaves free, so there is always a place for one more.
+
+An endpoint's window (attempts under way at once) grows by one with each success, which doubles it each round trip,
+and is halved by a failure. A failing endpoint has one place, whatever its backlog.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+from uuid import UUID
+
+Job = TypeVar("Job")
+
+#: The window of an endpoint that nothing is known of.
+START = 2
+#: Failures in a row that make an endpoint a failing one; a timeout does so at once, because it costs most.
+STREAK = 3
+#: An endpoint whose attempts under way brought no answer for this long does not count as good; seconds.
+SILENT = 2.0
+#: Rows claimed ahead of the window: up to 8 windows for fast receivers, less for those slower than 1/8 s.
+AHEAD = 8
+
+
+class Pool(Generic[Job]):
+    """Places for endpoints in like standing; `queue` holds those with jobs waiting for a place."""
+
+    __slots__ = ("limit", "queue", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.queue: deque[Line[Job]] = deque()
+
+
+class Line(Generic[Job]):
+    """One endpoint as this worker sees it."""
+
+    __slots__ = ("heard_at", "id", "in_flight", "pool", "queued", "streak", "took", "waiting", "window")
+
+    def __init__(self, id: UUID, pool: Pool[Job]) -> None:
+        self.id = id
+        self.pool = pool
+        self.waiting: deque[Job] = deque()
+        self.in_flight = 0
+        self.window = START
+        #: Failures since the last success.
+        self.streak = 0
+        #: Duration of the last success, seconds.
+        self.took = 1.0
+        #: When an attempt last ended, or the first of those under way began.
+        self.heard_at = 0.0
+        self.queued = False
+
+    @property
+    def held(self) -> int:
+        """Jobs that are waiting or under way."""
+        return len(self.waiting) + self.in_flight
+
+
+class Places(Generic[Job]):
+    """All places of one worker."""
+
+    def __init__(self, concurrency: int, *, widest: int) -> None:
+        """`concurrency`: attempts under way in all; `widest`: for one endpoint."""
+        self._limit = concurrency
+        self._widest = widest
+        self.open = 0
+        self.good: Pool[Job] = Pool(max(1, concurrency // 2))
+        self.unknown: Pool[Job] = Pool(max(1, concurrency // 4))
+        self.failing: Pool[Job] = Pool(max(1, concurrency // 4))
+
+    def line(self, id: UUID) -> Line[Job]:
+        """An endpoint that nothing is known of yet."""
+        return Line(id, self.unknown)
+
+    def depth(self, line: Line[Job]) -> int:
+        """How many jobs the endpoint may hold, under way and waiting."""
+        if line.pool is self.failing:
+            return 1
+        if line.pool is self.unknown:
+            return line.window
+        return int(line.window * min(AHEAD, max(1.0, 1.0 / max(line.took, 0.001))))
+
+    def crowded(self, line: Line[Job]) -> bool:
+        """True if enough endpoints in like standing wait for a place: it would only hold its jobs back from others."""
+        return line.pool is not self.good and len(line.pool.queue) >= line.pool.limit
+
+    def offer(self, line: Line[Job]) -> None:
+        """The endpoint has jobs waiting, or a place less than before."""
+        if line.waiting and not line.queued:
+            line.queued = True
+            line.pool.queue.append(line)
+
+    def pick(self, now: float) -> Line[Job] | None:
+        """An endpoint whose turn it is, its place taken; None when nobody waits or all places are taken."""
+        for pool in (self.good, self.unknown, self.failing):
+            queue = pool.queue
+            while queue and pool.used < pool.limit and self.open < self._limit:
+                line = queue.popleft()
+                if line.pool is not pool:
+                    continue
+                line.queued = False
+                # One that is at its limit has something under way, and is offered again when that ends.
+                if not line.waiting or line.in_flight >= self._allowed(line):
+                    continue
+                if line.in_flight == 0:
+                    line.heard_at = now
+                line.in_flight += 1
+                pool.used += 1
+                self.open += 1
+                if len(line.waiting) > 1:
+                    line.queued = True
+                    queue.append(line)
+                return line
+        return None
+
+    def release(self, line: Line[Job]) -> None:
+        """Give a place back."""
+        line.in_flight -= 1
+        line.pool.used -= 1
+        self.open -= 1
+        self.offer(line)
+
+    def expect(self, line: Line[Job], *, failures: int, succeeded: bool) -> None:
+        """What the database knows of an endpoint that is new to this worker."""
+        if line.pool is self.unknown and line.in_flight == 0:
+            if failures >= STREAK:
+                self._move(line, self.failing)
+            elif succeeded and failures == 0:
+                self._move(line, self.good)
+
+    def succeeded(self, line: Line[Job], now: float, took: float) -> None:
+        """An attempt was answered with 2xx after `took` seconds."""
+        line.streak = 0
+        line.took = took
+        line.heard_at = now
+        line.window = min(self._widest, line.window + 1)
+        if line.pool is not self.good:
+            self._move(line, self.good)
+
+    def failed(self, line: Line[Job], now: float, *, grave: bool) -> None:
+        """An attempt failed; `grave`: by taking all the time there is."""
+        line.streak += 1
+        line.heard_at = now
+        line.window = max(1, line.window // 2)
+        if (grave or line.streak >= STREAK) and line.pool is not self.failing:
+            line.window = 1
+            self._move(line, self.failing)
+
+    def busy(self, line: Line[Job]) -> None:
+        """Nothing could be sent: others use this destination as well."""
+        line.window = max(1, line.window // 2)
+
+    def unsettle(self, line: Line[Job], now: float) -> None:
+        """No longer count on an endpoint that has fallen silent."""
+        if line.pool is self.good and line.in_flight and now - line.heard_at > SILENT:
+            self._move(line, self.failing)
+
+    def _allowed(self, line: Line[Job]) -> int:
+        if line.pool is self.failing:
+            return 1
+        return min(line.window, max(1, line.pool.limit - line.pool.used))
+
+    def _move(self, line: Line[Job], pool: Pool[Job]) -> None:
+        line.pool.used -= line.in_flight
+        pool.used += line.in_flight
+        line.pool = pool
+        # Its entry in the old queue, if any, is passed over.
+        line.queued = bool(line.waiting)
+        if line.queued:
+            pool.queue.append(line)
