@@ -26,9 +26,11 @@ from heliograph.api.operation import Services
 from heliograph.api.protocol import Watch, limits_of
 from heliograph.api.routes import OPERATIONS
 from heliograph.api.vitals import Vitals
+from heliograph.base.crypto import derive_key
 from heliograph.base.db import open_pool
 from heliograph.base.settings import Settings
 from heliograph.sms.accept import Acceptor
+from heliograph.webhooks import endpoints
 
 #: Seconds to wait for the database at start.
 PATIENCE = 30.0
@@ -63,6 +65,8 @@ async def serve(
         limiter=Limiter(pool, settings),
         vitals=Vitals(pool),
         acceptor=Acceptor(pool),
+        webhook_rules=endpoints.rules(settings),
+        answer_key=derive_key(settings.secret_key, "stored answers"),
         document=openapi.document(OPERATIONS, settings),
         is_draining=lambda: watch.draining,
     )

@@ -244,6 +244,7 @@ class Guard:
                     hours=settings.idempotency_hours,
                     wait_seconds=settings.idempotency_wait_seconds,
                     run=lambda: self._mutate(call),
+                    seal_key=self._services.answer_key if operation.has_secret else None,
                 )
                 return outcome.status, _headers(outcome.body, outcome.replayed), outcome.body
             if operation.mutates:

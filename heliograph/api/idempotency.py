@@ -7,6 +7,7 @@ sends keep the same promise in `sms/accept.py`, in their own batch.)
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -17,6 +18,7 @@ import msgspec
 
 from heliograph.base import clock
 from heliograph.base.actor import Actor
+from heliograph.base.crypto import seal, unseal
 from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid
 from heliograph.sms.accept import IdempotencyConflict, IdempotencyInProgress
@@ -78,11 +80,13 @@ async def once(
     hours: int,
     wait_seconds: float,
     run: Callable[[], Awaitable[tuple[int, bytes]]],
+    seal_key: bytes | None = None,
 ) -> Outcome:
     """Run `run` once for this key and payload, in a transaction on `conn` that also stores what it returns.
 
     `key`, `request`: of `key_hash` and `request_hash`. `hours`: time to live. A twin waits up to `wait_seconds`.
-    Raises IdempotencyConflict, IdempotencyInProgress, and what `run` raises; then nothing is stored.
+    `seal_key`: seals what is stored of an answer that holds a secret. Raises IdempotencyConflict,
+    IdempotencyInProgress, and what `run` raises; then nothing is stored.
     """
     async with conn.transaction():
         now = clock.now()
@@ -97,8 +101,16 @@ async def once(
                 raise IdempotencyInProgress
             if known["request_hash"] != request:
                 raise IdempotencyConflict
-            return Outcome(known["status"], known["body"].encode(), True)
+            return Outcome(known["status"], _opened(seal_key, key, known["body"]), True)
         await conn.fetchval(LOCK_TIMEOUT, "0")
         status, body = await run()
-        await conn.execute(STORE, actor.organization_id, key, status, body.decode())
+        await conn.execute(STORE, actor.organization_id, key, status, _closed(seal_key, key, body))
     return Outcome(status, body, False)
+
+
+def _closed(seal_key: bytes | None, key: UUID, body: bytes) -> str:
+    return body.decode() if seal_key is None else base64.b64encode(seal(seal_key, body, f"idempotency/{key}")).decode()
+
+
+def _opened(seal_key: bytes | None, key: UUID, body: str) -> bytes:
+    return body.encode() if seal_key is None else unseal(seal_key, base64.b64decode(body), f"idempotency/{key}")

@@ -67,7 +67,7 @@ class Standing:
 class _Meter:
     """One window as this process knows it."""
 
-    __slots__ = ("bucket", "full_until", "key", "last", "limit", "reset", "window_start")
+    __slots__ = ("bucket", "full_until", "key", "limit", "reset", "window_start")
 
     def __init__(self, key: tuple[UUID, UUID, str], limit: int) -> None:
         self.key = key
@@ -77,7 +77,6 @@ class _Meter:
         self.reset = b""
         #: Local time until which the window is known to be used up; asking the database again would change nothing.
         self.full_until = 0.0
-        self.last: Standing | None = None
 
 
 class Limiter:
@@ -104,10 +103,10 @@ class Limiter:
             if len(self._meters) >= CAPACITY:
                 self._meters.clear()
             meter = self._meters[key] = _Meter(key, self.limits[bucket])
-        elif meter.full_until and meter.last is not None:
+        elif meter.full_until:
             left = meter.full_until - self._now()
             if left > 0:
-                return Standing(bucket, meter.limit, meter.last.place, meter.reset, math.ceil(left))
+                return Standing(bucket, meter.limit, meter.limit + 1, meter.reset, math.ceil(left))
         return await self._batcher.put(meter)
 
     async def take_failure(self, address: str) -> Standing:
@@ -147,8 +146,7 @@ class Limiter:
         standings = []
         for meter in meters:
             places[meter] += 1
-            meter.last = Standing(meter.bucket, meter.limit, places[meter], meter.reset, waits[meter])
-            standings.append(meter.last)
+            standings.append(Standing(meter.bucket, meter.limit, places[meter], meter.reset, waits[meter]))
         return standings
 
 

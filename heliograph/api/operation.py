@@ -16,6 +16,7 @@ from heliograph.base.db import Connection, Pool
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.settings import Settings
 from heliograph.sms.accept import Acceptor
+from heliograph.webhooks.endpoints import EndpointRules
 
 #: Is an Idempotency-Key needed?
 REQUIRED, OPTIONAL, NONE = "required", "optional", "none"
@@ -41,6 +42,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[type[Refusal], ...] = ()
     #: True: the rule behind it commits by itself, idempotency record included, and returns an Answer.
     own_commit: bool = False
+    #: True: the answer holds a secret, so what is stored of it for a replay is sealed.
+    has_secret: bool = False
     handler: Callable[[Call], Awaitable[Any]]
     description: str = ""
     #: Body of an example request.
@@ -60,6 +63,9 @@ class Services(msgspec.Struct, frozen=True):
     limiter: Limiter
     vitals: Vitals
     acceptor: Acceptor
+    webhook_rules: EndpointRules
+    #: Seals stored answers that hold a secret.
+    answer_key: bytes
     #: The OpenAPI document, as bytes of JSON.
     document: bytes
     #: True once the process is going down.

@@ -383,7 +383,7 @@ class Connection(HttpToolsProtocol):
         self._discarded += size
         if self._discarded > self.limits.discard_bytes:
             if self.phase == CLOSING:
-                self.transport.abort()
+                self.flow.pause_reading()  # the client finds its way blocked, and has until the deadline to read
             else:
                 self._close()
 

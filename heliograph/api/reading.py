@@ -60,6 +60,17 @@ def _refuse(raw: bytes, error: msgspec.ValidationError) -> NoReturn:
 
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$?(?P<path>[^`]*)`)?$", re.DOTALL)
+#: The first word found in msgspec's message decides; else the type is wrong.
+_ISSUES = (
+    ("Invalid enum", "enum"),
+    ("Invalid", "format"),
+    ("timezone", "format"),
+    ("length", "length"),
+    ("regex", "pattern"),
+    (">=", "range"),
+    ("<=", "range"),
+    ("out of range", "range"),
+)
 _NAMED = re.compile(r"(?P<missing>missing required|unknown) field `(?P<name>.*)`", re.DOTALL)
 
 
@@ -75,12 +86,7 @@ def _field(text: str) -> tuple[str, str, str]:
             return field, "unknown", f"`{field}` is not a field of this operation"
         return field, "required", f"`{field}` is required"
     field = _printable(path) or "body"
-    issue = "type"
-    for word, name in (("length", "length"), ("regex", "pattern"), ("enum", "enum"), (">=", "range"), ("<=", "range")):
-        if word in what:
-            issue = name
-    if what.startswith("Invalid"):
-        issue = "enum" if "enum" in what else "format"
+    issue = next((issue for word, issue in _ISSUES if word in what), "type")
     return field, issue, f"`{field}`: {_printable(what)}"
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from heliograph.accounts.organizations import OrganizationSuspended
-from heliograph.api import discovery, sms
-from heliograph.api.operation import REQUIRED, Operation
+from heliograph.api import discovery, sms, webhooks
+from heliograph.api.operation import OPTIONAL, REQUIRED, Operation
 from heliograph.sms import accept
 from heliograph.sms.sender_ids import SenderIdNotApproved
+from heliograph.webhooks.endpoints import TooManyEndpoints
 
 PREFIX = "/v1"
 
@@ -55,5 +56,47 @@ OPERATIONS: tuple[Operation, ...] = (
         ),
         own_commit=True,
         handler=sms.send_sms,
+        description=(
+            "The message is stored and queued; delivery is reported by events. The same `Idempotency-Key` and payload "
+            "give the first answer again, byte for byte."
+        ),
+        example={"to": "+258841234567", "message": "Your code is 123456", "clientReference": "order-1"},
+    ),
+    Operation(
+        method="GET",
+        path="/webhooks",
+        id="listWebhooks",
+        summary="List webhook endpoints",
+        scope="webhooks:read",
+        bucket="reads",
+        response=webhooks.WebhookList,
+        handler=webhooks.list_webhooks,
+    ),
+    Operation(
+        method="POST",
+        path="/webhooks",
+        id="createWebhook",
+        summary="Register a webhook endpoint",
+        scope="webhooks:write",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        status=201,
+        request=webhooks.CreateWebhook,
+        response=webhooks.WebhookCreated,
+        refusals=(TooManyEndpoints,),
+        has_secret=True,
+        handler=webhooks.create_webhook,
+        example={"url": "https://example.com/hooks", "subscribed_events": ["message.delivered", "message.failed"]},
+    ),
+    Operation(
+        method="DELETE",
+        path="/webhooks/{webhookEndpointId}",
+        id="disableWebhook",
+        summary="Disable a webhook endpoint",
+        scope="webhooks:write",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        response=webhooks.WebhookDisabled,
+        handler=webhooks.disable_webhook,
     ),
 )

@@ -33,18 +33,26 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
     message: Annotated[
         str, Meta(min_length=1, max_length=1600, description="The text; at most 10 segments when encoded.")
     ]
-    #: An approved sender ID.
-    sender_id: UUID | None = None
-    #: An approved sender's value, in any case. Neither of the two: the organization's default sender.
-    sender_name: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-    #: Comes back in the answer and in events.
-    client_reference: Annotated[str, Meta(max_length=255)] | None = None
-    #: Not worth delivering later than this many seconds after it was due.
-    validity_seconds: Annotated[int, Meta(ge=60, le=259_200)] | None = None
-    #: Send not before this; up to 365 days ahead, with a zone.
-    send_at: Annotated[datetime, Meta(tz=True)] | None = None
-    #: What to do when a supplier's answer was lost: send again, or rather not.
-    delivery_guarantee: Literal["at_least_once", "at_most_once"] | None = None
+    sender_id: Annotated[UUID | None, Meta(description="An approved sender ID.")] = None
+    sender_name: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=64)] | None,
+        Meta(description="An approved sender's value, in any case. Neither of the two: the default sender."),
+    ] = None
+    client_reference: Annotated[
+        Annotated[str, Meta(max_length=255)] | None, Meta(description="Comes back in the answer and in events.")
+    ] = None
+    validity_seconds: Annotated[
+        Annotated[int, Meta(ge=60, le=259_200)] | None,
+        Meta(description="Not worth delivering later than this many seconds after it was due."),
+    ] = None
+    send_at: Annotated[
+        Annotated[datetime, Meta(tz=True)] | None,
+        Meta(description="Send not before this; up to 365 days ahead, with a zone."),
+    ] = None
+    delivery_guarantee: Annotated[
+        Literal["at_least_once", "at_most_once"] | None,
+        Meta(description="What to do when a supplier's answer was lost: send again, or rather not."),
+    ] = None
 
 
 class AcceptedMessage(msgspec.Struct, rename="camel"):

@@ -1,0 +1,105 @@
+"""Webhook endpoints: shapes and handlers. The rules are `webhooks.endpoints`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from heliograph.api.operation import Call
+from heliograph.base.clock import iso
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.endpoints import Endpoint
+from heliograph.webhooks.events import KINDS
+
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where events are to go, and which."""
+
+    url: Annotated[str, Meta(min_length=1, max_length=2048, extra_json_schema={"format": "uri"})]
+    subscribed_events: Annotated[
+        list[Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]], Meta(min_length=1, max_length=100)
+    ]
+
+
+class WebhookEndpoint(msgspec.Struct):
+    """A destination of events."""
+
+    id: UUID
+    url: str
+    subscribed_events: list[str]
+    status: Literal["active", "disabled"]
+    created_at: Time
+    disabled_at: Time | None
+    disabled_reason: str | None
+    last_success_at: Time | None
+    consecutive_failures: int
+
+
+class WebhookCreated(msgspec.Struct, rename="camel"):
+    """The new endpoint, and the secret that its events are signed with. It is shown only here."""
+
+    success: Literal[True]
+    webhook_endpoint: WebhookEndpoint
+    signing_secret: str
+
+
+class WebhookDisabled(msgspec.Struct, rename="camel"):
+    """The endpoint as it is now."""
+
+    success: Literal[True]
+    webhook_endpoint: WebhookEndpoint
+
+
+class WebhookList(msgspec.Struct):
+    """All endpoints, newest first, disabled ones included."""
+
+    success: Literal[True]
+    items: list[WebhookEndpoint]
+
+
+async def list_webhooks(call: Call) -> WebhookList:
+    """GET /webhooks"""
+    return WebhookList(True, [_shown(each) for each in await endpoints.list_all(call.conn, call.actor)])
+
+
+async def create_webhook(call: Call) -> WebhookCreated:
+    """POST /webhooks"""
+    body: CreateWebhook = call.body
+    endpoint, secret = await endpoints.create(
+        call.conn,
+        call.actor,
+        url=body.url,
+        subscribed_events=body.subscribed_events,
+        rules=call.services.webhook_rules,
+    )
+    return WebhookCreated(True, _shown(endpoint), secret)
+
+
+async def disable_webhook(call: Call) -> WebhookDisabled:
+    """DELETE /webhooks/{webhookEndpointId}"""
+    endpoint = await endpoints.disable(call.conn, call.actor, id=call.id("webhookEndpointId"))
+    return WebhookDisabled(True, _shown(endpoint))
+
+
+def _shown(endpoint: Endpoint) -> WebhookEndpoint:
+    return WebhookEndpoint(
+        id=endpoint.id,
+        url=endpoint.url,
+        subscribed_events=endpoint.subscribed_events,
+        status="active" if endpoint.status == "active" else "disabled",
+        created_at=iso(endpoint.created_at),
+        disabled_at=_time(endpoint.disabled_at),
+        disabled_reason=endpoint.disabled_reason,
+        last_success_at=_time(endpoint.last_success_at),
+        consecutive_failures=endpoint.consecutive_failures,
+    )
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else iso(at)

@@ -1,0 +1,75 @@
+"""Index, health and the OpenAPI document."""
+
+from __future__ import annotations
+
+import re
+
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+
+from heliograph.api.routes import OPERATIONS
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+
+from .conftest import Api, Tenant
+
+
+async def test_the_index_with_and_without_a_slash(api: Api) -> None:
+    for path in ("", "/"):
+        status, headers, body = await api.ask("GET", path)
+        assert status == 200
+        assert headers["x-request-id"]
+        assert body == {
+            "success": True,
+            "name": "Heliograph",
+            "version": "v1",
+            "docs": "/docs",
+            "openapi": "/v1/openapi.json",
+            "health": "/v1/health",
+        }
+
+
+async def test_health_without_and_with_a_worker(api: Api, pool: Pool) -> None:
+    await pool.execute("INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w', now(), now())", uuid7())
+    status, _, body = await api.ask("GET", "/health")
+    assert status == 200
+    assert body["status"] == "ok"
+    assert body["checks"] == {"database": "ok", "queue": "ok", "worker": "ok"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", body["time"])
+
+
+async def test_health_is_degraded_without_a_worker(api: Api) -> None:
+    status, _, body = await api.ask("GET", "/health")
+    assert (status, body["status"], body["checks"]["worker"]) == (200, "degraded", "down")
+
+
+async def test_head_answers_as_get_without_a_body(api: Api) -> None:
+    async with api.session.head(api.base_url + "/v1/openapi.json") as answer:
+        assert answer.status == 200
+        assert int(answer.headers["Content-Length"]) > 1000
+        assert await answer.read() == b""
+
+
+async def test_the_document_is_openapi_and_names_every_operation(api: Api) -> None:
+    status, headers, document = await api.ask("GET", "/openapi.json")
+    assert status == 200
+    assert headers["content-type"] == "application/json"
+    validate(document)
+    assert document["openapi"].startswith("3.1")
+    described = {
+        (method.upper(), path, operation["operationId"])
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+    assert described == {(each.method, each.path, each.id) for each in OPERATIONS}
+
+
+async def test_a_send_answers_in_the_documented_shape(api: Api, tenant: Tenant) -> None:
+
+    _, _, document = await api.ask("GET", "/openapi.json")
+    headers = tenant.headers | {"Idempotency-Key": "k"}
+    send = {"to": "+258841234567", "message": "Hello"}
+    for body, answer in ((send, "SmsAccepted"), ({}, "Envelope")):
+        _, _, answered = await api.ask("POST", "/sms/send", json=body, headers=headers)
+        schema = {"$ref": f"#/components/schemas/{answer}", "components": document["components"]}
+        Draft202012Validator(schema).validate(answered)

@@ -1,0 +1,291 @@
+"""What surrounds every operation: the order of checks, the envelope, the headers."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from heliograph.accounts import api_keys, organizations
+from heliograph.base.db import Pool
+
+from .conftest import Api, Tenant, make_tenant, running
+
+SEND = {"to": "+258841234567", "message": "Hello"}
+UNKNOWN = api_keys.new_secret("live")
+
+
+def code_of(body: Any) -> str:
+    assert body["success"] is False
+    assert set(body["error"]) == {"code", "message", "details"}
+    assert body["error"]["message"]
+    code: str = body["error"]["code"]
+    return code
+
+
+async def test_paths_and_methods_come_before_the_key(api: Api) -> None:
+    for path in ("/nothing", "/sms", "/sms/send/", "/webhooks/a/b", "/%00", "/sms%2Fsend%ff"):
+        status, headers, body = await api.ask("POST", path, json=SEND)
+        assert (status, code_of(body)) == (404, "not_found"), path
+        assert headers["x-request-id"]
+    status, headers, body = await api.ask("PUT", "/webhooks")
+    assert (status, code_of(body), headers["allow"]) == (405, "method_not_allowed", "GET, HEAD, POST")
+    status, headers, body = await api.ask("OPTIONS", "/sms/send")
+    assert (status, code_of(body), headers["allow"]) == (405, "method_not_allowed", "POST")
+    async with api.session.get(api.base_url + "/elsewhere") as answer:
+        assert (answer.status, code_of(await answer.json())) == (404, "not_found")
+
+
+NO_KEYS: list[dict[str, str]] = [
+    {},
+    {"x-api-key": ""},
+    {"x-api-key": "hg_live_nonsense"},
+    {"x-api-key": UNKNOWN},
+    {"Authorization": f"Bearer {UNKNOWN}"},
+    {"Authorization": "Basic dXNlcjpwYXNz"},
+    {"Authorization": "Bearer"},
+    {"x-api-key": UNKNOWN[:-1] + "é"},
+]
+
+
+async def test_a_missing_or_wrong_key_is_401(api: Api) -> None:
+    for headers in NO_KEYS:
+        status, answered, body = await api.ask("POST", "/sms/send", data=b"not json", headers=headers)
+        assert (status, code_of(body)) == (401, "unauthorized"), headers
+        assert answered["www-authenticate"] == "Bearer"
+        assert "X-RateLimit-Limit" not in answered
+
+
+async def test_both_header_forms_are_taken_and_must_agree(api: Api, tenant: Tenant) -> None:
+    bearer = {"Authorization": f"bearer {tenant.secret}"}
+    assert (await api.ask("GET", "/webhooks", headers=bearer))[0] == 200
+    assert (await api.ask("GET", "/webhooks", headers=tenant.headers | bearer))[0] == 200
+    other = {"x-api-key": UNKNOWN}
+    assert (await api.ask("GET", "/webhooks", headers=bearer | other))[0] == 401
+    twice = [("x-api-key", tenant.secret), ("x-api-key", UNKNOWN)]
+    assert (await api.ask("GET", "/webhooks", headers=twice))[0] == 401
+
+
+async def test_the_order_of_checks(database_url: str, pool: Pool) -> None:
+    reader = await make_tenant(pool, profile="read_only")
+    full = await make_tenant(pool)
+    too_large = b"x" * 600
+    async with running(database_url, rate_sms_send=3, max_body_bytes=500) as api:
+
+        async def post(tenant: Tenant, **options: Any) -> tuple[int, str, Any]:
+            headers = tenant.headers | options.pop("headers", {})
+            status, answered, body = await api.ask("POST", "/sms/send", headers=headers, **options)
+            return status, code_of(body), answered
+
+        # Scope before size; the rate headers stand on a 403 as well.
+        status, code, headers = await post(reader, data=too_large)
+        assert (status, code) == (403, "api_key_scope_required")
+        assert headers["X-RateLimit-Remaining"] == "2"
+        # Size before media type before JSON before fields before the idempotency key.
+        assert (await post(full, data=too_large))[:2] == (413, "payload_too_large")
+        assert (await post(full, data=b"{"))[:2] == (415, "unsupported_media_type")
+        typed = {"Content-Type": "application/json"}
+        status, code, headers = await post(full, data=b"{", headers=typed)
+        assert (status, code, headers["X-RateLimit-Remaining"]) == (400, "invalid_json", "0")
+        # The fourth of three: rate before size.
+        status, code, headers = await post(full, data=too_large)
+        assert (status, code) == (429, "rate_limit_exceeded")
+        assert headers["X-RateLimit-Remaining"] == "0"
+        assert 1 <= int(headers["Retry-After"]) <= 60
+        # Scope before rate.
+        for _ in range(4):
+            assert (await post(reader, data=b""))[:2] == (403, "api_key_scope_required")
+        # Buckets are apart.
+        assert (await api.ask("GET", "/webhooks", headers=full.headers))[0] == 200
+
+
+async def test_a_429_says_which_bucket_and_how_long(database_url: str, tenant: Tenant) -> None:
+    async with running(database_url, rate_reads=1) as api:
+        await api.ask("GET", "/webhooks", headers=tenant.headers)
+        _, headers, body = await api.ask("GET", "/webhooks", headers=tenant.headers)
+    assert body["error"]["details"] == {
+        "bucket": "minute",
+        "limit": "reads",
+        "retryAfterSeconds": int(headers["Retry-After"]),
+    }
+
+
+async def test_a_request_id_is_echoed_if_it_is_one(api: Api) -> None:
+    for given, echoed in [
+        ("abc-DEF_1.2", True),
+        ("x" * 128, True),
+        ("x" * 129, False),
+        ("with space", False),
+        ("é", False),
+        ("", False),
+    ]:
+        _, headers, _ = await api.ask("GET", "/health", headers={"X-Request-Id": given})
+        assert (headers["x-request-id"] == given) is echoed
+        assert headers["x-request-id"]
+
+
+MEDIA_TYPES = [
+    ("application/json", 400),
+    ("application/json; charset=utf-8", 400),
+    ('Application/JSON;charset="UTF-8"', 400),
+    ("application/json; charset=latin-1", 415),
+    ("text/plain", 415),
+    ("application/x-www-form-urlencoded", 415),
+    ("", 415),
+]
+
+
+async def test_media_types(api: Api, tenant: Tenant) -> None:
+    for kind, status in MEDIA_TYPES:
+        headers = tenant.headers | {"Content-Type": kind}
+        assert (await api.ask("POST", "/sms/send", data=b"{}", headers=headers))[0] == status, kind
+
+
+async def test_a_compressed_body_is_refused(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    assert (await api.ask("POST", "/sms/send", data=b"{}", headers=headers))[0] == 415
+
+
+NO_USE = [
+    (b"", "invalid_json"),
+    (b"\xef\xbb\xbf{}", "invalid_json"),
+    (b'{"to":"\xff"}', "invalid_json"),
+    (b'{"to":"+258841234567","message":"\xed\xa0\x80"}', "invalid_json"),
+    (b'{"to":"+258841234567","message":"\\ud800"}', "invalid_json"),
+    (b'{"to":"+258841234567","message":"\\udc00x"}', "invalid_json"),
+    (b'{"to":"+258841234567","message":"a","message":"b"}', "invalid_json"),
+    (b'{"to":"+258841234567","message":"a","mess\\u0061ge":"b"}', "invalid_json"),
+    (b'{"to":"+258841234567", "message" \n:"a",\t"message"\r:"a"}', "invalid_json"),
+    (b'{"to":NaN}', "invalid_json"),
+    (b'{"to":-Infinity}', "invalid_json"),
+    (b"[" * 100_000, "invalid_json"),
+    (b'{"to":' * 40_000, "invalid_json"),
+    (b"[" * 100_000 + b"]" * 100_000, "invalid_json"),
+    (b'{"to":1, garbage', "invalid_json"),
+    (b'{"to":"+258841234567","message":"a"} {}', "invalid_json"),
+    (b"[]", "validation_error"),
+    (b"null", "validation_error"),
+    (b'"text"', "validation_error"),
+    (b'{"to":1e400}', "validation_error"),
+    (b'{"to":' + b"9" * 20_000 + b"}", "validation_error"),
+    (b'{"validitySeconds":' + b"9" * 5_000 + b',"to":"+258841234567","message":"a"}', "validation_error"),
+    (b'{"validitySeconds":1e400,"to":"+258841234567","message":"a"}', "validation_error"),
+    (b'{"to":"+258841234567","message":"a\\u0000b"}', "validation_error"),
+    (b'{"to":"+258841234567","message":"a","senderName":"\\u0000"}', "validation_error"),
+    (b'{"\\u0000":1}', "validation_error"),
+]
+
+
+async def test_bodies_that_are_no_use(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Content-Type": "application/json", "Idempotency-Key": "k"}
+    for body, code in NO_USE:
+        status, answered, answer = await api.ask("POST", "/sms/send", data=body, headers=headers)
+        assert (status, code_of(answer)) == (400, code), body[:80]
+        assert answered["X-RateLimit-Limit"]
+
+
+WRONG_FIELDS: list[tuple[dict[str, Any], str, str]] = [
+    ({"to": None}, "to", "type"),
+    ({"to": "abc"}, "to", "pattern"),
+    ({"to": "+258841234567\n"}, "to", "pattern"),
+    ({"to": "+0123456789"}, "to", "pattern"),
+    ({"to": "+210123456789"}, "to", "pattern"),
+    ({"to": "٢٥٨٨٤١٢٣٤٥٦٧"}, "to", "pattern"),
+    ({"message": ""}, "message", "length"),
+    ({"message": "x" * 1601}, "message", "length"),
+    ({"message": "щ" * 1600}, "message", "too_many_segments"),
+    ({"message": ["a"]}, "message", "type"),
+    ({"senderId": "x"}, "senderId", "format"),
+    ({"clientReference": "x" * 256}, "clientReference", "length"),
+    ({"validitySeconds": 59}, "validitySeconds", "range"),
+    ({"validitySeconds": 259_201}, "validitySeconds", "range"),
+    ({"validitySeconds": "60"}, "validitySeconds", "type"),
+    ({"sendAt": "2026-01-01T00:00:00"}, "sendAt", "format"),
+    ({"sendAt": "2020-01-01T00:00:00Z"}, "sendAt", "range"),
+    ({"sendAt": "2099-01-01T00:00:00Z"}, "sendAt", "range"),
+    ({"deliveryGuarantee": "exactly_once"}, "deliveryGuarantee", "enum"),
+    ({"extra": 1}, "extra", "unknown"),
+    ({"sender_id": "x"}, "sender_id", "unknown"),
+]
+
+
+async def test_a_wrong_field_is_named(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "k"}
+    for change, field, issue in WRONG_FIELDS:
+        status, _, body = await api.ask("POST", "/sms/send", json=SEND | change, headers=headers)
+        assert (status, code_of(body)) == (400, "validation_error"), change
+        (named,) = body["error"]["details"]["fields"]
+        assert (named["field"], named["issue"]) == (field, issue), named
+        assert named["message"]
+
+
+async def test_a_missing_field_is_named(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "k"}
+    _, _, body = await api.ask("POST", "/sms/send", json={"to": "+258841234567"}, headers=headers)
+    assert body["error"]["details"]["fields"] == [
+        {"field": "message", "issue": "required", "message": "`message` is required"}
+    ]
+
+
+async def test_the_idempotency_key_of_a_send_is_needed_and_checked(api: Api, tenant: Tenant) -> None:
+    for value in [None, "", "x" * 256, "tab\there", "ключ"]:
+        headers = tenant.headers if value is None else tenant.headers | {"Idempotency-Key": value}
+        status, _, body = await api.ask("POST", "/sms/send", json=SEND, headers=headers)
+        assert (status, code_of(body)) == (400, "validation_error"), value
+        assert body["error"]["details"]["fields"][0]["field"] == "Idempotency-Key"
+
+
+async def test_two_different_idempotency_keys_are_none(api: Api, tenant: Tenant) -> None:
+    headers = [*tenant.headers.items(), ("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+    assert (await api.ask("POST", "/sms/send", json=SEND, headers=headers))[0] == 400
+
+
+async def test_revocation_holds_within_a_second(api: Api, tenant: Tenant, pool: Pool) -> None:
+    assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200
+    async with pool.acquire() as conn:
+        await api_keys.revoke(conn, tenant.actor, id=tenant.key_id)
+        revoked = time.monotonic()
+        while (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200:
+            assert time.monotonic() - revoked < 1.0
+    assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 401
+
+
+async def test_a_suspended_organization_may_look_but_not_change(api: Api, tenant: Tenant, pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        await organizations.set_state(conn, id=tenant.id, state="suspended")
+    assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200
+    headers = tenant.headers | {"Idempotency-Key": "k"}
+    hook = {"url": "https://example.com/h", "subscribed_events": ["message.sent"]}
+    for path, body in (("/sms/send", SEND), ("/webhooks", hook)):
+        status, _, answer = await api.ask("POST", path, json=body, headers=headers)
+        assert (status, code_of(answer)) == (403, "organization_suspended")
+
+
+async def test_failures_are_limited_by_address_but_a_good_key_passes(database_url: str, tenant: Tenant) -> None:
+    async with running(database_url, rate_failures=3) as api:
+        statuses = [(await api.ask("GET", "/webhooks"))[0] for _ in range(5)]
+        assert statuses == [401, 401, 401, 429, 429]
+        status, headers, body = await api.ask("GET", "/webhooks", headers={"x-api-key": UNKNOWN})
+        assert (status, code_of(body)) == (429, "rate_limit_exceeded")
+        assert int(headers["Retry-After"]) >= 1
+        assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200
+
+
+async def test_without_the_database_nothing_is_accepted(database_url: str, pool: Pool, tenant: Tenant) -> None:
+    async with running(database_url) as api:
+        headers = tenant.headers | {"Idempotency-Key": "k"}
+        assert (await api.ask("POST", "/sms/send", json=SEND, headers=headers))[0] == 202
+        name = await pool.fetchval("SELECT current_database()")
+        await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
+        await pool.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        for _ in range(3):
+            status, answered, body = await api.ask("POST", "/sms/send", json=SEND, headers=headers)
+            assert (status, code_of(body)) == (503, "service_unavailable")
+            assert answered["Retry-After"] == "1"
+        status, _, body = await api.ask("GET", "/health")
+        assert (status, body["status"], body["checks"]["database"]) == (200, "degraded", "down")
+        await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
+        status, answered, _ = await api.ask("POST", "/sms/send", json=SEND, headers=headers)
+        assert (status, answered["x-idempotency-status"]) == (202, "replayed")

@@ -1,0 +1,324 @@
+"""Bytes as hostile clients send them: each is answered in the envelope or closed, in time, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from heliograph.base.db import Pool
+
+from .conftest import Api, Tenant, running
+
+DEADLINE = 0.8
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    async with running(database_url, body_deadline_seconds=DEADLINE, keep_alive_seconds=0.5) as found:
+        yield found
+
+
+def parse(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    """(status, headers in lower case, the rest) of the first answer in these bytes."""
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return int(first.split()[1]), headers, rest
+
+
+def refusal(answer: bytes) -> tuple[int, str]:
+    status, headers, body = parse(answer)
+    assert headers["content-type"] == "application/json", answer
+    assert headers["x-request-id"]
+    assert int(headers["content-length"]) == len(body)
+    decoded = msgspec.json.decode(body)
+    assert decoded["success"] is False
+    return status, decoded["error"]["code"]
+
+
+def send_request(tenant: Tenant, *headers: str, length: int | None = None, version: str = "1.1") -> bytes:
+    lines = [
+        f"POST /v1/sms/send HTTP/{version}",
+        "Host: a",
+        f"x-api-key: {tenant.secret}",
+        "Content-Type: application/json",
+        "Idempotency-Key: k",
+        *headers,
+    ]
+    if length is not None:
+        lines.append(f"Content-Length: {length}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+BODY = b'{"to":"+258841234567","message":"Hello"}'
+
+MALFORMED = [
+    (b"GARBAGE\r\n\r\n", 400),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+    (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    (b"GET /v1/health HTTP/1.1\r\n\r\n", 400),
+    (b"GET /v1/health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+    (b"GET /v1/health HTTP/1.1\r\nHost: a\r\nBad Header: x\r\n\r\n", 400),
+    (b"GET /v1/health HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n", 400),
+    (b"GET /v1/health HTTP/1.1\r\nHost: a\r\n folded: x\r\n\r\n", 400),
+    (b"GET /v1/health HTTP/9.9\r\nHost: a\r\n\r\n", 400),
+    (b"GET /v1/\xff HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 400),
+    (b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    (b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", 400),
+    (b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
+    (b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
+    (b"POST /v1/sms/send HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    (b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400),
+    (b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", 400),
+    (b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\na", 400),
+    (b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),
+    (b"GET /v1/" + b"a" * 10_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
+    (b"GET /v1/" + b"a" * 1_000_000, 414),
+    (b"GET /v1/health HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 101 + b"\r\n", 431),
+    (b"GET /v1/health HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 10_000, 431),
+    (b"GET /v1/health HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 17_000 + b"\r\n\r\n", 431),
+    (b"GET /v1/health HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 1_000_000, 431),
+    (b"GET /v1/health HTTP/1.1\r\nHost: a\r\n" + b"n" * 1_000_000, 431),
+]
+CODES = {400: "bad_request", 414: "uri_too_long", 431: "request_headers_too_large"}
+
+
+async def test_what_is_not_http_is_refused_in_the_envelope(api: Api) -> None:
+    async def check(request: bytes, status: int) -> None:
+        answer = await api.raw(request)
+        assert answer, request[:80]
+        assert refusal(answer) == (status, CODES[status]), request[:80]
+
+    await asyncio.gather(*(check(request, status) for request, status in MALFORMED))
+    # The same a byte at a time, as far as it is short.
+    short = [(request, status) for request, status in MALFORMED if len(request) < 300]
+    async with asyncio.timeout(5):
+        for request, status in short:
+            answer = await api.raw(*(request[at : at + 1] for at in range(len(request))))
+            assert refusal(answer) == (status, CODES[status]), request
+
+
+async def test_whole_requests_in_any_pieces(api: Api, tenant: Tenant) -> None:
+    request = send_request(tenant, "Connection: close", length=len(BODY)) + BODY
+    for size in (1, 7, 100, len(request)):
+        answer = await api.raw(*(request[at : at + size] for at in range(0, len(request), size)))
+        status, headers, body = parse(answer)
+        assert status == 202, answer
+        assert headers["connection"] == "close"
+        assert len(body) == int(headers["content-length"])
+
+
+async def test_chunked_bodies(api: Api, tenant: Tenant) -> None:
+    head = send_request(tenant, "Transfer-Encoding: chunked", "Connection: close")
+    chunked = b"5\r\n" + BODY[:5] + b"\r\n%x;ext=1\r\n" % len(BODY[5:]) + BODY[5:] + b"\r\n0\r\nTrailer: x\r\n\r\n"
+    assert parse(await api.raw(head + chunked))[0] == 202
+    # Lies: no size, a size too small, a negative one, garbage after a chunk.
+    for lie in (b"zz\r\n", b"3\r\n" + BODY + b"\r\n", b"-1\r\n\r\n", b"5\r\n" + BODY[:5] + b"XX5\r\n"):
+        assert refusal(await api.raw(head + lie)) == (400, "bad_request"), lie
+
+
+async def test_chunks_that_never_end_are_timed_out(api: Api, tenant: Tenant) -> None:
+    head = send_request(tenant, "Transfer-Encoding: chunked")
+    started = time.monotonic()
+    answer = await api.raw(head + b"5\r\n" + BODY[:5] + b"\r\n")
+    assert refusal(answer) == (408, "request_timeout")
+    assert parse(answer)[1]["x-ratelimit-limit"]
+    assert time.monotonic() - started < DEADLINE + 4
+
+
+async def test_a_body_that_trickles_is_timed_out_in_all(api: Api, tenant: Tenant) -> None:
+    reader, writer = await asyncio.open_connection(*api.address)
+    writer.write(send_request(tenant, length=len(BODY)))
+    started = time.monotonic()
+    answer = asyncio.create_task(reader.read())
+    with contextlib.suppress(ConnectionError):
+        for at in range(len(BODY)):
+            if answer.done():
+                break
+            writer.write(BODY[at : at + 1])
+            await asyncio.sleep(0.1)
+    assert refusal(await answer) == (408, "request_timeout")
+    assert time.monotonic() - started < DEADLINE + 4
+    writer.close()
+
+
+async def test_heads_that_trickle_and_silence(api: Api) -> None:
+    started = time.monotonic()
+    silent, blank, partial = await asyncio.gather(
+        api.raw(), api.raw(b"\r\n\r\n"), api.raw(b"GET /v1/health HTTP/1.1\r\nHo", b"st: a\r\nX", pause=0.3)
+    )
+    assert silent == b""
+    assert blank == b""
+    assert refusal(partial) == (408, "request_timeout")
+    assert time.monotonic() - started < DEADLINE + 4
+
+
+async def test_an_idle_connection_is_closed(api: Api) -> None:
+    answer = await api.raw(b"GET /v1/ HTTP/1.1\r\nHost: a\r\n\r\n")
+    status, headers, _ = parse(answer)
+    assert status == 200
+    assert "connection" not in headers
+
+
+async def test_http_1_0_is_answered_and_closed(api: Api) -> None:
+    assert parse(await api.raw(b"GET /v1 HTTP/1.0\r\n\r\n", wait=1))[0] == 200
+
+
+async def test_a_client_that_closes_its_half_gets_its_answer(api: Api, tenant: Tenant) -> None:
+    answer = await api.raw(send_request(tenant, length=len(BODY)) + BODY, eof=True)
+    assert parse(answer)[0] == 202
+
+
+async def test_a_client_that_goes_away_in_its_body_leaves_nothing(api: Api, tenant: Tenant, pool: Pool) -> None:
+    await api.raw(send_request(tenant, length=len(BODY)) + BODY[:10], eof=True)
+    assert parse(await api.raw(b"GET /v1/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))[0] == 200
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 0
+
+
+async def test_pipelined_requests_are_answered_in_order(api: Api, tenant: Tenant) -> None:
+    one = b"GET /v1/ HTTP/1.1\r\nHost: a\r\n\r\n"
+    send = send_request(tenant, length=len(BODY)) + BODY
+    last = b"GET /v1/nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    answer = await api.raw(one + send + one + send + last)
+    statuses = [int(part.split()[0]) for part in answer.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [200, 202, 200, 202, 404]
+
+
+async def test_a_fault_after_good_requests_comes_after_their_answers(api: Api, tenant: Tenant) -> None:
+    send = send_request(tenant, length=len(BODY)) + BODY
+    for pieces in ((send + b"GARBAGE\r\n\r\n",), (send + b"GET /v1/", b"\x00\r\n\r\n")):
+        answer = await api.raw(*pieces)
+        statuses = [int(part.split()[0]) for part in answer.split(b"HTTP/1.1 ")[1:]]
+        assert statuses == [202, 400], answer
+
+
+async def test_far_too_many_pipelined_requests_end_the_connection(api: Api) -> None:
+    answer = await api.raw(b"GET /v1/ HTTP/1.1\r\nHost: a\r\n\r\n" * 5_000)
+    statuses = [int(part.split()[0]) for part in answer.split(b"HTTP/1.1 ")[1:]]
+    assert 1 <= len(statuses) < 5_000
+    assert set(statuses[:-1]) <= {200}
+
+
+async def test_an_offer_to_upgrade_is_ignored(api: Api, tenant: Tenant) -> None:
+    offers = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA")
+    request = send_request(tenant, *offers, length=len(BODY)) + BODY
+    after = b"GET /v1/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    for pieces in ((request + after,), (request[:-5], request[-5:] + after)):
+        answer = await api.raw(*pieces, pause=0.05)
+        statuses = [int(part.split()[0]) for part in answer.split(b"HTTP/1.1 ")[1:]]
+        assert statuses == [202, 200], answer
+
+
+async def test_expect_100_continue(api: Api, tenant: Tenant) -> None:
+    expect = send_request(tenant, "Expect: 100-continue", "Connection: close", length=len(BODY))
+    answer = await api.raw(expect, BODY, pause=0.2)
+    assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 202 ")
+    # Refused before the body: no invitation to send it.
+    large = send_request(tenant, "Expect: 100-continue", length=10**9)
+    assert refusal(await api.raw(large)) == (413, "payload_too_large")
+
+
+def resident() -> int:
+    """Resident memory of this process, server included, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def test_large_bodies_are_refused_early_and_cost_no_memory(api: Api, tenant: Tenant) -> None:
+    before = resident()
+    block = b"x" * 65536
+
+    async def pour(head: bytes, *, chunked: bool) -> bytes:
+        """Send up to 1 GB, until there is an answer."""
+        reader, writer = await asyncio.open_connection(*api.address)
+        writer.write(head)
+        answer = asyncio.create_task(reader.read())
+        with contextlib.suppress(ConnectionError):
+            for _ in range(10**9 // len(block)):
+                if answer.done():
+                    break
+                writer.write(b"%x\r\n%b\r\n" % (len(block), block) if chunked else block)
+                await writer.drain()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            return await answer
+        return b""
+
+    async with asyncio.timeout(10):
+        unknown_key = b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n"
+        declared, endless, refused = await asyncio.gather(
+            pour(send_request(tenant, length=10**9), chunked=False),
+            pour(send_request(tenant, "Transfer-Encoding: chunked"), chunked=True),
+            pour(unknown_key, chunked=False),
+        )
+    assert refusal(declared) == (413, "payload_too_large")
+    assert msgspec.json.decode(parse(declared)[2])["error"]["details"] == {"maxBytes": 262_144}
+    assert refusal(endless) == (413, "payload_too_large")
+    assert refusal(refused) == (401, "unauthorized")
+    assert resident() - before < 50 * 2**20
+
+
+async def test_a_small_body_of_a_refused_request_does_not_cost_the_connection(api: Api, tenant: Tenant) -> None:
+    refused = b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n"
+    after = b"GET /v1/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    answer = await api.raw(refused, b"x" * 50, b"x" * 50, after, pause=0.1)
+    statuses = [int(part.split()[0]) for part in answer.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [401, 200]
+
+
+async def test_a_client_that_does_not_read_is_cut_off(api: Api) -> None:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(api.address)
+    sock.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
+    started = time.monotonic()
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        async with asyncio.timeout(DEADLINE + 6):
+            while True:
+                writer.write(b"GET /v1/openapi.json HTTP/1.1\r\nHost: a\r\n\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.002)
+    assert time.monotonic() - started < DEADLINE + 5
+    writer.close()
+    assert reader is not None
+
+
+async def test_connections_past_the_limit_get_503(database_url: str) -> None:
+    async with running(database_url, max_connections=3) as api:
+        held = [await asyncio.open_connection(*api.address) for _ in range(3)]
+        answer = await api.raw(b"GET /v1/ HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert refusal(answer) == (503, "service_unavailable")
+        assert parse(answer)[1]["retry-after"] == "1"
+        for _, writer in held:
+            writer.close()
+        async with asyncio.timeout(3):
+            status = 503
+            while status == 503:
+                status, _, _ = parse(await api.raw(b"GET /v1/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
+        assert status == 200
+
+
+async def test_many_bad_clients_do_not_slow_the_others(api: Api, tenant: Tenant) -> None:
+    opened = []
+    for number in range(400):
+        _, writer = await asyncio.open_connection(*api.address)
+        opened.append(writer)
+        if number % 4 == 1:
+            writer.write(b"GET /v1/ HTT")
+        elif number % 4 == 2:
+            writer.write(send_request(tenant, length=len(BODY)) + BODY[:3])
+        elif number % 4 == 3:
+            writer.write(send_request(tenant, "Transfer-Encoding: chunked") + b"2\r\nxx\r\n")
+    assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200
+    for writer in opened:
+        writer.close()
