@@ -236,19 +236,16 @@ class Deliverer:
     def _pump(self) -> None:
         """Start a carrier for each free place that somebody waits for."""
         now = asyncio.get_running_loop().time()
-        while (line := self._places.pick(now)) is not None:
-            carrier = asyncio.create_task(self._carry(line))
+        while (picked := self._places.pick(now)) is not None:
+            carrier = asyncio.create_task(self._carry(*picked))
             self._carriers.add(carrier)
             carrier.add_done_callback(self._carriers.discard)
 
-    async def _carry(self, line: Line[Delivery]) -> None:
+    async def _carry(self, line: Line[Delivery], delivery: Delivery) -> None:
         """Deliver one after the other, on the place taken for `line` and then on whosever turn it is."""
         loop = asyncio.get_running_loop()
         places = self._places
-        following: Line[Delivery] | None = line
-        while following is not None:
-            line = following
-            delivery = line.waiting.popleft()
+        while True:
             try:
                 await self._deliver(line, delivery)
             except Exception:
@@ -258,7 +255,10 @@ class Deliverer:
                 places.release(line)
             if line.id in self._due and 2 * line.held <= places.depth(line):
                 self.wake.set()
-            following = places.pick(loop.time())
+            picked = places.pick(loop.time())
+            if picked is None:
+                break
+            line, delivery = picked
         if self._due:
             self.wake.set()
 

@@ -96,8 +96,8 @@ class Places(Generic[Job]):
             line.queued = True
             line.pool.queue.append(line)
 
-    def pick(self, now: float) -> Line[Job] | None:
-        """An endpoint whose turn it is, its place taken; None when nobody waits or all places are taken."""
+    def pick(self, now: float) -> tuple[Line[Job], Job] | None:
+        """An endpoint whose turn it is, its place taken, and the job; None when nobody waits or no place is free."""
         for pool in (self.good, self.unknown, self.failing):
             queue = pool.queue
             while queue and pool.used < pool.limit and self.open < self._limit:
@@ -113,10 +113,11 @@ class Places(Generic[Job]):
                 line.in_flight += 1
                 pool.used += 1
                 self.open += 1
-                if len(line.waiting) > 1:
+                job = line.waiting.popleft()
+                if line.waiting:
                     line.queued = True
                     queue.append(line)
-                return line
+                return line, job
         return None
 
     def release(self, line: Line[Job]) -> None:
