@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -110,14 +111,22 @@ async def connection(url: str) -> AsyncIterator[Connection]:
     try:
         conn = await asyncpg.connect(url, timeout=CONNECT, command_timeout=30)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "it does not answer"
-        raise Problem(f"the database at {shown_url(url)} cannot be reached: {reason}", UNREACHABLE) from None
+        raise no_database(url, error) from None
     try:
         yield conn
     finally:
         # A connection that was lost meanwhile cannot say goodbye.
         with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             await conn.close(timeout=2)
+
+
+def no_database(url: str, error: BaseException) -> Problem:
+    """What to tell of a database that cannot be reached."""
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        reason = os.strerror(error.errno)  # asyncio's text is that of its own call
+    else:
+        reason = str(error).splitlines()[0] if str(error) else "it does not answer"
+    return Problem(f"the database at {shown_url(url)} cannot be reached: {reason}", UNREACHABLE)
 
 
 async def organization(conn: Connection, reference: str | None) -> Organization:
@@ -142,7 +151,7 @@ def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
         print(msgspec.json.encode(plain).decode(), flush=True)
     elif isinstance(plain, list):
         if plain:
-            print(table([[_cell(row.get(name)) for name in columns] for row in plain], columns))
+            print(table([[cell(row.get(name)) for name in columns] for row in plain], columns))
         else:
             say("Nothing to show.")
     else:
@@ -181,7 +190,7 @@ def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
 def record(values: Mapping[str, Any]) -> str:
     """A line for each value."""
     width = max((len(name) for name in values), default=0)
-    return "\n".join(f"{name.replace('_', ' '):<{width}}  {_cell(value)}" for name, value in values.items())
+    return "\n".join(f"{name.replace('_', ' '):<{width}}  {cell(value)}" for name, value in values.items())
 
 
 def shown_url(url: str) -> str:
@@ -226,15 +235,16 @@ def _refusal(refusal: Refusal) -> str:
     return f"{text.rstrip('.')} ({known})" if known else text
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value on one line."""
     if value is None or value == "" or value == []:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(_cell(one) for one in value)
+        return ", ".join(cell(one) for one in value)
     if isinstance(value, dict):
-        return ", ".join(f"{name}={_cell(one)}" for name, one in value.items())
+        return ", ".join(f"{name}={cell(one)}" for name, one in value.items())
     return str(value)
 
 

@@ -17,7 +17,7 @@ import structlog
 from heliograph.base import logs, migrate
 from heliograph.base.db import is_down, open_pool
 from heliograph.base.settings import Settings
-from heliograph.cli.console import UNREACHABLE, Problem, settings_of, shown_url
+from heliograph.cli.console import UNREACHABLE, Problem, no_database, settings_of
 
 log = structlog.get_logger()
 
@@ -37,8 +37,7 @@ async def prepared(settings: Settings) -> None:
     try:
         pool = await open_pool(settings.database_url, size=1, wait=PATIENCE)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        where = shown_url(settings.database_url)
-        raise Problem(f"the database at {where} cannot be reached: {error}", UNREACHABLE) from None
+        raise no_database(settings.database_url, error) from None
     try:
         async with pool.acquire() as conn:
             pending = await migrate.pending(conn)

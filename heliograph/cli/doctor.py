@@ -1,0 +1,214 @@
+"""`heliograph doctor`: is everything as it should be, and if not, what is to be done.
+
+The rule nobody may break: a check that finds nothing wrong says what it saw, and one that does says the remedy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+import asyncpg
+import msgspec
+import typer
+
+from heliograph.base import logs, migrate
+from heliograph.base.crypto import Unsealable
+from heliograph.base.db import Connection
+from heliograph.base.postgres import PostgresError
+from heliograph.base.settings import Settings, SettingsError, demand_secret_key
+from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, settings_of, show, shown_url
+from heliograph.cli.http import DEFAULT_URL, ask
+from heliograph.queue import leases
+from heliograph.sms import routing, suppliers
+
+#: The oldest PostgreSQL that everything here runs on.
+OLDEST_POSTGRES = 15
+#: Work that has been due for longer says that the queue does not keep up, seconds.
+QUEUE_LATE = 60.0
+#: Times of this machine and the database's must not differ by more, seconds: both are written down.
+SKEW = 2.0
+#: A worker that was not seen for longer is gone, seconds.
+WORKER_SEEN = 15.0
+#: Without these, an answered message could be lost in a power cut.
+DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
+
+State = Literal["ok", "warning", "failed"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One check's result. `remedy` is empty when it is ok."""
+
+    check: str
+    state: State
+    detail: str
+    remedy: str = ""
+
+
+def command(
+    url: Annotated[str, typer.Option(help="Address of an API to ask for its health.")] = DEFAULT_URL,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Check settings, database, workers, suppliers, queue and API. Exits with 1 if something is wrong.
+
+    \b
+    Examples:
+      heliograph doctor
+      heliograph doctor --url https://sms.example.com --json
+    """
+    checks = asyncio.run(_examine(url, data_dir))
+    show(checks, json, ("check", "state", "detail"))
+    if not json:
+        for check in checks:
+            if check.remedy:
+                print(f"\n{check.check}: {check.remedy}")
+    if any(check.state == "failed" for check in checks):
+        raise typer.Exit(FAILED)
+
+
+async def _examine(url: str, data_dir: Path | None) -> list[Check]:
+    try:
+        settings = settings_of(data_dir)
+        logs.configure(settings)
+    except (SettingsError, PostgresError) as error:
+        return [Check("settings", "failed", str(error), "Set what is named; docs/settings.md lists all settings.")]
+    checks = [Check("settings", "ok", "all of them can be read"), _secret_key(settings)]
+    try:
+        async with connection(settings.database_url) as conn:
+            checks += await _database(conn, settings)
+    except Problem as problem:
+        remedy = "Start it, or set HELIOGRAPH_DATABASE_URL to where it is."
+        checks.append(Check("database", "failed", str(problem), remedy))
+    checks.append(await asyncio.to_thread(_api, url))
+    return checks
+
+
+def _secret_key(settings: Settings) -> Check:
+    try:
+        demand_secret_key(settings)
+    except SettingsError as error:
+        return Check("secret key", "failed", "HELIOGRAPH_SECRET_KEY is not set", str(error))
+    return Check("secret key", "ok", f"{len(settings.secret_key)} characters")
+
+
+async def _database(conn: Connection, settings: Settings) -> list[Check]:
+    checks = [await _server(conn, settings), await _durable(conn), await _clock(conn)]
+    pending = await migrate.pending(conn)
+    if pending:
+        checks.append(Check("migrations", "failed", f"pending: {', '.join(pending)}", "Run `heliograph migrate`."))
+    else:
+        checks.append(Check("migrations", "ok", "none is pending"))
+    rest: list[Callable[[Connection, Settings], Awaitable[list[Check]]]] = [_partitions, _workers, _suppliers, _queue]
+    try:
+        for check in rest:
+            checks += await check(conn, settings)
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
+        return checks  # the tables are not there yet, and that was said
+    return checks
+
+
+async def _server(conn: Connection, settings: Settings) -> Check:
+    version: str = await conn.fetchval("SHOW server_version")
+    detail = f"PostgreSQL {version.split()[0]} at {shown_url(settings.database_url)}"
+    if conn.get_server_version().major < OLDEST_POSTGRES:
+        return Check("database", "failed", detail, f"Upgrade PostgreSQL to {OLDEST_POSTGRES} or later.")
+    if await conn.fetchval("SELECT pg_is_in_recovery()"):
+        return Check("database", "failed", f"{detail}: a standby", "Use the address of the primary.")
+    return Check("database", "ok", detail)
+
+
+async def _durable(conn: Connection) -> Check:
+    off = [name for name in DURABLE if await conn.fetchval("SELECT current_setting($1)", name) == "off"]
+    if off:
+        remedy = "Set them to on in postgresql.conf: without them, a crash can lose messages that were accepted."
+        return Check("durability", "failed", f"{' and '.join(off)} off", remedy)
+    return Check("durability", "ok", f"{', '.join(DURABLE)} on")
+
+
+async def _clock(conn: Connection) -> Check:
+    before = datetime.now(UTC)
+    there: datetime = await conn.fetchval("SELECT clock_timestamp()")
+    after = datetime.now(UTC)
+    skew = (there - before - (after - before) / 2).total_seconds()
+    if abs(skew) > SKEW:
+        detail = f"the database's is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"
+        return Check("clocks", "failed", detail, "Set both clocks by NTP.")
+    return Check("clocks", "ok", f"{abs(skew) * 1000:.0f} ms apart")
+
+
+async def _partitions(conn: Connection, settings: Settings) -> list[Check]:
+    today = (await conn.fetchval("SELECT now()")).astimezone(UTC).date()
+    months = (today.replace(day=1), (today.replace(day=1) + timedelta(days=32)).replace(day=1))
+    names = [f"{table}_{month:%Y_%m}" for table in migrate.PARTITIONED for month in months]
+    missing = [name for name in names if await conn.fetchval("SELECT to_regclass($1) IS NULL", name)]
+    if missing:
+        remedy = "Keep a worker running, which makes them, or run `heliograph migrate`."
+        return [Check("partitions", "failed", f"missing: {', '.join(missing)}", remedy)]
+    return [Check("partitions", "ok", "of this month and the next are there")]
+
+
+WORKERS = "SELECT name, seen_at > now() - make_interval(secs => $1) AS lives FROM workers ORDER BY seen_at DESC"
+
+
+async def _workers(conn: Connection, settings: Settings) -> list[Check]:
+    living = [row["name"] for row in await conn.fetch(WORKERS, WORKER_SEEN) if row["lives"]]
+    if living:
+        return [Check("workers", "ok", ", ".join(living))]
+    return [Check("workers", "failed", f"none was seen in the last {WORKER_SEEN:g} s", "Start `heliograph worker`.")]
+
+
+async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
+    found = await routing.load(conn)
+    if not found:
+        remedy = "Add one with `heliograph supplier add smpp`; until then only test keys send."
+        return [Check("suppliers", "warning", "there is none", remedy)]
+    held = await suppliers.sessions(conn)
+    key = suppliers.seal_key(settings) if settings.secret_key else None
+    checks = []
+    for one in found:
+        name = f"supplier {one.name}"
+        _, bound, error = held.get(one.id, (0, 0, ""))
+        if one.state != "active":
+            remedy = f"`heliograph supplier resume {one.name}` sends through it again."
+            checks.append(Check(name, "warning", one.state, remedy))
+            continue
+        try:
+            if key is not None:
+                suppliers.open_secret(key, one)
+        except Unsealable:
+            remedy = "Start with the secret key it was added under, or remove it and add it again."
+            checks.append(Check(name, "failed", "its password was sealed under another secret key", remedy))
+            continue
+        if bound:
+            checks.append(Check(name, "ok", f"{bound} of {one.sessions} sessions bound"))
+        else:
+            remedy = "Start a worker if there is none; else check address, system_id and password."
+            checks.append(Check(name, "failed", f"no session is bound{': ' + error if error else ''}", remedy))
+    return checks
+
+
+async def _queue(conn: Connection, settings: Settings) -> list[Check]:
+    ages = {kind: await leases.oldest(conn, kind) for kind in ("sms", "webhook")}
+    late = {kind: age for kind, age in ages.items() if age > QUEUE_LATE}
+    if late:
+        detail = ", ".join(f"{kind} is {age:.0f} s late" for kind, age in late.items())
+        return [Check("queue", "failed", detail, "Look at workers and suppliers first; else start more workers.")]
+    return [Check("queue", "ok", "nothing is late")]
+
+
+def _api(url: str) -> Check:
+    remedy = "Start `heliograph api`, or name its address with --url."
+    try:
+        status, _, answer = ask("GET", url, "/health", timeout=5.0)
+    except Problem as problem:
+        return Check("api", "failed", str(problem), remedy)
+    if status != 200 or not isinstance(answer, dict):
+        return Check("api", "failed", f"{url} answered {status}", remedy)
+    if answer.get("status") != "ok":
+        wrong = [f"{name} {state}" for name, state in answer.get("checks", {}).items() if state != "ok"]
+        return Check("api", "failed", f"{url} says: {', '.join(wrong)}", "See the checks above.")
+    return Check("api", "ok", f"{url} answers")

@@ -1,0 +1,57 @@
+"""HTTP to an API of Heliograph, for commands that speak to it as any client would."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from heliograph.cli.console import UNREACHABLE, WRONG, Problem
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+def ask(
+    method: str,
+    base_url: str,
+    path: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    body: Any = None,
+    timeout: float = 30.0,
+) -> tuple[int, Mapping[str, str], Any]:
+    """(status, headers in lower case, decoded body) of one request below `/v1`. Raises Problem if there is no answer.
+
+    `base_url` is the address with or without `/v1`. `timeout` in seconds, for each step of the exchange.
+    """
+    parts = urllib.parse.urlsplit(base_url.rstrip("/").removesuffix("/v1"))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Problem(f"{base_url!r} is not an http:// or https:// address", WRONG)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    try:
+        client = kind(parts.hostname, parts.port, timeout=timeout)
+    except ValueError as error:
+        raise Problem(f"{base_url!r} is not an address: {error}", WRONG) from None
+    sent = {"accept": "application/json", "connection": "close"} | dict(headers or {})
+    data = None
+    if body is not None:
+        data, sent["content-type"] = msgspec.json.encode(body), "application/json"
+    try:
+        client.request(method, f"{parts.path}/v1{path}", data, sent)
+        answer = client.getresponse()
+        raw = answer.read()
+    except ValueError as error:
+        raise Problem(f"the request cannot be written: {error}", WRONG) from None
+    except (OSError, http.client.HTTPException) as error:
+        where = f"{parts.scheme}://{parts.netloc}"
+        raise Problem(f"no answer from {where}: {error or type(error).__name__}", UNREACHABLE) from None
+    finally:
+        client.close()
+    try:
+        decoded = msgspec.json.decode(raw) if raw else None
+    except msgspec.DecodeError:
+        raise Problem(f"{base_url} answered {answer.status} with something else than JSON") from None
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, decoded

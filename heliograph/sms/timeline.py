@@ -1,0 +1,193 @@
+"""All that happened to one message, in order of time, for operators: suppliers' names and words are in it.
+
+The rule nobody may break: this is for operators only. What a customer may see of a message is `status.message_data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base.db import Connection
+from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7_floor
+from heliograph.sms import test_mode
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """Something that happened. `detail` holds only what is known."""
+
+    at: datetime
+    what: str
+    detail: dict[str, Any]
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """A message and its story."""
+
+    #: The row of `messages`, with its organization's name.
+    message: dict[str, Any]
+    #: Its text; None unless asked for, or when it was erased.
+    text: str | None
+    entries: list[Entry]
+    #: Its rows in the queue, and those of its webhook deliveries.
+    queued: list[dict[str, Any]]
+
+
+# No organization is given, and messages are found by organization and id: asking for each organization in turn costs a
+# look-up each, where a search by id alone would read a month of messages.
+MESSAGE = """
+SELECT found.*, o.name AS organization_name
+  FROM organizations o CROSS JOIN LATERAL (SELECT * FROM messages WHERE organization_id = o.id AND id = $1) found
+ LIMIT 1
+"""
+TEXT = "SELECT body FROM message_texts WHERE organization_id = $1 AND message_id = $2"
+ATTEMPTS = """
+SELECT a.attempt, a.supplier_id, s.name, a.state, a.reference, a.started_at, a.answered_at, a.code, a.detail
+  FROM sms_attempts a LEFT JOIN suppliers s ON s.id = a.supplier_id
+ WHERE a.organization_id = $1 AND a.message_id = $2
+"""
+# Parts are found by the time of their answer, which its index (BRIN) narrows to a few pages.
+PARTS = """
+SELECT p.attempt, p.part, p.parts, p.id_key, p.state, p.created_at, s.name
+  FROM unnest($2::timestamptz[]) AS answer (at) CROSS JOIN LATERAL (
+       SELECT * FROM sms_parts WHERE message_id = $1
+          AND created_at BETWEEN answer.at - interval '1 second' AND answer.at + interval '1 second') p
+  LEFT JOIN suppliers s ON s.id = p.supplier_id
+ ORDER BY p.attempt, p.part
+"""
+RECEIPTS = """
+SELECT r.attempt, r.part, r.state, r.error, r.keys, r.received_at, r.tries, s.name
+  FROM receipts r LEFT JOIN suppliers s ON s.id = r.supplier_id
+ WHERE r.message_id = $1 AND r.received_on >= $2
+"""
+# Events other than the contract's one have no index by message; they are made at once with the move that they tell of.
+EVENTS = """
+SELECT id, kind, created_at FROM events
+ WHERE organization_id = $1 AND (id = $3 OR (id BETWEEN $4 AND $5 AND message_id = $2))
+"""
+WEBHOOKS = """
+SELECT w.event_id, w.endpoint_id, e.url, w.attempt, w.started_at, w.duration_ms, w.status, w.result, w.detail
+  FROM webhook_attempts w LEFT JOIN webhook_endpoints e ON e.organization_id = $1 AND e.id = w.endpoint_id
+ WHERE w.organization_id = $1 AND w.event_id = ANY ($2)
+"""
+QUEUE = """
+SELECT q.kind, q.id, q.line, q.lane, q.due_at, q.tries, q.claims, q.lease_until, s.name, e.url
+  FROM queue q LEFT JOIN suppliers s ON s.id = q.line
+       LEFT JOIN webhook_endpoints e ON e.organization_id = $1 AND e.id = q.line
+ WHERE q.id = ANY ($2) ORDER BY q.due_at
+"""
+
+#: An event is recorded within this of the move that raised it.
+AT_ONCE = timedelta(seconds=5)
+
+
+async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> Timeline:
+    """The story of a message. Raises NotFound."""
+    row = await conn.fetchrow(MESSAGE, id)
+    if row is None:
+        raise NotFound("There is no such message.", id=str(id))
+    message = dict(row.items())
+    organization_id, accepted_at = row["organization_id"], row["accepted_at"]
+    text = await conn.fetchval(TEXT, organization_id, id) if with_text else None
+    attempts = await conn.fetch(ATTEMPTS, organization_id, id)
+    answers = list({one["answered_at"] for one in attempts if one["answered_at"]})
+    parts = await conn.fetch(PARTS, id, answers)
+    received = await conn.fetch(RECEIPTS, id, (accepted_at - timedelta(days=1)).date())
+    sent_at = row["sent_at"] or accepted_at
+    around = uuid7_floor(sent_at - AT_ONCE), uuid7_floor(sent_at + AT_ONCE)
+    raised = await conn.fetch(EVENTS, organization_id, id, row["event_id"], *around)
+    event_ids = [one["id"] for one in raised]
+    tried = await conn.fetch(WEBHOOKS, organization_id, event_ids)
+    queued = await conn.fetch(QUEUE, organization_id, [id, *event_ids])
+    return Timeline(
+        message=message,
+        text=text,
+        entries=sorted(
+            [
+                Entry(accepted_at, "accepted", {"status": "accepted", "request_id": row["request_id"]}),
+                *_attempts(attempts),
+                *(_part(one) for one in parts),
+                *(_receipt(one) for one in received),
+                *_moves(row),
+                *(Entry(one["created_at"], "event", {"kind": one["kind"], "id": str(one["id"])}) for one in raised),
+                *(_webhook(one) for one in tried),
+            ],
+            key=lambda entry: entry.at,
+        ),
+        queued=[_queued(one) for one in queued],
+    )
+
+
+STATUS = """
+SELECT found.status
+  FROM organizations o CROSS JOIN LATERAL (SELECT status FROM messages WHERE organization_id = o.id AND id = $1) found
+ LIMIT 1
+"""
+
+
+async def status_of(conn: Connection, *, id: UUID) -> str:
+    """A message's status now. Raises NotFound."""
+    status: str | None = await conn.fetchval(STATUS, id)
+    if status is None:
+        raise NotFound("There is no such message.", id=str(id))
+    return status
+
+
+def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
+    for row in rows:
+        which = {"attempt": row["attempt"], "supplier": _supplier(row)}
+        yield Entry(row["started_at"], "attempt", which | {"reference": row["reference"]})
+        if row["answered_at"]:
+            answer = {"state": row["state"], "code": row["code"], "detail": row["detail"]}
+            yield Entry(row["answered_at"], "answer", _known(which | answer))
+
+
+def _part(row: asyncpg.Record) -> Entry:
+    values = {"attempt": row["attempt"], "part": f"{row['part']}/{row['parts']}", "supplier_message_id": row["id_key"]}
+    return Entry(row["created_at"], "part", _known(values | {"supplier": row["name"], "state": row["state"]}))
+
+
+def _receipt(row: asyncpg.Record) -> Entry:
+    values = {"state": row["state"], "err": row["error"], "supplier": row["name"], "ids": list(row["keys"])}
+    return Entry(row["received_at"], "receipt", _known(values | {"attempt": row["attempt"], "part": row["part"]}))
+
+
+def _moves(row: asyncpg.Record) -> Iterable[Entry]:
+    if row["sent_at"]:
+        yield Entry(row["sent_at"], "status", {"status": "sent"})
+    if row["delivered_at"]:
+        yield Entry(row["delivered_at"], "status", {"status": "delivered"})
+    if row["failed_at"]:
+        yield Entry(row["failed_at"], "status", {"status": row["status"], "failure": row["failure_code"]})
+
+
+def _webhook(row: asyncpg.Record) -> Entry:
+    values = {
+        "result": row["result"],
+        "status": row["status"],
+        "attempt": row["attempt"],
+        "milliseconds": row["duration_ms"],
+        "url": row["url"],
+        "endpoint": str(row["endpoint_id"]),
+        "detail": row["detail"],
+    }
+    return Entry(row["started_at"], "webhook", _known(values))
+
+
+def _queued(row: asyncpg.Record) -> dict[str, Any]:
+    values = {name: row[name] for name in ("kind", "due_at", "tries", "claims", "lane", "lease_until")}
+    return _known(values | {"supplier": row["name"], "url": row["url"]})
+
+
+def _supplier(row: asyncpg.Record) -> str:
+    return row["name"] or ("test" if row["supplier_id"] == test_mode.SUPPLIER else str(row["supplier_id"]))
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in (None, "")}
