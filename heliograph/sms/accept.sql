@@ -4,6 +4,8 @@
 -- for each other in a circle. From then on nobody else accepts for these organizations, and the second statement's
 -- snapshot sees all that was committed before: that is what makes idempotency keys and quota exact across processes.
 --
+-- A lock that somebody holds for over 2 s (decisions: that long a twin waits for the first) fails the whole call.
+--
 -- An item that must not be accepted for a reason found before (p_eligible is false) comes along all the same: if its
 -- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once.
 CREATE OR REPLACE FUNCTION sms_accept_1(
@@ -14,7 +16,7 @@ CREATE OR REPLACE FUNCTION sms_accept_1(
     p_lane smallint[], p_text text[], p_head text[], p_tail text[]
 ) RETURNS TABLE (
     verdict text, remaining bigint, since timestamptz, status smallint, body text
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 BEGIN
     PERFORM 1 FROM quotas
       WHERE organization_id = ANY (ARRAY(SELECT DISTINCT unnest(p_organization)))
@@ -23,7 +25,7 @@ BEGIN
     RETURN QUERY
     WITH judged AS MATERIALIZED (
         SELECT item.*, known.request_hash AS known_request, known.status AS known_status, known.body AS known_body,
-               quota.total - quota.used AS available, silence.since AS silent_since,
+               coalesce(quota.total - quota.used, 0) AS available, silence.since AS silent_since,
                item.eligible AND known.request_hash IS NULL AND silence.since IS NULL AS free
           FROM unnest(p_organization, p_id, p_eligible, p_billed, p_key, p_request, p_recipient, p_sender, p_sender_id,
                       p_reference, p_campaign, p_encoding, p_segments, p_guarantee, p_request_id, p_expires, p_due,
@@ -65,7 +67,10 @@ BEGIN
           FROM decided WHERE decided.verdict = 'stored' AND billed
     ), work AS (
         INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
-        SELECT 'sms', '00000000-0000-0000-0000-000000000000', lane, organization, coalesce(due, p_at), id
+        -- Live messages have no supplier yet (line 0); test messages go straight to the one of test keys (line 1).
+        SELECT 'sms', CASE WHEN billed THEN '00000000-0000-0000-0000-000000000000'::uuid
+                           ELSE '00000000-0000-0000-0000-000000000001'::uuid END,
+               lane, organization, coalesce(due, p_at), id
           FROM decided WHERE decided.verdict = 'stored'
     ), outcome AS (
         INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)

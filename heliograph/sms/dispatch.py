@@ -40,6 +40,8 @@ log = structlog.get_logger()
 SUSPENDED_PAUSE = 60.0
 #: Statuses of a message that no supplier has taken.
 UNSENT = ("accepted", "sending")
+#: Seconds between looks into the lines of suppliers that no row is known to wait in.
+LOOK = 1.0
 #: Rows of lines whose supplier cannot be used, moved on at once in one round.
 REROUTE = 200
 
@@ -163,6 +165,12 @@ class Dispatcher:
         self._grace = grace
         self._flying: dict[tuple[UUID, int], tuple[_Due, float]] = {}
         self._references: OrderedDict[tuple[str, str], int] = OrderedDict()
+        #: Lines of suppliers that rows wait in, as far as this worker knows; looked for again each LOOK seconds.
+        self._parked: set[UUID] = set()
+        self._look_at = 0.0
+        self._usable: list[Supplier] = []
+        #: The last round took all it could: room that comes free is worth another one.
+        self._full = False
         #: Set when something may have changed: new work, a free window, a new supplier.
         self.wake = asyncio.Event()
 
@@ -173,12 +181,10 @@ class Dispatcher:
 
     async def round(self) -> int:
         """Claim and submit once; returns how many rows were claimed."""
-        free = self._free()
-        if not free:
-            return 0
+        room = self._make_room()
         crash_point("dispatch.before_commit")
         async with self._pool.acquire() as conn, conn.transaction():
-            claimed = await leases.claim(conn, "sms", free, seconds=self._lease_seconds)
+            claimed = await self._claim(conn, room)
             outgoing = await self._decide(conn, claimed) if claimed else []
         crash_point("dispatch.after_commit")
         at = asyncio.get_running_loop().time()
@@ -219,32 +225,52 @@ class Dispatcher:
 
     def _landed(self, key: tuple[UUID, int]) -> None:
         self._flying.pop(key, None)
-        self.wake.set()
+        if self._full:
+            self.wake.set()
 
-    def _free(self) -> dict[UUID, int]:
-        """How many rows to claim of each line."""
-        accounts = self._accounts()
-        free: dict[UUID, int] = {}
+    def _make_room(self) -> int:
+        """Ask every account what it can take in this round; returns how many live messages that are in all."""
+        self._usable = []
         total = 0
-        for id, account in accounts.items():
+        for id, account in self._accounts().items():
             account.room, account.probe = 0, False
-            if account.supplier.state != "active":
+            if account.supplier.state != "active" or account.connector.health().sessions == 0:
                 continue
-            if account.breaker.open:
-                account.probe = account.connector.capacity() > 0 and account.breaker.usable()
-                account.room = int(account.probe)
-            else:
+            if not account.breaker.open:
                 account.room = account.connector.capacity()
-            total += account.room
-            if account.room > 0 and id != test_mode.SUPPLIER:
-                free[id] = min(account.room, self._claim_limit)
-        if total == 0:
-            return {}
-        # Lines of suppliers that cannot be used now are looked at as well, for what another one could carry.
-        if free:
-            free |= {id: REROUTE for id in accounts if id not in free and id != test_mode.SUPPLIER}
-        free[UNROUTED] = min(total, self._claim_limit)
-        return free
+            elif account.connector.capacity() > 0 and account.breaker.usable():
+                account.probe = True
+                account.room = 1
+            else:
+                continue
+            if id != test_mode.SUPPLIER:
+                total += account.room
+                self._usable.append(account.supplier)
+        return min(total, self._claim_limit)
+
+    async def _claim(self, conn: Connection, room: int) -> list[Lease]:
+        """First what waits in the suppliers' own lines, then new work for the room that is left.
+
+        The line of a supplier that cannot be used now is looked at as well, for what another one could carry.
+        """
+        at = asyncio.get_running_loop().time()
+        accounts = self._accounts()
+        if at >= self._look_at:
+            self._look_at = at + LOOK
+            self._parked.update(accounts)
+        usable = {supplier.id for supplier in self._usable}
+        parked = {
+            id: accounts[id].room if id in usable else REROUTE if usable else 0
+            for id in self._parked & accounts.keys()
+            if id != test_mode.SUPPLIER
+        }
+        claimed = await leases.claim(conn, "sms", parked, seconds=self._lease_seconds)
+        found = {lease.line for lease in claimed}
+        self._parked -= {id for id, places in parked.items() if places > 0 and id not in found}
+        new = {UNROUTED: room - len(claimed), test_mode.SUPPLIER: accounts[test_mode.SUPPLIER].room}
+        claimed += await leases.claim(conn, "sms", new, seconds=self._lease_seconds)
+        self._full = len(claimed) >= room
+        return claimed
 
     async def _decide(self, conn: Connection, claimed: list[Lease]) -> list[tuple[_Due, Account, Submission]]:
         """Settle what goes nowhere, and write the attempts of what goes out."""
@@ -372,14 +398,15 @@ class Dispatcher:
             if suppliers and not any(covers(one, due.recipient) for one in suppliers):
                 return Move(lease.organization_id, lease.id, "failed", due.at, "destination_unreachable")
             avoid = due.attempt_supplier if due.attempt_state in ("refused", "unreachable", "busy") else None
-            supplier = choose(suppliers, due.recipient, lease.id, usable=self._usable, avoid=avoid)
+            supplier = choose(self._usable, due.recipient, lease.id, avoid=avoid)
             if supplier is None:
                 # Nobody can carry it now. It waits in the line of the one that would, out of the others' way.
-                supplier = choose(suppliers, due.recipient, lease.id, usable=lambda one: True)
+                supplier = choose(suppliers, due.recipient, lease.id)
                 return Postponed(lease, HOLD, supplier.id if supplier else UNROUTED, counts=False)
         assert supplier is not None
         account = accounts[supplier.id]
         if account.room <= 0:
+            self._parked.add(supplier.id)
             return Postponed(lease, 0.0, supplier.id, counts=False)
         encoded = encoding.encode(due.body or "", smart=due.encoding == "gsm7")
         account.room -= len(encoded.segments)
@@ -397,12 +424,6 @@ class Dispatcher:
             reference=self._reference(due, len(encoded.segments)),
             validity_seconds=validity,
         )
-
-    def _usable(self, supplier: Supplier) -> bool:
-        account = self._accounts().get(supplier.id)
-        if account is None or account.connector.health().sessions == 0:
-            return False
-        return account.probe or not account.breaker.open
 
     def _reference(self, due: _Due, segments: int) -> int:
         """16 bits. Long messages count up per sender and recipient: a handset puts parts together by it, so two long

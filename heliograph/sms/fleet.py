@@ -25,7 +25,7 @@ from heliograph.suppliers.contract import Connector, ConnectorFactory, Inbound, 
 log = structlog.get_logger()
 
 #: A slot returns to the others after this without renewal, seconds; renewed each second.
-SLOT_LEASE = 15.0
+SLOT_LEASE = 5.0
 #: A worker that was not seen for this long does not count when slots are shared out, seconds.
 WORKER_ALIVE = 15.0
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -357,7 +357,7 @@ def _counts_all(receipt: Receipt, parts: int) -> bool:
 
 def _keys(receipt: Receipt) -> tuple[str | None, str | None, str | None]:
     one, two, *_ = (*receipt.keys, None, None)
-    return one, two, weak_key(receipt.recipient)
+    return one, two, None if receipt.keys else weak_key(receipt.recipient)
 
 
 def _fingerprint(one: Received, at: datetime) -> UUID:

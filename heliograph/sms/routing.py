@@ -71,17 +71,16 @@ def choose(
     recipient: str,
     message_id: UUID,
     *,
-    usable: Callable[[Supplier], bool],
     avoid: UUID | None = None,
 ) -> Supplier | None:
-    """The supplier for a message; None if no usable one covers the destination.
+    """The supplier for a message, of those that may be used now; None if none of them covers the destination.
 
     `avoid`: the one that refused it, taken only if there is no other.
     """
-    candidates = [one for one in suppliers if one.state == "active" and covers(one, recipient) and usable(one)]
+    candidates = [one for one in suppliers if one.state == "active" and covers(one, recipient)]
     others = [one for one in candidates if one.id != avoid] or candidates
-    if not others:
-        return None
+    if len(others) < 2:
+        return others[0] if others else None
     best = min(one.priority for one in others)
     return max((one for one in others if one.priority == best), key=lambda one: _draw(message_id, one))
 
