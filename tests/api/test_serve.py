@@ -1,0 +1,149 @@
+"""Web processes: several on one port stay exact together, and one that is told to stop finishes what it has begun."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.serve import listen
+
+from .conftest import Api, make_tenant, running
+
+Process = asyncio.subprocess.Process
+
+
+@contextlib.asynccontextmanager
+async def processes(database_url: str, *, number: int, **settings: str) -> AsyncIterator[tuple[str, list[Process]]]:
+    """Web processes that share a port."""
+    environment = os.environ | {
+        "HELIOGRAPH_DATABASE_URL": database_url,
+        "HELIOGRAPH_SECRET_KEY": "s" * 32,
+        **{f"HELIOGRAPH_{name.upper()}": value for name, value in settings.items()},
+    }
+    with contextlib.closing(listen("127.0.0.1", 0)) as held:
+        # Keeps the port ours without taking connections: only a listening socket gets some.
+        port = held.getsockname()[1]
+    started = [
+        await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.api.process", str(port), env=environment)
+        for _ in range(number)
+    ]
+    try:
+        async with asyncio.timeout(20):
+            for process in started:
+                await listening(process, port)
+        yield f"http://127.0.0.1:{port}/v1", started
+    finally:
+        for process in started:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def listening(process: Process, port: int) -> None:
+    """Wait until this process listens on the port."""
+    wanted = f"{port:04X}"
+    while process.returncode is None:
+        inodes = set()
+        with contextlib.suppress(OSError):
+            for number in os.listdir(f"/proc/{process.pid}/fd"):
+                inodes.add(os.readlink(f"/proc/{process.pid}/fd/{number}").removeprefix("socket:[").removesuffix("]"))
+        with open("/proc/net/tcp") as table:  # noqa: ASYNC230 (a file of the kernel)
+            rows = [line.split() for line in table][1:]
+        if any(row[1].endswith(":" + wanted) and row[3] == "0A" and row[9] in inodes for row in rows):
+            return
+        await asyncio.wait([asyncio.create_task(process.wait())], timeout=0.02)
+    pytest.fail(f"the process ended with {process.returncode}")
+
+
+async def test_two_processes_are_exact_in_quota_rate_and_idempotency(database_url: str, pool: Pool) -> None:
+    tenant = await make_tenant(pool, amount=80)
+    left = await pool.fetchval("SELECT 60 - extract(second FROM now())::float8")
+    if left < 8:
+        await asyncio.sleep(left + 0.05)
+    async with (
+        processes(database_url, number=2, rate_sms_send="160") as (url, _),
+        # A connection for each request, so that both processes get some.
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session,
+    ):
+
+        async def post(number: int) -> tuple[int, str]:
+            headers = tenant.headers | {"Idempotency-Key": f"key-{number}"}
+            body = {"to": "+258841234567", "message": "Hello"}
+            async with session.post(url + "/sms/send", json=body, headers=headers) as answer:
+                answered = await answer.json()
+                return answer.status, answered["message"]["id"] if answer.status == 202 else answered["error"]["code"]
+
+        # Each key twice, 100 keys, a quota of 80, then 40 more requests than the window has.
+        first = await asyncio.gather(*(post(number) for number in [*range(100), *range(60)]))
+        rest = await asyncio.gather(*(post(number) for number in range(40)))
+    accepted = [answer for status, answer in first if status == 202]
+    assert len(set(accepted)) == 80
+    assert {answer for status, answer in first if status != 202} <= {"quota_exceeded"}
+    assert {answer for _, answer in rest} == {"rate_limit_exceeded"}
+    assert await pool.fetchval("SELECT used FROM quotas") == 80
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 80
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+async def test_a_process_that_is_told_to_stop_answers_what_it_has_begun(
+    database_url: str, pool: Pool, kind: signal.Signals
+) -> None:
+    tenant = await make_tenant(pool)
+    async with processes(database_url, number=1) as (url, (process,)):
+        port = int(url.rsplit(":", 1)[1].split("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", port)
+        body = b'{"to":"+258841234567","message":"Hello"}'
+        head = (
+            f"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nx-api-key: {tenant.secret}\r\nIdempotency-Key: k\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body[:10])
+        await writer.drain()
+        async with asyncio.timeout(5):
+            while not await pool.fetchval("SELECT count(*) FROM rate_windows"):  # then the head has been read
+                await pool.execute("SELECT pg_sleep(0.01)")
+        process.send_signal(kind)
+        async with asyncio.timeout(5):
+            assert await idle_reader.read() == b""
+        with pytest.raises(ConnectionError):
+            await asyncio.open_connection("127.0.0.1", port)
+        writer.write(body[10:])
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+            assert await process.wait() == 0
+        assert answer.startswith(b"HTTP/1.1 202 ")
+        assert b"\r\nconnection: close\r\n" in answer
+        writer.close()
+        idle_writer.close()
+
+
+async def test_the_second_signal_ends_it_at_once(database_url: str) -> None:
+    async with processes(database_url, number=1) as (url, (process,)):
+        port = int(url.rsplit(":", 1)[1].split("/")[0])
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na")
+        process.terminate()
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    await asyncio.open_connection("127.0.0.1", port)
+            process.terminate()
+            assert await process.wait() in (0, -signal.SIGTERM)
+        writer.close()
+
+
+async def test_an_address_that_is_taken_is_an_error(database_url: str) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken, pytest.raises(OSError):
+        listen("127.0.0.1", taken.getsockname()[1])
+    async with running(database_url) as api:
+        assert isinstance(api, Api)

@@ -1,0 +1,137 @@
+"""API keys: form, limits, who may grant what, and how soon a revocation holds."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from heliograph.accounts import api_keys, organizations
+from heliograph.accounts.api_keys import SCOPES, ApiKey, ScopeRequired, TooManyActiveKeys, Unauthorized
+from heliograph.accounts.keyring import MAX_AGE, Keyring
+from heliograph.base.actor import Actor
+from heliograph.base.crypto import hash_secret
+from heliograph.base.db import Pool
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+
+
+@pytest.fixture
+async def operator(pool: Pool) -> Actor:
+    async with pool.acquire() as conn:
+        organization = await organizations.create(conn, name="Acme")
+    return Actor(organization.id, None, "live", frozenset(), "active")
+
+
+async def issue(pool: Pool, actor: Actor, **facts: object) -> tuple[ApiKey, str]:
+    async with pool.acquire() as conn:
+        return await api_keys.issue(conn, actor, **({"name": "k", "profile": "sms_only"} | facts))  # type: ignore[arg-type]
+
+
+def test_every_change_of_a_character_is_noticed() -> None:
+    secret = api_keys.new_secret("live")
+    assert len(secret) == len("hg_live_") + 36
+    assert api_keys.is_well_formed(secret)
+    for at in range(len(secret)):
+        other = "B" if secret[at] != "B" else "C"
+        assert not api_keys.is_well_formed(secret[:at] + other + secret[at + 1 :])
+    assert not api_keys.is_well_formed(secret + "x")
+    assert not api_keys.is_well_formed("")
+    assert not api_keys.is_well_formed("\ud800" * 44)
+
+
+async def test_only_the_hash_is_stored(pool: Pool, operator: Actor) -> None:
+    key, secret = await issue(pool, operator, mode="test")
+    assert secret.startswith("hg_test_")
+    row = await pool.fetchrow("SELECT * FROM api_keys WHERE id = $1", key.id)
+    assert row is not None
+    assert row["secret_hash"] == hash_secret(secret)
+    assert secret not in str(dict(row))
+    assert (key.prefix, key.last4, key.scopes) == ("hg_test_", secret[-4:], ["sms:send"])
+
+
+async def test_five_active_keys_and_no_more_even_at_once(pool: Pool, operator: Actor) -> None:
+    results = await asyncio.gather(*(issue(pool, operator) for _ in range(8)), return_exceptions=True)
+    refused = [result for result in results if isinstance(result, TooManyActiveKeys)]
+    issued = [result for result in results if isinstance(result, tuple)]
+    assert (len(issued), len(refused)) == (5, 3)
+    async with pool.acquire() as conn:
+        revoked = await api_keys.revoke(conn, operator, id=issued[0][0].id)
+        assert revoked.status == "revoked"
+        assert await api_keys.revoke(conn, operator, id=revoked.id) == revoked
+    await issue(pool, operator)
+    # A key past its date is no active one.
+    await pool.execute("UPDATE api_keys SET expires_at = now() - interval '1 second' WHERE id = $1", issued[1][0].id)
+    await issue(pool, operator)
+    async with pool.acquire() as conn:
+        statuses = sorted(key.status for key in await api_keys.list_all(conn, operator))
+    assert statuses == ["active"] * 5 + ["expired", "revoked"]
+
+
+async def test_a_key_grants_only_what_it_holds(pool: Pool, operator: Actor) -> None:
+    holder = Actor(operator.organization_id, uuid7(), "live", frozenset({"sms:send", "api_keys:write"}), "active")
+    await issue(pool, holder, profile=None, scopes=["sms:send"])
+    with pytest.raises(ScopeRequired) as refused:
+        await issue(pool, holder, profile="sms")
+    assert "sms:read" in refused.value.details["required"]
+    _, _ = await issue(pool, operator, profile="full_access")
+
+
+async def test_what_a_new_key_must_be(pool: Pool, operator: Actor) -> None:
+    for wrong, field in (
+        ({"name": " "}, "name"),
+        ({"name": "x" * 101}, "name"),
+        ({"profile": "nothing"}, "profile"),
+        ({"profile": None}, "profile"),
+        ({"scopes": ["sms:send"]}, "profile"),
+        ({"profile": None, "scopes": []}, "scopes"),
+        ({"profile": None, "scopes": ["sms:everything"]}, "scopes"),
+        ({"mode": "demo"}, "mode"),
+        ({"allowed_ips": ["10.0.0.300"]}, "allowed_ips"),
+        ({"expires_at": datetime(2020, 1, 1, tzinfo=UTC)}, "expires_at"),
+    ):
+        with pytest.raises(Invalid) as refused:
+            await issue(pool, operator, **wrong)
+        assert refused.value.details["fields"][0]["field"] == field
+    assert await pool.fetchval("SELECT count(*) FROM api_keys") == 0
+
+
+async def test_a_key_of_another_organization_is_not_found(pool: Pool, operator: Actor) -> None:
+    key, _ = await issue(pool, operator)
+    async with pool.acquire() as conn:
+        other = await organizations.create(conn, name="Other")
+        stranger = Actor(other.id, None, "live", frozenset(), "active")
+        with pytest.raises(NotFound):
+            await api_keys.revoke(conn, stranger, id=key.id)
+        assert await api_keys.list_all(conn, stranger) == []
+
+
+async def test_the_keyring_knows_an_actor_and_forgets_a_revoked_one(pool: Pool, operator: Actor) -> None:
+    key, secret = await issue(pool, operator, profile="full_access")
+    keyring = Keyring(pool)
+    actor = await keyring.authenticate(secret, "127.0.0.1")
+    assert (actor.organization_id, actor.key_id, actor.scopes) == (operator.organization_id, key.id, frozenset(SCOPES))
+    async with pool.acquire() as conn:
+        await api_keys.revoke(conn, operator, id=key.id)
+    await asyncio.sleep(MAX_AGE)
+    with pytest.raises(Unauthorized):
+        await keyring.authenticate(secret, "127.0.0.1")
+    await keyring.close()
+    assert await pool.fetchval("SELECT last_used_at IS NOT NULL FROM api_keys")
+
+
+async def test_a_key_works_only_from_its_networks_and_until_its_date(pool: Pool, operator: Actor) -> None:
+    _, bound = await issue(pool, operator, allowed_ips=["10.0.0.0/8", "2001:db8::1"])
+    keyring = Keyring(pool)
+    for address in ("10.1.2.3", "::ffff:10.1.2.3", "2001:db8::1"):
+        await keyring.authenticate(bound, address)
+    for address in ("11.0.0.1", "2001:db8::2", "", "unknown"):
+        with pytest.raises(Unauthorized):
+            await keyring.authenticate(bound, address)
+    key, ending = await issue(pool, operator, expires_at=datetime.now(UTC) + timedelta(hours=1))
+    await keyring.authenticate(ending, "10.0.0.1")
+    await pool.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", key.id)
+    with pytest.raises(Unauthorized):
+        await Keyring(pool).authenticate(ending, "10.0.0.1")
+    await keyring.close()

@@ -1,0 +1,101 @@
+"""Rate windows: exact for one process, exact across several, and on the database's clock."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from heliograph.api.limits import Limiter, Standing
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+from heliograph.base.settings import Settings
+
+
+def limiter(pool: Pool, **changed: int) -> Limiter:
+    return Limiter(pool, Settings(**({"rate_reads": 50} | changed)))  # type: ignore[arg-type]
+
+
+async def within_one_minute(pool: Pool) -> None:
+    """Wait if the minute is about to turn, so that a test stays in one window."""
+    left = await pool.fetchval("SELECT 60 - extract(second FROM now())::float8")
+    if left < 3:
+        await asyncio.sleep(left + 0.05)
+
+
+async def test_places_are_given_out_once_across_processes(pool: Pool) -> None:
+    await within_one_minute(pool)
+    one, other = limiter(pool), limiter(pool)
+    organization, key = uuid7(), uuid7()
+    standings: list[Standing] = await asyncio.gather(
+        *(each.take(organization, key, "reads") for _ in range(60) for each in (one, other))
+    )
+    let_through = sorted(standing.place for standing in standings if not standing.exceeded)
+    assert let_through == list(range(1, 51))
+    for standing in standings:
+        headers = dict(standing.headers)
+        assert headers[b"x-ratelimit-limit"] == b"50"
+        assert headers[b"x-ratelimit-remaining"] == str(max(50 - standing.place, 0)).encode()
+        assert 1 <= standing.retry_after <= 60
+
+
+async def test_keys_and_buckets_have_windows_of_their_own(pool: Pool) -> None:
+    await within_one_minute(pool)
+    limits = limiter(pool)
+    organization, key = uuid7(), uuid7()
+    places = [
+        (await limits.take(organization, key, "reads")).place,
+        (await limits.take(organization, key, "mutations")).place,
+        (await limits.take(organization, uuid7(), "reads")).place,
+        (await limits.take(organization, key, "reads")).place,
+    ]
+    assert places == [1, 1, 1, 2]
+
+
+async def test_many_keys_in_opposite_orders_do_not_deadlock(pool: Pool) -> None:
+    one, other = limiter(pool), limiter(pool)
+    organization = uuid7()
+    keys = [uuid7() for _ in range(40)]
+    for _ in range(10):
+        await asyncio.gather(
+            *(one.take(organization, key, "reads") for key in keys),
+            *(other.take(organization, key, "reads") for key in reversed(keys)),
+        )
+    assert await pool.fetchval("SELECT count(*) FROM rate_windows") == 40
+
+
+async def test_a_used_up_window_costs_no_query_and_ends_with_its_minute(pool: Pool) -> None:
+    await within_one_minute(pool)
+    now = 1000.0
+    limits = Limiter(pool, Settings(rate_reads=2), monotonic=lambda: now)
+    organization, key = uuid7(), uuid7()
+    places = [(await limits.take(organization, key, "reads")).exceeded for _ in range(4)]
+    assert places == [False, False, True, True]
+    assert await taken(pool, key) == 2
+    # The minute turns, here and there.
+    await pool.execute("UPDATE rate_windows SET window_start = window_start - interval '1 minute'")
+    now += 61
+    standing = await limits.take(organization, key, "reads")
+    assert (standing.place, standing.exceeded) == (1, False)
+
+
+async def test_a_late_statement_does_not_turn_a_window_back(pool: Pool) -> None:
+    organization, key = uuid7(), uuid7()
+    limits = limiter(pool)
+    await limits.take(organization, key, "reads")
+    await pool.execute("UPDATE rate_windows SET window_start = window_start + interval '1 minute'")
+    assert (await limits.take(organization, key, "reads")).place == 2
+
+
+async def test_failures_are_counted_by_address(pool: Pool) -> None:
+    await within_one_minute(pool)
+    limits = limiter(pool, rate_failures=100)
+    places = [
+        (await limits.take_failure(address)).place
+        for address in ("192.0.2.1", "192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "", "")
+    ]
+    assert places == [1, 2, 1, 2, 1, 1, 2]
+
+
+async def taken(pool: Pool, key: UUID) -> int:
+    number: int = await pool.fetchval("SELECT taken FROM rate_windows WHERE key_id = $1", key)
+    return number
