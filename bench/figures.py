@@ -1,0 +1,151 @@
+"""The figures, their budgets and aims, and how they are shown.
+
+A budget is what must be met (exit status 1 otherwise), an aim is what is wanted. Most are ratios to what pgbench does
+on the same PostgreSQL in the same run, so that they hold on any machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What a figure should be. `at_most`: less is better."""
+
+    budget: float
+    aim: float
+    at_most: bool = False
+
+    def judge(self, value: float) -> str:
+        """Meets the aim, meets the budget, or misses."""
+        better = (lambda bound: value <= bound) if self.at_most else (lambda bound: value >= bound)
+        if better(self.aim):
+            return "meets the aim"
+        return "meets" if better(self.budget) else "MISSES"
+
+
+BUDGETS = {
+    "accept_ratio_64": Budget(0.4, 0.7),
+    "accept_p99_64": Budget(25, 8, at_most=True),
+    "accept_ratio_1": Budget(0.25, 0.4),
+    "accept_to_naive": Budget(1.5, 2.5),
+    "way_ratio": Budget(0.16, 0.25),
+    "backlog_plain": Budget(6_000, 15_000),
+    "backlog_webhooks": Budget(3_000, 7_000),
+    "growth_ratio": Budget(0.9, 1.0),
+    "memory_api": Budget(150, 100, at_most=True),
+    "memory_worker": Budget(150, 100, at_most=True),
+    "start_delivered": Budget(20, 10, at_most=True),
+}
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One line of the table. `values`: one for each round; what is shown and judged is their median."""
+
+    key: str
+    label: str
+    values: list[float]
+    unit: str = ""
+
+    @property
+    def value(self) -> float:
+        return statistics.median(self.values)
+
+
+class Report:
+    """All figures of a run, in the order in which they came, and what was noticed beside them."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, Figure] = {}
+        self.facts: list[tuple[str, str]] = []
+        #: Microseconds of processor time for one message, by part of the measurement and process.
+        self.costs: dict[str, dict[str, float]] = {}
+
+    def add(self, key: str, label: str, values: Sequence[float], unit: str = "") -> Figure:
+        """Add a figure."""
+        self.figures[key] = figure = Figure(key, label, list(values), unit)
+        return figure
+
+    def ratio(self, key: str, label: str, over: str, under: str) -> None:
+        """Add the quotient of two figures' medians, if both are there."""
+        if over in self.figures and under in self.figures and self.figures[under].value:
+            self.add(key, label, [self.figures[over].value / self.figures[under].value])
+
+    def missed(self) -> list[str]:
+        """The labels of figures that miss their budget."""
+        return [
+            figure.label
+            for key, figure in self.figures.items()
+            if key in BUDGETS and BUDGETS[key].judge(figure.value) == "MISSES"
+        ]
+
+    def text(self) -> str:
+        """The tables, for people."""
+        parts = [_table(["", "median", "of", "budget", "aim", ""], self._rows())]
+        if self.costs:
+            parts.append("Processor time, microseconds a message:\n" + _table(*self._cost_rows()))
+        return "\n\n".join(parts)
+
+    def markdown(self) -> str:
+        """The same as Markdown."""
+        lines = [f"{name}: {value}  " for name, value in self.facts]
+        lines += ["", *_markdown(["", "median", "of", "budget", "aim", ""], self._rows())]
+        if self.costs:
+            lines += ["", "Processor time, microseconds a message:", "", *_markdown(*self._cost_rows())]
+        return "\n".join(lines) + "\n"
+
+    def as_json(self) -> bytes:
+        """Everything, for programs."""
+        figures = {
+            key: {"label": one.label, "median": one.value, "values": one.values, "unit": one.unit}
+            | ({"verdict": BUDGETS[key].judge(one.value)} if key in BUDGETS else {})
+            for key, one in self.figures.items()
+        }
+        content = {"facts": dict(self.facts), "figures": figures, "costs": self.costs, "missed": self.missed()}
+        return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+
+    def _rows(self) -> list[list[str]]:
+        rows = []
+        for key, figure in self.figures.items():
+            limits = ["", "", ""]
+            if (budget := BUDGETS.get(key)) is not None:
+                sign = "≤" if budget.at_most else "≥"
+                limits = [f"{sign} {_number(budget.budget)}", f"{sign} {_number(budget.aim)}"]
+                limits.append(budget.judge(figure.value))
+            spread = " ".join(_number(value) for value in figure.values) if len(figure.values) > 1 else ""
+            rows.append([figure.label, f"{_number(figure.value)} {figure.unit}".strip(), spread, *limits])
+        return rows
+
+    def _cost_rows(self) -> tuple[list[str], list[list[str]]]:
+        names = list(dict.fromkeys(name for costs in self.costs.values() for name in costs))
+        rows = [
+            [part, *(f"{costs[name]:.0f}" if name in costs else "" for name in names)]
+            for part, costs in self.costs.items()
+        ]
+        return ["", *names], rows
+
+
+def _number(value: float) -> str:
+    if value >= 1000:
+        return f"{value:,.0f}".replace(",", " ")
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column == 0 or column == len(head) - 1 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]

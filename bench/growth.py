@@ -1,0 +1,189 @@
+"""Growth: accepts on a database that holds millions of messages, against the same database without any.
+
+The messages are made in SQL as a month of traffic would have left them: ids of the last 30 days, half of them of the
+organization that sends now, each with its text, ledger row, idempotency record, attempt, supplier id, receipt and
+event. Loading writes no WAL (tables truncated in the same transaction under `wal_level = minimal`) and freezes rows,
+so that neither vacuum nor checkpoints of the loading are measured afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+
+from bench import machine
+from bench.accept import Lengths, once
+from bench.figures import Report
+from bench.load import TEXT
+from bench.stage import BenchError, Stage
+from heliograph.base.migrate import make_partitions
+
+DAYS = 30
+#: Space of one message in all tables with their indexes, and as much again while it is loaded; kB.
+KB_EACH = 3.5
+#: Skipping WAL is for tables that are filled in the transaction that truncates them.
+MINIMAL = {"wal_level": "minimal", "max_wal_senders": "0"}
+
+# n is a message's number, from old to new; everything else follows from it. The ids are UUIDv7 of their time.
+IDS = """
+CREATE UNLOGGED TABLE bench_ids AS
+SELECT n, at, md5('s' || n) AS hash,
+       CASE n % 2 WHEN 0 THEN $1::uuid
+                  ELSE ('00000000-0000-7000-8000-0000000000' || lpad((n % 50)::text, 2, '0'))::uuid
+       END AS organization_id,
+       (head || '7' || substr(hash, 1, 3) || '8' || substr(hash, 4, 15))::uuid AS id,
+       (head || '7' || substr(hash, 17, 3) || '9' || substr(hash, 12, 15))::uuid AS event_id
+  FROM (SELECT n, at, md5(n::text) AS hash, lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') AS head
+          FROM (SELECT n, $2::timestamptz + n * $3::interval / $4 AS at FROM generate_series(0, $4 - 1) AS n) AS number
+       ) AS timed
+"""
+#: Columns of each table, and their values made from `bench_ids`.
+ROWS = {
+    "messages": (
+        "organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments, guarantee, request_id,"
+        " accepted_at, sent_at, delivered_at, event_id",
+        "organization_id, id, 'delivered', 'live', '+25884' || lpad((n % 10000000)::text, 7, '0'), 'HELIOGRAPH',"
+        " '{sender}'::uuid, 'gsm7', 1::smallint, 'at_least_once', hash, at, at + interval '20 ms',"
+        " at + interval '3 s', event_id",
+    ),
+    "message_texts": ("organization_id, message_id, body", "organization_id, id, '{text}'"),
+    "usage_ledger": (
+        "organization_id, id, type, channel, quantity, balance_after, segments, message_id, created_at",
+        "organization_id, id, 'usage', 'sms', -1, 1000000000 - n, 1::smallint, id, at",
+    ),
+    "idempotency": (
+        "organization_id, key_hash, request_hash, status, body, created_at",
+        "organization_id, hash::uuid, sha256(hash::bytea), 202::smallint,"
+        ' \'{{"success":true,"queued":true,"status":"accepted","count":1,"remainingQuota":\' || n ||'
+        ' \',"message":{{"id":"\' || id || \'","clientReference":null}},"provider":{{"code":"heliograph",'
+        '"messageId":null,"httpStatus":202}}}}\', at',
+    ),
+    "sms_attempts": (
+        "organization_id, message_id, attempt, supplier_id, reference, state, started_at, answered_at",
+        "organization_id, id, 1::smallint, '{supplier}'::uuid, (n % 65536)::integer, 'accepted', at, at",
+    ),
+    "sms_parts": (
+        "supplier_id, id_key, message_id, attempt, part, parts, organization_id, recipient_suffix, created_at",
+        "'{supplier}'::uuid, n::text, id, 1::smallint, 1::smallint, 1::smallint, organization_id,"
+        " lpad((n % 10000000)::text, 8, '4'), at",
+    ),
+    "receipts": (
+        "received_on, supplier_id, fingerprint, keys, state, recipient, sender, error, raw, received_at,"
+        " organization_id, message_id, attempt, part",
+        "(at AT TIME ZONE 'UTC')::date, '{supplier}'::uuid, hash::uuid, ARRAY[n::text], 'delivered', 'HELIOGRAPH',"
+        " '25884' || lpad((n % 10000000)::text, 7, '0'), '000',"
+        " ('id:' || n || ' sub:001 dlvrd:001 submit date:2601010000 done date:2601010000 stat:DELIVRD err:000 text:')"
+        "::bytea, at, organization_id, id, 1::smallint, 1::smallint",
+    ),
+    "events": (
+        "organization_id, id, kind, message_id, request_id, data, created_at",
+        'organization_id, event_id, \'message.delivered\', id, hash, \'{{"message":{{"id":"\' || id ||'
+        ' \'","clientReference":null,"channel":"sms","to":"+258840000000","status":"delivered",'
+        '"segments":1,"acceptedAt":"2026-01-01T00:00:00.000Z","sentAt":"2026-01-01T00:00:00.000Z",'
+        '"deliveredAt":"2026-01-01T00:00:00.000Z","failedAt":null,"failure":null}}}}\', at',
+    ),
+}
+#: Tables by month.
+MONTHLY = ("messages", "message_texts", "sms_attempts", "receipts", "events")
+
+
+async def growth(stage: Stage, report: Report, lengths: Lengths) -> None:
+    """Accepts at 64 connections without stored messages, and with `lengths.growth` of them."""
+    wanted = lengths.growth * KB_EACH / 2**20
+    if machine.free_gb(stage.place) < wanted + 5:
+        raise BenchError(f"growth needs {wanted + 5:.0f} GB in {stage.place}; choose a smaller --growth")
+    if "api" not in stage.parts:
+        await stage.start_api(lengths.api_processes)
+    none = [(await once(stage, connections=64, seconds=lengths.window)).rate for _ in range(lengths.rounds)]
+    apis = [name for name in stage.parts if name.startswith("api")]
+    for name in apis:
+        await stage.stop(name)
+    await stage.empty()
+    await stage.restart_database(MINIMAL)
+    size = await fill(stage, lengths.growth)
+    await stage.restart_database()
+    await stage.start_api(lengths.api_processes)
+    results = [await once(stage, connections=64, seconds=lengths.window, empty=False) for _ in range(lengths.rounds)]
+    amount = f"{lengths.growth:,}".replace(",", " ")
+    report.add("growth_size", f"database with {amount} messages", [size], "GB")
+    report.add("growth_none", "accepted, 64 connections, nothing stored", none, "/s")
+    report.add("growth_full", f"accepted, 64 connections, {amount} stored", [one.rate for one in results], "/s")
+    report.ratio("growth_ratio", f"accepted with {amount} stored ÷ with none", "growth_full", "growth_none")
+    report.costs["accept, grown"] = results[-1].costs(results[-1].accepted)
+    await stage.empty()
+
+
+async def fill(stage: Stage, amount: int) -> float:
+    """Store so many messages of the last DAYS days; returns the size of the database in GB."""
+    start = datetime.now(UTC) - timedelta(days=DAYS, minutes=1)
+    async with stage.connection() as conn:
+        await make_partitions(conn, start.date())
+        sender = await conn.fetchval("SELECT id FROM sender_ids WHERE organization_id = $1", stage.organization)
+        supplier = await conn.fetchval("SELECT id FROM suppliers")
+        await conn.execute("DROP TABLE IF EXISTS bench_ids")
+        await conn.execute(IDS, stage.organization, start, timedelta(days=DAYS), amount, timeout=3600)
+        await conn.execute("CREATE INDEX ON bench_ids USING brin (at)", timeout=600)
+    names = {"sender": sender, "supplier": supplier, "text": TEXT}
+    work: list[tuple[str, str, str]] = []
+    for table, (columns, values) in ROWS.items():
+        select = f"SELECT {values.format(**names)} FROM bench_ids"
+        for target, condition in _targets(table, start):
+            work.append((target, columns, f"{select} WHERE {condition}"))
+    # The longest first, two at a time: what one writes, another reads meanwhile.
+    slots = asyncio.Semaphore(2)
+
+    async def one(target: str, columns: str, select: str) -> None:
+        async with slots, stage.connection() as source, stage.connection() as sink:
+            await _pour(source, sink, target, columns, select)
+            stage.say(f"  filled {target}")
+
+    async with asyncio.TaskGroup() as group:
+        for target, columns, select in work:
+            group.create_task(one(target, columns, select))
+    async with stage.connection() as conn:
+        await conn.execute("DROP TABLE bench_ids")
+        await conn.execute("ANALYZE", timeout=600)
+        size: int = await conn.fetchval("SELECT pg_database_size(current_database())")
+    return size / 2**30
+
+
+def _targets(table: str, start: datetime) -> list[tuple[str, str]]:
+    """(table or partition, condition on bench_ids): rows can be frozen only where they lie."""
+    if table not in MONTHLY:
+        return [(table, "true")]
+    first = start.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    months = []
+    while first <= datetime.now(UTC):
+        after = (first + timedelta(days=32)).replace(day=1)
+        months.append((f"{table}_{first:%Y_%m}", f"at >= '{first.isoformat()}' AND at < '{after.isoformat()}'"))
+        first = after
+    return months
+
+
+async def _pour(
+    source: asyncpg.Connection[asyncpg.Record],
+    sink: asyncpg.Connection[asyncpg.Record],
+    target: str,
+    columns: str,
+    select: str,
+) -> None:
+    """Copy what `select` makes into a table that is truncated first, frozen."""
+    chunks: asyncio.Queue[bytes | None] = asyncio.Queue(64)
+
+    async def make() -> None:
+        await source.copy_from_query(select, output=chunks.put, format="binary", timeout=3600)
+        await chunks.put(None)
+
+    async def taken() -> AsyncIterator[bytes]:
+        while (chunk := await chunks.get()) is not None:
+            yield chunk
+
+    async with sink.transaction(), asyncio.TaskGroup() as group:
+        await sink.execute(f"TRUNCATE {target}")
+        group.create_task(make())
+        await sink.copy_to_table(
+            target, source=taken(), columns=columns.split(", "), format="binary", freeze=True, timeout=3600
+        )

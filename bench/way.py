@@ -1,0 +1,87 @@
+"""The whole way, live: accept → submit_sm → receipt → signed webhook, everything on this machine at once.
+
+The generator sends as fast as answers come while fewer than IN_FLIGHT messages are on their way, so the rate at which
+it is answered is the rate at which webhooks arrive, and that is what is measured. With so many on their way, the time
+from accept to webhook is IN_FLIGHT ÷ rate by arithmetic; what a customer sees is measured at half the rate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from bench import load
+from bench.accept import Lengths, limits
+from bench.control import Control
+from bench.figures import Report
+from bench.stage import BenchError, Stage
+
+IN_FLIGHT = 2_000
+WARM_UP = 3.0
+
+
+async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
+    """Messages a second that are accepted, sent, delivered and reported, and the time that this takes."""
+    await limits(stage, report, lengths)
+    rates, full_p50, half_p50, half_p95 = [], [], [], []
+    await stage.empty()
+    smsc = await stage.start_smsc()
+    receiver = await stage.start_receiver()
+    if "api" not in stage.parts:
+        await stage.start_api(lengths.api_processes)
+    await stage.start_worker()
+    for number in range(lengths.rounds):
+        await stage.checkpoint()
+        result = await stage.load(connections=64, warm_up=WARM_UP, seconds=lengths.way, in_flight=IN_FLIGHT)
+        rates.append(result.received / result.seconds)
+        await settle(receiver)
+        full_p50.append(load.percentile(await receiver.ask("latencies"), 0.5))
+        half = await stage.load(
+            connections=64, warm_up=1.0, seconds=lengths.way / 3, in_flight=IN_FLIGHT, rate=rates[-1] / 2
+        )
+        await settle(receiver)
+        took = await receiver.ask("latencies")
+        half_p50.append(load.percentile(took, 0.5))
+        half_p95.append(load.percentile(took, 0.95))
+        stage.say(
+            f"  round {number + 1}: {rates[-1]:,.0f} webhooks/s at {result.rate:,.0f} accepted/s;"
+            f" p95 {half_p95[-1]:.0f} ms at {half.rate:,.0f}/s"
+        )
+    await _all_came(stage, receiver)
+    report.add("way", "whole way, webhooks received, 64 connections", rates, "/s")
+    report.ratio("way_ratio", "whole way ÷ pgbench, 64", "way", "pgbench_64")
+    report.add("way_p50", f"  accept to webhook with {IN_FLIGHT} on their way, p50", full_p50, "ms")
+    report.add("way_half_p50", "  accept to webhook at half the rate, p50", half_p50, "ms")
+    report.add("way_half_p95", "  accept to webhook at half the rate, p95", half_p95, "ms")
+    report.costs["whole way"] = result.costs(result.received)
+    report.costs["whole way, half the rate"] = half.costs(half.accepted)
+    await stage.stop("worker")
+    await stage.forget_receiver()
+    await stage.stop("smsc")
+    for control in (smsc, receiver):
+        control.close()
+
+
+async def settle(receiver: Control, *, quiet: float = 1.0, patience: float = 30.0) -> int:
+    """Wait until no webhook has come for `quiet` seconds; returns how many came in all."""
+    deadline = time.monotonic() + patience
+    before, since = -1, time.monotonic()
+    while True:
+        received: int = (await receiver.ask("counters"))["received"]
+        now = time.monotonic()
+        if received != before:
+            before, since = received, now
+        elif now - since >= quiet:
+            return received
+        if now > deadline:
+            raise BenchError(f"webhooks still come after {patience:.0f} s: {received} so far")
+        await asyncio.sleep(0.05)
+
+
+async def _all_came(stage: Stage, receiver: Control) -> None:
+    async with stage.connection() as conn:
+        accepted = await conn.fetchval("SELECT count(*) FROM messages")
+        delivered = await conn.fetchval("SELECT count(*) FROM messages WHERE status = 'delivered'")
+    counters = await receiver.ask("counters")
+    if not accepted == delivered == counters["received"] or counters["bad_signatures"] or counters["malformed"]:
+        raise BenchError(f"{accepted} messages were accepted, {delivered} delivered; the receiver counts {counters}")
