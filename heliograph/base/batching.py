@@ -5,7 +5,7 @@ starts at once, so a lone item waits for nobody, and under load the batch grows 
 is in flight at a time; measured against two, that gave larger batches and more throughput.
 
 The rule nobody may break: an item's future is resolved only after its batch was committed, and a bad item never
-sinks its batch. When a whole batch fails, its items are run again one by one, and only the bad one gets the error.
+sinks its batch. When a whole batch fails, its halves are run again, and so on, until only the bad one gets the error.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Batcher(Generic[Item, Result]):
     """Collects items and hands them to `work` in batches of at most `limit`.
 
     `work` gets a list and returns as many results, in order; a result that is an exception is raised to its item's
-    caller. An exception from `work` itself makes the items run one by one, unless `indivisible(error)` says that the
-    failure is nobody's fault (the database is gone): then all of them get it.
+    caller. An exception from `work` itself makes the halves of the batch run apart, unless `indivisible(error)` says
+    that the failure is nobody's fault (the database is gone): then all of them get it.
     """
 
     def __init__(
@@ -76,8 +76,9 @@ class Batcher(Generic[Item, Result]):
                         future.set_exception(error)
                         future.exception()  # marks it as seen: a caller that was cancelled will not come for it
                 return
-            for one in batch:
-                await self._settle([one])
+            middle = len(batch) // 2
+            await self._settle(batch[:middle])
+            await self._settle(batch[middle:])
             return
         for (_, future), result in zip(batch, results, strict=True):
             if future.done():

@@ -71,7 +71,10 @@ def is_down(error: BaseException) -> bool:
     A commit that ends so is of unknown outcome; the caller's idempotency key is what makes asking again safe.
     """
     if isinstance(error, asyncpg.InterfaceError):
-        return any(word in str(error) for word in ("closed", "closing", "released", "another operation"))
+        # One that is a ValueError refuses an argument, and quotes it: what a customer wrote says nothing of the server.
+        return not isinstance(error, ValueError) and any(
+            word in str(error) for word in ("closed", "closing", "released", "another operation")
+        )
     return isinstance(
         error,
         OSError

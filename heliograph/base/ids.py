@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
 
 _counter = 0
 _last_ms = 0
@@ -29,7 +32,7 @@ def uuid7() -> UUID:
 
 def uuid7_floor(at: datetime) -> UUID:
     """The smallest UUIDv7 of the millisecond `at`: a bound for ranges of time over ids."""
-    return UUID(int=(int(at.timestamp() * 1000) << 80) | (0x7 << 76) | (0x2 << 62))
+    return UUID(int=((at - EPOCH) // MILLISECOND << 80) | (0x7 << 76) | (0x2 << 62))
 
 
 def time_of(id: UUID) -> datetime:

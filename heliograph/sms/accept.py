@@ -25,6 +25,7 @@ from heliograph.base.crash import crash_point
 from heliograph.base.db import Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
+from heliograph.queue.retry import SUBMIT_HORIZON
 from heliograph.sms import encoding
 from heliograph.sms.sender_ids import SenderBook, SenderId
 
@@ -116,8 +117,7 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     refusal: Refusal | None
 
 
-# A batch waits for another process's commit at most this long; then its items are tried one by one, and the one
-# whose twin is still at work gets 409 `idempotency_in_progress`.
+# It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole.
 ACCEPT = """
 SELECT verdict, remaining, since, status, body FROM sms_accept_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
     $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
@@ -145,8 +145,6 @@ class Acceptor:
         item = await self._prepare(send)
         try:
             return await asyncio.shield(self._batcher.put(item))
-        except asyncpg.LockNotAvailableError:
-            raise IdempotencyInProgress from None
         except Exception as error:
             if is_down(error):
                 raise Unavailable from error
@@ -190,34 +188,62 @@ class Acceptor:
         return _Item(send, uuid7(), sender, kind, segments, refusal)
 
     async def _commit(self, items: list[_Item]) -> list[Answer | BaseException]:
-        """One batch. Twins (the same key twice in one batch) take the first one's outcome afterwards."""
+        """One batch. Twins (the same key twice in one batch) take the first one's outcome."""
+        results: dict[int, Answer | BaseException] = {}
+        twins = await self._lead(items, list(range(len(items))), results)
+        if twins:
+            # A refused mutation frees its key: the first of the twins that asked for something else has it now.
+            twins = await self._lead(items, twins, results)
+        # Whoever sends many payloads under one key, all of them refused, must not make others wait any longer.
+        results |= {index: IdempotencyInProgress() for index in twins}
+        return [results[index] for index in range(len(items))]
+
+    async def _lead(
+        self, items: list[_Item], indexes: list[int], results: dict[int, Answer | BaseException]
+    ) -> list[int]:
+        """Settle the first of each key and those that its outcome settles; returns the others."""
         first: dict[tuple[UUID, UUID], int] = {}
         leaders: list[int] = []
         twins: list[tuple[int, int]] = []
-        for index, item in enumerate(items):
-            if item.send.key_hash is not None:
-                leader = first.setdefault((item.send.actor.organization_id, item.send.key_hash), index)
+        for index in indexes:
+            send = items[index].send
+            if send.key_hash is not None:
+                leader = first.setdefault((send.actor.organization_id, send.key_hash), index)
                 if leader != index:
                     twins.append((index, leader))
                     continue
             leaders.append(index)
-        results: list[Answer | BaseException | None] = [None] * len(items)
-        for index, result in zip(leaders, await self._store([items[index] for index in leaders]), strict=True):
-            results[index] = result
-        alone: list[int] = []
+        results.update(zip(leaders, await self._store([items[index] for index in leaders]), strict=True))
+        left: list[int] = []
         for index, leader in twins:
             outcome = results[leader]
-            if not isinstance(outcome, Answer):
-                alone.append(index)  # a refused mutation frees its key, so its twin stands for itself
-            elif items[index].send.request_hash == items[leader].send.request_hash:
-                results[index] = Answer(outcome.status, outcome.body, True)
+            same = items[index].send.request_hash == items[leader].send.request_hash
+            if isinstance(outcome, Answer):
+                results[index] = Answer(outcome.status, outcome.body, True) if same else IdempotencyConflict()
+            elif same:
+                results[index] = outcome
             else:
-                results[index] = IdempotencyConflict()
-        for index in alone:
-            (results[index],) = await self._store([items[index]])
-        return [result for result in results if result is not None]
+                left.append(index)
+        return left
 
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
+        """Store a batch without twins. Organizations whose rows somebody else holds for long are left out."""
+        try:
+            return await self._call(items)
+        except asyncpg.LockNotAvailableError:
+            by_organization: dict[UUID, list[int]] = {}
+            for index, item in enumerate(items):
+                by_organization.setdefault(item.send.actor.organization_id, []).append(index)
+            if len(by_organization) == 1:
+                return [IdempotencyInProgress() if item.send.key_hash else Unavailable() for item in items]
+            groups = list(by_organization.values())
+            stored = await asyncio.gather(*(self._store([items[index] for index in group]) for group in groups))
+            found: dict[int, Answer | BaseException] = {}
+            for group, some in zip(groups, stored, strict=True):
+                found.update(zip(group, some, strict=True))
+            return [found[index] for index in range(len(items))]
+
+    async def _call(self, items: list[_Item]) -> list[Answer | BaseException]:
         at = now()
         sends = [item.send for item in items]
         pieces = [_response(item) for item in items]
@@ -265,13 +291,16 @@ def _answer(item: _Item, row: asyncpg.Record) -> Answer | Refusal:
         case "quota":
             return QuotaExceeded(remainingQuota=row["remaining"], requested=1)
     assert item.refusal is not None
+    if item.refusal.status == 409 and row["since"] is not None:  # an opt-out is said before what is wrong with a sender
+        return RecipientOptedOut(since=iso(row["since"]))
     return item.refusal
 
 
 def _expiry(at: datetime, send: Send) -> datetime | None:
-    if send.validity_seconds is None:
-        return None
-    return (send.send_at or at) + timedelta(seconds=send.validity_seconds)
+    if send.validity_seconds is not None:
+        return (send.send_at or at) + timedelta(seconds=send.validity_seconds)
+    # Without a validity of its own a message has the retry schedule's horizon, from when it is due.
+    return send.send_at and max(send.send_at, at) + timedelta(seconds=SUBMIT_HORIZON)
 
 
 def _response(item: _Item) -> tuple[str, str]:

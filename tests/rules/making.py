@@ -1,0 +1,294 @@
+"""What tests of the rules are made of: organizations, messages in any state, suppliers that follow a script."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from heliograph.base import clock
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+from heliograph.sms.accept import Send
+from heliograph.sms.dispatch import Account
+from heliograph.sms.routing import Breaker, Supplier
+from heliograph.suppliers.contract import Health, Outcome, Part, Receipt, ReceiptState, Submission, Verdict
+
+#: The default sender of every organization made here.
+SENDER = "HELIOGRAPH"
+TO = "+258841234567"
+
+
+async def organization(pool: Pool, *, quota: int = 1000, state: str = "active", **actor: Any) -> Actor:
+    """An organization with an approved default sender and a quota whose ledger is in order."""
+    id = uuid7()
+    at = clock.now()
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute(
+            "INSERT INTO organizations (id, name, state, created_at) VALUES ($1, 'Acme', $2, $3)", id, state, at
+        )
+        await conn.execute("INSERT INTO quotas (organization_id, total) VALUES ($1, $2)", id, quota)
+        await conn.execute(
+            "INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, created_at)"
+            " VALUES ($1, $2, 'grant', 'sms', $3, $3, $4)",
+            id,
+            uuid7(),
+            quota,
+            at,
+        )
+    made = Actor(
+        **{
+            "organization_id": id,
+            "key_id": None,
+            "mode": "live",
+            "scopes": frozenset({"sms:send"}),
+            "state": state,
+            **actor,
+        }
+    )
+    await sender(pool, made, SENDER, default=True)
+    return made
+
+
+async def sender(
+    pool: Pool, actor: Actor, value: str, *, status: str = "approved", default: bool = False, reason: str | None = None
+) -> UUID:
+    """A sender ID in some state; returns its id."""
+    id = uuid7()
+    await pool.execute(
+        "INSERT INTO sender_ids (organization_id, id, value, status, is_default, rejection_reason, created_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6, now())",
+        actor.organization_id,
+        id,
+        value,
+        status,
+        default,
+        reason,
+    )
+    return id
+
+
+def key(name: str) -> UUID:
+    """An idempotency key as the door hands it on."""
+    return UUID(bytes=hashlib.sha256(name.encode()).digest()[:16])
+
+
+def send(actor: Actor, text: str = "hello", *, key_name: str | None = None, **values: Any) -> Send:
+    """A message to accept; with `key_name`, under that idempotency key. The payload's hash is of recipient and text."""
+    to = values.setdefault("to", TO)
+    if key_name is not None:
+        values.setdefault("key_hash", key(key_name))
+        values.setdefault("request_hash", hashlib.sha256(f"{to}|{text}".encode()).digest())
+    return Send(actor=actor, text=text, request_id=values.pop("request_id", "req"), **values)
+
+
+async def message(
+    pool: Pool,
+    actor: Actor,
+    *,
+    status: str = "accepted",
+    to: str = TO,
+    text: str | None = "hello",
+    segments: int = 1,
+    encoding: str = "gsm7",
+    guarantee: str = "at_least_once",
+    mode: str = "live",
+    lane: int = 0,
+    line: UUID = UUID(int=0),
+    age: timedelta = timedelta(0),
+    expires_at: datetime | None = None,
+    queued: bool = True,
+) -> UUID:
+    """A stored message, `age` old, and its queue row; returns its id."""
+    id = uuid7()
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute(
+            "INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments,"
+            " guarantee, request_id, accepted_at, expires_at) SELECT $1, $2, $3, $4, $5, $6, s.id, $7, $8, $9, 'req',"
+            " now() - $10::interval, $11 FROM sender_ids s WHERE organization_id = $1 AND value = $6",
+            actor.organization_id,
+            id,
+            status,
+            mode,
+            to,
+            SENDER,
+            encoding,
+            segments,
+            guarantee,
+            age,
+            expires_at,
+        )
+        if text is not None:
+            await conn.execute("INSERT INTO message_texts VALUES ($1, $2, $3)", actor.organization_id, id, text)
+        if queued:
+            await conn.execute(
+                "INSERT INTO queue (kind, line, lane, organization_id, due_at, id)"
+                " VALUES ('sms', $1, $2, $3, now(), $4)",
+                line,
+                lane,
+                actor.organization_id,
+                id,
+            )
+    return id
+
+
+async def sent(
+    pool: Pool,
+    actor: Actor,
+    supplier_id: UUID,
+    *ids: str,
+    to: str = TO,
+    status: str = "sent",
+    age: timedelta = timedelta(0),
+) -> UUID:
+    """A message that a supplier took, a part for each of its `ids`, `age` ago; returns the message's id."""
+    id = await message(pool, actor, to=to, status=status, segments=max(1, len(ids)), queued=False, age=age)
+    await pool.executemany(
+        "INSERT INTO sms_parts (supplier_id, id_key, message_id, attempt, part, parts, organization_id,"
+        " recipient_suffix, created_at) VALUES ($1, $2, $3, 1, $4, $5, $6, $7, now() - $8::interval)",
+        [
+            (supplier_id, id_key, id, number, len(ids), actor.organization_id, to[-8:], age)
+            for number, id_key in enumerate(ids, 1)
+        ],
+    )
+    return id
+
+
+async def endpoint(pool: Pool, actor: Actor, *kinds: str, status: str = "active") -> UUID:
+    """A webhook endpoint that subscribed to `kinds`."""
+    id = uuid7()
+    await pool.execute(
+        "INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, status, secret, created_at)"
+        " VALUES ($1, $2, 'https://example.com/', $3, $4, '', now())",
+        actor.organization_id,
+        id,
+        list(kinds),
+        status,
+    )
+    return id
+
+
+async def status_of(pool: Pool, id: UUID) -> str:
+    """A message's status."""
+    status: str = await pool.fetchval("SELECT status FROM messages WHERE id = $1", id)
+    return status
+
+
+async def events_of(pool: Pool, id: UUID) -> list[str]:
+    """Kinds of the events that a message raised, in order."""
+    return [row["kind"] for row in await pool.fetch("SELECT kind FROM events WHERE message_id = $1 ORDER BY id", id)]
+
+
+def receipt(
+    *keys: str, state: ReceiptState = ReceiptState.DELIVERED, to: str = TO, raw: bytes = b"", **values: Any
+) -> Receipt:
+    """A receipt as the wire module hands it on."""
+    raw = raw or f"{keys}{state}".encode()
+    return Receipt(keys=keys, state=state, recipient=to.removeprefix("+"), sender=SENDER, raw=raw, **values)
+
+
+def supplier(name: str = "one", **values: Any) -> Supplier:
+    """A supplier's row, not stored."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    return Supplier(
+        **{
+            "id": uuid7(),
+            "name": name,
+            "kind": "smpp",
+            "settings": {},
+            "secret": b"",
+            "state": "active",
+            "prefixes": (),
+            "priority": 10,
+            "weight": 1,
+            "sessions": 1,
+            "parts": "all",
+            "created_at": at,
+            "changed_at": at,
+            **values,
+        }
+    )
+
+
+def accepted(*ids: str | None) -> Outcome:
+    """The supplier has it; an id for each segment."""
+    return Outcome(Verdict.ACCEPTED, tuple(Part(number, id) for number, id in enumerate(ids, 1)))
+
+
+class Scripted:
+    """A supplier's connector that does as it was told. Implements `suppliers.contract.Connector`."""
+
+    def __init__(self, room: int = 100) -> None:
+        self.room = room
+        self.sessions = 1
+        self.submitted: list[Submission] = []
+        self.stopped = False
+        self.started = False
+        #: Called with each submission; what it returns is the answer, None: no answer for now.
+        self.script: Callable[[Submission], Outcome | None] = lambda submission: accepted(
+            *(f"{submission.message_id}-{n}" for n, _ in enumerate(submission.segments, 1))
+        )
+        self.on_outcome: Callable[[Submission, Outcome], None] = lambda submission, outcome: None
+
+    async def start(self) -> None:
+        self.started = True
+
+    def capacity(self) -> int:
+        return self.room
+
+    def submit(self, submission: Submission) -> None:
+        self.submitted.append(submission)
+        outcome = self.script(submission)
+        if outcome is not None:
+            asyncio.get_running_loop().call_soon(self.on_outcome, submission, outcome)
+
+    def set_sessions(self, count: int) -> None:
+        self.sessions = count
+
+    def health(self) -> Health:
+        return Health(sessions=self.sessions, in_flight=0)
+
+    async def stop(self, *, grace: float) -> None:
+        self.stopped = True
+
+
+def account(row: Supplier, connector: Scripted) -> Account:
+    """A supplier as a worker uses it, with a breaker on the real clock."""
+    return Account(row, connector, Breaker(time.monotonic))
+
+
+async def until(condition: Callable[[], bool], *, seconds: float = 5.0) -> None:
+    """Wait for a condition of this process."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not come true in time"
+        await asyncio.sleep(0.005)
+
+
+async def blocked(pool: Pool, *, kill: bool = False) -> None:
+    """Wait until a statement of this database waits for a lock, and end its connection if asked to."""
+    what = "pg_terminate_backend(pid)" if kill else "true"
+    for _ in range(500):
+        if await pool.fetch(
+            f"SELECT {what} FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        ):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("nobody waits for a lock")
+
+
+async def check_books(pool: Pool, organizations: Iterable[UUID]) -> None:
+    """Quota is never negative, the ledger's sum is what remains, and each live message cost one."""
+    for id in organizations:
+        total, used = await pool.fetchrow("SELECT total, used FROM quotas WHERE organization_id = $1", id)
+        spent = await pool.fetchval("SELECT count(*) FROM messages WHERE organization_id = $1 AND mode = 'live'", id)
+        booked = await pool.fetchval("SELECT sum(quantity) FROM usage_ledger WHERE organization_id = $1", id)
+        lowest = await pool.fetchval("SELECT min(balance_after) FROM usage_ledger WHERE organization_id = $1", id)
+        assert total - used == booked
+        assert used == spent <= total
+        assert lowest >= 0
