@@ -38,7 +38,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 # 1. group: which (lane, organization) have rows in each asked line, found by skipping through the index.
 # 2. candidate: the first due rows of each group that nobody holds. A group may fill a line alone only if it is the
 #    only one; otherwise each offers twice its share, which leaves enough to fill up from.
-# 3. pick: lane by lane, then in turn, one row of each organization, until the line's free places are taken.
+# 3. pick: lane by lane, then in turn, one row of each organization, until the line's free places are taken. Who is
+#    first among organizations is drawn for each claim ($6): where places are few, no id may always win.
 # 4. held: lock them; a row that another worker takes at this moment is skipped.
 #
 # This table is empty one second and full the next, so no plan may depend on its statistics. LATERAL fixes the order
@@ -70,7 +71,8 @@ WITH RECURSIVE asked (line, free) AS (
                 ORDER BY due_at LIMIT sized.most) first) due
 ), pick AS (
     SELECT line, id FROM (
-        SELECT line, free, id, row_number() OVER (PARTITION BY line ORDER BY lane, turn, organization_id) AS place
+        SELECT line, free, id, row_number() OVER (
+                   PARTITION BY line ORDER BY lane, turn, uuid_hash_extended(organization_id, $6)) AS place
           FROM candidate) placed
      WHERE place <= free
 ), held AS MATERIALIZED (
@@ -80,7 +82,7 @@ WITH RECURSIVE asked (line, free) AS (
             WHERE id = pick.id AND line = pick.line AND (lease_until IS NULL OR lease_until < now())
               FOR UPDATE SKIP LOCKED) mine
 )
-UPDATE queue SET lease_until = now() + make_interval(secs => $4), lease_token = $5, claims = claims + 1
+UPDATE queue SET lease_until = now() + make_interval(secs => $4), lease_token = $5, claims = least(claims, 9999) + 1
  WHERE ctid = ANY (ARRAY(SELECT place FROM held))
 RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS again
 """
@@ -91,7 +93,8 @@ async def claim(conn: Connection, kind: str, free: Mapping[UUID, int], *, second
     wanted = {line: places for line, places in free.items() if places > 0}
     if not wanted:
         return []
-    rows = await conn.fetch(CLAIM, kind, list(wanted), list(wanted.values()), seconds, uuid4())
+    token = uuid4()
+    rows = await conn.fetch(CLAIM, kind, list(wanted), list(wanted.values()), seconds, token, token.int & 0xFFFF_FFFF)
     return [Lease(*row.values()) for row in rows]
 
 
