@@ -5,7 +5,7 @@ The rule nobody may break: receivers that hang or fail never hold all places. An
 pool endpoints take turns, and none takes more than what it leaves free, so there is always a place for one more.
 
 An endpoint's window (attempts under way at once) grows by one with each success, which doubles it each round trip,
-and is halved by a failure. A failing endpoint has one place, whatever its backlog.
+and is halved by a failure. One that is unknown or failing has a single place, whatever its backlog.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from uuid import UUID
 
 Job = TypeVar("Job")
 
-#: The window of an endpoint that nothing is known of.
+#: The window of an endpoint once it gave its first answer; until then it has one place.
 START = 2
 #: Failures in a row that make an endpoint a failing one; a timeout does so at once, because it costs most.
 STREAK = 3
-#: An endpoint whose attempts under way brought no answer for this long does not count as good; seconds.
-SILENT = 2.0
+#: An endpoint whose attempts under way brought no answer for this long counts as failing until one comes; seconds.
+#: Waiting for their timeouts instead would let new endpoints that hang keep all new ones from being tried.
+SILENT = 1.0
 #: Rows claimed ahead of the window: up to 8 windows for fast receivers, less for those slower than 1/8 s.
 AHEAD = 8
 
@@ -68,6 +69,8 @@ class Places(Generic[Job]):
     def __init__(self, concurrency: int, *, widest: int) -> None:
         """`concurrency`: attempts under way in all; `widest`: for one endpoint."""
         self._limit = concurrency
+        #: What endpoints of good standing leave to all others together.
+        self._doubtful = max(1, 3 * concurrency // 4)
         self._widest = widest
         self.open = 0
         self.good: Pool[Job] = Pool(max(1, concurrency // 2))
@@ -100,7 +103,7 @@ class Places(Generic[Job]):
         """An endpoint whose turn it is, its place taken, and the job; None when nobody waits or no place is free."""
         for pool in (self.good, self.unknown, self.failing):
             queue = pool.queue
-            while queue and pool.used < pool.limit and self.open < self._limit:
+            while queue and self._has_room(pool):
                 line = queue.popleft()
                 if line.pool is not pool:
                     continue
@@ -158,12 +161,17 @@ class Places(Generic[Job]):
         line.window = max(1, line.window // 2)
 
     def unsettle(self, line: Line[Job], now: float) -> None:
-        """No longer count on an endpoint that has fallen silent."""
-        if line.pool is self.good and line.in_flight and now - line.heard_at > SILENT:
+        """No longer count on an endpoint that is silent."""
+        if line.pool is not self.failing and line.in_flight and now - line.heard_at > SILENT:
             self._move(line, self.failing)
 
+    def _has_room(self, pool: Pool[Job]) -> bool:
+        if pool.used >= pool.limit or self.open >= self._limit:
+            return False
+        return pool is self.good or self.unknown.used + self.failing.used < self._doubtful
+
     def _allowed(self, line: Line[Job]) -> int:
-        if line.pool is self.failing:
+        if line.pool is not self.good:
             return 1
         return min(line.window, max(1, line.pool.limit - line.pool.used))
 

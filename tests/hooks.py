@@ -1,0 +1,121 @@
+"""Webhook deliveries for tests: endpoints, events and a running deliverer on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from heliograph.base import clock
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+from heliograph.base.outbound import Lookup, Outbound
+from heliograph.base.settings import Settings
+from heliograph.queue.runner import every, loop
+from heliograph.webhooks import endpoints, events
+from heliograph.webhooks.delivery import Deliverer
+
+KIND = "message.delivered"
+DATA = '{"message":{"id":"0190aaaa-0000-7000-8000-000000000000","to":"+420777123456","status":"delivered"}}'
+
+
+def settings(**given: Any) -> Settings:
+    """Loopback allowed, and a schedule for the impatient."""
+    defaults: dict[str, Any] = {
+        "secret_key": "a secret key for tests, long enough",
+        "webhook_allow_http": True,
+        "webhook_allow_networks": "127.0.0.0/8",
+        "webhook_schedule": "0,0.05,0.05",
+        "webhook_timeout_seconds": 5.0,
+        "webhook_connect_seconds": 2.0,
+        "poll_seconds": 0.05,
+    }
+    return Settings(**(defaults | given))
+
+
+async def organization(pool: Pool) -> Actor:
+    """A new organization, and somebody who speaks for it."""
+    id = uuid7()
+    await pool.execute("INSERT INTO organizations (id, name, created_at) VALUES ($1, 'Acme', $2)", id, clock.now())
+    return Actor(organization_id=id, key_id=None, mode="live", scopes=frozenset(), state="active")
+
+
+async def endpoint(
+    pool: Pool, actor: Actor, url: str, *, kinds: Sequence[str] = (KIND,), under: Settings | None = None
+) -> tuple[UUID, str]:
+    """A new endpoint: id and secret."""
+    rules = endpoints.rules(under or settings())
+    async with pool.acquire() as conn:
+        made, secret = await endpoints.create(conn, actor, url=url, subscribed_events=kinds, rules=rules)
+    return made.id, secret
+
+
+async def record(pool: Pool, actor: Actor, count: int = 1, *, kind: str = KIND, request_id: str = "req-1") -> list[str]:
+    """New events, queued; their ids in order."""
+    made = [events.Event(actor.organization_id, uuid7(), kind, request_id, DATA, clock.now()) for _ in range(count)]
+    async with pool.acquire() as conn:
+        await events.record(conn, made)
+    return [str(event.id) for event in made]
+
+
+@contextlib.asynccontextmanager
+async def delivering(
+    pool: Pool, under: Settings | None = None, *, lookup: Lookup | None = None
+) -> AsyncIterator[Deliverer]:
+    """A deliverer at work, as in a worker process."""
+    under = under or settings()
+    outbound = Outbound(under, lookup=lookup)
+    deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
+    stopping = asyncio.Event()
+    tasks = [
+        asyncio.create_task(
+            loop("webhooks", deliverer.round, wake=deliverer.wake, poll=under.poll_seconds, stopping=stopping)
+        ),
+        asyncio.create_task(every("renew", deliverer.renew, seconds=under.lease_seconds / 3, stopping=stopping)),
+    ]
+    try:
+        yield deliverer
+    finally:
+        stopping.set()
+        deliverer.wake.set()
+        await asyncio.gather(*tasks)
+        await deliverer.drain(0.1)
+        await outbound.close()
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 10.0) -> None:
+    """Wait until `condition` holds. Raises TimeoutError after `within` seconds."""
+    async with asyncio.timeout(within):
+        while not await condition():  # noqa: ASYNC110 (tables send no events)
+            await asyncio.sleep(0.01)
+
+
+async def attempts(pool: Pool) -> list[dict[str, Any]]:
+    """All attempts in the order in which they began."""
+    rows = await pool.fetch("SELECT * FROM webhook_attempts ORDER BY started_at, attempt")
+    return [dict(row) for row in rows]
+
+
+async def attempted(pool: Pool, count: int) -> list[dict[str, Any]]:
+    """The attempts, once there are `count` of them and no row of the queue is held."""
+
+    async def there() -> bool:
+        return len(await attempts(pool)) >= count and await held(pool) == 0
+
+    await until(there)
+    return await attempts(pool)
+
+
+async def queued(pool: Pool) -> int:
+    """Rows of the queue."""
+    number: int = await pool.fetchval("SELECT count(*) FROM queue")
+    return number
+
+
+async def held(pool: Pool) -> int:
+    """Rows of the queue under a lease."""
+    number: int = await pool.fetchval("SELECT count(*) FROM queue WHERE lease_until IS NOT NULL")
+    return number

@@ -1,0 +1,509 @@
+"""Deliveries from the queue to a receiver and into the record, over real sockets and a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heliograph.base import clock
+from heliograph.base.db import Pool
+from heliograph.base.outbound import Outbound
+from heliograph.queue import leases
+from heliograph.simulators.receiver import Options, Receiver
+from heliograph.webhooks import endpoints, signing
+from heliograph.webhooks.delivery import Deliverer
+from tests.hooks import (
+    DATA,
+    KIND,
+    attempted,
+    attempts,
+    delivering,
+    endpoint,
+    held,
+    organization,
+    queued,
+    record,
+    settings,
+    until,
+)
+
+
+@pytest.fixture
+async def receiver() -> Any:
+    made = Receiver()
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def row_of(pool: Pool, id: object) -> dict[str, Any]:
+    row = await pool.fetchrow("SELECT * FROM webhook_endpoints WHERE id = $1", id)
+    assert row is not None
+    return dict(row)
+
+
+async def test_an_event_arrives_signed_and_is_recorded(pool: Pool, receiver: Receiver) -> None:
+    actor = await organization(pool)
+    id, secret = await endpoint(pool, actor, receiver.url)
+    (event_id,) = await record(pool, actor, request_id="req-of-the-send")
+    created_at = await pool.fetchval("SELECT created_at FROM events")
+    async with delivering(pool):
+        await receiver.wait_for(lambda it: it.counters.received == 1)
+        (attempt,) = await attempted(pool, 1)
+    (came,) = receiver.events
+    headers = came.headers
+    assert json.loads(came.body) == {
+        "id": event_id,
+        "type": KIND,
+        "timestamp": clock.iso(created_at),
+        "requestId": "req-of-the-send",
+        "apiVersion": "v1",
+        "data": json.loads(DATA),
+    }
+    assert (headers["x-service-event-id"], headers["x-request-id"]) == (event_id, "req-of-the-send")
+    now = clock.now()
+    assert (
+        signing.verify(
+            [secret],
+            timestamp=headers["x-service-timestamp"],
+            signature=headers["x-service-signature"],
+            body=came.body,
+            now=now,
+        )
+        is None
+    )
+    assert (
+        signing.verify_standard(
+            [secret],
+            event_id=headers["webhook-id"],
+            timestamp=headers["webhook-timestamp"],
+            signature=headers["webhook-signature"],
+            body=came.body,
+            now=now,
+        )
+        is None
+    )
+    assert (str(attempt["event_id"]), attempt["endpoint_id"], attempt["attempt"]) == (event_id, id, 1)
+    assert (attempt["status"], attempt["result"], attempt["detail"]) == (200, "delivered", "")
+    assert attempt["duration_ms"] >= 0
+    assert await queued(pool) == 0
+    row = await row_of(pool, id)
+    assert row["last_success_at"] is not None
+    assert (row["consecutive_failures"], row["failing_since"]) == (0, None)
+
+
+async def test_each_subscribed_endpoint_gets_an_event_once(pool: Pool) -> None:
+    actor = await organization(pool)
+    receivers = [Receiver() for _ in range(3)]
+    for one in receivers:
+        await one.start()
+        await endpoint(pool, actor, one.url, kinds=[KIND] if one is not receivers[2] else ["message.failed"])
+    async with delivering(pool):
+        await record(pool, actor, 200)
+        for one in receivers[:2]:
+            await one.wait_for(lambda it: it.counters.received == 200)
+        await until(lambda: _is_empty(pool))
+    assert [one.counters.requests for one in receivers] == [200, 200, 0]
+    assert len(await attempts(pool)) == 400
+    for one in receivers:
+        await one.stop()
+
+
+async def test_a_retry_is_signed_afresh_under_the_same_event_id(pool: Pool) -> None:
+    actor = await organization(pool)
+    receiver = Receiver(Options(status=500))
+    await receiver.start()
+    id, secret = await endpoint(pool, actor, receiver.url)
+    (event_id,) = await record(pool, actor)
+    async with delivering(pool):
+        await receiver.wait_for(lambda it: it.counters.requests == 2)
+        receiver.options = Options(secrets=(secret,))
+        await receiver.wait_for(lambda it: it.counters.received == 1)
+        tried = await attempted(pool, 3)
+    await receiver.stop()
+    assert [attempt["attempt"] for attempt in tried] == [1, 2, 3]
+    assert [attempt["status"] for attempt in tried] == [500, 500, 200]
+    assert [attempt["result"] for attempt in tried] == ["refused", "refused", "delivered"]
+    assert {event.id for event in receiver.events} == {event_id}
+    stamps = [event.headers["x-service-timestamp"] for event in receiver.events]
+    signatures = [event.headers["x-service-signature"] for event in receiver.events]
+    assert len(set(stamps)) == 3
+    for event, stamp, signature in zip(receiver.events, stamps, signatures, strict=True):
+        assert signature == signing.sign(secret, stamp, event.body)
+    row = await row_of(pool, id)
+    assert (row["consecutive_failures"], row["failing_since"], row["status"]) == (0, None, "active")
+
+
+async def test_the_end_of_the_schedule_ends_the_delivery(pool: Pool) -> None:
+    actor = await organization(pool)
+    receiver = Receiver(Options(status=400))
+    await receiver.start()
+    id, _ = await endpoint(pool, actor, receiver.url)
+    await record(pool, actor)
+    async with delivering(pool):
+        await until(lambda: _is_empty(pool))
+        tried = await attempts(pool)
+    await receiver.stop()
+    assert [(attempt["attempt"], attempt["result"]) for attempt in tried] == [(n, "refused") for n in (1, 2, 3)]
+    row = await row_of(pool, id)
+    assert (row["consecutive_failures"], row["status"]) == (3, "active")
+    assert row["failing_since"] is not None
+
+
+@pytest.mark.parametrize("status", [204, 299])
+async def test_any_2xx_is_a_success(pool: Pool, receiver: Receiver, status: int) -> None:
+    receiver.options = Options(status=status)
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    await record(pool, actor)
+    async with delivering(pool):
+        await until(lambda: _is_empty(pool))
+    assert [attempt["result"] for attempt in await attempts(pool)] == ["delivered"]
+
+
+@pytest.mark.parametrize("status", [301, 404, 500])
+async def test_anything_else_is_not(pool: Pool, receiver: Receiver, status: int) -> None:
+    receiver.options = Options(status=status)
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    await record(pool, actor)
+    async with delivering(pool, settings(webhook_schedule="0,3600")):
+        (attempt,) = await attempted(pool, 1)
+    assert (attempt["status"], attempt["result"]) == (status, "refused")
+    assert await queued(pool) == 1
+
+
+async def test_410_disables_the_endpoint_and_drops_what_is_queued_for_it(pool: Pool, receiver: Receiver) -> None:
+    receiver.options = Options(status=410)
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, receiver.url)
+    await record(pool, actor, 50)
+    async with delivering(pool):
+        await until(lambda: _is_empty(pool))
+        row = await row_of(pool, id)
+        assert (row["status"], row["disabled_reason"]) == ("disabled", "gone")
+        assert row["disabled_at"] is not None
+        came = receiver.counters.requests
+        assert await record(pool, actor)
+    assert 1 <= came < 50
+    assert {attempt["result"] for attempt in await attempts(pool)} == {"gone"}
+
+
+async def test_an_endpoint_that_only_failed_for_days_is_disabled(pool: Pool, receiver: Receiver) -> None:
+    receiver.options = Options(status=500)
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, receiver.url)
+    young, _ = await endpoint(pool, actor, receiver.url)
+    await pool.execute(
+        "UPDATE webhook_endpoints SET consecutive_failures = 9, failing_since = now() - make_interval(hours => $2)"
+        " WHERE id = $1",
+        id,
+        121,
+    )
+    await pool.execute(
+        "UPDATE webhook_endpoints SET consecutive_failures = 9, failing_since = now() - make_interval(hours => $2)"
+        " WHERE id = $1",
+        young,
+        119,
+    )
+    await record(pool, actor)
+    async with delivering(pool, settings(webhook_schedule="0,3600")):
+        await attempted(pool, 2)
+    row = await row_of(pool, id)
+    assert (row["status"], row["disabled_reason"], row["consecutive_failures"]) == ("disabled", "failing", 10)
+    assert (await row_of(pool, young))["status"] == "active"
+    assert await pool.fetchval("SELECT array_agg(line) FROM queue") == [young]
+
+
+async def test_a_success_in_between_keeps_an_endpoint(pool: Pool, receiver: Receiver) -> None:
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, receiver.url)
+    await pool.execute(
+        "UPDATE webhook_endpoints SET consecutive_failures = 9, failing_since = now() - interval '121 hours'"
+    )
+    await record(pool, actor)
+    async with delivering(pool):
+        await until(lambda: _is_empty(pool))
+    row = await row_of(pool, id)
+    assert (row["status"], row["consecutive_failures"], row["failing_since"]) == ("active", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "retry_after", "schedule", "least", "most"),
+    [
+        (429, 100, "0,5", 95, 101),
+        (503, 100, "0,5", 95, 101),
+        (503, 86400, "0,5", 3595, 3601),
+        (429, 1, "0,1000", 795, 1201),
+        (500, 100, "0,5", 3, 7),
+    ],
+)
+async def test_retry_after_is_heeded(
+    pool: Pool, receiver: Receiver, status: int, retry_after: int, schedule: str, least: float, most: float
+) -> None:
+    receiver.options = Options(status=status, retry_after=retry_after)
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    await record(pool, actor)
+    async with delivering(pool, settings(webhook_schedule=schedule)):
+        await attempted(pool, 1)
+    pause = await pool.fetchval("SELECT extract(epoch FROM due_at - now())::float8 FROM queue")
+    assert least <= pause <= most
+
+
+async def test_what_was_queued_for_a_disabled_endpoint_is_not_sent(pool: Pool, receiver: Receiver) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    await record(pool, actor)
+    await pool.execute("UPDATE webhook_endpoints SET status = 'disabled'")
+    async with delivering(pool):
+        await until(lambda: _is_empty(pool))
+    assert receiver.counters.requests == 0
+    assert await attempts(pool) == []
+
+
+async def test_an_event_that_is_gone_by_retention_is_dropped(pool: Pool, receiver: Receiver) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    await record(pool, actor, 2)
+    await pool.execute("DELETE FROM events WHERE id = (SELECT min(id::text)::uuid FROM events)")
+    async with delivering(pool):
+        await until(lambda: _is_empty(pool))
+    assert receiver.counters.requests == 1
+
+
+async def test_disabling_holds_within_a_second_for_a_deliverer_at_work(pool: Pool, receiver: Receiver) -> None:
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, receiver.url)
+    async with delivering(pool):
+        await record(pool, actor)
+        await receiver.wait_for(lambda it: it.counters.received == 1)
+        await record(pool, actor)  # as a worker of yesterday would have queued it
+        async with pool.acquire() as conn:
+            await endpoints.disable(conn, actor, id=id)
+        await until(lambda: _is_empty(pool))
+        came = receiver.counters.requests
+        await pool.execute(
+            "INSERT INTO queue (kind, line, organization_id, due_at, id)"
+            " SELECT 'webhook', $1, organization_id, now() + interval '1 second', id FROM events",
+            id,
+        )
+        await until(lambda: _is_empty(pool))
+        assert receiver.counters.requests == came
+
+
+async def test_a_lost_lease_is_recorded_but_leaves_the_row_to_its_new_holder(pool: Pool) -> None:
+    actor = await organization(pool)
+    receiver = Receiver(Options(hang=True))
+    await receiver.start()
+    await endpoint(pool, actor, receiver.url)
+    await record(pool, actor)
+    async with delivering(pool, settings(webhook_timeout_seconds=0.6)):
+        await receiver.wait_for(lambda it: it.counters.requests == 1)
+        theirs = "0190aaaa-0000-7000-8000-00000000ffff"
+        await pool.execute(
+            "UPDATE queue SET lease_token = $1, lease_until = now() + interval '1 hour', claims = 2", theirs
+        )
+        await until(lambda: _has(pool, 1))
+    await receiver.stop()
+    (row,) = await pool.fetch("SELECT lease_token, tries FROM queue")
+    assert (str(row["lease_token"]), row["tries"]) == (theirs, 0)
+    assert [attempt["result"] for attempt in await attempts(pool)] == ["timeout"]
+
+
+async def test_a_long_attempt_keeps_its_lease(pool: Pool) -> None:
+    actor = await organization(pool)
+    receiver = Receiver(Options(latency=1.5))
+    await receiver.start()
+    await endpoint(pool, actor, receiver.url)
+    await record(pool, actor)
+    short = settings(lease_seconds=0.6)
+    async with delivering(pool, short), delivering(pool, short):
+        await receiver.wait_for(lambda it: it.counters.requests == 1)
+        await until(lambda: _is_empty(pool))
+    assert receiver.counters.requests == 1
+    await receiver.stop()
+
+
+async def test_a_drain_lets_open_attempts_end_and_gives_back_the_rest(pool: Pool) -> None:
+    actor = await organization(pool)
+    receiver = Receiver(Options(latency=0.3))
+    await receiver.start()
+    await endpoint(pool, actor, receiver.url)
+    await record(pool, actor, 20)
+    under = settings()
+    outbound = Outbound(under)
+    deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
+    assert await deliverer.round() > 0
+    await receiver.wait_for(lambda it: it.counters.requests >= 1)
+    assert deliverer.in_flight > 0
+    await deliverer.drain(5.0)
+    assert await deliverer.round() == 0
+    done = len(await attempts(pool))
+    assert done == receiver.counters.received >= 1
+    assert await queued(pool) == 20 - done
+    assert await held(pool) == 0
+
+    # A receiver that does not answer in time: the attempt is broken off, and the row is there for the next worker.
+    receiver.options = Options(hang=True)
+    second = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
+    assert await second.round() > 0
+    await receiver.wait_for(lambda it: it.counters.requests > done)
+    await second.drain(0.1)
+    assert second.in_flight == 0
+    assert (await queued(pool), await held(pool)) == (20 - done, 0)
+    await outbound.close()
+    await receiver.stop()
+
+
+async def test_two_workers_share_a_backlog_without_doubles(pool: Pool, receiver: Receiver) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    await record(pool, actor, 500)
+    async with delivering(pool), delivering(pool):
+        await receiver.wait_for(lambda it: it.counters.received == 500)
+        await until(lambda: _is_empty(pool))
+    assert (receiver.counters.requests, receiver.counters.duplicates) == (500, 0)
+    assert len(await attempts(pool)) == 500
+
+
+async def test_a_busy_destination_costs_no_attempt(pool: Pool) -> None:
+    """Several endpoints behind one origin meet the limit per destination: they wait, and nothing is counted."""
+    actor = await organization(pool)
+    receiver = Receiver(Options(latency=0.01))
+    await receiver.start()
+    for n in range(10):
+        await endpoint(pool, actor, f"{receiver.url}{n}")
+    await record(pool, actor, 30)
+    async with delivering(pool, settings(webhook_concurrency=24)):  # eight at once for one destination
+        await receiver.wait_for(lambda it: it.counters.requests == 300, within=20)
+        await until(lambda: _is_empty(pool))
+    await receiver.stop()
+    tried = await attempts(pool)
+    assert len(tried) == 300
+    assert {(attempt["attempt"], attempt["result"]) for attempt in tried} == {(1, "delivered")}
+
+
+async def test_a_secret_that_does_not_open_is_an_attempt_that_says_so(pool: Pool, receiver: Receiver) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url, under=settings(secret_key="another secret key, of another installation"))
+    await record(pool, actor)
+    async with delivering(pool, settings(webhook_schedule="0,3600")):
+        (attempt,) = await attempted(pool, 1)
+    assert attempt["result"] == "secret"
+    assert receiver.counters.requests == 0
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7", "169.254.169.254", "::1", "fd00::1"])
+async def test_a_name_that_leads_inside_is_not_connected_to(pool: Pool, receiver: Receiver, address: str) -> None:
+    actor = await organization(pool)
+    url = f"http://inside.example:{receiver.port}/"
+    await endpoint(pool, actor, url)
+    await record(pool, actor)
+    strict = settings(webhook_allow_networks="", webhook_schedule="0,3600")
+    async with delivering(pool, strict, lookup=lambda name: [address]):
+        (attempt,) = await attempted(pool, 1)
+    assert (attempt["result"], attempt["status"]) == ("blocked", None)
+    assert receiver.counters.requests == 0
+
+
+CRASH = """
+import asyncio, sys
+from heliograph.base import crash
+from heliograph.base.db import open_pool
+from tests.hooks import delivering, settings
+
+async def main(url, point):
+    crash.arm(point)
+    pool = await open_pool(url, size=3)
+    async with delivering(pool, settings(lease_seconds=1.0)):
+        await asyncio.sleep(30)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "again"),
+    [
+        ("webhook.before_post", False),
+        ("webhook.after_post", True),
+        ("webhook.before_commit", True),
+        ("webhook.after_commit", False),
+    ],
+)
+async def test_a_killed_worker_loses_nothing(
+    pool: Pool, database_url: str, receiver: Receiver, point: str, again: bool
+) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    (event_id,) = await record(pool, actor)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        CRASH,
+        database_url,
+        point,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stderr=subprocess.DEVNULL,
+    )
+    async with asyncio.timeout(20):
+        assert await process.wait() == -signal.SIGKILL
+    async with delivering(pool, settings(lease_seconds=1.0)):
+        await receiver.wait_for(lambda it: it.counters.received + it.counters.duplicates == 1 + again)
+        await until(lambda: _is_empty(pool))
+    assert {event.id for event in receiver.events} == {event_id}
+    assert [(row["attempt"], row["result"]) for row in await attempts(pool)] == [(1, "delivered")]
+
+
+async def test_results_wait_for_a_database_that_is_away(pool: Pool, receiver: Receiver) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    async with delivering(pool, settings(lease_seconds=2.0)):  # a claim whose answer was lost with its connection
+        await record(pool, actor)
+        await receiver.wait_for(lambda it: it.counters.received == 1)
+        for _ in range(3):
+            await record(pool, actor, 5)
+            async with pool.acquire() as conn:
+                await conn.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+        await receiver.wait_for(lambda it: it.counters.received == 16, within=20)
+        await until(lambda: _is_empty(pool))
+    assert {(row["attempt"], row["result"]) for row in await attempts(pool)} == {(1, "delivered")}
+    assert len(await attempts(pool)) == 16
+
+
+async def test_a_row_put_back_comes_again_under_a_new_lease(pool: Pool) -> None:
+    actor = await organization(pool)
+    receiver = Receiver(Options(status=500))
+    await receiver.start()
+    id, _ = await endpoint(pool, actor, receiver.url)
+    await record(pool, actor)
+    async with delivering(pool, settings(webhook_schedule="0,0.2")):
+        await attempted(pool, 1)
+        async with pool.acquire() as conn:
+            found, after = await leases.lines(conn, "webhook")
+        assert after == leases.UNROUTED
+        assert found in ([], [id])
+        await until(lambda: _is_empty(pool))
+    await receiver.stop()
+    assert [attempt["attempt"] for attempt in await attempts(pool)] == [1, 2]
+
+
+async def _is_empty(pool: Pool) -> bool:
+    return await queued(pool) == 0
+
+
+async def _has(pool: Pool, count: int) -> bool:
+    return len(await attempts(pool)) >= count
