@@ -32,7 +32,7 @@ SELECT verdict FROM sms_accept_1(now(), ARRAY['{organization}']::uuid[], ARRAY[u
   ARRAY[1]::smallint[], ARRAY['at_least_once'], ARRAY[gen_random_uuid()::text], ARRAY[NULL]::timestamptz[],
   ARRAY[NULL]::timestamptz[], ARRAY[0]::smallint[], ARRAY['{text}'],
   ARRAY['{{"success": true,"queued": true,"status":"accepted","count": 1,"remainingQuota":'],
-  ARRAY[',"message":{{"id":"00000000-0000-7000-8000-000000000000","clientReference": null}},"provider":{{"code":"x"}}}}']);
+  ARRAY[',"message":{{"id":"00000000-0000-7000-8000-000000000000","clientReference": null}},"provider":{{}}}}']);
 """
 
 
