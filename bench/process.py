@@ -17,6 +17,7 @@ import msgspec
 import uvloop
 
 from bench import control
+from bench.load import percentile
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.simulators.smsc import Smsc
 from heliograph.simulators.smsc_options import SmscOptions
@@ -37,14 +38,14 @@ async def smsc(values: dict[str, Any]) -> None:
 
 
 async def receiver(values: dict[str, Any]) -> None:
-    """`port`, `control`, `secret`: verifies every signature."""
+    """`port`, `control`, `secret`: verifies every signature. `latencies`: from accept to webhook, ms."""
     sink = Receiver(Options(port=values["port"], secrets=(values["secret"],), keep=KEPT))
     await sink.start()
 
-    def latencies() -> list[float]:
+    def latencies() -> dict[str, float]:
         took = sorted((event.at - _accepted_at(event.body)).total_seconds() * 1000 for event in sink.events)
         sink.events.clear()
-        return took
+        return {"p50": percentile(took, 0.5), "p95": percentile(took, 0.95)}
 
     await _until_told(values["control"], {"counters": lambda: sink.counters, "latencies": latencies}, sink.stop)
 

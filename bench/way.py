@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-from bench import load
 from bench.accept import Lengths, limits
 from bench.control import Control
 from bench.figures import Report
@@ -35,14 +34,14 @@ async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
         result = await stage.load(connections=64, warm_up=WARM_UP, seconds=lengths.way, in_flight=IN_FLIGHT)
         rates.append(result.received / result.seconds)
         await settle(receiver)
-        full_p50.append(load.percentile(await receiver.ask("latencies"), 0.5))
+        full_p50.append((await receiver.ask("latencies"))["p50"])
         half = await stage.load(
             connections=64, warm_up=1.0, seconds=lengths.way / 3, in_flight=IN_FLIGHT, rate=rates[-1] / 2
         )
         await settle(receiver)
         took = await receiver.ask("latencies")
-        half_p50.append(load.percentile(took, 0.5))
-        half_p95.append(load.percentile(took, 0.95))
+        half_p50.append(took["p50"])
+        half_p95.append(took["p95"])
         stage.say(
             f"  round {number + 1}: {rates[-1]:,.0f} webhooks/s at {result.rate:,.0f} accepted/s;"
             f" p95 {half_p95[-1]:.0f} ms at {half.rate:,.0f}/s"
