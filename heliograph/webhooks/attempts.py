@@ -12,6 +12,7 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
+import structlog
 
 from heliograph.base import clock
 from heliograph.base.batching import Batcher
@@ -21,9 +22,13 @@ from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.webhooks import endpoints
 
+log = structlog.get_logger()
+
 #: What an attempt came to, beside the kinds of `outbound.Failure`.
 DELIVERED, REFUSED, GONE = "delivered", "refused", "gone"
 
+#: What is kept of an answer that was no success, characters.
+DETAIL = 200
 #: Results in one transaction.
 BATCH = 512
 #: Pause before a batch is tried again while the database is gone; seconds. What a receiver answered exists only here.
@@ -57,13 +62,18 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One try. `status`: of the HTTP answer, if there was one. `detail`: for operators."""
+    """One try. `status`: of the HTTP answer, if there was one. `detail`: for operators, made by `detail`."""
 
     started_at: datetime
     duration: float
     status: int | None
     result: str
     detail: str
+
+
+def detail(text: str) -> str:
+    """What others wrote, such that it can be stored: short, without NUL and lone surrogates."""
+    return text[:DETAIL].replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
@@ -147,7 +157,7 @@ RETURNING e.id, e.disabled_reason
 
 
 class Record:
-    """Takes results and commits them in batches. `landed` is told of each committed batch, and with it of the
+    """Takes results and commits them in batches. `landed` is told of each batch that is done with, and with it of the
     endpoints that the batch disabled: id and reason."""
 
     def __init__(
@@ -185,9 +195,15 @@ class Record:
                     crash_point("webhook.after_commit")
                 break
             except Exception as error:
-                if not is_down(error):
-                    raise
-                await asyncio.sleep(RETRY)
+                if is_down(error):
+                    await asyncio.sleep(RETRY)
+                elif len(items) > 1:
+                    raise  # they come again one by one
+                else:
+                    # Its lease is no longer held up, so it ends, and the delivery is tried again.
+                    log.exception("webhook result was not recorded")
+                    disabled = {}
+                    break
         self._landed(items, disabled)
         return [None] * len(items)
 

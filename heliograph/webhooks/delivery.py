@@ -46,8 +46,6 @@ BUSY = 0.5
 SHED = 1.0
 #: Longest Retry-After that is heeded, seconds.
 RETRY_AFTER = 3600.0
-#: What is kept of an answer that was no success, characters.
-DETAIL = 200
 #: Pause while the endpoints cannot be loaded, seconds.
 DATABASE_AWAY = 0.5
 
@@ -302,13 +300,15 @@ class Deliverer:
                 self._places.busy(line)
                 return Ended(lease, BUSY * self._chance.uniform(0.8, 1.2), None)
             self._places.failed(line, now, grave=outcome.kind == "timeout")
-            return Ended(lease, self._pause(lease), Attempt(at, duration, None, outcome.kind, outcome.detail))
+            return Ended(
+                lease, self._pause(lease), Attempt(at, duration, None, outcome.kind, attempts.detail(outcome.detail))
+            )
         status = outcome.status
         if 200 <= status < 300:
             self._places.succeeded(line, now, duration)
             return Ended(lease, None, Attempt(at, duration, status, attempts.DELIVERED, ""))
         self._places.failed(line, now, grave=False)
-        detail = outcome.body.decode("utf-8", "replace").replace("\0", "�")[:DETAIL]
+        detail = attempts.detail(outcome.body.decode("utf-8", "replace"))
         if status == 410:
             return Ended(lease, None, Attempt(at, duration, status, attempts.GONE, detail))
         pause = self._pause(lease)
@@ -348,7 +348,7 @@ class Deliverer:
         return secret
 
     def _landed(self, ended: Sequence[Ended], disabled: dict[UUID, str]) -> None:
-        """Results are committed."""
+        """A batch of results is done with."""
         for one in ended:
             self._drop(one.lease)
             if one.lease.line in disabled:

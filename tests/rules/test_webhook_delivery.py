@@ -364,6 +364,33 @@ async def test_a_drain_lets_open_attempts_end_and_gives_back_the_rest(pool: Pool
     await receiver.stop()
 
 
+async def test_what_a_receiver_says_can_be_stored_whatever_it_is(pool: Pool) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        body = b"no\0\xff\xed\xa0\x80" + b"x" * 5000
+        writer.write(b"HTTP/1.1 500 \xff\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        writer.close()
+
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(b"\0\xff\xed\xa0\x80\r\n\0\r\n\r\n")
+        writer.close()
+
+    actor = await organization(pool)
+    ids = []
+    servers = [await asyncio.start_server(behave, "127.0.0.1", 0) for behave in (answer, babble)]
+    for server in servers:
+        id, _ = await endpoint(pool, actor, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        ids.append(id)
+    await record(pool, actor, 3)
+    async with delivering(pool, settings(webhook_schedule="0,3600")):
+        tried = await attempted(pool, 6)
+    assert {row["endpoint_id"]: row["result"] for row in tried} == {ids[0]: "refused", ids[1]: "protocol"}
+    assert all(len(row["detail"]) <= 200 for row in tried)
+    for server in servers:
+        server.close()
+
+
 async def test_two_workers_share_a_backlog_without_doubles(pool: Pool, receiver: Receiver) -> None:
     actor = await organization(pool)
     await endpoint(pool, actor, receiver.url)
