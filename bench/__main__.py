@@ -64,6 +64,7 @@ async def measure(chosen: argparse.Namespace) -> int:
     if unknown:
         raise BenchError(f"unknown part: {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
     report = Report()
+    failure = ""
     began = time.monotonic()
     async with stage(_say, directory=chosen.dir or real_disk()) as made:
         if chosen.profile:
@@ -78,9 +79,12 @@ async def measure(chosen: argparse.Namespace) -> int:
             report.add("ceiling", "the generator's own ceiling, 64 connections", [ceiling.rate], "/s")
             _say(f"generator alone: {ceiling.rate:,.0f}/s")
         for name, section in SECTIONS.items():
-            if name in names:
+            if name in names and not failure:
                 _say(f"{name} …")
-                await section(made, report, lengths)
+                try:
+                    await section(made, report, lengths)
+                except BenchError as error:  # what was measured before is still worth showing
+                    failure = f"{name}: {error}"
     _check_ceiling(report)
     report.facts.append(("Measured", f"{time.strftime('%Y-%m-%d')}, in {time.monotonic() - began:.0f} s"))
     print("\n" + report.text(), flush=True)
@@ -91,6 +95,8 @@ async def measure(chosen: argparse.Namespace) -> int:
     missed = report.missed()
     for label in missed:
         print(f"Budget missed: {label}")
+    if failure:
+        raise BenchError(failure)
     return 1 if missed else 0
 
 
