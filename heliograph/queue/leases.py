@@ -35,11 +35,13 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     again: bool
 
 
-# 1. group: which (lane, organization) have rows in each asked line, found by skipping through the index.
+# 1. group: which (lane, organization) have rows in each asked line, found by skipping through the index. Those whose
+#    first row is for later take no share.
 # 2. candidate: the first due rows of each group that nobody holds. A group may fill a line alone only if it is the
 #    only one; otherwise each offers twice its share, which leaves enough to fill up from.
 # 3. pick: lane by lane, then in turn, one row of each organization, until the line's free places are taken. Who is
-#    first among organizations is drawn for each claim ($6): where places are few, no id may always win.
+#    first among organizations is drawn for each claim ($6): where places are few, no id may always win. Lane 1 has
+#    its turn only if all of lane 0 is among the candidates.
 # 4. held: lock them; a row that another worker takes at this moment is skipped.
 #
 # This table is empty one second and full the next, so no plan may depend on its statistics. LATERAL fixes the order
@@ -48,20 +50,21 @@ CLAIM = """
 WITH RECURSIVE asked (line, free) AS (
     SELECT * FROM unnest($2::uuid[], $3::int[])
 ), grp AS (
-    SELECT asked.line, asked.free, head.lane, head.organization_id
+    SELECT asked.line, asked.free, head.lane, head.organization_id, head.due_at
       FROM asked CROSS JOIN LATERAL (
-           SELECT lane, organization_id FROM queue WHERE kind = $1 AND line = asked.line
-            ORDER BY lane, organization_id LIMIT 1) head
+           SELECT lane, organization_id, due_at FROM queue WHERE kind = $1 AND line = asked.line
+            ORDER BY lane, organization_id, due_at LIMIT 1) head
     UNION ALL
-    SELECT grp.line, grp.free, next.lane, next.organization_id
+    SELECT grp.line, grp.free, next.lane, next.organization_id, next.due_at
       FROM grp CROSS JOIN LATERAL (
-           SELECT lane, organization_id FROM queue
+           SELECT lane, organization_id, due_at FROM queue
             WHERE kind = $1 AND line = grp.line AND (lane, organization_id) > (grp.lane, grp.organization_id)
-            ORDER BY lane, organization_id LIMIT 1) next
+            ORDER BY lane, organization_id, due_at LIMIT 1) next
 ), sized AS (
-    SELECT *, least(free, greatest(4, 2 * free / (count(*) OVER (PARTITION BY line, lane))::int)) AS most FROM grp
+    SELECT *, least(free, greatest(4, 2 * free / (count(*) OVER (PARTITION BY line, lane))::int)) AS most
+      FROM grp WHERE due_at <= now()
 ), candidate AS (
-    SELECT sized.line, sized.free, sized.lane, sized.organization_id, due.id, due.turn
+    SELECT sized.line, sized.free, sized.lane, sized.organization_id, sized.most, due.id, due.turn
       FROM sized CROSS JOIN LATERAL (
            SELECT id, row_number() OVER (ORDER BY due_at) AS turn FROM (
                SELECT id, due_at FROM queue
@@ -71,10 +74,12 @@ WITH RECURSIVE asked (line, free) AS (
                 ORDER BY due_at LIMIT sized.most) first) due
 ), pick AS (
     SELECT line, id FROM (
-        SELECT line, free, id, row_number() OVER (
-                   PARTITION BY line ORDER BY lane, turn, uuid_hash_extended(organization_id, $6)) AS place
+        SELECT line, free, lane, id,
+               row_number() OVER (
+                   PARTITION BY line ORDER BY lane, turn, uuid_hash_extended(organization_id, $6)) AS place,
+               bool_or(lane = 0 AND turn = most) OVER (PARTITION BY line) AS more_in_lane_0
           FROM candidate) placed
-     WHERE place <= free
+     WHERE place <= free AND (lane = 0 OR NOT more_in_lane_0)
 ), held AS MATERIALIZED (
     SELECT mine.place
       FROM pick CROSS JOIN LATERAL (

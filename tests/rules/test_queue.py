@@ -1,0 +1,355 @@
+"""The queue on a real database: no row is lost, none is held twice, lanes and organizations have their order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from uuid import UUID
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, rule
+
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+from heliograph.queue import leases, timers
+from heliograph.queue.leases import UNROUTED, Lease, Postponed
+from tests.rules.machines import Machine, run_machine
+
+LINE = UUID(int=77)
+
+
+async def fill(pool: Pool, organization: UUID, count: int, *, line: UUID = LINE, lane: int = 0) -> list[UUID]:
+    ids = [uuid7() for _ in range(count)]
+    await pool.executemany(
+        "INSERT INTO queue (kind, line, lane, organization_id, due_at, id) VALUES ('sms', $1, $2, $3, now(), $4)",
+        [(line, lane, organization, id) for id in ids],
+    )
+    return ids
+
+
+async def claim(pool: Pool, count: int, *, line: UUID = LINE, seconds: float = 60.0) -> list[Lease]:
+    async with pool.acquire() as conn:
+        return await leases.claim(conn, "sms", {line: count}, seconds=seconds)
+
+
+async def expire(pool: Pool) -> None:
+    await pool.execute("UPDATE queue SET lease_until = now() - interval '1 second' WHERE lease_until IS NOT NULL")
+
+
+# -- order and fairness ------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_takes_no_more_than_asked_and_nothing_of_other_kinds_or_lines(pool: Pool) -> None:
+    ids = await fill(pool, uuid7(), 5)
+    await fill(pool, uuid7(), 5, line=UUID(int=78))
+    await pool.execute("UPDATE queue SET kind = 'webhook' WHERE id = $1", ids[0])
+    assert len(await claim(pool, 3)) == 3
+    assert {lease.id for lease in await claim(pool, 9)} < set(ids[1:])
+    assert await claim(pool, 9) == []
+    assert await claim(pool, 0) == []
+
+
+async def test_the_oldest_of_an_organization_goes_first(pool: Pool) -> None:
+    ids = await fill(pool, uuid7(), 8)
+    await pool.executemany(
+        "UPDATE queue SET due_at = now() - make_interval(secs => $2) WHERE id = $1",
+        [(id, float(n)) for n, id in enumerate(ids)],
+    )
+    assert {lease.id for lease in await claim(pool, 3)} == set(ids[-3:])
+
+
+async def test_what_is_due_later_waits(pool: Pool) -> None:
+    ids = await fill(pool, uuid7(), 2)
+    await pool.execute("UPDATE queue SET due_at = now() + interval '1 hour' WHERE id = $1", ids[0])
+    assert [lease.id for lease in await claim(pool, 9)] == [ids[1]]
+
+
+async def test_single_sends_go_before_campaigns_whoever_sends_them(pool: Pool) -> None:
+    await fill(pool, UUID(int=1), 50, lane=1)
+    singles = await fill(pool, UUID(int=2), 3, lane=0)
+    claimed = await claim(pool, 5)
+    assert set(singles) < {lease.id for lease in claimed}
+    assert Counter(lease.lane for lease in claimed) == {0: 3, 1: 2}
+
+
+async def test_a_backlog_leaves_the_others_their_turn(pool: Pool) -> None:
+    large, small = UUID(int=1), [UUID(int=n) for n in (2, 3, 4)]
+    await fill(pool, large, 300)
+    for organization in small:
+        await fill(pool, organization, 2)
+    claimed = Counter(lease.organization_id for lease in await claim(pool, 40))
+    assert [claimed[one] for one in small] == [2, 2, 2]
+    assert claimed[large] >= 20
+
+
+async def test_work_for_later_takes_no_share(pool: Pool) -> None:
+    for n in range(2, 60):
+        await fill(pool, UUID(int=n), 1)
+    await pool.execute("UPDATE queue SET due_at = now() + interval '1 day'")
+    await fill(pool, UUID(int=1), 100)
+    assert len(await claim(pool, 50)) == 50
+
+
+async def test_campaigns_wait_while_single_sends_are_left(pool: Pool) -> None:
+    """Also where an organization may not take all places at once, because others have a share."""
+    await fill(pool, UUID(int=1), 60)
+    for n in range(2, 9):
+        await fill(pool, UUID(int=n), 1)
+    campaign = await fill(pool, UUID(int=9), 60, lane=1)
+    lanes = []
+    while claimed := await claim(pool, 20):
+        lanes += sorted(lease.lane for lease in claimed)
+    assert lanes == [0] * 67 + [1] * len(campaign)
+
+
+async def test_a_lone_organization_gets_all_places(pool: Pool) -> None:
+    await fill(pool, uuid7(), 300)
+    assert len(await claim(pool, 250)) == 250
+
+
+async def test_few_places_are_shared_over_time(pool: Pool) -> None:
+    """With one place a claim, whoever sorts first must not win each time."""
+    organizations = [UUID(int=n) for n in range(1, 5)]
+    for organization in organizations:
+        await fill(pool, organization, 100)
+    won: Counter[UUID] = Counter()
+    for _ in range(100):
+        won.update(lease.organization_id for lease in await claim(pool, 1))
+    assert sum(won.values()) == 100
+    # Each wins 25 in the mean; fewer than 5 happens by chance once in ten million runs.
+    assert min(won[one] for one in organizations) >= 5
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+
+async def test_parallel_claims_never_share_a_row(pool: Pool) -> None:
+    ids = await fill(pool, uuid7(), 200)
+    claims = await asyncio.gather(*(claim(pool, 30) for _ in range(12)))
+    while more := await claim(pool, 50):
+        claims.append(more)
+    assert sorted(lease.id for some in claims for lease in some) == sorted(ids)
+
+
+async def test_an_expired_lease_is_taken_over_and_the_old_holder_can_do_nothing(pool: Pool) -> None:
+    (id,) = await fill(pool, uuid7(), 1)
+    (old,) = await claim(pool, 1)
+    assert not old.again
+    await expire(pool)
+    (new,) = await claim(pool, 1)
+    assert (new.id, new.again) == (id, True)
+    async with pool.acquire() as conn:
+        assert await leases.finish(conn, [old]) == set()
+        assert await leases.renew(conn, [old], seconds=60) == set()
+        await leases.postpone(conn, [Postponed(old, 0.0, UNROUTED)])
+        assert await conn.fetchval("SELECT line FROM queue WHERE lease_token = $1", new.token) == LINE
+        assert await leases.renew(conn, [new], seconds=60) == {id}
+        assert await leases.finish(conn, [new]) == {id}
+    assert await pool.fetchval("SELECT count(*) FROM queue") == 0
+
+
+async def test_a_renewed_lease_is_not_taken_over(pool: Pool) -> None:
+    await fill(pool, uuid7(), 1)
+    (lease,) = await claim(pool, 1)
+    await expire(pool)
+    async with pool.acquire() as conn:
+        await leases.renew(conn, [lease], seconds=60)
+    assert await claim(pool, 1) == []
+
+
+async def test_postponed_rows_come_back_in_their_line_with_their_tries(pool: Pool) -> None:
+    await fill(pool, uuid7(), 3)
+    one, two, three = await claim(pool, 3)
+    other = UUID(int=5)
+    async with pool.acquire() as conn:
+        back = [Postponed(one, 0.0, LINE), Postponed(two, 0.0, other, counts=False), Postponed(three, 60.0, LINE)]
+        await leases.postpone(conn, back)
+    assert [(lease.id, lease.tries, lease.again) for lease in await claim(pool, 9)] == [(one.id, 1, True)]
+    assert [(lease.id, lease.tries) for lease in await claim(pool, 9, line=other)] == [(two.id, 0)]
+
+
+async def test_a_row_may_be_claimed_any_number_of_times(pool: Pool) -> None:
+    await fill(pool, uuid7(), 1)
+    await pool.execute("UPDATE queue SET claims = 32767")
+    for _ in range(3):
+        (lease,) = await claim(pool, 1)
+        assert lease.again
+        await expire(pool)
+
+
+async def test_put_leaves_what_is_queued_already(pool: Pool) -> None:
+    organization, id = uuid7(), uuid7()
+    async with pool.acquire() as conn:
+        for pause in (60.0, 0.0):
+            await leases.put(conn, "sms", [(LINE, organization, id, pause)])
+    assert await claim(pool, 1) == []
+    assert await pool.fetchval("SELECT count(*) FROM queue") == 1
+
+
+async def test_lines_are_those_with_due_work_in_order(pool: Pool) -> None:
+    lines = [UUID(int=n) for n in range(1, 8)]
+    for line in lines:
+        await fill(pool, uuid7(), 2, line=line)
+    await pool.execute("UPDATE queue SET due_at = now() + interval '1 hour' WHERE line = $1", lines[2])
+    await claim(pool, 2, line=lines[3])
+    due = [line for line in lines if line not in lines[2:4]]
+    async with pool.acquire() as conn:
+        assert await leases.lines(conn, "sms") == (due, UNROUTED)
+        seen: list[UUID] = []
+        after = UNROUTED
+        while True:
+            some, after = await leases.lines(conn, "sms", after=after, limit=3)
+            seen += some
+            if after == UNROUTED:
+                break
+        assert seen == due
+
+
+async def test_the_oldest_waiting_row_tells_the_lag(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        assert await leases.oldest(conn, "sms") == 0
+        await fill(pool, uuid7(), 1)
+        await conn.execute("UPDATE queue SET due_at = now() - interval '90 seconds'")
+        assert 89 < await leases.oldest(conn, "sms") < 95
+
+
+async def test_of_all_workers_one_runs_a_timer(pool: Pool) -> None:
+    async def take() -> bool:
+        async with pool.acquire() as conn:
+            return await timers.take(conn, "t", every=60)
+
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, "t")
+        await timers.ensure(conn, "t")
+    assert sorted(await asyncio.gather(*(take() for _ in range(8)))) == [False] * 7 + [True]
+    await pool.execute("UPDATE timers SET next_at = now()")
+    assert await take()
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+ORGANIZATIONS = [UUID(int=n) for n in range(1, 4)]
+LINES = [UNROUTED, UUID(int=11), UUID(int=12)]
+
+
+class Queue(Machine):
+    """Workers claim, finish, put back, lose and renew; a model knows which rows there must be and who holds them."""
+
+    tables = ("queue",)
+
+    @initialize()
+    def begin(self) -> None:
+        self.rows: dict[UUID, int] = {}  # id → lane
+        self.held: dict[UUID, Lease] = {}  # id → the lease that counts: until another one takes the row, even when over
+        self.over: set[UUID] = set()
+        self.lost: list[Lease] = []
+
+    @rule(
+        organization=st.sampled_from(ORGANIZATIONS),
+        line=st.sampled_from(LINES),
+        lane=st.integers(0, 1),
+        n=st.integers(1, 5),
+    )
+    def put(self, organization: UUID, line: UUID, lane: int, n: int) -> None:
+        self.rows |= dict.fromkeys(self.run(fill(self.pool, organization, n, line=line, lane=lane)), lane)
+
+    @rule(free=st.dictionaries(st.sampled_from(LINES), st.integers(0, 6), min_size=1))
+    def claim(self, free: dict[UUID, int]) -> None:
+        async def work() -> list[Lease]:
+            async with self.pool.acquire() as conn:
+                return await leases.claim(conn, "sms", free, seconds=600)
+
+        due = {line: self.run(self.due(line)) for line in free}
+        claimed = self.run(work())
+        taken = Counter(lease.line for lease in claimed)
+        for line, places in free.items():
+            assert taken[line] <= places
+            assert taken[line] > 0 or places == 0 or not due[line], "due work was left though there was room"
+            lanes = Counter(lane for lane, _ in due[line])
+            got = Counter(lease.lane for lease in claimed if lease.line == line)
+            if got[1]:
+                assert got[0] == lanes[0], "a campaign went before a single send"
+            singles = {lease.organization_id for lease in claimed if lease.line == line and lease.lane == 0}
+            if places >= len(ORGANIZATIONS):
+                assert singles == {one for lane, one in due[line] if lane == 0}, "an organization had no turn"
+        for lease in claimed:
+            if lease.id in self.held:
+                assert lease.id in self.over, "a row was held twice"
+                self.lost.append(self.held[lease.id])
+            assert self.rows[lease.id] == lease.lane
+            self.held[lease.id] = lease
+            self.over.discard(lease.id)
+
+    async def due(self, line: UUID) -> list[tuple[int, UUID]]:
+        rows = await self.pool.fetch(
+            "SELECT lane, organization_id FROM queue WHERE line = $1 AND due_at <= now()"
+            " AND (lease_until IS NULL OR lease_until < now())",
+            line,
+        )
+        return [(row[0], row[1]) for row in rows]
+
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        chosen = self.choose(data)
+
+        async def work() -> set[UUID]:
+            async with self.pool.acquire() as conn:
+                return await leases.finish(conn, chosen)
+
+        done = self.run(work())
+        assert done == {lease.id for lease in chosen if self.held.get(lease.id) == lease}
+        for id in done:
+            del self.rows[id], self.held[id]
+            self.over.discard(id)
+
+    @rule(data=st.data(), pause=st.sampled_from([0.0, 3600.0]), line=st.sampled_from(LINES))
+    def postpone(self, data: st.DataObject, pause: float, line: UUID) -> None:
+        chosen = self.choose(data)
+
+        async def work() -> None:
+            async with self.pool.acquire() as conn:
+                await leases.postpone(conn, [Postponed(lease, pause, line) for lease in chosen])
+
+        self.run(work())
+        for lease in chosen:
+            if self.held.get(lease.id) == lease:
+                self.lost.append(self.held.pop(lease.id))
+                self.over.discard(lease.id)
+
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        chosen = self.choose(data)
+
+        async def work() -> set[UUID]:
+            async with self.pool.acquire() as conn:
+                return await leases.renew(conn, chosen, seconds=600)
+
+        renewed = self.run(work())
+        assert renewed == {lease.id for lease in chosen if self.held.get(lease.id) == lease}
+        self.over -= renewed
+
+    @rule()
+    def time_passes(self) -> None:
+        """All leases end and all that was for later is due."""
+        self.run(expire(self.pool))
+        self.run(self.pool.execute("UPDATE queue SET due_at = now() WHERE due_at > now()"))
+        self.over = set(self.held)
+
+    def choose(self, data: st.DataObject) -> list[Lease]:
+        """Some leases, those that count and those that were lost mixed."""
+        known = [*self.held.values(), *self.lost[-20:]]
+        if not known:
+            return []
+        return data.draw(st.lists(st.sampled_from(known), max_size=6, unique_by=lambda lease: (lease.id, lease.token)))
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        rows = self.run(self.pool.fetch("SELECT id, lease_token FROM queue"))
+        assert {row["id"] for row in rows} == set(getattr(self, "rows", {}))
+        for row in rows:
+            if row["id"] in self.held:
+                assert row["lease_token"] == self.held[row["id"]].token
+
+
+async def test_no_row_is_lost_and_none_is_held_twice(database_url: str) -> None:
+    await asyncio.to_thread(run_machine, Queue, database_url)
