@@ -71,15 +71,17 @@ def group(help: str) -> typer.Typer:
     )
 
 
-def settings_of(data_dir: Path | None, *, needs_key: bool = False) -> Settings:
+def settings_of(
+    data_dir: Path | None, *, needs_key: bool = False, environment: Mapping[str, str] = os.environ
+) -> Settings:
     """The settings of the environment, completed from a data directory. Raises SettingsError.
 
     A data directory that is named wins over HELIOGRAPH_DATABASE_URL if it holds a database; the default one is looked
     at only when that variable is not set. HELIOGRAPH_SECRET_KEY wins over the directory's file.
     """
-    settings = from_environment()
-    if data_dir is None and not settings.database_url and default_data_dir().is_dir():
-        data_dir = default_data_dir()
+    settings = from_environment(environment)
+    if data_dir is None and not settings.database_url and default_data_dir(environment).is_dir():
+        data_dir = default_data_dir(environment)
     if data_dir is not None:
         if not settings.database_url or (data_dir / "postgres").is_dir():
             settings = msgspec.structs.replace(settings, database_url=url_of(data_dir / "postgres"))

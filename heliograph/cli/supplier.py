@@ -76,7 +76,6 @@ def add_smpp(
         "system_id": system_id,
         "tls": tls,
         "bind": bind,
-        "sessions": sessions,
         "window": window,
         "submits_per_second": rate,
     }
@@ -102,7 +101,7 @@ def add_smpp(
             prefixes=tuple(prefix or ()),
             priority=priority,
             weight=weight,
-            sessions=values["sessions"],
+            sessions=sessions,
             parts=parts,
         )
         return await _find(conn, str(id))

@@ -1,0 +1,412 @@
+"""The command line as an operator meets it: real processes, a real database, what they print and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import pytest
+
+from heliograph.accounts import organizations
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+from heliograph.base.settings import DEFAULT_SECRET_KEY, Settings
+from heliograph.webhooks import endpoints
+
+SECRET_KEY = "a secret key for these tests only, and long"
+NOWHERE = "postgresql://heliograph:geheim@127.0.0.1:1/heliograph"
+
+
+class Done(msgspec.Struct):
+    """A command that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """Its stdout as JSON."""
+        assert self.status == 0, self.err
+        return msgspec.json.decode(self.out)
+
+
+class Cli:
+    """Runs `heliograph` with an environment of its own."""
+
+    def __init__(self, **environment: str) -> None:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HELIOGRAPH_")}
+        # A home of nobody's: a data directory on this machine must not be found.
+        self.environment = kept | {"HELIOGRAPH_SECRET_KEY": SECRET_KEY, "XDG_DATA_HOME": "/nonexistent"} | environment
+
+    async def __call__(self, *arguments: str, stdin: str = "", **environment: str) -> Done:
+        process = await self._start(arguments, environment, stderr=asyncio.subprocess.PIPE)
+        out, err = await process.communicate(stdin.encode())
+        assert process.returncode is not None
+        assert b"Traceback" not in err, err.decode()
+        return Done(process.returncode, out.decode(), err.decode())
+
+    @contextlib.asynccontextmanager
+    async def running(self, *arguments: str, err: Path | None = None, **environment: str) -> AsyncIterator[Life]:
+        """A command that goes on; yields once it has printed its first line. Ended as by Ctrl-C, and orderly."""
+        with _appending(err or Path(os.devnull)) as sink:
+            process = await self._start((*arguments, "--json"), environment, stderr=sink)
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(30):
+                line = await process.stdout.readline()
+            assert line, f"{arguments} ended with {await process.wait()}"
+            yield Life(process, msgspec.json.decode(line))
+        finally:
+            if process.returncode is None:
+                process.send_signal(signal.SIGINT)
+            try:
+                assert await asyncio.wait_for(process.wait(), 30) == 0
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+                raise
+
+    async def _start(
+        self, arguments: tuple[str, ...], environment: dict[str, str], *, stderr: Any
+    ) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "heliograph",
+            *arguments,
+            env=self.environment | environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+        )
+
+
+class Life(msgspec.Struct):
+    """A command that runs, and the first line it printed."""
+
+    process: asyncio.subprocess.Process
+    first: dict[str, Any]
+
+
+@pytest.fixture
+def cli(database_url: str) -> Cli:
+    return Cli(HELIOGRAPH_DATABASE_URL=database_url)
+
+
+async def test_an_organization_from_nothing(cli: Cli) -> None:
+    acme = (await cli("org", "create", "Acme", "--grant", "100", "--json")).data
+    assert (acme["name"], acme["state"]) == ("Acme", "active")
+    assert re.fullmatch(r"[0-9-]{10}T[0-9:.]{12}Z", acme["created_at"])
+
+    key, sender, granted = await asyncio.gather(
+        cli(
+            "key",
+            "create",
+            "shop",
+            "--profile",
+            "full_access",
+            "--expires",
+            "30d",
+            "--allow-ip",
+            "10.0.0.0/8",
+            "--json",
+        ),
+        cli("sender", "request", "ACME", "--approve", "--json"),
+        cli("quota", "grant", "-40", "--reason", "too many", "--json"),
+    )
+    assert key.data["secret"].startswith("hg_live_")
+    assert key.data["allowed_ips"] == ["10.0.0.0/8"]
+    assert key.data["expires_at"] > key.data["created_at"]
+    assert "not shown again" in key.err
+    assert (sender.data["status"], sender.data["is_default"]) == ("approved", True)
+    assert (granted.data["total"], granted.data["remaining"]) == (60, 60)
+
+    listed, shown, revoked, suspended = await asyncio.gather(
+        cli("key", "list"),
+        cli("org", "show", acme["id"], "--json"),
+        cli("key", "revoke", key.data["id"], "--json"),
+        cli("org", "suspend", "Acme", "--json"),
+    )
+    assert "shop" in listed.out
+    assert key.data["secret"] not in listed.out
+    assert shown.data["quota"]["remaining"] == 60
+    assert revoked.data["status"] == "revoked"
+    assert suspended.data["state"] == "suspended"
+    assert (await cli("org", "resume", "Acme", "--json")).data["state"] == "active"
+
+
+async def test_sender_ids_are_asked_for_and_decided_on(cli: Cli) -> None:
+    await cli("org", "create", "Acme")
+    asked = await cli("sender", "request", "Acme Lda", "--json")
+    assert asked.data["status"] == "pending"
+    rejected = await cli("sender", "reject", "acme lda", "--reason", "whose name is it", "--json")
+    assert (rejected.data["status"], rejected.data["rejection_reason"]) == ("rejected", "whose name is it")
+    assert (await cli("sender", "approve", asked.data["id"], "--json")).data["status"] == "approved"
+    again, listed, unknown = await asyncio.gather(
+        cli("sender", "request", "ACME LDA"), cli("sender", "list", "--json"), cli("sender", "approve", "other")
+    )
+    assert again.status == 1
+    assert "approved already" in again.err
+    assert [one["value"] for one in listed.data] == ["Acme Lda"]
+    assert (unknown.status, unknown.out) == (1, "")
+
+
+async def test_an_organization_must_be_named_when_there_are_several(cli: Cli) -> None:
+    none = await cli("key", "list")
+    await asyncio.gather(cli("org", "create", "Acme"), cli("org", "create", "Beta"))
+    several, named, listed = await asyncio.gather(
+        cli("key", "list"), cli("key", "list", "--org", "Beta", "--json"), cli("org", "list")
+    )
+    assert (none.status, several.status) == (1, 1)
+    assert "several organizations" in several.err
+    assert named.data == []
+    assert len(listed.out.splitlines()) == 3
+
+
+async def test_a_supplier_comes_and_goes(cli: Cli) -> None:
+    smpp = ("supplier", "add", "smpp")
+    common = ("--host", "127.0.0.1", "--no-tls", "--system-id", "acme")
+    first, second, third = await asyncio.gather(
+        cli(*smpp, "one", *common, "--password", "geheim1", "--prefix", "258", "--sessions", "2", "--json"),
+        cli(*smpp, "two", *common, "--json", HELIOGRAPH_SUPPLIER_PASSWORD="geheim2"),
+        cli(
+            *smpp, "three", *common, "--set", "dlr_id_base=hex", "--set", "short-code=6,1", "--json", stdin="geheim3\n"
+        ),
+    )
+    for done in (first, second, third):
+        assert done.data["state"] == "active"
+        assert "geheim" not in done.out + done.err
+        assert "secret" not in done.data
+    assert (first.data["prefixes"], first.data["sessions"]) == (["258"], 2)
+    assert third.data["settings"]["dlr_id_base"] == "hex"
+    assert third.data["settings"]["short_code"] == [6, 1]
+
+    twice, wrong, unknown, none, paused, removed = await asyncio.gather(
+        cli(*smpp, "one", *common, "--password", "x"),
+        cli(*smpp, "four", *common, "--password", "x", "--set", "window=many"),
+        cli(*smpp, "four", *common, "--password", "x", "--set", "colour=red"),
+        cli(*smpp, "four", *common),
+        cli("supplier", "pause", "one", "--json"),
+        cli("supplier", "remove", "two", "--yes", "--json"),
+    )
+    assert (twice.status, wrong.status, unknown.status, none.status) == (1, 2, 2, 2)
+    assert "window" in wrong.err
+    assert "colour" in unknown.err
+    assert paused.data["state"] == "paused"
+    assert removed.data["state"] == "removed"
+    listed, resumed, gone, options = await asyncio.gather(
+        cli("supplier", "list", "--json"),
+        cli("supplier", "resume", first.data["id"], "--json"),
+        cli("supplier", "show", "two"),
+        cli("supplier", "options", "--json"),
+    )
+    assert {one["name"]: (one["bound"], one["leased"]) for one in listed.data} == {"one": (0, 0), "three": (0, 0)}
+    assert resumed.data["state"] == "active"
+    assert gone.status == 1
+    assert {"setting": "short_code", "default": "3,0", "meaning": "TON and NPI of a sender of at most 8 digits"} in (
+        options.data
+    )
+
+
+async def test_migrations(empty_database_url: str) -> None:
+    cli = Cli(HELIOGRAPH_DATABASE_URL=empty_database_url)
+    pending, early, worker = await asyncio.gather(
+        cli("migrate", "--check", "--json"), cli("org", "list"), cli("worker", HELIOGRAPH_LOG_LEVEL="error")
+    )
+    assert pending.status == 1
+    assert "0001_foundation.sql" in msgspec.json.decode(pending.out)["pending"]
+    assert (early.status, worker.status) == (3, 3)
+    assert "heliograph migrate" in early.err
+    assert "heliograph migrate" in worker.err
+    applied = await cli("migrate", "--json")
+    assert "0001_foundation.sql" in applied.data["applied"]
+    again, check = await asyncio.gather(cli("migrate", "--json"), cli("migrate", "--check"))
+    assert again.data == {"applied": []}
+    assert (check.status, check.out) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "status", "told"),
+    [
+        (("org", "list"), {}, 2, "HELIOGRAPH_DATABASE_URL"),
+        (("org", "list"), {"HELIOGRAPH_DATABASE_URL": NOWHERE}, 3, "cannot be reached: Connection refused"),
+        (("org", "list"), {"HELIOGRAPH_DATABASE_POOL": "many"}, 2, "HELIOGRAPH_DATABASE_POOL"),
+        (("org", "list", "--data-dir", "/nonexistent"), {}, 3, "heliograph up"),
+        (("key", "create", "--expires", "tomorrow"), {}, 2, "2027-01-31"),
+        (("simulate", "smsc", "--error", "8"), {}, 2, "KEY=VALUE"),
+        (
+            ("send", "--to", "+258840000000", "--message", "x", "--key", "k", "--url", "http://127.0.0.1:1"),
+            {},
+            3,
+            "no answer",
+        ),
+        (("worker",), {"HELIOGRAPH_DATABASE_URL": NOWHERE, "HELIOGRAPH_SECRET_KEY": ""}, 2, "openssl rand"),
+        (
+            ("api",),
+            {"HELIOGRAPH_DATABASE_URL": NOWHERE, "HELIOGRAPH_SECRET_KEY": DEFAULT_SECRET_KEY},
+            2,
+            "openssl rand",
+        ),
+        (("api",), {"HELIOGRAPH_DATABASE_URL": NOWHERE, "HELIOGRAPH_LOG_LEVEL": "loud"}, 2, "HELIOGRAPH_LOG_LEVEL"),
+    ],
+)
+async def test_an_error_is_a_sentence(
+    arguments: tuple[str, ...], environment: dict[str, str], status: int, told: str
+) -> None:
+    done = await Cli()(*arguments, **environment)
+    assert (done.status, done.out) == (status, "")
+    assert told in done.err
+    assert "geheim" not in done.err
+
+
+async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_endpoint: Callable[..., Any]) -> None:
+    """Every long-running command at once, and the commands that look at what happened."""
+    await cli("org", "create", "Acme", "--grant", "10")
+    key, sender = await asyncio.gather(
+        cli("key", "create", "--profile", "full_access", "--json"), cli("sender", "request", "ACME", "--approve")
+    )
+    assert sender.status == 0
+    secret = key.data["secret"]
+    fast = {
+        "HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true",
+        "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
+        "HELIOGRAPH_DRAIN_SECONDS": "2",
+    }
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def begun(*arguments: str) -> Life:
+            log = tmp_path / f"{arguments[0]}.log"
+            return await stack.enter_async_context(cli.running(*arguments, err=log, **fast))
+
+        smsc = await begun("simulate", "smsc", "--port", "0", "--system", "acme:geheim")
+        receiver = await begun("simulate", "receiver")
+        endpoint_id = await make_endpoint(receiver.first["url"])
+        added = await cli(
+            *("supplier", "add", "smpp", "main", "--host", "127.0.0.1", "--no-tls", "--system-id", "acme"),
+            *("--port", str(smsc.first["port"]), "--password", "geheim", "--set", "reconnect_seconds=0.1"),
+        )
+        assert added.status == 0
+        api = await begun("api", "--port", "0")
+        worker = await begun("worker")
+        url = api.first["base_url"]
+
+        async def send(to: str, *more: str) -> Done:
+            text = ("--to", to, "--message", "A word in confidence", "--reference", "r1", "--url", url)
+            return await cli("send", *text, *more, "--wait", "--json", HELIOGRAPH_API_KEY=secret)
+
+        sent = await send("+258840000000")
+        assert sent.data["status"] == "delivered", sent.err
+        assert sent.data["idempotency_key"] in sent.err
+        assert (sent.data["client_reference"], sent.data["remaining_quota"]) == ("r1", 9)
+        again, failed, refused = await asyncio.gather(
+            send("+258840000000", "--idempotency-key", sent.data["idempotency_key"]),
+            send("+258840000001"),
+            send("12"),
+        )
+        assert again.data["replayed"] is True
+        assert again.data["id"] == sent.data["id"]
+        assert failed.status == 1
+        assert msgspec.json.decode(failed.out)["status"] == "undelivered"
+        assert (refused.status, refused.out) == (1, "")
+        assert "validation_error" in refused.err
+
+        await _until(pool, "SELECT count(*) = 2 FROM webhook_attempts")
+        plain, whole, attempts, hooks, doctor = await asyncio.gather(
+            cli("message", "show", sent.data["id"]),
+            cli("message", "show", sent.data["id"], "--text", "--json"),
+            cli("webhook", "attempts", endpoint_id, "--json"),
+            cli("webhook", "list", "--json"),
+            cli("doctor", "--url", url, "--json"),
+        )
+        assert "+258840000000" in plain.out
+        assert "confidence" not in plain.out
+        assert whole.data["text"] == "A word in confidence"
+        assert whole.data["message"]["status"] == "delivered"
+        assert whole.data["queued"] == []
+        kinds = [one["what"] for one in whole.data["entries"]]
+        assert set(kinds) >= {"accepted", "attempt", "answer", "part", "receipt", "status", "event", "webhook"}
+        assert kinds[0] == "accepted"
+        assert [one["at"] for one in whole.data["entries"]] == sorted(one["at"] for one in whole.data["entries"])
+        by_kind = {one["what"]: one["detail"] for one in whole.data["entries"]}
+        assert by_kind["attempt"]["supplier"] == "main"
+        assert by_kind["receipt"]["state"] == "delivered"
+        assert {one["kind"] for one in attempts.data} == {"message.delivered", "message.failed"}
+        assert [one["id"] for one in hooks.data] == [endpoint_id]
+        found = {one["check"]: one["state"] for one in msgspec.json.decode(doctor.out)}
+        # Test databases are not durable, which is the one thing that doctor has to say.
+        assert {name for name, state in found.items() if state != "ok"} <= {"durability"}, doctor.out
+        assert found["supplier main"] == "ok"
+
+        worker.process.send_signal(signal.SIGTERM)
+        api.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(20):
+            assert [await worker.process.wait(), await api.process.wait()] == [0, 0]
+        ill = await cli("doctor", "--url", url, "--json")
+        assert ill.status == 1
+        failures = {one["check"]: one for one in msgspec.json.decode(ill.out) if one["state"] == "failed"}
+        assert {"workers", "api", "supplier main"} <= failures.keys()
+        assert all(one["remedy"] for one in failures.values())
+    logged = "".join(file.read_text() for file in tmp_path.iterdir())
+    for word in ("geheim", "confidence", secret, "258840000000", "Traceback"):
+        assert word not in logged, logged
+
+
+async def test_doctor_names_a_foreign_secret_key(cli: Cli) -> None:
+    await cli(
+        "supplier", "add", "smpp", "main", "--host", "127.0.0.1", "--no-tls", "--system-id", "a", "--password", "p"
+    )
+    done = await cli("doctor", "--url", "http://127.0.0.1:1", "--json", HELIOGRAPH_SECRET_KEY="another key, " * 3)
+    checks = {one["check"]: one for one in msgspec.json.decode(done.out)}
+    assert "another secret key" in checks["supplier main"]["detail"]
+
+
+async def test_what_is_unknown_is_refused(cli: Cli) -> None:
+    id = str(uuid7())
+    for done in await asyncio.gather(
+        cli("message", "show", id), cli("webhook", "attempts", id), cli("key", "revoke", id)
+    ):
+        assert (done.status, done.out) == (1, "")
+        assert "no such" in done.err
+
+
+@pytest.fixture
+def make_endpoint(pool: Pool) -> Callable[..., Any]:
+    """Registers a webhook for the only organization."""
+
+    async def make(url: str) -> str:
+        settings = Settings(secret_key=SECRET_KEY, webhook_allow_http=True, webhook_allow_networks="127.0.0.0/8")
+        async with pool.acquire() as conn:
+            found = await organizations.find(conn, reference=None)
+            actor = Actor(found.id, None, "live", frozenset(), found.state)
+            made, _ = await endpoints.create(
+                conn,
+                actor,
+                url=url,
+                subscribed_events=["message.delivered", "message.failed"],
+                rules=endpoints.rules(settings),
+            )
+        return str(made.id)
+
+    return make
+
+
+async def _until(pool: Pool, condition: str) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            if await pool.fetchval(condition):
+                return
+            await asyncio.sleep(0.05)
+
+
+def _appending(path: Path) -> BinaryIO:
+    return path.open("ab")

@@ -1,0 +1,94 @@
+"""Where a command finds its database and its secret key, and how options are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from heliograph.base.postgres import PostgresError
+from heliograph.base.settings import DEFAULT_SECRET_KEY, SettingsError
+from heliograph.cli import app
+from heliograph.cli.console import record, settings_of, table
+from heliograph.cli.options import pairs
+
+URL = "postgresql://somebody@db.example.com/messages"
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """What `heliograph up` leaves behind."""
+    (tmp_path / "postgres").mkdir()
+    (tmp_path / "postgres" / "app.password").write_text("geheim\n")
+    (tmp_path / "postgres" / "port").write_text("5433\n")
+    (tmp_path / "secret_key").write_text("k" * 40 + "\n")
+    return tmp_path
+
+
+def test_the_environment_names_the_database() -> None:
+    assert settings_of(None, environment={"HELIOGRAPH_DATABASE_URL": URL}).database_url == URL
+
+
+def test_a_data_directory_that_is_named_wins(data_dir: Path) -> None:
+    found = settings_of(data_dir, needs_key=True, environment={"HELIOGRAPH_DATABASE_URL": URL})
+    assert found.database_url == "postgresql://heliograph:geheim@127.0.0.1:5433/heliograph"
+    assert found.secret_key == "k" * 40
+
+
+def test_a_directory_of_up_on_another_database_gives_only_the_key(data_dir: Path) -> None:
+    for file in (data_dir / "postgres").iterdir():
+        file.unlink()
+    (data_dir / "postgres").rmdir()
+    found = settings_of(data_dir, environment={"HELIOGRAPH_DATABASE_URL": URL})
+    assert (found.database_url, found.secret_key) == (URL, "k" * 40)
+
+
+def test_the_environments_key_wins_over_the_files(data_dir: Path) -> None:
+    assert settings_of(data_dir, environment={"HELIOGRAPH_SECRET_KEY": "e" * 32}).secret_key == "e" * 32
+
+
+def test_a_directory_without_a_database_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PostgresError, match="heliograph up"):
+        settings_of(tmp_path, environment={})
+
+
+@pytest.mark.parametrize("key", ["", DEFAULT_SECRET_KEY])
+def test_no_key_or_the_default_one_is_refused(key: str) -> None:
+    environment = {"HELIOGRAPH_DATABASE_URL": URL, "HELIOGRAPH_SECRET_KEY": key}
+    with pytest.raises(SettingsError, match="openssl rand"):
+        settings_of(None, needs_key=True, environment=environment)
+
+
+def test_every_command_has_an_example_and_prints_json() -> None:
+    def walk(command: Any, path: str) -> Iterator[str]:
+        if not hasattr(command, "commands"):
+            example = re.search(rf"Examples?:\n +(\S+=\S+ )*{path}\b", command.help)
+            assert example, path
+            assert any("--json" in parameter.opts for parameter in command.params), path
+            yield path
+        for name, one in getattr(command, "commands", {}).items():
+            yield from walk(one, f"{path} {name}")
+
+    names = {path.split()[1] for path in walk(typer.main.get_command(app), "heliograph")}
+    wanted = "up migrate api worker org key sender supplier quota message webhook send doctor simulate"
+    assert names == set(wanted.split())
+
+
+def test_pairs() -> None:
+    assert pairs(["0x58=0.25", "8:0.5"], int, float) == {0x58: 0.25, 8: 0.5}
+    assert pairs(["acme:a=b:c"], str, str) == {"acme": "a=b:c"}
+
+
+@pytest.mark.parametrize("text", ["0x58", "x=0.1", "8=much"])
+def test_pairs_that_are_none(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        pairs([text], int, float)
+
+
+def test_tables_and_records() -> None:
+    assert table([["1", "long name"], ["22", "x"]], ("id", "first_name")) == "id  first name\n1   long name\n22  x"
+    assert record({"id": 1, "tags": [], "is_default": True}) == "id          1\ntags        -\nis default  yes"
