@@ -26,9 +26,11 @@ from heliograph.api.operation import Services
 from heliograph.api.protocol import Watch, limits_of
 from heliograph.api.routes import OPERATIONS
 from heliograph.api.vitals import Vitals
+from heliograph.base import crash
 from heliograph.base.crypto import derive_key
 from heliograph.base.db import open_pool
 from heliograph.base.settings import Settings
+from heliograph.queue.runner import announce
 from heliograph.sms.accept import Acceptor
 from heliograph.webhooks import endpoints
 
@@ -54,6 +56,7 @@ async def serve(
     connections are accepted. `own_process`: signals and garbage collector are ours to set. Raises OSError if the
     address is taken, and what asyncpg raises without a database.
     """
+    crash.arm(settings.crash_at)
     stop = stop or asyncio.Event()
     listening = sockets or [listen(host, port)]
     pool = await open_pool(settings.database_url, size=settings.database_pool, wait=PATIENCE)
@@ -85,6 +88,7 @@ async def serve(
         )
     )
     sweep = asyncio.create_task(watch.run())
+    announcer = asyncio.create_task(announce(pool, services.acceptor.stored))
     serving = asyncio.create_task(server.serve(sockets=listening))
     try:
         with _signals(stop) if own_process else contextlib.nullcontext():
@@ -100,6 +104,7 @@ async def serve(
     finally:
         sweep.cancel()
         await services.acceptor.drain()
+        announcer.cancel()
         await services.keyring.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
