@@ -288,6 +288,11 @@ class Deliverer:
         crash_point("webhook.before_post")
         outcome = await self._outbound.post(destination.url, delivery.body, headers)
         crash_point("webhook.after_post")
+        if isinstance(outcome, Failure) and outcome.kind == "busy" and line.in_flight > 1:
+            # It goes out when one of the endpoint's own ends.
+            self._places.busy(line)
+            line.waiting.appendleft(delivery)
+            return
         self._record.put(self._judge(line, lease, at, outcome))
         if line.waiting and line.pool is self._places.failing:
             self._shed(line)

@@ -4,12 +4,14 @@ The rule nobody may break: receivers that hang or fail never hold all places. An
 (its last answers were good; nothing is known of it; it is failing), and each pool has a limit of its own. Within a
 pool endpoints take turns, and none takes more than what it leaves free, so there is always a place for one more.
 
-An endpoint's window (attempts under way at once) grows by one with each success, which doubles it each round trip,
-and is halved by a failure. One that is unknown or failing has a single place, whatever its backlog.
+An endpoint's window (attempts under way at once) grows by one with each success, which doubles it each round trip;
+a failure halves it, after which it grows by one a round trip. One that is unknown or failing has a single place,
+whatever its backlog.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Generic, TypeVar
 from uuid import UUID
@@ -41,14 +43,16 @@ class Pool(Generic[Job]):
 class Line(Generic[Job]):
     """One endpoint as this worker sees it."""
 
-    __slots__ = ("heard_at", "id", "in_flight", "pool", "queued", "streak", "took", "waiting", "window")
+    __slots__ = ("heard_at", "id", "in_flight", "knee", "pool", "queued", "streak", "took", "waiting", "window")
 
     def __init__(self, id: UUID, pool: Pool[Job]) -> None:
         self.id = id
         self.pool = pool
         self.waiting: deque[Job] = deque()
         self.in_flight = 0
-        self.window = START
+        self.window = float(START)
+        #: Where the window last met resistance: above it, it grows by one a round trip.
+        self.knee = math.inf
         #: Failures since the last success.
         self.streak = 0
         #: Duration of the last success, seconds.
@@ -86,8 +90,8 @@ class Places(Generic[Job]):
         if line.pool is self.failing:
             return 1
         if line.pool is self.unknown:
-            return line.window
-        return int(line.window * min(AHEAD, max(1.0, 1.0 / max(line.took, 0.001))))
+            return int(line.window)
+        return int(int(line.window) * min(AHEAD, max(1.0, 1.0 / max(line.took, 0.001))))
 
     def crowded(self, line: Line[Job]) -> bool:
         """True if enough endpoints in like standing wait for a place: it would only hold its jobs back from others."""
@@ -143,7 +147,7 @@ class Places(Generic[Job]):
         line.streak = 0
         line.took = took
         line.heard_at = now
-        line.window = min(self._widest, line.window + 1)
+        line.window = min(self._widest, line.window + (1.0 if line.window < line.knee else 1.0 / line.window))
         if line.pool is not self.good:
             self._move(line, self.good)
 
@@ -151,14 +155,14 @@ class Places(Generic[Job]):
         """An attempt failed; `grave`: by taking all the time there is."""
         line.streak += 1
         line.heard_at = now
-        line.window = max(1, line.window // 2)
+        line.window = line.knee = max(1.0, line.window // 2)
         if (grave or line.streak >= STREAK) and line.pool is not self.failing:
-            line.window = 1
+            line.window = 1.0
             self._move(line, self.failing)
 
     def busy(self, line: Line[Job]) -> None:
-        """Nothing could be sent: others use this destination as well."""
-        line.window = max(1, line.window // 2)
+        """Nothing could be sent beside what is under way: others use this destination as well."""
+        line.window = line.knee = max(1.0, line.in_flight - 1.0)
 
     def unsettle(self, line: Line[Job], now: float) -> None:
         """No longer count on an endpoint that is silent."""
@@ -173,7 +177,7 @@ class Places(Generic[Job]):
     def _allowed(self, line: Line[Job]) -> int:
         if line.pool is not self.good:
             return 1
-        return min(line.window, max(1, line.pool.limit - line.pool.used))
+        return min(int(line.window), max(1, line.pool.limit - line.pool.used))
 
     def _move(self, line: Line[Job], pool: Pool[Job]) -> None:
         line.pool.used -= line.in_flight
