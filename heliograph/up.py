@@ -159,7 +159,7 @@ async def up(
         credentials = await _prepare(settings, data_dir, f"http://{_shown(options.host)}:{port}")
         environment = _environment(settings)
         simulate = ["simulate", "smsc", "--host", credentials.smsc.host, "--port", str(credentials.smsc.port)]
-        simulate += ["--system", f"{credentials.smsc.system_id}:{credentials.smsc.password}"]
+        simulate += ["--system", f"{credentials.smsc.system_id}:{credentials.smsc.password}", "--quiet"]
         serve = ["api", "--host", options.host, "--port", str(port)]
         parts = [Part("simulator", simulate, environment, say), Part("worker", ["worker"], environment, say)]
         parts += [Part("api", serve, environment, say) for _ in range(options.api_processes)]

@@ -80,10 +80,10 @@ def settings_of(
     at only when that variable is not set. HELIOGRAPH_SECRET_KEY wins over the directory's file.
     """
     settings = from_environment(environment)
-    if data_dir is None and not settings.database_url and default_data_dir(environment).is_dir():
+    if data_dir is None and not settings.database_url and os.path.isdir(default_data_dir(environment)):
         data_dir = default_data_dir(environment)
     if data_dir is not None:
-        if not settings.database_url or (data_dir / "postgres").is_dir():
+        if not settings.database_url or os.path.isdir(data_dir / "postgres"):
             settings = msgspec.structs.replace(settings, database_url=url_of(data_dir / "postgres"))
         if not settings.secret_key:
             settings = msgspec.structs.replace(settings, secret_key=_read(data_dir / "secret_key"))

@@ -24,7 +24,11 @@ app = group("Simulate the other side: a supplier's SMSC, or a customer's webhook
     names={"systems": "--system", "error_mix": "--error", "receipt_mix": "--receipt"},
     without=frozenset({"keep", "count_destinations"}),
 )
-def smsc(given: dict[str, Any], json: Json = False) -> None:
+def smsc(
+    given: dict[str, Any],
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing.")] = False,
+    json: Json = False,
+) -> None:
     """Run an SMSC that speaks SMPP 3.4, as well or as badly as told. Ctrl-C ends it.
 
     The last four digits of a recipient choose what becomes of a message: 0000 delivered, 0001 undelivered, 0002
@@ -39,10 +43,10 @@ def smsc(given: dict[str, Any], json: Json = False) -> None:
       heliograph simulate smsc --system acme:secret --latency 0.05 --throughput 100
       heliograph simulate smsc --error 0x58=0.1 --receipt EXPIRED=0.05 --missing 0.01 --dlr-base hex
     """
-    uvloop.run(_smsc(SmscOptions(**given), json))
+    uvloop.run(_smsc(SmscOptions(**given), json, quiet))
 
 
-async def _smsc(options: SmscOptions, json: bool) -> None:
+async def _smsc(options: SmscOptions, json: bool, quiet: bool) -> None:
     try:
         simulator = Smsc(options)
     except ValueError as error:
@@ -52,11 +56,13 @@ async def _smsc(options: SmscOptions, json: bool) -> None:
         try:
             if json:
                 show({"host": options.host, "port": simulator.port, "systems": list(options.systems)}, json)
-            else:
+            elif not quiet:
                 say(f"SMSC on {options.host}:{simulator.port} for {', '.join(options.systems)}. Ctrl-C ends it.")
             await stop.wait()
         finally:
             await simulator.stop()
+    if quiet:
+        return
     counts = {name: value for name, value in as_plain(simulator.counters).items() if value}
     say("  ".join(f"{name}: {value}" for name, value in counts.items()) or "Nothing came.")
 
