@@ -65,12 +65,16 @@ _ISSUES = (
     ("Invalid enum", "enum"),
     ("Invalid", "format"),
     ("timezone", "format"),
+    ("multiple", "type"),
     ("length", "length"),
     ("regex", "pattern"),
     (">=", "range"),
     ("<=", "range"),
     ("out of range", "range"),
 )
+#: msgspec speaks of Python's types; the client knows JSON's.
+_JSON = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "datetime": "date-time"}
+_PYTHON = re.compile(r"\b(?:str|int|float|bool|datetime)\b")
 _NAMED = re.compile(r"(?P<missing>missing required|unknown) field `(?P<name>.*)`", re.DOTALL)
 
 
@@ -87,6 +91,7 @@ def _field(text: str) -> tuple[str, str, str]:
         return field, "required", f"`{field}` is required"
     field = _printable(path) or "body"
     issue = next((issue for word, issue in _ISSUES if word in what), "type")
+    what = _PYTHON.sub(lambda name: _JSON[name[0]], what)
     return field, issue, f"`{field}`: {_printable(what)}"
 
 

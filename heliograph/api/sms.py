@@ -19,6 +19,19 @@ MAX_AHEAD = timedelta(days=365)
 MAX_PAST = timedelta(seconds=60)
 
 
+def _number_pattern() -> str:
+    """What `phones.parse` takes, as a pattern for the document: a known calling code, 7 to 15 digits in all."""
+    by_length: dict[int, list[str]] = {}
+    for code in phones.REGIONS:
+        by_length.setdefault(len(code), []).append(code)
+    return "|".join(
+        rf"^\+?(?:{'|'.join(codes)})[0-9]{{{7 - length},{15 - length}}}$" for length, codes in sorted(by_length.items())
+    )
+
+
+NUMBER = _number_pattern()
+
+
 class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):
     """A message to one recipient."""
 
@@ -27,7 +40,7 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
         Meta(
             description="Recipient: digits with country code, `+` optional.",
             examples=["+258841234567"],
-            extra_json_schema={"pattern": r"^\+?[1-9][0-9]{6,14}$"},
+            extra_json_schema={"pattern": NUMBER},
         ),
     ]
     message: Annotated[
@@ -42,7 +55,8 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
         Annotated[str, Meta(max_length=255)] | None, Meta(description="Comes back in the answer and in events.")
     ] = None
     validity_seconds: Annotated[
-        Annotated[int, Meta(ge=60, le=259_200)] | None,
+        # In JSON 60.0 is the same number as 60, so it is taken for one.
+        Annotated[float, Meta(ge=60, le=259_200, multiple_of=1, extra_json_schema={"type": "integer"})] | None,
         Meta(description="Not worth delivering later than this many seconds after it was due."),
     ] = None
     send_at: Annotated[
@@ -103,7 +117,7 @@ async def send_sms(call: Call) -> Answer:
             key_hash=call.key_hash,
             request_hash=request_hash(canonical),
             send_at=send_at,
-            validity_seconds=body.validity_seconds,
+            validity_seconds=None if body.validity_seconds is None else int(body.validity_seconds),
             guarantee=body.delivery_guarantee or "at_least_once",
         )
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
+from heliograph.accounts import quota
+from heliograph.base import clock
 from heliograph.base.db import Pool
 
-from .conftest import Api, Tenant
+from .conftest import Api, Tenant, make_tenant
 
 BODY = {"to": "+258841234567", "message": "Hello", "clientReference": "order-1"}
 
@@ -64,3 +67,39 @@ async def test_many_identical_posts_make_one_message(api: Api, tenant: Tenant, p
         assert sorted(kind for _, kind, _ in answers) == ["replayed"] * 199 + ["stored"]
         assert len({body for _, _, body in answers}) == 1
     assert await pool.fetchval("SELECT count(*) FROM messages") == 3
+
+
+async def test_both_sender_forms_and_the_optional_fields(api: Api, tenant: Tenant, pool: Pool) -> None:
+    sender = await pool.fetchval("SELECT id FROM sender_ids")
+    forms = (
+        {"senderId": str(sender)},
+        {"senderName": "heliograph"},
+        {"senderId": str(sender), "senderName": "HELIOGRAPH"},
+        {"validitySeconds": 60, "deliveryGuarantee": "at_most_once"},
+        {"validitySeconds": 3600.0, "sendAt": (clock.now() + timedelta(hours=1)).isoformat()},
+    )
+    for number, form in enumerate(forms):
+        headers = tenant.headers | {"Idempotency-Key": f"form-{number}"}
+        status, _, body = await api.ask("POST", "/sms/send", json=BODY | form, headers=headers)
+        assert status == 202, body
+    scheduled = await pool.fetchval("SELECT count(*) FROM queue WHERE due_at > now() + interval '59 minutes'")
+    assert scheduled == 1
+    headers = tenant.headers | {"Idempotency-Key": "unknown"}
+    status, _, body = await api.ask("POST", "/sms/send", json=BODY | {"senderName": "NOBODY"}, headers=headers)
+    assert (status, body["error"]["code"]) == (409, "sender_id_not_approved")
+    status, _, body = await api.ask("POST", "/sms/send", json=BODY | {"senderId": str(tenant.id)}, headers=headers)
+    assert (status, body["error"]["details"]["fields"][0]["field"]) == (400, "senderId")
+
+
+async def test_without_quota_nothing_is_sent_and_the_key_is_free(api: Api, pool: Pool) -> None:
+    tenant = await make_tenant(pool, amount=1)
+    for number, expected in ((1, 202), (2, 409)):
+        headers = tenant.headers | {"Idempotency-Key": f"key-{number}"}
+        status, _, body = await api.ask("POST", "/sms/send", json=BODY, headers=headers)
+        assert status == expected
+    assert body["error"]["code"] == "quota_exceeded"
+    assert body["error"]["details"] == {"remainingQuota": 0, "requested": 1}
+    async with pool.acquire() as conn:
+        await quota.grant(conn, tenant.id, amount=5, reason="more")
+    status, answered, _ = await api.ask("POST", "/sms/send", json=BODY, headers=headers)
+    assert (status, answered["x-idempotency-status"]) == (202, "stored")

@@ -1,0 +1,43 @@
+"""The route table against the contract's, as far as it is built."""
+
+from __future__ import annotations
+
+from heliograph.accounts.api_keys import SCOPES
+from heliograph.api.operation import NONE, OPTIONAL, REQUIRED
+from heliograph.api.routes import OPERATIONS
+
+# Method, path, operationId, scope, success status, bucket, Idempotency-Key.
+CONTRACT = {
+    ("GET", "/", "getApiIndex", None, 200, None, NONE),
+    ("GET", "/health", "getHealth", None, 200, None, NONE),
+    ("GET", "/openapi.json", "getOpenApiDocument", None, 200, None, NONE),
+    ("POST", "/sms/send", "sendSms", "sms:send", 202, "sms_send", REQUIRED),
+    ("GET", "/webhooks", "listWebhooks", "webhooks:read", 200, "reads", NONE),
+    ("POST", "/webhooks", "createWebhook", "webhooks:write", 201, "mutations", OPTIONAL),
+    ("DELETE", "/webhooks/{webhookEndpointId}", "disableWebhook", "webhooks:write", 200, "mutations", OPTIONAL),
+}
+
+
+def test_every_operation_is_the_contracts() -> None:
+    declared = {(o.method, o.path, o.id, o.scope, o.status, o.bucket, o.idempotency) for o in OPERATIONS}
+    assert declared == CONTRACT
+
+
+def test_no_operation_is_open_or_uncounted_by_accident() -> None:
+    open_ones = {operation.path for operation in OPERATIONS if operation.scope is None}
+    assert open_ones == {"/", "/health", "/openapi.json"}
+    for operation in OPERATIONS:
+        assert (operation.scope is None) == (operation.bucket is None)
+        assert operation.scope is None or operation.scope in SCOPES
+        assert operation.mutates == (operation.idempotency != NONE)
+
+
+def test_names_and_places_are_unique() -> None:
+    assert len({operation.id for operation in OPERATIONS}) == len(OPERATIONS)
+    assert len({(operation.method, operation.path) for operation in OPERATIONS}) == len(OPERATIONS)
+
+
+def test_answers_never_name_a_supplier() -> None:
+    for operation in OPERATIONS:
+        fields = set(operation.response.__struct_encode_fields__)
+        assert not {field for field in fields if "supplier" in field.lower() or "cost" in field.lower()}
