@@ -17,6 +17,7 @@ import sys
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -79,6 +80,38 @@ class Result(msgspec.Struct, frozen=True):
         return {name: used / max(messages, 1) * 1e6 for name, used in self.processor.items()}
 
 
+def requests(options: Options) -> Callable[[int], bytes]:
+    """A function from a number to a request with a key and a recipient of its own.
+
+    The recipients' last four digits are 0014 and up: those below are orders to simulators.
+    """
+    body = b'{"to":"+25884%s","message":"' + TEXT.encode() + b'"}'
+    before, after = body.split(b"%s")
+    # A UUID's first four groups are this run's own; the last one counts.
+    run = str(uuid.uuid4())[:24].encode()
+    head = (
+        f"POST /v1/sms/send HTTP/1.1\r\nhost: 127.0.0.1:{options.port}\r\nauthorization: Bearer {options.key}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body) + 5}\r\nidempotency-key: "
+    ).encode() + run
+    before = b"\r\n\r\n" + before
+
+    def request(number: int) -> bytes:
+        group, last = divmod(number, 9986)
+        return b"%s%012x%s%03d%04d%s" % (head, number, before, group % 1000, last + 14, after)
+
+    return request
+
+
+async def generate(options: Options) -> Result:
+    """Do what the options say."""
+    return await _Load(options).run()
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The value below which `share` of the ordered ones lie; 0 without any."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
+
+
 class _Load:
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -89,20 +122,7 @@ class _Load:
         self.latencies = array.array("d")
         self.done = asyncio.Event()
         self._allowed = 0 if options.rate or options.in_flight else sys.maxsize
-        body = b'{"to":"+25884%s","message":"' + TEXT.encode() + b'"}'
-        # A UUID's first four groups are this run's own; the last one counts.
-        run = str(uuid.uuid4())[:24].encode()
-        self._head = (
-            f"POST /v1/sms/send HTTP/1.1\r\nhost: 127.0.0.1:{options.port}\r\nauthorization: Bearer {options.key}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body) + 5}\r\nidempotency-key: "
-        ).encode() + run
-        self._middle = b"\r\n\r\n" + body[: body.index(b"%")]
-        self._tail = body[body.index(b"%") + 2 :]
-
-    def request(self, number: int) -> bytes:
-        """One request: a key and a recipient of its own, whose last four digits mean nothing to simulators."""
-        group, last = divmod(number, 9986)
-        return b"%s%012x%s%03d%04d%s" % (self._head, number, self._middle, group % 1000, last + 14, self._tail)
+        self.request = requests(options)
 
     def may_send(self) -> bool:
         return self.sent < self._allowed and not self.stopping
@@ -146,6 +166,10 @@ class _Load:
         finally:
             pacing.cancel()
             await asyncio.gather(pacing, return_exceptions=True)
+            if control is not None:
+                control.close()
+            for connection in self.idle:
+                connection.close()
         return Result(
             accepted=end["accepted"] - begin["accepted"],
             seconds=end["at"] - begin["at"],
@@ -200,6 +224,9 @@ class _Connection(asyncio.Protocol):
         if self._waiting:
             self._load.note("lost", 0.0)
 
+    def close(self) -> None:
+        self._transport.close()
+
     def send(self) -> None:
         """Send the next request, or wait in line until one may be sent."""
         load = self._load
@@ -226,12 +253,7 @@ class _Connection(asyncio.Protocol):
         self.send()
 
 
-def percentile(ordered: list[float], share: float) -> float:
-    """The value below which `share` of the ordered ones lie; 0 without any."""
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
-
-
 if __name__ == "__main__":
     gc.disable()
     chosen = msgspec.json.decode(sys.argv[1], type=Options)
-    print(msgspec.json.encode(uvloop.run(_Load(chosen).run())).decode())
+    print(msgspec.json.encode(uvloop.run(generate(chosen))).decode())

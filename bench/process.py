@@ -52,7 +52,7 @@ async def receiver(values: dict[str, Any]) -> None:
 
 async def fixed(values: dict[str, Any]) -> None:
     """`port`, `control`: a server that answers every request alike, to see how fast the generator can be."""
-    server = await asyncio.get_running_loop().create_server(_Fixed, "127.0.0.1", values["port"], backlog=1024)
+    server = await asyncio.get_running_loop().create_server(Fixed, "127.0.0.1", values["port"], backlog=1024)
 
     async def stop() -> None:
         server.close()
@@ -60,7 +60,7 @@ async def fixed(values: dict[str, Any]) -> None:
     await _until_told(values["control"], {}, stop)
 
 
-class _Fixed(asyncio.Protocol):
+class Fixed(asyncio.Protocol):
     """Takes what arrives at once for one request: the generator never has two under way on a connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

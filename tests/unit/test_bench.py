@@ -1,0 +1,70 @@
+"""The bench's own parts: requests that are all different, an honest generator, and budgets that can be missed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+from bench.figures import BUDGETS, Report
+from bench.load import Options, Result, generate, percentile, requests
+from bench.process import Fixed
+
+
+async def against_fixed(**options: object) -> Result:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Fixed, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        return await generate(Options(port=port, key="hg_live_x", connections=4, **options))  # type: ignore[arg-type]
+    finally:
+        server.close()
+
+
+def test_every_request_is_whole_and_has_a_key_and_a_recipient_of_its_own() -> None:
+    request = requests(Options(port=1, key="hg_live_x", connections=1))
+    seen = set()
+    for number in (0, 1, 9_985, 9_986, 20_000, 9_985_999):
+        head, body = request(number).split(b"\r\n\r\n")
+        assert int(re.search(rb"content-length: (\d+)", head)[1]) == len(body)  # type: ignore[index]
+        recipient = json.loads(body)["to"]
+        assert re.fullmatch(r"\+25884\d{7}", recipient)
+        assert int(recipient[-4:]) > 13  # what simulators take for an order
+        key = re.search(rb"idempotency-key: (\S+)", head)[1]  # type: ignore[index]
+        seen.add((recipient, key))
+    assert len({recipient for recipient, _ in seen}) == len({key for _, key in seen}) == 6
+
+
+async def test_a_count_is_kept_exactly() -> None:
+    result = await against_fixed(count=500)
+    assert result.statuses == {"202": 500}
+    assert result.accepted == 500
+    assert 0 < result.p50 <= result.p99 <= result.worst
+
+
+async def test_a_rate_is_not_exceeded() -> None:
+    result = await against_fixed(seconds=0.3, rate=200.0)
+    assert 0 < result.statuses["202"] <= 200 * result.seconds * 1.5
+
+
+def test_percentiles() -> None:
+    ordered = [float(one) for one in range(1, 101)]
+    assert (percentile(ordered, 0.5), percentile(ordered, 0.99), percentile(ordered, 1.0)) == (51.0, 100.0, 100.0)
+    assert percentile([], 0.5) == 0.0
+
+
+def test_the_median_is_judged_and_a_miss_is_named() -> None:
+    report = Report()
+    report.add("accept_64", "accepted", [9_000.0, 1.0, 8_000.0], "/s")
+    report.add("pgbench_64", "pgbench", [20_000.0, 20_000.0, 20_000.0], "/s")
+    report.ratio("accept_ratio_64", "accepted ÷ pgbench", "accept_64", "pgbench_64")
+    report.add("accept_p99_64", "p99", [26.0], "ms")
+    assert report.figures["accept_ratio_64"].value == 0.4
+    assert report.missed() == ["p99"]
+    assert "MISSES" in report.text()
+    assert json.loads(report.as_json())["missed"] == ["p99"]
+
+
+def test_an_aim_is_never_easier_than_its_budget() -> None:
+    assert all(budget.judge(budget.aim) == "meets the aim" for budget in BUDGETS.values())
+    assert all(budget.judge(budget.budget) != "MISSES" for budget in BUDGETS.values())
