@@ -53,7 +53,7 @@ async def _once(stage: Stage, directory: Path) -> tuple[float, float]:
     try:
         while not (content := said.read_bytes()).endswith(b"}\n"):
             part.check()
-            _bound(began, "ready")
+            _bound(began, "ready", part)
             await asyncio.sleep(0.01)
         ready = time.monotonic() - began
         credentials = msgspec.json.decode(content, type=Credentials)
@@ -62,7 +62,7 @@ async def _once(stage: Stage, directory: Path) -> tuple[float, float]:
         try:
             while not await conn.fetchval("SELECT EXISTS (SELECT FROM messages WHERE status = 'delivered')"):
                 part.check()
-                _bound(began, "delivered")
+                _bound(began, "delivered", part)
                 await asyncio.sleep(0.01)
         finally:
             await conn.close()
@@ -72,9 +72,9 @@ async def _once(stage: Stage, directory: Path) -> tuple[float, float]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _bound(began: float, what: str) -> None:
+def _bound(began: float, what: str, part: Part) -> None:
     if time.monotonic() - began > LONGEST:
-        raise BenchError(f"`heliograph up`: not {what} within {LONGEST:.0f} s")
+        raise BenchError(f"`heliograph up`: not {what} within {LONGEST:.0f} s\n{part.last_words()}")
 
 
 async def _send(credentials: Credentials) -> None:
