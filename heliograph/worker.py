@@ -21,7 +21,6 @@ from uuid import UUID
 import structlog
 
 from heliograph.base import crash
-from heliograph.base.crypto import derive_key
 from heliograph.base.db import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.outbound import Outbound
@@ -35,6 +34,7 @@ from heliograph.sms.receipts import Received
 from heliograph.sms.recorder import Recorder
 from heliograph.suppliers.contract import Inbound, Outcome, Receipt, Submission
 from heliograph.suppliers.smpp import connector as smpp
+from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import Deliverer
 
 log = structlog.get_logger()
@@ -78,9 +78,7 @@ class Worker:
             grace=settings.uncertain_grace_seconds,
         )
         self._outbound = Outbound(settings)
-        self._deliverer = Deliverer(
-            pool, self._outbound, settings, seal_key=derive_key(settings.secret_key, "webhooks")
-        )
+        self._deliverer = Deliverer(pool, self._outbound, settings, seal_key=endpoints.seal_key(settings))
         self._test_wake = asyncio.Event()
 
     async def run(self, *, on_ready: Callable[[], None] = lambda: None) -> None:

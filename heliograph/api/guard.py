@@ -22,9 +22,9 @@ from heliograph.api.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.reading import reader
 from heliograph.api.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
 from heliograph.base.db import is_down
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.sms.accept import Answer
+from heliograph.sms.accept import Answer, Toll
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -90,12 +90,12 @@ class Guard:
                 call.body = self._readers[operation.id](await self._receive_body(call, receive))
             self._read_idempotency_key(call)
             status, headers, body = await self._run(call)
+            if call.toll is not None:
+                await self._settle(call)
         except Disconnected:
             return
         except Exception as error:
-            name = call.operation.id if hasattr(call, "operation") else "none"
-            refusal = envelope.refusal_of(error, request_id=call.request_id, operation=name)
-            status, headers, body = envelope.render(refusal)
+            status, headers, body = envelope.render(await self._refusal(call, error))
         await self._send(call, send, status, headers, body)
 
     # ── The steps, in order ───────────────────────────────────────────────────────────────────────────────────────
@@ -171,12 +171,46 @@ class Guard:
         actor, operation = call.actor, call.operation
         assert actor.key_id is not None
         assert operation.bucket is not None
-        standing = await self._services.limiter.take(actor.organization_id, actor.key_id, operation.bucket)
+        limiter = self._services.limiter
+        if operation.own_commit and operation.scope in actor.scopes:
+            # Taken in the commit that stores the message; `_settle` looks afterwards what came of it.
+            toll = limiter.toll(actor.organization_id, actor.key_id, operation.bucket)
+            if isinstance(toll, Toll):
+                call.toll = toll
+                return
+            standing = toll
+        else:
+            standing = await limiter.take(actor.organization_id, actor.key_id, operation.bucket)
         call.standing_headers = standing.headers
         if operation.scope not in actor.scopes:
             raise ScopeRequired(required=[operation.scope])
         if standing.exceeded:
             raise RateLimited(standing.bucket, standing.retry_after)
+
+    async def _settle(self, call: Call) -> None:
+        """Rate, for a request that carried its unit along: one that never came to a commit pays now."""
+        actor, bucket, toll = call.actor, call.operation.bucket, call.toll
+        assert actor.key_id is not None
+        assert bucket is not None
+        assert toll is not None
+        limiter = self._services.limiter
+        if toll.used:
+            standing = limiter.standing_of(toll, actor.organization_id, bucket)
+        else:
+            standing = await limiter.take(actor.organization_id, actor.key_id, bucket)
+        call.standing_headers = standing.headers
+        if standing.exceeded:
+            raise RateLimited(standing.bucket, standing.retry_after)
+
+    async def _refusal(self, call: Call, error: Exception) -> Refusal:
+        """What to answer. The rate is judged before all that a body may be refused for."""
+        if call.toll is not None:
+            try:
+                await self._settle(call)
+            except Exception as instead:
+                error = instead
+        name = call.operation.id if hasattr(call, "operation") else "none"
+        return envelope.refusal_of(error, request_id=call.request_id, operation=name)
 
     def _check_size(self, call: Call) -> None:
         length = call.headers.get(b"content-length")

@@ -19,6 +19,7 @@ from heliograph.base.batching import Batcher
 from heliograph.base.clock import iso
 from heliograph.base.db import Pool, is_down
 from heliograph.base.settings import Settings
+from heliograph.sms.accept import Toll
 
 #: The bucket of refused keys; its windows belong to an address, not to an organization.
 FAILURES = "failures"
@@ -97,17 +98,23 @@ class Limiter:
 
     async def take(self, organization_id: UUID, key_id: UUID, bucket: str) -> Standing:
         """Count one request. Raises what the database raises: what cannot be counted is not let through."""
-        key = (organization_id, key_id, bucket)
-        meter = self._meters.get(key)
-        if meter is None:
-            if len(self._meters) >= CAPACITY:
-                self._meters.clear()
-            meter = self._meters[key] = _Meter(key, self.limits[bucket])
-        elif meter.full_until:
-            left = meter.full_until - self._now()
-            if left > 0:
-                return Standing(bucket, meter.limit, meter.limit + 1, meter.reset, math.ceil(left))
-        return await self._batcher.put(meter)
+        meter = self._meter(organization_id, key_id, bucket)
+        return self._known_full(meter) or await self._batcher.put(meter)
+
+    def toll(self, organization_id: UUID, key_id: UUID, bucket: str) -> Toll | Standing:
+        """A unit for a rule that takes it in its own commit; a Standing if the window is known to be used up."""
+        meter = self._meter(organization_id, key_id, bucket)
+        return self._known_full(meter) or Toll(key_id, meter.limit)
+
+    def standing_of(self, toll: Toll, organization_id: UUID, bucket: str) -> Standing:
+        """Where a toll that was taken stands."""
+        assert toll.window_start is not None
+        assert toll.at is not None
+        meter = self._meter(organization_id, toll.key_id, bucket)
+        left = self._learn(meter, toll.window_start, toll.at)
+        if toll.used >= meter.limit:
+            meter.full_until = self._now() + left
+        return Standing(bucket, meter.limit, toll.used, meter.reset, max(math.ceil(left), 1))
 
     async def take_failure(self, address: str) -> Standing:
         """Count a refused key against the address that it came from; an IPv6 address counts as its /64."""
@@ -116,6 +123,29 @@ class Limiter:
     async def close(self) -> None:
         """Finish what is being counted."""
         await self._batcher.drain()
+
+    def _meter(self, organization_id: UUID, key_id: UUID, bucket: str) -> _Meter:
+        key = (organization_id, key_id, bucket)
+        meter = self._meters.get(key)
+        if meter is None:
+            if len(self._meters) >= CAPACITY:
+                self._meters.clear()
+            meter = self._meters[key] = _Meter(key, self.limits[bucket])
+        return meter
+
+    def _known_full(self, meter: _Meter) -> Standing | None:
+        left = meter.full_until - self._now() if meter.full_until else 0.0
+        if left <= 0:
+            return None
+        return Standing(meter.bucket, meter.limit, meter.limit + 1, meter.reset, math.ceil(left))
+
+    def _learn(self, meter: _Meter, window_start: datetime, at: datetime) -> float:
+        """Take note of the window; returns the seconds that are left of it."""
+        end = window_start + WINDOW
+        if meter.window_start != window_start:
+            meter.window_start = window_start
+            meter.reset = iso(end).encode()
+        return (end - at).total_seconds()
 
     async def _take(self, meters: list[_Meter]) -> list[Standing]:
         units: dict[_Meter, int] = {}
@@ -134,11 +164,7 @@ class Limiter:
         waits: dict[_Meter, int] = {}
         for row in rows:
             meter = by_key[row["organization_id"], row["key_id"], row["bucket"]]
-            end = row["window_start"] + WINDOW
-            if meter.window_start != row["window_start"]:
-                meter.window_start = row["window_start"]
-                meter.reset = iso(end).encode()
-            left = (end - row["at"]).total_seconds()
+            left = self._learn(meter, row["window_start"], row["at"])
             waits[meter] = max(math.ceil(left), 1)
             places[meter] = row["taken"] - units[meter]
             # Counted from before the question was asked, so that it ends rather too early than too late.

@@ -15,7 +15,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Connection, Pool
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.settings import Settings
-from heliograph.sms.accept import Acceptor
+from heliograph.sms.accept import Acceptor, Toll
 from heliograph.webhooks.endpoints import EndpointRules
 
 #: Is an Idempotency-Key needed?
@@ -91,6 +91,7 @@ class Call:
         "request_id",
         "services",
         "standing_headers",
+        "toll",
     )
 
     def __init__(self, services: Services) -> None:
@@ -103,6 +104,8 @@ class Call:
         self.headers: dict[bytes, bytes] = {}
         self.parameters: dict[str, str] = {}
         self.standing_headers: list[tuple[bytes, bytes]] = []
+        #: The request's unit of its rate window, where the rule takes it in its own commit.
+        self.toll: Toll | None = None
         self.idempotency_key: str | None = None
         self.key_hash: UUID | None = None
         self.request_hash: bytes | None = None

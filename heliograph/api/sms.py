@@ -119,6 +119,7 @@ async def send_sms(call: Call) -> Answer:
             send_at=send_at,
             validity_seconds=None if body.validity_seconds is None else int(body.validity_seconds),
             guarantee=body.delivery_guarantee or "at_least_once",
+            toll=call.toll,
         )
     )
 

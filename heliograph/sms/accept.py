@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
+from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
+from heliograph.accounts.quota import QuotaExceeded
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.batching import Batcher
@@ -35,12 +38,6 @@ SINGLE, BULK = 0, 1
 SUPPLIER_WORD = "heliograph"
 
 
-class OrganizationSuspended(Refusal):
-    """This organization is suspended and cannot send."""
-
-    code, status = "organization_suspended", 403
-
-
 class DestinationNotAllowed(Refusal):
     """This organization may not send to this country."""
 
@@ -51,12 +48,6 @@ class RecipientOptedOut(Refusal):
     """The recipient has opted out of messages from this organization."""
 
     code, status = "recipient_opted_out", 409
-
-
-class QuotaExceeded(Refusal):
-    """The remaining quota does not cover this message."""
-
-    code, status = "quota_exceeded", 409
 
 
 class IdempotencyConflict(Refusal):
@@ -73,6 +64,28 @@ class IdempotencyInProgress(Refusal):
     def __init__(self) -> None:
         super().__init__()
         self.headers = {"retry-after": "1"}
+
+
+class OverLimit(Exception):
+    """The request's toll says that its key's window is used up. Nothing was stored."""
+
+
+class Toll:
+    """One unit of a key's rate window, to be taken in the very commit that stores the message.
+
+    A toll that was not taken (`used` is 0) belongs to a request that never came to a commit.
+    """
+
+    __slots__ = ("at", "key_id", "limit", "used", "window_start")
+
+    def __init__(self, key_id: UUID, limit: int) -> None:
+        self.key_id = key_id
+        self.limit = limit
+        #: The how-manieth request of its window it is, from 1.
+        self.used = 0
+        self.window_start: datetime | None = None
+        #: When it was taken; like the window, by the database's clock.
+        self.at: datetime | None = None
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -95,6 +108,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     guarantee: str = "at_least_once"
     campaign_id: UUID | None = None
     lane: int = SINGLE
+    toll: Toll | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -119,9 +133,11 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
 
 # It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole.
 ACCEPT = """
-SELECT verdict, remaining, since, status, body FROM sms_accept_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
-    $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+SELECT verdict, remaining, since, status, body, used, window_start, at FROM sms_accept_1($1, $2, $3, $4, $5, $6, $7, $8,
+    $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)
 """
+#: The rate bucket of sends.
+BUCKET = "sms_send"
 
 
 class Acceptor:
@@ -139,8 +155,8 @@ class Acceptor:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
         Raises Invalid (too many segments, unknown sender), OrganizationSuspended, DestinationNotAllowed,
-        RecipientOptedOut, SenderIdNotApproved, QuotaExceeded, IdempotencyConflict, IdempotencyInProgress and
-        Unavailable. A caller that is cancelled leaves a message that is wholly there or not at all.
+        RecipientOptedOut, SenderIdNotApproved, QuotaExceeded, IdempotencyConflict, IdempotencyInProgress, OverLimit
+        and Unavailable. A caller that is cancelled leaves a message that is wholly there or not at all.
         """
         item = await self._prepare(send)
         try:
@@ -170,7 +186,7 @@ class Acceptor:
             )
         refusal: Refusal | None = None
         sender: SenderId | None = None
-        if send.actor.state in ("suspended", "closed"):
+        if send.actor.state in STOPPED:
             refusal = OrganizationSuspended()
         elif send.actor.allowed_countries is not None:
             country = phones.country(send.to)
@@ -272,13 +288,42 @@ class Acceptor:
             [send.text for send in sends],
             [head for head, _ in pieces],
             [tail for _, tail in pieces],
+            BUCKET,
+            *_tolls(sends),
         )
         crash_point("accept.after_commit")
+        for send, row in zip(sends, rows, strict=True):
+            if send.toll is not None:
+                send.toll.used, send.toll.window_start, send.toll.at = row["used"], row["window_start"], row["at"]
         self.stored.set()
         return [_answer(item, row) for item, row in zip(items, rows, strict=True)]
 
 
-def _answer(item: _Item, row: asyncpg.Record) -> Answer | Refusal:
+def _tolls(sends: Sequence[Send]) -> tuple[list[Any], ...]:
+    """The windows of a batch in the order of their rows' locks, with their units; then for each item its window's
+    number (from 1), its place among that window's units, and its limit."""
+    units: dict[tuple[UUID, UUID], int] = {}
+    places: list[int | None] = []
+    for send in sends:
+        if send.toll is None:
+            places.append(None)
+            continue
+        window = (send.actor.organization_id, send.toll.key_id)
+        units[window] = units.get(window, 0) + 1
+        places.append(units[window])
+    windows = sorted(units, key=lambda window: (window[0].int, window[1].int))
+    numbers = {window: number for number, window in enumerate(windows, 1)}
+    return (
+        [organization_id for organization_id, _ in windows],
+        [key_id for _, key_id in windows],
+        [units[window] for window in windows],
+        [send.toll and numbers[send.actor.organization_id, send.toll.key_id] for send in sends],
+        places,
+        [send.toll and send.toll.limit for send in sends],
+    )
+
+
+def _answer(item: _Item, row: asyncpg.Record) -> Answer | BaseException:
     match row["verdict"]:
         case "stored":
             return Answer(202, row["body"].encode(), False)
@@ -290,6 +335,8 @@ def _answer(item: _Item, row: asyncpg.Record) -> Answer | Refusal:
             return RecipientOptedOut(since=iso(row["since"]))
         case "quota":
             return QuotaExceeded(remainingQuota=row["remaining"], requested=1)
+        case "limited":
+            return OverLimit()
     assert item.refusal is not None
     if item.refusal.status == 409 and row["since"] is not None:  # an opt-out is said before what is wrong with a sender
         return RecipientOptedOut(since=iso(row["since"]))

@@ -6,6 +6,10 @@
 --
 -- A lock that somebody holds for over 2 s (decisions: that long a twin waits for the first) fails the whole call.
 --
+-- A request's unit of its key's rate window is taken here as well (p_rate_*, p_slot, p_place, p_limit), which saves a
+-- round trip for each batch: first the windows' rows in one order, then the balances'. An item over its limit is
+-- 'limited', whatever else is true of it.
+--
 -- An item that must not be accepted for a reason found before (p_eligible is false) comes along all the same: if its
 -- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once.
 CREATE OR REPLACE FUNCTION sms_accept_1(
@@ -13,11 +17,33 @@ CREATE OR REPLACE FUNCTION sms_accept_1(
     p_organization uuid[], p_id uuid[], p_eligible boolean[], p_billed boolean[], p_key uuid[], p_request bytea[],
     p_recipient text[], p_sender text[], p_sender_id uuid[], p_reference text[], p_campaign uuid[], p_encoding text[],
     p_segments smallint[], p_guarantee text[], p_request_id text[], p_expires timestamptz[], p_due timestamptz[],
-    p_lane smallint[], p_text text[], p_head text[], p_tail text[]
+    p_lane smallint[], p_text text[], p_head text[], p_tail text[],
+    p_bucket text, p_rate_organization uuid[], p_rate_key uuid[], p_rate_units int[],
+    p_slot int[], p_place int[], p_limit int[]
 ) RETURNS TABLE (
-    verdict text, remaining bigint, since timestamptz, status smallint, body text
+    verdict text, remaining bigint, since timestamptz, status smallint, body text,
+    used int, window_start timestamptz, at timestamptz
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
+DECLARE
+    v_taken int[];
+    v_start timestamptz[];
 BEGIN
+    -- A process whose statement began before the minute turned must not turn a newer window back.
+    WITH counted AS (
+        INSERT INTO rate_windows AS known (organization_id, key_id, bucket, window_start, taken)
+        SELECT organization, key, p_bucket, date_trunc('minute', now()), units
+          FROM unnest(p_rate_organization, p_rate_key, p_rate_units) AS asked (organization, key, units)
+         ORDER BY organization, key
+            ON CONFLICT (organization_id, key_id, bucket) DO UPDATE
+           SET taken = CASE WHEN known.window_start >= excluded.window_start THEN known.taken ELSE 0 END
+                       + excluded.taken,
+               window_start = greatest(known.window_start, excluded.window_start)
+        RETURNING known.organization_id, known.key_id, known.taken, known.window_start
+    )
+    SELECT array_agg(counted.taken ORDER BY counted.organization_id, counted.key_id),
+           array_agg(counted.window_start ORDER BY counted.organization_id, counted.key_id)
+      INTO v_taken, v_start FROM counted;
+
     PERFORM 1 FROM quotas
       WHERE organization_id = ANY (ARRAY(SELECT DISTINCT unnest(p_organization)))
       ORDER BY organization_id FOR UPDATE;
@@ -26,12 +52,15 @@ BEGIN
     WITH judged AS MATERIALIZED (
         SELECT item.*, known.request_hash AS known_request, known.status AS known_status, known.body AS known_body,
                coalesce(quota.total - quota.used, 0) AS available, silence.since AS silent_since,
-               item.eligible AND known.request_hash IS NULL AND silence.since IS NULL AS free
+               v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
+               item.eligible AND known.request_hash IS NULL AND silence.since IS NULL
+               AND (item.slot IS NULL OR v_taken[item.slot] - p_rate_units[item.slot] + item.place <= item.most) AS free
           FROM unnest(p_organization, p_id, p_eligible, p_billed, p_key, p_request, p_recipient, p_sender, p_sender_id,
                       p_reference, p_campaign, p_encoding, p_segments, p_guarantee, p_request_id, p_expires, p_due,
-                      p_lane, p_text, p_head, p_tail) WITH ORDINALITY
+                      p_lane, p_text, p_head, p_tail, p_slot, p_place, p_limit) WITH ORDINALITY
                AS item(organization, id, eligible, billed, key, request, recipient, sender, sender_id, reference,
-                       campaign, encoding, segments, guarantee, request_id, expires, due, lane, body, head, tail, n)
+                       campaign, encoding, segments, guarantee, request_id, expires, due, lane, body, head, tail,
+                       slot, place, most, n)
           LEFT JOIN quotas quota ON quota.organization_id = item.organization
           LEFT JOIN idempotency known ON known.organization_id = item.organization AND known.key_hash = item.key
           LEFT JOIN opt_outs silence
@@ -39,17 +68,18 @@ BEGIN
     ), ranked AS MATERIALIZED (
         -- Those that cost a unit of quota count up within their organization, in the order they came.
         SELECT *, coalesce(sum(1) FILTER (WHERE free AND billed)
-                             OVER (PARTITION BY organization ORDER BY n ROWS UNBOUNDED PRECEDING), 0) AS place
+                             OVER (PARTITION BY organization ORDER BY n ROWS UNBOUNDED PRECEDING), 0) AS spent
           FROM judged
     ), decided AS MATERIALIZED (
         SELECT *,
-               CASE WHEN known_request IS NOT NULL AND known_request = request THEN 'replayed'
+               CASE WHEN slot IS NOT NULL AND ranked.used > most THEN 'limited'
+                    WHEN known_request IS NOT NULL AND known_request = request THEN 'replayed'
                     WHEN known_request IS NOT NULL THEN 'conflict'
                     WHEN NOT eligible THEN 'refused'
                     WHEN silent_since IS NOT NULL THEN 'opted_out'
-                    WHEN billed AND place > available THEN 'quota'
+                    WHEN billed AND spent > available THEN 'quota'
                     ELSE 'stored' END AS verdict,
-               greatest(available - place, 0)::bigint AS left_over
+               greatest(available - spent, 0)::bigint AS left_over
           FROM ranked
     ), message AS (
         INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, client_reference,
@@ -77,12 +107,13 @@ BEGIN
         SELECT organization, key, request, 202, head || left_over || tail, p_at
           FROM decided WHERE decided.verdict = 'stored' AND key IS NOT NULL
     ), balance AS (
-        UPDATE quotas SET used = quotas.used + spent.units
+        UPDATE quotas SET used = quotas.used + debit.units
           FROM (SELECT organization, count(*) AS units FROM decided
-                 WHERE decided.verdict = 'stored' AND billed GROUP BY organization) spent
-         WHERE quotas.organization_id = spent.organization
+                 WHERE decided.verdict = 'stored' AND billed GROUP BY organization) debit
+         WHERE quotas.organization_id = debit.organization
     )
     SELECT decided.verdict, decided.left_over, decided.silent_since, decided.known_status,
-           CASE decided.verdict WHEN 'replayed' THEN known_body WHEN 'stored' THEN head || left_over || tail END
+           CASE decided.verdict WHEN 'replayed' THEN known_body WHEN 'stored' THEN head || left_over || tail END,
+           decided.used, v_start[slot], clock_timestamp()
       FROM decided ORDER BY n;
 END $$;

@@ -110,7 +110,8 @@ async def test_a_process_that_is_told_to_stop_answers_what_it_has_begun(
         writer.write(head.encode() + body[:10])
         await writer.drain()
         async with asyncio.timeout(5):
-            while not await pool.fetchval("SELECT count(*) FROM rate_windows"):  # then the head has been read
+            # Then the head has been read.
+            while not await pool.fetchval("SELECT EXISTS (SELECT FROM api_keys WHERE last_used_at IS NOT NULL)"):
                 await pool.execute("SELECT pg_sleep(0.01)")
         process.send_signal(kind)
         async with asyncio.timeout(5):
