@@ -22,7 +22,8 @@ INSERT = f"""
 INSERT INTO bench_rows (id, recipient, body, accepted_at)
 VALUES (uuidv7(), '+25884' || :recipient::text, '{TEXT}', now());
 """
-# The arguments of sms_accept_1 in their order; the last two are the answer before and after the remaining quota.
+# The arguments of sms_accept_1 in their order: the message, the answer before and after the remaining quota, and one
+# unit of a rate window.
 # A colon before a letter or digit would be a variable of pgbench's.
 NAIVE = """
 \\set recipient random(1000000, 9999999)
@@ -32,7 +33,9 @@ SELECT verdict FROM sms_accept_1(now(), ARRAY['{organization}']::uuid[], ARRAY[u
   ARRAY[1]::smallint[], ARRAY['at_least_once'], ARRAY[gen_random_uuid()::text], ARRAY[NULL]::timestamptz[],
   ARRAY[NULL]::timestamptz[], ARRAY[0]::smallint[], ARRAY['{text}'],
   ARRAY['{{"success": true,"queued": true,"status":"accepted","count": 1,"remainingQuota":'],
-  ARRAY[',"message":{{"id":"00000000-0000-7000-8000-000000000000","clientReference": null}},"provider":{{}}}}']);
+  ARRAY[',"message":{{"id":"00000000-0000-7000-8000-000000000000","clientReference": null}},"provider":{{}}}}'],
+  'sms_send', ARRAY['{organization}']::uuid[], ARRAY['{sender}']::uuid[], ARRAY[1], ARRAY[1], ARRAY[1],
+  ARRAY[2000000000]);
 """
 
 
