@@ -10,8 +10,9 @@ SUBMIT_THEN = 3600.0
 #: A message without a validity of its own is given up after this: a later text surprises more than it informs.
 SUBMIT_HORIZON = 24 * 3600.0
 #: Pause while a supplier is throttling, is not connected or has no free window: it is the line that waits, not the
-#: message, so this is no try.
+#: message, so this is no try. Each attempt that ends so makes it a second longer, up to a minute.
 HOLD = 1.0
+HOLD_MOST = 60.0
 #: Looks at a receipt that fits no message, seconds after it came; then it is an orphan.
 RECEIPT = (1.0, 5.0, 30.0, 300.0, 3600.0, 21600.0, 86400.0)
 
@@ -19,6 +20,11 @@ RECEIPT = (1.0, 5.0, 30.0, 300.0, 3600.0, 21600.0, 86400.0)
 def submit_pause(tries: int) -> float:
     """Seconds to wait after `tries` counted tries (1 or more) of a submit."""
     return SUBMIT[tries - 1] if tries <= len(SUBMIT) else SUBMIT_THEN
+
+
+def hold_pause(attempt: int) -> float:
+    """Seconds to wait after a message's nth attempt ended without a try being counted."""
+    return min(attempt * HOLD, HOLD_MOST)
 
 
 def receipt_pause(tries: int) -> float | None:

@@ -38,12 +38,16 @@ log = structlog.get_logger()
 
 #: A message of a suspended organization is looked at again after this, seconds.
 SUSPENDED_PAUSE = 60.0
+#: Tries that a supplier answered with "later" before another one is asked.
+PATIENCE = 2
 #: Statuses of a message that no supplier has taken.
 UNSENT = ("accepted", "sending")
 #: Seconds between looks into the lines of suppliers that no row is known to wait in.
 LOOK = 1.0
 #: Rows of lines whose supplier cannot be used, moved on at once in one round.
 REROUTE = 200
+#: Rows of new work looked at in each round, however much waits in the suppliers' lines.
+NEW = 32
 
 
 class Account(msgspec.Struct):
@@ -106,18 +110,20 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accep
  ORDER BY item.n
 """
 
-# An attempt that is there already belongs to a worker that was taken for dead: then this one must not go out.
+# The message comes first: it may have been canceled, or an earlier attempt answered, since it was looked at. An attempt
+# that is there already belongs to a worker that was taken for dead. In both cases this one must not go out.
 BEGIN = f"""
-WITH begun AS MATERIALIZED (
-    INSERT INTO sms_attempts (organization_id, message_id, attempt, supplier_id, reference, state, started_at)
-    SELECT *, 'open', now() FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::integer[])
-    ON CONFLICT DO NOTHING
-    RETURNING organization_id, message_id
-), moved AS (
-    UPDATE messages m SET status = 'sending' FROM begun
-     WHERE m.organization_id = begun.organization_id AND m.id = begun.message_id AND {guard("m.status", "'sending'")}
+WITH moved AS (
+    UPDATE messages m SET status = 'sending'
+      FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::integer[])
+           AS item (organization_id, id, attempt, supplier_id, reference)
+     WHERE m.organization_id = item.organization_id AND m.id = item.id AND {guard("m.status", "'sending'")}
+    RETURNING item.*
 )
-SELECT message_id FROM begun
+INSERT INTO sms_attempts (organization_id, message_id, attempt, supplier_id, reference, state, started_at)
+SELECT organization_id, id, attempt, supplier_id, reference, 'open', now() FROM moved
+ON CONFLICT DO NOTHING
+RETURNING message_id
 """
 
 UNKNOWN = """
@@ -213,7 +219,7 @@ class Dispatcher:
         recorded = self._recorder.outcome(
             Answered(due.lease, submission, supplier_id, outcome, due.accepted_at, due.expires_at, due.refusals)
         )
-        recorded.add_done_callback(lambda _: self._landed(key))
+        recorded.add_done_callback(lambda done: self._landed(key, done))
 
     async def renew(self) -> None:
         """Hold the leases of messages that have been in flight for a third of a lease; called that often."""
@@ -223,8 +229,12 @@ class Dispatcher:
             async with self._pool.acquire() as conn:
                 await leases.renew(conn, old, seconds=self._lease_seconds)
 
-    def _landed(self, key: tuple[UUID, int]) -> None:
+    def _landed(self, key: tuple[UUID, int], recorded: asyncio.Future[None]) -> None:
         self._flying.pop(key, None)
+        error = None if recorded.cancelled() else recorded.exception()
+        if error is not None:
+            # Its lease ends, and then it is an attempt whose answer was lost.
+            log.error("outcome not recorded", message=str(key[0]), error=type(error).__name__)
         if self._full:
             self.wake.set()
 
@@ -255,21 +265,27 @@ class Dispatcher:
         """
         at = asyncio.get_running_loop().time()
         accounts = self._accounts()
-        if at >= self._look_at:
+        looking = at >= self._look_at
+        if looking:
             self._look_at = at + LOOK
             self._parked.update(accounts)
         usable = {supplier.id for supplier in self._usable}
+        # Where nothing can be carried at all, a look now and then still ends what has expired.
+        reroute = REROUTE if usable or looking else 0
         parked = {
-            id: accounts[id].room if id in usable else REROUTE if usable else 0
+            id: accounts[id].room if id in usable else reroute
             for id in self._parked & accounts.keys()
             if id != test_mode.SUPPLIER
         }
         claimed = await leases.claim(conn, "sms", parked, seconds=self._lease_seconds)
         found = {lease.line for lease in claimed}
         self._parked -= {id for id, places in parked.items() if places > 0 and id not in found}
-        new = {UNROUTED: room - len(claimed), test_mode.SUPPLIER: accounts[test_mode.SUPPLIER].room}
+        # A backlog in the lines must not keep new single sends from having their turn.
+        left = max(room - len(claimed), min(room, NEW)) if usable else reroute
+        new = {UNROUTED: left, test_mode.SUPPLIER: accounts[test_mode.SUPPLIER].room}
         claimed += await leases.claim(conn, "sms", new, seconds=self._lease_seconds)
         self._full = len(claimed) >= room
+        claimed.sort(key=_lane)
         return claimed
 
     async def _decide(self, conn: Connection, claimed: list[Lease]) -> list[tuple[_Due, Account, Submission]]:
@@ -287,8 +303,12 @@ class Dispatcher:
         finished: list[Lease] = []
         moves: list[Move] = []
         back: list[Postponed] = []
+        uncertain = {due.lease.id for due in lost}
         for due in dues:
             step = decided[due.lease.id] if due.lease.id in decided else self._step(due)
+            if isinstance(step, Move) and due.lease.id in uncertain:
+                # It will not be tried again, and nobody knows whether the last try reached the handset.
+                step = _unknown(due)
             match step:
                 case None:
                     finished.append(due.lease)
@@ -299,6 +319,10 @@ class Dispatcher:
                     back.append(step)
                 case (account, submission):
                     outgoing.append((due, account, submission))
+        # Lines whose rows all stay where they are: worth no look in the very next round.
+        usable = {supplier.id for supplier in self._usable}
+        stuck = {one.line for one in back if one.line == one.lease.line} - usable
+        self._parked -= stuck - {due.lease.line for due, _, _ in outgoing}
         if finished:
             await leases.finish(conn, finished)
         if back:
@@ -352,7 +376,7 @@ class Dispatcher:
             elif waits > 0:
                 decided[lease.id] = Postponed(lease, waits, UNROUTED, counts=False)
             elif due.guarantee == "at_most_once":
-                decided[lease.id] = Move(lease.organization_id, lease.id, "unknown", due.at)
+                decided[lease.id] = _unknown(due)
         return decided
 
     async def _adopt(self, conn: Connection, found: list[tuple[_Due, str]]) -> None:
@@ -379,11 +403,11 @@ class Dispatcher:
         if due.status not in UNSENT:
             return None
         if due.body is None or due.at >= deadline(due.accepted_at, due.expires_at):
-            return Move(*message, "expired", due.at, "expired")
+            return Move(*message, "expired", due.at, "expired", unsent=True)
         if due.opted_out:
-            return Move(*message, "rejected", due.at, "opted_out")
+            return Move(*message, "rejected", due.at, "opted_out", unsent=True)
         if due.sender_status != "approved":
-            return Move(*message, "rejected", due.at, "sender_not_approved")
+            return Move(*message, "rejected", due.at, "sender_not_approved", unsent=True)
         if due.organization_state in ("suspended", "closed"):
             return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
         return self._route(due)
@@ -394,15 +418,21 @@ class Dispatcher:
         if due.mode == "test":
             supplier: Supplier | None = accounts[test_mode.SUPPLIER].supplier
         else:
+            refused = due.attempt_supplier if due.attempt_state == "refused" else None
             suppliers = [account.supplier for id, account in accounts.items() if id != test_mode.SUPPLIER]
-            if suppliers and not any(covers(one, due.recipient) for one in suppliers):
-                return Move(lease.organization_id, lease.id, "failed", due.at, "destination_unreachable")
-            avoid = due.attempt_supplier if due.attempt_state in ("refused", "unreachable", "busy") else None
-            supplier = choose(self._usable, due.recipient, lease.id, avoid=avoid)
+            covering = [one for one in suppliers if covers(one, due.recipient)]
+            others = [one for one in covering if one.id != refused]
+            if suppliers and not others:
+                # Whoever refused it is not asked twice.
+                end = ("rejected", due.at, "rejected") if covering else ("failed", due.at, "destination_unreachable")
+                return Move(lease.organization_id, lease.id, *end, unsent=True)
+            usable = [one for one in self._usable if one.id != refused]
+            supplier = choose(usable, due.recipient, lease.id, avoid=_avoided(due))
             if supplier is None:
-                # Nobody can carry it now. It waits in the line of the one that would, out of the others' way.
-                supplier = choose(suppliers, due.recipient, lease.id)
-                return Postponed(lease, HOLD, supplier.id if supplier else UNROUTED, counts=False)
+                # Nobody can carry it now. It waits in the line of one that would, out of the others' way; with nobody
+                # to be in the way of, it stays where it is.
+                supplier = choose(others, due.recipient, lease.id) if self._usable else None
+                return Postponed(lease, HOLD, supplier.id if supplier else lease.line, counts=False)
         assert supplier is not None
         account = accounts[supplier.id]
         if account.room <= 0:
@@ -410,7 +440,9 @@ class Dispatcher:
             return Postponed(lease, 0.0, supplier.id, counts=False)
         encoded = encoding.encode(due.body or "", smart=due.encoding == "gsm7")
         account.room -= len(encoded.segments)
-        account.probe = False
+        if account.probe:
+            account.probe = False
+            account.breaker.begin_probe()
         validity = None
         if due.expires_at is not None:
             validity = max(1, int((due.expires_at - due.at).total_seconds()))
@@ -436,3 +468,18 @@ class Dispatcher:
         if len(self._references) > REFERENCES:
             self._references.popitem(last=False)
         return reference
+
+
+def _lane(lease: Lease) -> int:
+    return lease.lane
+
+
+def _unknown(due: _Due) -> Move:
+    return Move(due.lease.organization_id, due.lease.id, "unknown", due.at, unsent=True)
+
+
+def _avoided(due: _Due) -> UUID | None:
+    """The supplier to pass over if there is another one: what is only full for the moment is waited for."""
+    if due.attempt_state == "unreachable" or (due.attempt_state == "busy" and due.lease.tries >= PATIENCE):
+        return due.attempt_supplier
+    return None

@@ -8,6 +8,7 @@ from uuid import UUID
 from heliograph.base.clock import now
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
+from heliograph.sms.receipts import clean
 from heliograph.suppliers.contract import Inbound
 
 STORE = """
@@ -28,8 +29,8 @@ async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]
         supplier_id,
         now(),
         [uuid7() for _ in received],
-        [one.sender for one in received],
-        [one.recipient for one in received],
+        [clean(one.sender) for one in received],
+        [clean(one.recipient) for one in received],
         [one.data_coding for one in received],
         [one.body for one in received],
         [one.raw for one in received],

@@ -22,7 +22,7 @@ from heliograph.base.clock import now
 from heliograph.base.db import Connection
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
-from heliograph.queue.retry import HOLD, SUBMIT_HORIZON, submit_pause
+from heliograph.queue.retry import SUBMIT_HORIZON, hold_pause, submit_pause
 from heliograph.sms import receipts, test_mode
 from heliograph.sms.status import Move, move_many
 from heliograph.suppliers.contract import Outcome, Submission, Verdict
@@ -76,8 +76,8 @@ async def record(
         [one.submission.message_id for one in answered],
         [one.submission.attempt for one in answered],
         [one.outcome.verdict.value for one in answered],
-        [one.outcome.code for one in answered],
-        [one.outcome.detail[:500] for one in answered],
+        [receipts.clean(one.outcome.code) for one in answered],
+        [receipts.clean(one.outcome.detail) for one in answered],
     )
     keys = await _keep_ids(conn, answered, at)
     moves: list[Move] = []
@@ -118,7 +118,7 @@ async def _keep_ids(conn: Connection, answered: Sequence[Answered], at: datetime
     rows = [
         (
             one.supplier_id,
-            part.supplier_message_id or receipts.weak_key(one.submission.to),
+            receipts.clean(part.supplier_message_id or "") or receipts.weak_key(one.submission.to),
             one.submission.message_id,
             one.submission.attempt,
             part.number,
@@ -144,16 +144,18 @@ def _decide(one: Answered, at: datetime, grace: float) -> tuple[Move | None, Pos
         case Verdict.UNKNOWN:
             return None, Postponed(lease, grace, leases.UNROUTED)
         case Verdict.REFUSED if not outcome.failover or one.refusals >= 1:
-            return Move(*message, "rejected", at, "rejected"), None
+            return Move(*message, "rejected", at, "rejected", unsent=True), None
         case Verdict.REFUSED:
             return None, Postponed(lease, 0.0, leases.UNROUTED)
         case Verdict.UNREACHABLE:
-            pause, counts = HOLD, False
+            pause, counts = hold_pause(one.submission.attempt), False
         case Verdict.BUSY:
             counts = outcome.counts
-            pause = outcome.retry_after or (submit_pause(lease.tries + 1) if counts else HOLD)
+            pause = submit_pause(lease.tries + 1) if counts else hold_pause(one.submission.attempt)
+            if outcome.retry_after is not None:
+                pause = max(outcome.retry_after, hold_pause(one.submission.attempt))
     if at + timedelta(seconds=pause) >= deadline(one.accepted_at, one.expires_at):
-        return Move(*message, "expired", at, "expired"), None
+        return Move(*message, "expired", at, "expired", unsent=True), None
     return None, Postponed(lease, pause, leases.UNROUTED, counts)
 
 

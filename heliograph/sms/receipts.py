@@ -58,9 +58,9 @@ STORE = """
 WITH item AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
                          $9::text[], $10::text[], $11::integer[], $12::text[], $13::bytea[], $14::timestamptz[],
-                         $15::timestamptz[])
+                         $15::timestamptz[], $16::integer[], $17::integer[])
            WITH ORDINALITY AS item (supplier_id, fingerprint, key1, key2, key3, suffix1, suffix2, state, recipient,
-                                    sender, reference, error, raw, received_at, next_try_at, n)
+                                    sender, reference, error, raw, received_at, next_try_at, submitted, delivered, n)
 ), matched AS MATERIALIZED (
     SELECT item.*, part.organization_id, part.message_id, part.attempt, part.part, part.parts
       FROM item LEFT JOIN LATERAL (
@@ -70,10 +70,11 @@ WITH item AS MATERIALIZED (
             ORDER BY id_key = item.key1 DESC, id_key = item.key2 DESC, created_at DESC LIMIT 1) part ON true
 ), stored AS (
     INSERT INTO receipts AS known (received_on, supplier_id, fingerprint, keys, state, recipient, sender, reference,
-                                   error, raw, received_at, organization_id, message_id, attempt, part, next_try_at)
+                                   error, raw, received_at, organization_id, message_id, attempt, part, next_try_at,
+                                   submitted, delivered)
     SELECT (received_at AT TIME ZONE 'UTC')::date, supplier_id, fingerprint, array_remove(ARRAY[key1, key2], NULL),
            state, recipient, sender, reference, error, raw, received_at, organization_id, message_id, attempt, part,
-           CASE WHEN message_id IS NULL THEN next_try_at END
+           CASE WHEN message_id IS NULL THEN next_try_at END, submitted, delivered
       FROM matched
     ON CONFLICT (received_on, supplier_id, fingerprint) DO UPDATE
        SET organization_id = excluded.organization_id, message_id = excluded.message_id, attempt = excluded.attempt,
@@ -101,16 +102,18 @@ async def store(conn: Connection, received: Sequence[Received], *, policies: Map
         [key[0] for key in keys],
         [key[1] for key in keys],
         [key[2] for key in keys],
-        [suffix(one.receipt.recipient) for one in items],
-        [suffix(one.receipt.sender) for one in items],
+        [suffix(clean(one.receipt.recipient)) for one in items],
+        [suffix(clean(one.receipt.sender)) for one in items],
         [one.receipt.state.value for one in items],
-        [one.receipt.recipient for one in items],
-        [one.receipt.sender for one in items],
+        [clean(one.receipt.recipient) for one in items],
+        [clean(one.receipt.sender) for one in items],
         [one.receipt.reference for one in items],
-        [one.receipt.error for one in items],
+        [clean(one.receipt.error) for one in items],
         [one.receipt.raw for one in items],
         [one.at or at for one in items],
         [first for _ in items],
+        [one.receipt.submitted for one in items],
+        [one.receipt.delivered for one in items],
     )
     moves: dict[UUID, Move] = {}
     several: list[tuple[Received, asyncpg.Record]] = []
@@ -124,20 +127,27 @@ async def store(conn: Connection, received: Sequence[Received], *, policies: Map
             continue
         if row["parts"] > 1:
             several.append((one, row))
-        elif row["message_id"] not in moves:
-            moves[row["message_id"]] = _move(row["organization_id"], row["message_id"], status, one.at or at)
+        else:
+            move = _move(row["organization_id"], row["message_id"], status, one.at or at)
+            if _overrides(moves.setdefault(move.message_id, move).status, status):
+                moves[move.message_id] = move
     for move in await _decide_parts(conn, several, policies, at):
         moves.setdefault(move.message_id, move)
     _, deliveries = await move_many(conn, list(moves.values()))
     return Applied(deliveries=deliveries, matched=matched, unmatched=len(items) - matched)
 
 
-# Receipts of these ids that came before their submit's answer, oldest first.
+# Receipts of these ids that came before their submit's answer, oldest first. Each of a receipt's two ids has an index
+# of its own: a supplier whose receipts fit nothing must not make every answer read all of them.
 EARLY = """
 SELECT receipt.* FROM unnest($1::uuid[], $2::text[]) AS answer (supplier_id, id_key) CROSS JOIN LATERAL (
-       SELECT supplier_id, keys, state, recipient, sender, reference, error, raw, received_at FROM receipts
-        WHERE supplier_id = answer.supplier_id AND message_id IS NULL AND next_try_at IS NOT NULL
-          AND answer.id_key = ANY (keys)) receipt
+       SELECT supplier_id, keys, state, recipient, sender, reference, error, raw, received_at, submitted, delivered
+         FROM receipts WHERE supplier_id = answer.supplier_id AND keys[1] = answer.id_key
+          AND message_id IS NULL AND next_try_at IS NOT NULL
+       UNION ALL
+       SELECT supplier_id, keys, state, recipient, sender, reference, error, raw, received_at, submitted, delivered
+         FROM receipts WHERE supplier_id = answer.supplier_id AND keys[2] = answer.id_key
+          AND message_id IS NULL AND next_try_at IS NOT NULL) receipt
  ORDER BY received_at
 """
 ANY_UNMATCHED = "SELECT EXISTS (SELECT FROM receipts WHERE message_id IS NULL AND next_try_at IS NOT NULL)"
@@ -152,7 +162,8 @@ async def adopt(conn: Connection, answers: Sequence[tuple[UUID, str]], *, polici
 
 
 DUE = """
-SELECT supplier_id, keys, state, recipient, sender, reference, error, raw, received_at, received_on, fingerprint, tries
+SELECT supplier_id, keys, state, recipient, sender, reference, error, raw, received_at, submitted, delivered,
+       received_on, fingerprint, tries
   FROM receipts WHERE message_id IS NULL AND next_try_at <= now()
  ORDER BY next_try_at LIMIT $1 FOR UPDATE SKIP LOCKED
 """
@@ -162,6 +173,15 @@ UPDATE receipts SET tries = later.tries, next_try_at = received_at + make_interv
        AS later (received_on, supplier_id, fingerprint, tries, pause)
  WHERE receipts.received_on = later.received_on AND receipts.supplier_id = later.supplier_id
    AND receipts.fingerprint = later.fingerprint AND receipts.message_id IS NULL
+"""
+
+
+# Of receipts that were looked at for the last time, those that still fit nothing.
+ORPHANS = """
+SELECT count(*) FROM unnest($1::date[], $2::uuid[], $3::uuid[]) AS last (received_on, supplier_id, fingerprint)
+       CROSS JOIN LATERAL (
+       SELECT FROM receipts WHERE received_on = last.received_on AND supplier_id = last.supplier_id
+          AND fingerprint = last.fingerprint AND message_id IS NULL) receipt
 """
 
 
@@ -184,7 +204,16 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
         pauses,
     )
     applied = await store(conn, [_received(row) for row in rows], policies=policies)
-    return applied, sum(1 for pause in pauses if pause is None)
+    last = [row for row, pause in zip(rows, pauses, strict=True) if pause is None]
+    if not last:
+        return applied, 0
+    orphans: int = await conn.fetchval(
+        ORPHANS,
+        [row["received_on"] for row in last],
+        [row["supplier_id"] for row in last],
+        [row["fingerprint"] for row in last],
+    )
+    return applied, orphans
 
 
 UNCERTAIN = """
@@ -233,6 +262,11 @@ async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) ->
     return found
 
 
+def clean(text: str) -> str:
+    """A supplier's word as it can be stored: PostgreSQL takes no NUL, and nobody needs a long one."""
+    return text.replace("\0", "")[:255]
+
+
 def suffix(address: str) -> str:
     """What is compared of an address: its last digits, or a name as it is."""
     return address[-SUFFIX:]
@@ -249,20 +283,22 @@ def decide(policy: str, parts: int, states: Mapping[int, str]) -> str | None:
     One part that failed fails the message, since what arrives of it cannot be read.
     """
     failed = next((state for _, state in sorted(states.items()) if state != "delivered"), None)
+    if failed is not None:
+        return failed
     decisive = {"first": 1, "last": parts}.get(policy)
     if decisive is not None:
         return states.get(decisive)
-    if failed is not None:
-        return failed
     wanted = 1 if policy == "any" else parts
     return "delivered" if len(states) >= wanted else None
 
 
+# As with messages, the first word counts, but for `delivered` after `expired`.
 SET_PARTS = """
 UPDATE sms_parts SET state = v.state
   FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::text[]) AS v (message_id, attempt, part, state)
  WHERE sms_parts.message_id = v.message_id AND sms_parts.parts > 1 AND sms_parts.attempt = v.attempt
-   AND (sms_parts.part = v.part OR v.part = 0) AND sms_parts.state IS NULL
+   AND (sms_parts.part = v.part OR v.part = 0)
+   AND (sms_parts.state IS NULL OR sms_parts.state = 'expired' AND v.state = 'delivered')
 """
 PARTS = """
 SELECT supplier_id, organization_id, message_id, attempt, part, parts, state FROM sms_parts
@@ -275,13 +311,19 @@ async def _decide_parts(
 ) -> list[Move]:
     if not several:
         return []
-    # Part 0 stands for all of them: one receipt that counts every part.
+    # Part 0 stands for all of them: one receipt that counts every part. An UPDATE takes one row for each part.
+    words: dict[tuple[UUID, int, int], str] = {}
+    for one, row in several:
+        part = (row["message_id"], row["attempt"], 0 if _counts_all(one.receipt, row["parts"]) else row["part"])
+        word = BY_RECEIPT[one.receipt.state]
+        if _overrides(words.setdefault(part, word), word):
+            words[part] = word
     await conn.execute(
         SET_PARTS,
-        [row["message_id"] for _, row in several],
-        [row["attempt"] for _, row in several],
-        [0 if _counts_all(one.receipt, row["parts"]) else row["part"] for one, row in several],
-        [BY_RECEIPT[one.receipt.state] for one, _ in several],
+        [message_id for message_id, _, _ in words],
+        [attempt for _, attempt, _ in words],
+        [part for _, _, part in words],
+        list(words.values()),
     )
     groups: dict[tuple[UUID, int], list[asyncpg.Record]] = {}
     for row in await conn.fetch(PARTS, list({row["message_id"] for _, row in several})):
@@ -295,14 +337,19 @@ async def _decide_parts(
     return moves
 
 
-# Parts that are old enough and still part of a message that waits. The newest part decides how quiet it is.
+# From the parts that wait and are old enough to their messages, and what the other parts say.
 QUIET_PARTS = """
-SELECT part.organization_id, part.message_id FROM sms_parts part
- WHERE part.created_at BETWEEN now() - interval '4 days' AND now() - $1::interval AND part.parts > 1
- GROUP BY part.organization_id, part.message_id
-HAVING bool_or(part.state = 'delivered') AND bool_and(coalesce(part.state, 'delivered') = 'delivered')
-   AND bool_or(part.state IS NULL)
-   AND NOT EXISTS (SELECT FROM receipts r WHERE r.message_id = part.message_id AND r.received_at > now() - $1::interval)
+WITH waiting AS MATERIALIZED (
+    SELECT DISTINCT organization_id, message_id FROM sms_parts
+     WHERE parts > 1 AND state IS NULL AND created_at BETWEEN now() - interval '4 days' AND now() - $1::interval
+)
+SELECT waiting.organization_id, waiting.message_id
+  FROM waiting CROSS JOIN LATERAL (
+       SELECT bool_or(state = 'delivered') AS some, bool_and(coalesce(state, 'delivered') = 'delivered') AS no_other
+         FROM sms_parts WHERE message_id = waiting.message_id AND parts > 1) heard
+ WHERE heard.some AND heard.no_other
+   AND NOT EXISTS (SELECT FROM receipts r
+                    WHERE r.message_id = waiting.message_id AND r.received_at > now() - $1::interval)
  LIMIT 1000
 """
 
@@ -351,18 +398,25 @@ def _move(organization_id: UUID, message_id: UUID, status: str, at: datetime) ->
     return Move(organization_id, message_id, status, at, None if status == "delivered" else status)
 
 
+def _overrides(old: str, new: str) -> bool:
+    """True if of two words on one message, both final, the second is the one to believe."""
+    return old == "expired" and new == "delivered"
+
+
 def _counts_all(receipt: Receipt, parts: int) -> bool:
     return receipt.submitted == parts and receipt.delivered == parts
 
 
 def _keys(receipt: Receipt) -> tuple[str | None, str | None, str | None]:
-    one, two, *_ = (*receipt.keys, None, None)
+    one, two, *_ = (*(clean(key) for key in receipt.keys), None, None)
     return one, two, None if receipt.keys else weak_key(receipt.recipient)
 
 
 def _fingerprint(one: Received, at: datetime) -> UUID:
     """The same receipt sent again has the same one; the day keeps recycled ids apart."""
-    text = f"{one.supplier_id}|{at:%Y%m%d}|{one.receipt.recipient}|{one.receipt.state}|{'|'.join(one.receipt.keys)}|"
+    receipt = one.receipt
+    keys = "|".join([clean(key) for key in receipt.keys[:2]])
+    text = f"{one.supplier_id}|{at:%Y%m%d}|{clean(receipt.recipient)}|{receipt.state}|{keys}|"
     return UUID(bytes=hashlib.blake2b(text.encode() + one.receipt.raw, digest_size=16).digest())
 
 
@@ -375,5 +429,7 @@ def _received(row: asyncpg.Record) -> Received:
         raw=row["raw"],
         error=row["error"],
         reference=row["reference"],
+        submitted=row["submitted"],
+        delivered=row["delivered"],
     )
     return Received(row["supplier_id"], receipt, row["received_at"])

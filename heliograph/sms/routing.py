@@ -73,11 +73,11 @@ def choose(
     *,
     avoid: UUID | None = None,
 ) -> Supplier | None:
-    """The supplier for a message, of those that may be used now; None if none of them covers the destination.
+    """The supplier for a message, of those given; None if none of them covers the destination.
 
-    `avoid`: the one that refused it, taken only if there is no other.
+    `avoid`: one that did not take it the last time, chosen only if there is no other.
     """
-    candidates = [one for one in suppliers if one.state == "active" and covers(one, recipient)]
+    candidates = [one for one in suppliers if covers(one, recipient)]
     others = [one for one in candidates if one.id != avoid] or candidates
     if len(others) < 2:
         return others[0] if others else None
@@ -109,13 +109,12 @@ class Breaker:
         self.open = False
 
     def usable(self) -> bool:
-        """True if messages may go there now; in the open state, true once for each probe."""
-        if not self.open:
-            return True
-        if self._clock() < self._next_probe:
-            return False
+        """True if a message may go there now; in the open state, when it is time for a probe."""
+        return not self.open or self._clock() >= self._next_probe
+
+    def begin_probe(self) -> None:
+        """A message goes there to see how it is; the next one may follow after PROBE seconds."""
         self._next_probe = self._clock() + self.PROBE
-        return True
 
     def record(self, *, ok: bool) -> None:
         """An answer came, or did not."""

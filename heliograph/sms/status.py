@@ -78,6 +78,9 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     status: str
     at: datetime
     failure_code: str | None = None
+    #: Only if no supplier has it: what is decided about an attempt or before one says nothing of an earlier attempt
+    #: whose answer came meanwhile.
+    unsent: bool = False
 
 
 def may_move(old: str, new: str) -> bool:
@@ -104,9 +107,10 @@ UPDATE messages m
        failed_at = CASE WHEN v.failure_code IS NOT NULL THEN v.at END,
        failure_code = v.failure_code,
        event_id = coalesce(m.event_id, v.event_id)
-  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[])
-       AS v (organization_id, id, status, at, failure_code, event_id)
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[], $7::boolean[])
+       AS v (organization_id, id, status, at, failure_code, event_id, unsent)
  WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
+   AND (NOT v.unsent OR m.status IN ('accepted', 'sending'))
 RETURNING m.organization_id, m.id, m.status, m.recipient, m.client_reference, m.segments, m.request_id, m.accepted_at,
           m.sent_at, m.delivered_at, m.failed_at, m.failure_code, v.at, v.event_id,
           m.event_id = v.event_id AS raises
@@ -123,6 +127,12 @@ async def move_many(
     """
     if not moves:
         return set(), 0
+    # An UPDATE takes one row for each message: the first, unless a later one knows that a supplier has it.
+    first: dict[UUID, Move] = {}
+    for move in moves:
+        if first.setdefault(move.message_id, move).unsent and not move.unsent:
+            first[move.message_id] = move
+    moves = list(first.values())
     rows = await conn.fetch(
         MOVE,
         [move.organization_id for move in moves],
@@ -131,6 +141,7 @@ async def move_many(
         [move.at for move in moves],
         [move.failure_code for move in moves],
         [uuid7() if STATUSES[move.status].event else None for move in moves],
+        [move.unsent for move in moves],
     )
     raised = [_event(row) for row in rows if row["raises"]]
     if announce_sent:

@@ -6,6 +6,7 @@ a second one.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
@@ -96,8 +97,16 @@ class Subscriptions:
 
     async def wanting(self, organizations: Sequence[UUID], kind: str) -> frozenset[UUID]:
         """Those of the organizations that subscribed to `kind`."""
-        unique = set(organizations)
-        return frozenset([one for one in unique if kind in (await self._fresh.get(one) or ())])
+        wanting: set[UUID] = set()
+        stale: list[UUID] = []
+        for one in set(organizations):
+            fresh, kinds = self._fresh.peek(one)
+            if not fresh:
+                stale.append(one)
+            elif kind in (kinds or ()):
+                wanting.add(one)
+        loaded = await asyncio.gather(*(self._fresh.get(one) for one in stale))
+        return frozenset(wanting.union(one for one, kinds in zip(stale, loaded, strict=True) if kind in (kinds or ())))
 
     async def _load(self, organizations: Sequence[UUID]) -> dict[UUID, frozenset[str]]:
         rows = await self._pool.fetch(WANTED, organizations)

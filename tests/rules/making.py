@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,8 +14,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.sms.accept import Send
-from heliograph.sms.dispatch import Account
-from heliograph.sms.routing import Breaker, Supplier
+from heliograph.sms.routing import Supplier
 from heliograph.suppliers.contract import Health, Outcome, Part, Receipt, ReceiptState, Submission, Verdict
 
 #: The default sender of every organization made here.
@@ -255,11 +253,6 @@ class Scripted:
 
     async def stop(self, *, grace: float) -> None:
         self.stopped = True
-
-
-def account(row: Supplier, connector: Scripted) -> Account:
-    """A supplier as a worker uses it, with a breaker on the real clock."""
-    return Account(row, connector, Breaker(time.monotonic))
 
 
 async def until(condition: Callable[[], bool], *, seconds: float = 5.0) -> None:

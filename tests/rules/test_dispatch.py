@@ -1,0 +1,671 @@
+"""Dispatch on a real database with suppliers that follow a script: from the queue out, and every kind of answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import pytest
+
+from heliograph.base import clock
+from heliograph.base.db import Pool
+from heliograph.queue.retry import SUBMIT
+from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
+from tests.rules.dispatching import Bench, attempts, pause_of, queued
+from tests.rules.making import (
+    SENDER,
+    TO,
+    accepted,
+    blocked,
+    endpoint,
+    events_of,
+    message,
+    organization,
+    receipt,
+    status_of,
+    supplier,
+)
+
+REFUSED = Outcome(Verdict.REFUSED, code="0x0000000B", detail="invalid destination")
+ELSEWHERE = Outcome(Verdict.REFUSED, code="0x0000000A", failover=True)
+BUSY = Outcome(Verdict.BUSY, code="0x00000008")
+THROTTLED = Outcome(Verdict.BUSY, code="0x00000058", counts=False)
+UNREACHABLE = Outcome(Verdict.UNREACHABLE)
+UNKNOWN = Outcome(Verdict.UNKNOWN)
+
+
+def answering(outcome: Outcome | None) -> object:
+    return lambda submission: outcome
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_accepted_message_goes_out_once_and_is_sent(pool: Pool) -> None:
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool), text="olá €")
+    assert await bench.round(3) == 1
+    (submission,) = bench.only.submitted
+    assert (submission.message_id, submission.attempt) == (id, 1)
+    assert (submission.to, submission.sender) == (TO[1:], SENDER)
+    assert submission.validity_seconds is None
+    assert await status_of(pool, id) == "sent"
+    assert await attempts(pool, id) == [(1, "accepted")]
+    assert not await queued(pool, id)
+    assert bench.dispatcher.in_flight == 0
+    part = await pool.fetchrow("SELECT * FROM sms_parts WHERE message_id = $1", id)
+    assert part is not None
+    assert (part["id_key"], part["recipient_suffix"], part["parts"]) == (f"{id}-1", TO[-8:], 1)
+
+
+async def test_the_attempt_is_committed_before_the_supplier_sees_it(pool: Pool, database_url: str) -> None:
+    """Asked through another connection, from within the submit itself."""
+    bench = Bench(pool)
+    seen: list[asyncio.Task[object]] = []
+
+    async def look(id: UUID) -> object:
+        other = await asyncpg.connect(database_url)
+        try:
+            query = (
+                "SELECT m.status, a.state, a.attempt, a.supplier_id FROM messages m JOIN sms_attempts a"
+                " ON a.message_id = m.id WHERE m.id = $1"
+            )
+            return tuple(await other.fetchrow(query, id))
+        finally:
+            await other.close()
+
+    def submit(submission: Submission) -> None:
+        seen.append(asyncio.create_task(look(submission.message_id)))
+
+    bench.only.script = submit
+    await message(pool, await organization(pool))
+    await bench.round()
+    assert [await one for one in seen] == [("sending", "open", 1, bench.only_id)]
+
+
+async def test_a_long_message_goes_out_in_its_segments_with_one_reference_each(pool: Pool) -> None:
+    bench = Bench(pool)
+    actor = await organization(pool)
+    ids = [await message(pool, actor, text="x" * 200, segments=2) for _ in range(2)]
+    await bench.round()
+    first, second = bench.only.submitted
+    assert [len(one.segments) for one in (first, second)] == [2, 2]
+    # To one handset, one after the other: their parts must not be taken for each other's.
+    assert first.reference & 0xFF != second.reference & 0xFF
+    rows = await pool.fetch("SELECT part, parts FROM sms_parts WHERE message_id = $1 ORDER BY part", ids[0])
+    assert [tuple(row) for row in rows] == [(1, 2), (2, 2)]
+
+
+async def test_the_remaining_validity_goes_along(pool: Pool) -> None:
+    bench = Bench(pool)
+    await message(pool, await organization(pool), expires_at=clock.now() + timedelta(seconds=600))
+    await bench.round()
+    validity = bench.only.submitted[0].validity_seconds
+    assert validity is not None
+    assert 590 < validity <= 600
+
+
+async def test_no_more_is_claimed_than_suppliers_can_take(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.room = 3
+    actor = await organization(pool)
+    for _ in range(8):
+        await message(pool, actor)
+    await bench.round()
+    assert len(bench.only.submitted) == 3
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE lease_until IS NULL") == 5
+    await bench.round(4)
+    assert len({one.message_id for one in bench.only.submitted}) == len(bench.only.submitted) == 8
+
+
+async def test_singles_go_before_a_campaign_that_waits_in_a_suppliers_line(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.room = 5
+    actor = await organization(pool)
+    for _ in range(40):
+        await message(pool, actor, lane=1, line=bench.only_id)
+    single = await message(pool, await organization(pool))
+    await bench.round()
+    assert single in {one.message_id for one in bench.only.submitted}
+    assert len(bench.only.submitted) == 5
+
+
+# -- what is decided before --------------------------------------------------------------------------------------------
+
+
+async def ended(pool: Pool, id: UUID, status: str, code: str | None) -> None:
+    row = await pool.fetchrow("SELECT status, failure_code, failed_at FROM messages WHERE id = $1", id)
+    assert row is not None
+    assert (row["status"], row["failure_code"]) == (status, code)
+    assert (row["failed_at"] is not None) == (code is not None)
+    assert await events_of(pool, id) == (["message.failed"] if code else [])
+    assert not await queued(pool, id)
+
+
+async def test_an_expired_message_is_not_sent(pool: Pool) -> None:
+    bench = Bench(pool)
+    actor = await organization(pool)
+    over = await message(pool, actor, expires_at=clock.now() - timedelta(seconds=1))
+    old = await message(pool, actor, age=timedelta(hours=25))
+    erased = await message(pool, actor, text=None)
+    fresh = await message(pool, actor, age=timedelta(hours=23))
+    await bench.round()
+    for id in (over, old, erased):
+        await ended(pool, id, "expired", "expired")
+    assert [one.message_id for one in bench.only.submitted] == [fresh]
+
+
+async def test_what_changed_since_accept_is_looked_at_again(pool: Pool) -> None:
+    bench = Bench(pool)
+    opted_out, revoked = await organization(pool), await organization(pool)
+    await pool.execute("INSERT INTO opt_outs VALUES ($1, $2, now(), 'test')", opted_out.organization_id, TO)
+    await pool.execute(
+        "UPDATE sender_ids SET status = 'suspended', is_default = false WHERE organization_id = $1",
+        revoked.organization_id,
+    )
+    one, two = await message(pool, opted_out), await message(pool, revoked)
+    await bench.round()
+    await ended(pool, one, "rejected", "opted_out")
+    await ended(pool, two, "rejected", "sender_not_approved")
+    assert bench.only.submitted == []
+
+
+async def test_a_suspended_organizations_messages_wait(pool: Pool) -> None:
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool, state="suspended"))
+    await bench.round(2)
+    assert await status_of(pool, id) == "accepted"
+    assert 50 < await pause_of(pool, id) <= 60
+    await pool.execute("UPDATE organizations SET state = 'active'")
+    await bench.later(seconds=60)
+    await bench.round()
+    assert await status_of(pool, id) == "sent"
+
+
+async def test_a_message_that_was_canceled_or_is_sent_leaves_the_queue(pool: Pool) -> None:
+    bench = Bench(pool)
+    actor = await organization(pool)
+    ids = [await message(pool, actor, status=status) for status in ("canceled", "sent", "delivered")]
+    await bench.round()
+    assert bench.only.submitted == []
+    assert await pool.fetchval("SELECT count(*) FROM queue") == 0
+    assert [await status_of(pool, id) for id in ids] == ["canceled", "sent", "delivered"]
+
+
+async def test_a_message_that_is_canceled_at_this_moment_does_not_go_out(pool: Pool) -> None:
+    """It was looked at before, and the cancel commits before its attempt does."""
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool))
+    async with pool.acquire() as conn:
+        cancel = conn.transaction()
+        await cancel.start()
+        await conn.execute("UPDATE messages SET status = 'canceled' WHERE id = $1 AND status = 'accepted'", id)
+        dispatching = asyncio.create_task(bench.round())
+        await blocked(pool)
+        await cancel.commit()
+    await dispatching
+    assert bench.only.submitted == []
+    assert await attempts(pool, id) == []
+    await bench.later(seconds=61)
+    await bench.round()
+    assert not await queued(pool, id)
+    assert await status_of(pool, id) == "canceled"
+
+
+# -- routing -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_destination_that_nobody_covers_fails(pool: Pool) -> None:
+    bench = Bench(pool, supplier(prefixes=("351",)))
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    await ended(pool, id, "failed", "destination_unreachable")
+
+
+async def test_without_any_supplier_messages_wait_and_expire_in_time(pool: Pool) -> None:
+    bench = Bench(pool)
+    del bench.accounts[bench.only_id]
+    id = await message(pool, await organization(pool))
+    await bench.round(2)
+    assert await status_of(pool, id) == "accepted"
+    assert await queued(pool, id)
+    await bench.later(hours=25)
+    bench = Bench(pool)
+    del bench.accounts[bench.only_id]
+    await bench.round()
+    await ended(pool, id, "expired", "expired")
+
+
+async def test_messages_expire_in_time_also_while_no_supplier_can_be_used(pool: Pool) -> None:
+    paused = supplier(state="paused")
+    actor = await organization(pool)
+    ids = [await message(pool, actor, age=timedelta(hours=25)), await message(pool, actor, line=paused.id)]
+    await pool.execute("UPDATE messages SET accepted_at = now() - interval '25 hours'")
+    await Bench(pool, paused).round()
+    for id in ids:
+        await ended(pool, id, "expired", "expired")
+
+
+async def test_a_paused_supplier_keeps_what_only_it_can_carry_out_of_the_others_way(pool: Pool) -> None:
+    paused, other = supplier("paused", state="paused", prefixes=("258",)), supplier("other", prefixes=("351",))
+    bench = Bench(pool, paused, other)
+    actor = await organization(pool)
+    stays = [await message(pool, actor) for _ in range(30)]
+    await bench.round()
+    assert bench.connectors[other.id].submitted == []
+    lines = await pool.fetch("SELECT DISTINCT line FROM queue WHERE id = ANY ($1)", stays)
+    assert [row["line"] for row in lines] == [paused.id]
+    goes = await message(pool, actor, to="+351912345678")
+    await bench.round()
+    assert await status_of(pool, goes) == "sent"
+    # It is back. A dispatcher looks into all lines each second, and at its start.
+    bench.accounts[paused.id].supplier = msgspec.structs.replace(paused, state="active")
+    await bench.later(seconds=2)
+    bench.restart()
+    await bench.round(2)
+    assert len(bench.connectors[paused.id].submitted) == 30
+
+
+async def test_what_waits_for_a_supplier_that_is_gone_goes_to_another(pool: Pool) -> None:
+    first, second = supplier("first", priority=1), supplier("second", priority=2)
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].room = 0
+    ids = [await message(pool, await organization(pool)) for _ in range(3)]
+    await bench.round()
+    assert [row[0] for row in await pool.fetch("SELECT DISTINCT line FROM queue")] == [first.id]
+    assert bench.connectors[second.id].submitted == []
+    bench.connectors[first.id].sessions = 0
+    await bench.round()
+    assert {one.message_id for one in bench.connectors[second.id].submitted} == set(ids)
+
+
+async def test_full_suppliers_delay_nobody_else(pool: Pool) -> None:
+    full, free = supplier("full", prefixes=("258",)), supplier("free", prefixes=("351",))
+    bench = Bench(pool, full, free)
+    bench.connectors[full.id].room = 0
+    bench.connectors[free.id].room = 10
+    actor = await organization(pool)
+    for _ in range(200):
+        await message(pool, actor)
+    there = [await message(pool, actor, to="+351912345678") for _ in range(5)]
+    for _ in range(40):
+        await bench.round()
+        if len(bench.connectors[free.id].submitted) == 5:
+            break
+    assert {one.message_id for one in bench.connectors[free.id].submitted} == set(there)
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE line = $1", full.id) > 0
+
+
+async def test_an_open_circuit_is_probed_with_one_message(pool: Pool) -> None:
+    bench = Bench(pool)
+    breaker = bench.accounts[bench.only_id].breaker
+    actor = await organization(pool)
+    bench.only.script = answering(UNREACHABLE)
+    for _ in range(20):
+        await message(pool, actor)
+    await bench.round()
+    assert breaker.open
+    bench.only.submitted.clear()
+    await bench.later(seconds=120)
+    await bench.round(2)
+    assert bench.only.submitted == []
+    bench.now += 15
+    bench.restart()
+    bench.only.script = lambda submission: accepted("id")
+    await bench.round()
+    assert len(bench.only.submitted) == 1
+    assert not breaker.open
+    await bench.round(3)
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'sent'") == 20
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_refusal_for_good_ends_it(pool: Pool) -> None:
+    first, second = supplier("first", priority=1), supplier("second", priority=2)
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = answering(REFUSED)
+    id = await message(pool, await organization(pool))
+    await bench.round(2)
+    await ended(pool, id, "rejected", "rejected")
+    assert await attempts(pool, id) == [(1, "refused")]
+    row = await pool.fetchrow("SELECT code, detail FROM sms_attempts")
+    assert row is not None
+    assert tuple(row) == ("0x0000000B", "invalid destination")
+    assert bench.connectors[second.id].submitted == []
+
+
+async def test_a_refusal_may_be_tried_elsewhere_once(pool: Pool) -> None:
+    suppliers = [supplier(str(n), priority=n) for n in (1, 2, 3)]
+    bench = Bench(pool, *suppliers)
+    for one in suppliers:
+        bench.connectors[one.id].script = answering(ELSEWHERE)
+    id = await message(pool, await organization(pool))
+    await bench.round(4)
+    await ended(pool, id, "rejected", "rejected")
+    assert [len(bench.connectors[one.id].submitted) for one in suppliers] == [1, 1, 0]
+    assert await attempts(pool, id) == [(1, "refused"), (2, "refused")]
+
+
+async def test_whoever_refused_it_is_not_asked_twice(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = answering(ELSEWHERE)
+    id = await message(pool, await organization(pool))
+    await bench.round(3)
+    await ended(pool, id, "rejected", "rejected")
+    assert len(bench.only.submitted) == 1
+
+
+async def test_what_was_refused_waits_for_another_supplier_that_is_down(pool: Pool) -> None:
+    first, second = supplier("first", priority=1), supplier("second", priority=2)
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = answering(ELSEWHERE)
+    bench.connectors[second.id].sessions = 0
+    id = await message(pool, await organization(pool))
+    await bench.round(3)
+    assert await queued(pool, id)
+    assert len(bench.connectors[first.id].submitted) == 1
+    bench.connectors[second.id].sessions = 1
+    bench.restart()
+    await bench.later(seconds=2)
+    await bench.round()
+    assert await status_of(pool, id) == "sent"
+
+
+async def test_later_follows_the_schedule_until_the_validity_ends(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = answering(BUSY)
+    id = await message(pool, await organization(pool), expires_at=clock.now() + timedelta(minutes=12))
+    for pause in SUBMIT[:3]:
+        await bench.round()
+        assert pause - 2 < await pause_of(pool, id) <= pause
+        assert await status_of(pool, id) == "sending"
+        await bench.later(seconds=pause)
+    await pool.execute("UPDATE messages SET expires_at = now() + interval '9 minutes'")
+    await bench.round()
+    await ended(pool, id, "expired", "expired")
+    assert [state for _, state in await attempts(pool, id)] == ["busy"] * 4
+
+
+async def test_a_supplier_may_say_when(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = answering(msgspec.structs.replace(BUSY, retry_after=77.0))
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    assert 70 < await pause_of(pool, id) <= 77
+
+
+async def test_throttling_costs_no_try_and_stays_with_the_supplier(pool: Pool) -> None:
+    first, second = supplier("first", priority=1), supplier("second", priority=2)
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = answering(THROTTLED)
+    id = await message(pool, await organization(pool))
+    for _ in range(3):
+        await bench.round()
+        assert await pool.fetchval("SELECT tries FROM queue WHERE id = $1", id) == 0
+        await bench.later(seconds=5)
+    assert bench.connectors[second.id].submitted == []
+    assert not bench.accounts[first.id].breaker.open
+
+
+async def test_after_two_tries_another_supplier_is_asked(pool: Pool) -> None:
+    first, second = supplier("first", priority=1), supplier("second", priority=2)
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = answering(BUSY)
+    id = await message(pool, await organization(pool))
+    for _ in range(3):
+        await bench.round()
+        await bench.later(seconds=40)
+    assert len(bench.connectors[first.id].submitted) == 2
+    assert await status_of(pool, id) == "sent"
+
+
+async def test_what_never_left_goes_elsewhere_at_once(pool: Pool) -> None:
+    first, second = supplier("first", priority=1), supplier("second", priority=2)
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = answering(UNREACHABLE)
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    assert await pause_of(pool, id) <= 1
+    await bench.later(seconds=1)
+    await bench.round()
+    assert await status_of(pool, id) == "sent"
+    assert await attempts(pool, id) == [(1, "unreachable"), (2, "accepted")]
+
+
+async def test_ids_of_parts_that_were_taken_before_a_refusal_are_kept(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = answering(Outcome(Verdict.REFUSED, (Part(1, "A1"),)))
+    id = await message(pool, await organization(pool), text="x" * 200, segments=2)
+    await bench.round()
+    await ended(pool, id, "rejected", "rejected")
+    await bench.receive(bench.only_id, receipt("A1"))
+    assert await pool.fetchval("SELECT message_id FROM receipts") == id
+    assert await status_of(pool, id) == "rejected"
+
+
+async def test_a_suppliers_words_never_keep_its_answer_from_being_stored(pool: Pool) -> None:
+    bench = Bench(pool)
+    outcome = Outcome(Verdict.ACCEPTED, (Part(1, "id\0" + "x" * 5000),), code="\0", detail="so\0" + "y" * 5000)
+    bench.only.script = answering(outcome)
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    assert await status_of(pool, id) == "sent"
+    await bench.receive(bench.only_id, receipt("id\0" + "x" * 5000, error="\0"))
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_message_sent_is_an_event_for_those_who_want_it(pool: Pool) -> None:
+    wants, does_not = await organization(pool), await organization(pool)
+    place = await endpoint(pool, wants, "message.sent")
+    await endpoint(pool, does_not, "message.delivered")
+    one, two = await message(pool, wants), await message(pool, does_not)
+    await Bench(pool).round()
+    assert await events_of(pool, one) == ["message.sent"]
+    assert await events_of(pool, two) == []
+    rows = await pool.fetch("SELECT line FROM queue WHERE kind = 'webhook'")
+    assert [row["line"] for row in rows] == [place]
+
+
+# -- answers that were lost --------------------------------------------------------------------------------------------
+
+
+async def lost(pool: Pool, **values: object) -> tuple[Bench, UUID]:
+    """A message that a worker submitted before it died, and whose lease is over; the next worker is returned."""
+    row = supplier()
+    dead = Bench(pool, row)
+    dead.only.script = answering(None)
+    id = await message(pool, await organization(pool), **values)
+    await dead.round()
+    assert len(dead.only.submitted) == 1
+    await dead.later(seconds=61)
+    return Bench(pool, row), id
+
+
+async def test_a_lost_answer_is_waited_for_before_anything_is_sent_again(pool: Pool) -> None:
+    bench, id = await lost(pool)
+    await bench.round(2)
+    assert bench.only.submitted == []
+    assert await attempts(pool, id) == [(1, "unknown")]
+    assert 20 < await pause_of(pool, id) < 30  # of 90 s, some 61 are over
+    assert await status_of(pool, id) == "sending"
+    await bench.later(seconds=30)
+    await bench.round()
+    assert [one.attempt for one in bench.only.submitted] == [2]
+    assert await status_of(pool, id) == "sent"
+    assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
+
+
+async def test_at_most_once_ends_as_unknown_without_an_event(pool: Pool) -> None:
+    bench, id = await lost(pool, guarantee="at_most_once")
+    await bench.later(seconds=30)
+    await bench.round(2)
+    assert bench.only.submitted == []
+    await ended(pool, id, "unknown", None)
+
+
+async def test_an_uncertain_message_that_is_not_sent_again_is_unknown(pool: Pool) -> None:
+    """Nobody knows that it was not delivered, so nobody may say so."""
+    bench, id = await lost(pool, expires_at=clock.now() + timedelta(seconds=100))
+    await pool.execute("UPDATE messages SET expires_at = now()")
+    await bench.later(seconds=30)
+    await bench.round()
+    await ended(pool, id, "unknown", None)
+
+
+async def test_a_receipt_stands_for_the_answer_that_was_lost(pool: Pool) -> None:
+    bench, id = await lost(pool)
+    await bench.receive(bench.only_id, receipt("S77"))
+    await bench.round()
+    assert bench.only.submitted == []
+    assert await status_of(pool, id) == "delivered"
+    assert await events_of(pool, id) == ["message.delivered"]
+    assert not await queued(pool, id)
+    assert await pool.fetchval("SELECT id_key FROM sms_parts WHERE message_id = $1", id) == "s77".upper()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"to": "+258849999999"},  # somebody else's
+        {"reference": -1},  # another message's
+        {},  # another supplier's
+    ],
+)
+async def test_only_a_receipt_that_fits_does(pool: Pool, other: dict[str, object]) -> None:
+    bench, id = await lost(pool)
+    if "reference" in other:
+        other = {"reference": (id.int + 1) & 0xFFFF}
+    await bench.receive(bench.only_id if other else supplier().id, receipt("S77", **other))
+    await bench.round()
+    assert await status_of(pool, id) == "sending"
+    assert await attempts(pool, id) == [(1, "unknown")]
+
+
+async def test_a_receipt_of_before_the_attempt_is_of_another_message(pool: Pool) -> None:
+    row = supplier()
+    early = Bench(pool, row)
+    await early.receive(row.id, receipt("S1"))
+    await pool.execute("UPDATE receipts SET received_at = received_at - interval '10 minutes'")
+    dead = Bench(pool, row)
+    dead.only.script = answering(UNKNOWN)
+    id = await message(pool, await organization(pool))
+    await dead.round()
+    await dead.later(seconds=95)
+    await dead.round()
+    assert [attempt for attempt, _ in await attempts(pool, id)] == [1, 2]
+
+
+async def test_one_receipt_stands_for_one_answer(pool: Pool) -> None:
+    row = supplier()
+    dead = Bench(pool, row)
+    dead.only.script = answering(None)
+    actor = await organization(pool)
+    ids = [await message(pool, actor) for _ in range(2)]
+    await dead.round()
+    await dead.later(seconds=61)
+    bench = Bench(pool, row)
+    await bench.receive(row.id, receipt("S77", state=ReceiptState.UNDELIVERED))
+    await bench.round()
+    assert Counter([await status_of(pool, id) for id in ids]) == {"undelivered": 1, "sending": 1}
+
+
+async def test_unknown_from_the_connector_waits_as_well(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = answering(UNKNOWN)
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "unknown")]
+    assert 80 < await pause_of(pool, id) <= 90
+    bench.only.script = lambda submission: accepted("S2")
+    await bench.later(seconds=91)
+    await bench.round()
+    assert [one.attempt for one in bench.only.submitted] == [1, 2]
+    assert await status_of(pool, id) == "sent"
+
+
+async def test_an_answer_that_comes_after_the_lease_is_still_a_fact(pool: Pool) -> None:
+    row = supplier()
+    slow, other = Bench(pool, row), Bench(pool, row)
+    slow.only.script = answering(None)
+    id = await message(pool, await organization(pool))
+    await slow.round()
+    await slow.later(seconds=61)
+    await other.round()
+    assert await attempts(pool, id) == [(1, "unknown")]
+    slow.dispatcher.answered(row.id, slow.only.submitted[0], accepted("LATE"))
+    await slow.settle()
+    assert await attempts(pool, id) == [(1, "accepted")]
+    assert await status_of(pool, id) == "sent"
+    await other.later(seconds=31)
+    await other.round()
+    assert other.only.submitted == []
+    assert not await queued(pool, id)
+
+
+async def test_a_refused_second_attempt_does_not_undo_the_first_that_was_taken(pool: Pool) -> None:
+    row = supplier()
+    slow, other = Bench(pool, row), Bench(pool, row)
+    slow.only.script = answering(None)
+    other.only.script = answering(None)
+    id = await message(pool, await organization(pool))
+    await slow.round()
+    await slow.later(seconds=95)
+    await other.round()
+    assert [one.attempt for one in other.only.submitted] == [2]
+    slow.dispatcher.answered(row.id, slow.only.submitted[0], accepted("A"))
+    await slow.settle()
+    other.dispatcher.answered(row.id, other.only.submitted[0], REFUSED)
+    await other.settle()
+    assert await status_of(pool, id) == "sent"
+    await other.receive(row.id, receipt("A"))
+    assert await events_of(pool, id) == ["message.delivered"]
+
+
+async def test_messages_in_flight_keep_their_leases(pool: Pool) -> None:
+    bench = Bench(pool, lease_seconds=0.3)
+    bench.only.script = answering(None)
+    await message(pool, await organization(pool))
+    await bench.round()
+    (until,) = [row["lease_until"] for row in await pool.fetch("SELECT lease_until FROM queue")]
+    await bench.dispatcher.renew()
+    assert await pool.fetchval("SELECT lease_until FROM queue") == until  # it is young
+    await asyncio.sleep(0.11)
+    await bench.dispatcher.renew()
+    assert await pool.fetchval("SELECT lease_until FROM queue") > until
+
+
+# -- several workers ---------------------------------------------------------------------------------------------------
+
+
+async def test_two_dispatchers_never_submit_the_same_message(pool: Pool) -> None:
+    row = supplier()
+    benches = [Bench(pool, row) for _ in range(2)]
+    for bench in benches:
+        bench.only.room = 7
+    actors = [await organization(pool) for _ in range(3)]
+    ids = {await message(pool, actors[n % 3]) for n in range(60)}
+
+    async def work(bench: Bench) -> None:
+        while await bench.round():
+            pass
+
+    await asyncio.gather(*(work(bench) for bench in benches))
+    submitted = Counter(one.message_id for bench in benches for one in bench.only.submitted)
+    assert submitted == dict.fromkeys(ids, 1)
+    assert all(bench.only.submitted for bench in benches)
+    assert await pool.fetchval("SELECT count(*) FROM queue") == 0
+
+
+async def test_test_messages_never_reach_a_supplier(pool: Pool) -> None:
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool), mode="test")
+    await pool.execute("UPDATE queue SET line = $1", UUID(int=1))
+    await bench.round()
+    assert bench.only.submitted == []
+    assert await status_of(pool, id) == "sent"

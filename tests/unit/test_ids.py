@@ -1,0 +1,43 @@
+"""UUIDv7: order, form, and the bounds of a span of time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import RFC_4122
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.base.ids import time_of, uuid7, uuid7_floor
+
+TIMES = st.integers(946_684_800_000, 7_258_118_400_000).map(
+    lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+)
+
+
+def test_ids_sort_by_the_order_they_were_made_in() -> None:
+    ids = [uuid7() for _ in range(20_000)]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == len(ids)
+
+
+def test_they_are_version_7_and_carry_their_time() -> None:
+    before = datetime.now(UTC)
+    ids = [uuid7() for _ in range(100)]
+    for id in ids:
+        assert (id.version, id.variant) == (7, RFC_4122)
+        assert timedelta(milliseconds=-1) <= time_of(id) - before < timedelta(seconds=1)
+
+
+@given(TIMES)
+def test_the_floor_of_a_time_is_the_first_id_of_its_millisecond(at: datetime) -> None:
+    floor = uuid7_floor(at)
+    assert (floor.version, floor.variant) == (7, RFC_4122)
+    assert time_of(floor) == at
+    assert uuid7_floor(at - timedelta(milliseconds=1)) < floor < uuid7_floor(at + timedelta(milliseconds=1))
+    assert floor.int & 0xFFF_3FFF_FFFF_FFFF_FFFF == 0
+
+
+def test_an_id_lies_between_the_floors_around_it() -> None:
+    at = datetime.now(UTC)
+    assert uuid7_floor(at - timedelta(seconds=1)) < uuid7() < uuid7_floor(at + timedelta(seconds=60))
