@@ -1,0 +1,534 @@
+"""Heliograph as processes of its own, to be killed; a load that keeps a ledger; and the judge of what became of it.
+
+An `Installation` is one database with an organization, a simulated supplier and a webhook receiver, the latter two in
+the test's own process, where they can be looked into. A `Load` keeps every number it sends to until it has a 202 for
+it. The rule nobody may break: what `judge` demands is what the platform promises, however it was treated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import aiohttp
+import asyncpg
+import msgspec
+import psutil
+
+from heliograph.accounts import api_keys, organizations, quota
+from heliograph.base.actor import Actor
+from heliograph.base.postgres import Embedded
+from heliograph.base.postgres_files import choose_port
+from heliograph.base.settings import Settings, from_environment
+from heliograph.serve import serve
+from heliograph.simulators.receiver import Options, Receiver
+from heliograph.simulators.smsc import Smsc, SmscOptions
+from heliograph.sms import sender_ids, suppliers
+from heliograph.webhooks import endpoints
+from heliograph.worker import work
+
+#: The long form of fault tests is asked for.
+LONG = os.environ.get("HELIOGRAPH_FAULTS") == "long"
+GRANT = 1_000_000
+SECRET_KEY = "a secret key for fault tests only, long enough"
+SYSTEM_ID, PASSWORD = "acme", "geheim"
+#: Submits that may be without an answer when a worker is killed, per session.
+WINDOW = 10
+#: What takes a minute or more in production takes seconds here, in the same proportions.
+QUICKLY = {
+    "HELIOGRAPH_SECRET_KEY": SECRET_KEY,
+    "HELIOGRAPH_LOG_LEVEL": "warning",
+    "HELIOGRAPH_LOG_FORMAT": "text",
+    "HELIOGRAPH_RATE_SMS_SEND": "1000000",
+    "HELIOGRAPH_LEASE_SECONDS": "3",
+    "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "4",
+    "HELIOGRAPH_DRAIN_SECONDS": "5",
+    "HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true",
+    "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
+    "HELIOGRAPH_WEBHOOK_SCHEDULE": "0,1,1,2,2,5,5,10,10,10,10",
+}
+_COMPLAINT = re.compile(r"(loop|timer|announce) failed|never retrieved|broke off|not recorded|internal_error")
+#: prctl(2): the signal that a process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
+
+
+def environment(**changed: str) -> dict[str, str]:
+    """This process's environment without settings of ours, but for those given."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("HELIOGRAPH_")} | changed
+
+
+class Program:
+    """A `heliograph` command that runs, with what it says in two files."""
+
+    def __init__(self, process: asyncio.subprocess.Process, out: Path, err: Path) -> None:
+        self._process = process
+        self._out, self._err = out, err
+
+    @classmethod
+    async def start(
+        cls, *arguments: str, log: Path, environment: Mapping[str, str], account: int | None = None
+    ) -> Program:
+        """Run `heliograph` with these arguments; `log`: its files' name, without the ending. Ends with this process."""
+        out, err = log.with_suffix(".out"), log.with_suffix(".err")
+        with out.open("ab") as out_file, err.open("ab") as err_file:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "heliograph",
+                *arguments,
+                env=dict(environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out_file,
+                stderr=err_file,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+                **({} if account is None else {"user": account, "group": account, "extra_groups": []}),
+            )
+        return cls(process, out, err)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """As in subprocess; None while it runs."""
+        return self._process.returncode
+
+    @property
+    def out(self) -> str:
+        """What it said on stdout."""
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        """What it said on stderr."""
+        return self._err.read_text()
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it."""
+        self._process.send_signal(number)
+
+    async def ended(self, *, within: float = 60.0) -> int:
+        """Its status, once it has ended by itself."""
+        return await asyncio.wait_for(self._process.wait(), within)
+
+    async def kill(self) -> None:
+        """kill -9, unless it has ended already."""
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        await self._process.wait()
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to end in order; its status."""
+        self.send(number)
+        return await self.ended()
+
+
+class Installation:
+    """One database and what belongs to it. Made by `installation`."""
+
+    def __init__(self, url: str, place: Path, *, smsc: Smsc, receiver: Receiver, settings: Mapping[str, str]) -> None:
+        self.url = url
+        self.place = place
+        self.smsc = smsc
+        self.receiver = receiver
+        self.environment = environment(**(QUICKLY | dict(settings) | {"HELIOGRAPH_DATABASE_URL": url}))
+        #: For what runs in this process.
+        self.settings = from_environment(self.environment)
+        #: Below the range of outgoing connections, so that a process finds its port free again after a kill.
+        self.port = choose_port(None)
+        self.actor: Actor
+        self.key = ""
+        self.key_id: UUID
+        self._programs: list[Program] = []
+
+    @property
+    def base_url(self) -> str:
+        """Of the web process, or processes, that `api` started."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def api(self, **settings: str) -> Program:
+        """A web process on the installation's port. Not yet ready."""
+        return await self._start("api", "api", "--port", str(self.port), **settings)
+
+    async def worker(self, **settings: str) -> Program:
+        """A worker process. Not yet ready."""
+        return await self._start("worker", "worker", **settings)
+
+    async def end(self) -> None:
+        """Kill whatever still runs."""
+        for program in self._programs:
+            await program.kill()
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """A web process's work, in this process."""
+        stop, ready = asyncio.Event(), asyncio.Event()
+        with _listening(self.port) as sock:
+            task = asyncio.create_task(
+                serve(self.settings, sockets=[sock], on_ready=lambda _: ready.set(), stop=stop, own_process=False)
+            )
+            async with _running(task, ready, stop):
+                yield
+
+    @contextlib.asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """A worker's work, in this process; ends in order."""
+        stop, ready = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(work(self.settings, stop=stop, on_ready=ready.set))
+        async with _running(task, ready, stop):
+            yield
+
+    async def _start(self, name: str, *arguments: str, **settings: str) -> Program:
+        log = self.place / f"{name}-{len(self._programs)}"
+        program = await Program.start(*arguments, log=log, environment=self.environment | settings)
+        self._programs.append(program)
+        return program
+
+    @property
+    def complaints(self) -> list[str]:
+        """Lines in which a process says that something failed which was not the database's absence."""
+        return [line for line in self.said.splitlines() if _COMPLAINT.search(line)]
+
+    @property
+    def said(self) -> str:
+        """What all of its processes said on stderr."""
+        return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(self.place.glob("*.err")))
+
+
+@contextlib.asynccontextmanager
+async def installation(
+    url: str, place: Path, *, sessions: int = 1, smsc: Mapping[str, Any] | None = None, **settings: str
+) -> AsyncIterator[Installation]:
+    """An organization with a quota of GRANT, a default sender, a key, a supplier and a webhook for every contract
+    event, on the migrated database `url`. `smsc`: its options; `settings`: `HELIOGRAPH_…` of its processes."""
+    simulator = Smsc(SmscOptions(**_SMSC | dict(smsc or {})))
+    receiver = Receiver(Options(keep=1_000_000))
+    made = Installation(url, place, smsc=simulator, receiver=receiver, settings=settings)
+    await simulator.start()
+    await receiver.start()
+    try:
+        conn = await asyncpg.connect(url)
+        try:
+            organization = await organizations.create(conn, name="Acme", state="active")
+            made.actor = Actor(organization.id, None, "live", frozenset(), organization.state)
+            await quota.grant(conn, organization.id, amount=GRANT, reason="test")
+            sender = await sender_ids.request(conn, made.actor, value="HELIOGRAPH")
+            await sender_ids.review(conn, made.actor, id=sender.id, status="approved")
+            key, made.key = await api_keys.issue(conn, made.actor, name="test", profile="full_access", mode="live")
+            made.key_id = key.id
+            await add_supplier(conn, made.settings, "main", simulator, sessions=sessions)
+            await endpoints.create(
+                conn,
+                made.actor,
+                url=receiver.url,
+                subscribed_events=["message.delivered", "message.failed"],
+                rules=endpoints.rules(made.settings),
+            )
+        finally:
+            await conn.close()
+        yield made
+    finally:
+        await made.end()
+        await receiver.stop()
+        await simulator.stop()
+
+
+#: Numbers choose nothing here, and a submit takes a little while, so that a kill finds some under way.
+_SMSC: dict[str, Any] = {
+    "port": 0,
+    "systems": {SYSTEM_ID: PASSWORD},
+    "magic": False,
+    "latency": 0.02,
+    "receipt_delay": 0.05,
+    "redeliver_after": 1.0,
+    "count_destinations": True,
+}
+
+
+async def add_supplier(
+    conn: asyncpg.Connection[Any],
+    settings: Settings,
+    name: str,
+    smsc: Smsc,
+    *,
+    sessions: int = 1,
+    priority: int = 10,
+    **changed: Any,
+) -> UUID:
+    """A row for a simulated supplier; `changed`: SMPP settings."""
+    values = {
+        "host": "127.0.0.1",
+        "port": smsc.port,
+        "system_id": SYSTEM_ID,
+        "tls": False,
+        "window": WINDOW,
+        "reconnect_seconds": 0.1,
+        "reconnect_max_seconds": 0.5,
+    }
+    return await suppliers.add(
+        conn,
+        suppliers.seal_key(settings),
+        name=name,
+        kind="smpp",
+        settings=values | changed,
+        secret=PASSWORD,
+        sessions=sessions,
+        priority=priority,
+    )
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a request was answered, and when (time.monotonic)."""
+
+    asked: float
+    at: float
+    status: int
+    retry_after: str | None
+
+
+class Load:
+    """Sends to one number after the other, from several senders at once, and never lets go of one without its 202."""
+
+    def __init__(self, made: Installation, *, senders: int = 6, pause: float = 0.06, first: int = 0) -> None:
+        """`pause`: seconds between two messages of a sender. `first`: where the numbers start."""
+        self._made = made
+        self._senders = senders
+        self._pause = pause
+        self._next = first
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        #: Message id by recipient: the ledger.
+        self.ledger: dict[str, str] = {}
+        self.answers: list[Answer] = []
+        #: Requests that ended without an answer.
+        self.unanswered = 0
+
+    async def __aenter__(self) -> Load:
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=15))
+        self._tasks = [asyncio.create_task(self._send_on(n)) for n in range(self._senders)]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._stop.set()
+        if error[0] is not None:
+            for task in self._tasks:
+                task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=error[0] is not None)
+        await self._session.close()
+
+    async def reaches(self, count: int, *, within: float = 60.0) -> None:
+        """Wait until the ledger has so many."""
+        await until(lambda: len(self.ledger) >= count or any(task.done() for task in self._tasks), within=within)
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def _send_on(self, n: int) -> None:
+        while not self._stop.is_set():
+            number = f"+25884{self._next:07d}"
+            self._next += 1
+            self.ledger[number] = await self._send(number, within=90.0)
+            await asyncio.sleep(self._pause)
+
+    async def _send(self, number: str, *, within: float) -> str:
+        """Ask, with the same key, until there is a 202. Anything else than 202 and 503 fails the test."""
+        headers = {"x-api-key": self._made.key, "idempotency-key": f"key of {number}"}
+        body = {"to": number, "message": "Hello", "clientReference": number}
+        deadline = time.monotonic() + within
+        seen: str | None = None
+        while True:
+            asked = time.monotonic()
+            try:
+                async with self._session.post(
+                    f"{self._made.base_url}/v1/sms/send", json=body, headers=headers
+                ) as answer:
+                    raw = await answer.read()
+                    retry_after = answer.headers.get("retry-after")
+                    self.answers.append(Answer(asked, time.monotonic(), answer.status, retry_after))
+                    if answer.status == 202:
+                        id: str = msgspec.json.decode(raw)["message"]["id"]
+                        assert seen is None or id == seen
+                        return id
+                    in_progress = answer.status == 409 and b"idempotency_in_progress" in raw
+                    assert answer.status == 503 or in_progress, (answer.status, raw)
+            except (aiohttp.ClientError, TimeoutError, ConnectionError):
+                self.unanswered += 1
+            assert time.monotonic() < deadline, f"no 202 for {number} in {within} s\n{self._made.said}"
+            await asyncio.sleep(0.1)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What the judge counted."""
+
+    messages: int
+    #: Submits beyond one a message.
+    doubles: int
+    #: Attempts whose answer nobody saw.
+    unknown: int
+    #: Callbacks beyond one an event.
+    repeated: int
+
+
+async def settled(made: Installation, ledger: Mapping[str, str], *, within: float = 60.0) -> None:
+    """Wait until every message of the ledger has ended, its event was received, and the queue is empty."""
+
+    async def done() -> bool:
+        conn = await asyncpg.connect(made.url)
+        try:
+            open_left = await conn.fetchval(
+                "SELECT count(*) FROM messages WHERE status IN ('accepted', 'sending', 'sent')"
+            )
+            return open_left == 0 and await conn.fetchval("SELECT count(*) FROM queue") == 0
+        finally:
+            await conn.close()
+
+    try:
+        await until_true(done, within=within)
+    except TimeoutError:
+        raise AssertionError(f"{await _leftovers(made)}\n{made.said}") from None
+
+
+async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int) -> Verdict:
+    """Demand everything that was promised of the messages in `ledger`, which were all that was ever sent.
+
+    `in_flight`: submits that may have been without an answer whenever something was killed, in all.
+    """
+    conn = await asyncpg.connect(made.url)
+    try:
+        rows = await conn.fetch("SELECT id, status, recipient, client_reference, event_id FROM messages")
+        attempts = Counter(
+            {row[0]: row[1] for row in await conn.fetch("SELECT message_id, count(*) FROM sms_attempts GROUP BY 1")}
+        )
+        unknown = await conn.fetchval("SELECT count(*) FROM sms_attempts WHERE state = 'unknown'")
+        unended = await conn.fetchval("SELECT count(*) FROM sms_attempts WHERE state = 'open'")
+        balance = await conn.fetchrow(
+            "SELECT total - used AS remaining, (SELECT sum(quantity) FROM usage_ledger) AS ledger,"
+            " (SELECT count(*) FROM usage_ledger WHERE type = 'usage') AS uses FROM quotas"
+        )
+        events = {row[0]: row[1] for row in await conn.fetch("SELECT id, message_id FROM events")}
+        queued = await conn.fetchval("SELECT count(*) FROM queue")
+    finally:
+        await conn.close()
+    by_id = {str(row["id"]): row for row in rows}
+
+    lost = {number for number, id in ledger.items() if id not in by_id}
+    assert not lost, f"lost: {lost}"
+    assert len(set(ledger.values())) == len(ledger), "two requests have the same message"
+    assert len(rows) == len(ledger), "a request made two messages"
+    assert all(by_id[id]["recipient"] == number for number, id in ledger.items())
+    assert {row["status"] for row in rows} <= {"delivered"}, Counter(row["status"] for row in rows)
+
+    submits = Counter({f"+{digits}": count for digits, count in made.smsc.destinations.items()})
+    assert set(submits) == set(ledger), "every message reached the supplier"
+    for number, id in ledger.items():
+        assert submits[number] <= attempts[UUID(id)], f"{number} was submitted without an attempt's row"
+    doubles = sum(submits.values()) - len(submits)
+    assert doubles <= min(unknown, in_flight), (doubles, unknown, in_flight)
+    assert unended == 0, "an attempt without an end"
+
+    assert len(events) == len(rows), "one contract event a message"
+    assert {row["event_id"] for row in rows} == set(events)
+    received = [event for event in made.receiver.events if 200 <= event.status < 300]
+    by_message: dict[str, set[str]] = {}
+    for event in received:
+        by_message.setdefault(event.message_id, set()).add(event.id)
+    assert set(by_message) == set(by_id), "every message's event arrived"
+    assert {len(ids) for ids in by_message.values()} <= {1}, "two events speak of one message"
+
+    assert balance["remaining"] == GRANT - len(ledger) == balance["ledger"]
+    assert balance["uses"] == len(ledger)
+    assert queued == 0
+    return Verdict(len(rows), doubles, unknown, len(received) - len(events))
+
+
+async def kill(server: Embedded) -> None:
+    """kill -9 of PostgreSQL, and its start again; returns once it takes connections."""
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    await server.wait()
+    await server.start()
+
+
+async def until(condition: Callable[[], object], *, within: float = 30.0) -> None:
+    """Until it holds. TimeoutError after `within` seconds."""
+    async with asyncio.timeout(within):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.02)
+
+
+async def until_true(condition: Callable[[], Awaitable[object]], *, within: float = 30.0) -> None:
+    """The same for a condition that takes time, and that may fail while the database or a server is away."""
+    async with asyncio.timeout(within):
+        while True:
+            with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, aiohttp.ClientError):
+                if await condition():
+                    return
+            await asyncio.sleep(0.1)
+
+
+def below(pid: int) -> list[psutil.Process]:
+    """Every process that came of this one and still lives."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+async def _leftovers(made: Installation) -> str:
+    conn = await asyncpg.connect(made.url)
+    try:
+        messages = await conn.fetch(
+            "SELECT m.id, m.status, m.recipient, array_agg(a.state ORDER BY attempt) AS attempts FROM messages m"
+            " LEFT JOIN sms_attempts a ON a.message_id = m.id"
+            " WHERE m.status IN ('accepted', 'sending', 'sent') GROUP BY 1, 2, 3 LIMIT 10"
+        )
+        queue = await conn.fetch("SELECT *, now() AS at FROM queue LIMIT 10")
+        slots = await conn.fetch("SELECT *, now() AS at FROM supplier_sessions")
+    finally:
+        await conn.close()
+    return "\n".join(str(dict(row)) for row in [*messages, *queue, *slots])
+
+
+@contextlib.contextmanager
+def _listening(port: int) -> Any:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
+        sock.listen(512)
+        sock.setblocking(False)
+        yield sock
+
+
+@contextlib.asynccontextmanager
+async def _running(task: asyncio.Task[None], ready: asyncio.Event, stop: asyncio.Event) -> AsyncIterator[None]:
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+    waiting.cancel()
+    try:
+        assert ready.is_set(), "it did not start"
+        yield
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 30)
+
+
+def _end_with_parent() -> None:
+    """In the child, before exec: it ends with the test process, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
