@@ -13,6 +13,7 @@ from __future__ import annotations
 import array
 import asyncio
 import gc
+import os
 import sys
 import time
 import uuid
@@ -69,6 +70,8 @@ class Result(msgspec.Struct, frozen=True):
     worst: float
     #: Seconds of processor time in the window, by process; "generator" is this one.
     processor: dict[str, float]
+    #: Share of the machine, 0 to 1, that was used by processes other than these.
+    others: float
 
     @property
     def rate(self) -> float:
@@ -170,22 +173,31 @@ class _Load:
                 control.close()
             for connection in self.idle:
                 connection.close()
+        used = {name: end["used"][name] - begin["used"][name] for name in end["used"]}
+        seconds = end["at"] - begin["at"]
         return Result(
             accepted=end["accepted"] - begin["accepted"],
-            seconds=end["at"] - begin["at"],
+            seconds=seconds,
             received=end["received"] - begin["received"],
             statuses={"202": self.accepted} | self.statuses,
             p50=percentile(took, 0.5) * 1000,
             p99=percentile(took, 0.99) * 1000,
             worst=percentile(took, 1.0) * 1000,
-            processor={name: end["used"][name] - begin["used"][name] for name in end["used"]},
+            processor=used,
+            others=max(end["busy"] - begin["busy"] - sum(used.values()), 0.0) / seconds / (os.cpu_count() or 1),
         )
 
     async def _look(self, control: Control | None) -> dict[str, Any]:
         received = (await control.ask("counters"))["received"] if control else 0
         used = {name: machine.processor_seconds(pid) for name, pid in self.options.processes.items()}
         used["generator"] = time.process_time()
-        return {"at": time.perf_counter(), "accepted": self.accepted, "received": received, "used": used}
+        return {
+            "at": time.perf_counter(),
+            "accepted": self.accepted,
+            "received": received,
+            "used": used,
+            "busy": machine.busy_seconds(),
+        }
 
     async def _pace(self, control: Control | None) -> None:
         """Let more be sent as time passes or webhooks come back."""

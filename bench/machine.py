@@ -65,14 +65,16 @@ def processor_seconds(pid: int) -> float:
     return sum(_times(one) for one in _family(pid))
 
 
+def busy_seconds() -> float:
+    """Processor time that the whole machine has spent on anything, all cores, since its start."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    # All but idle and iowait (proc(5)); guests are counted within user and nice.
+    return sum(int(field) for number, field in enumerate(fields[:8]) if number not in (3, 4)) / _TICKS
+
+
 def resident_mb(pid: int) -> float:
     """Resident memory of one process, MB."""
     return int(_status(pid, "VmRSS")) / 1024
-
-
-def resident_peak_mb(pid: int) -> float:
-    """The most resident memory that a process had so far, MB."""
-    return int(_status(pid, "VmHWM")) / 1024
 
 
 def free_gb(place: Path) -> float:

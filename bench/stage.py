@@ -97,6 +97,8 @@ class Stage:
         self._controls = {name: free_port() for name in ("smsc", "receiver", "fixed")}
         self._password = secrets.token_urlsafe(6)
         self._secret_key = secrets.token_urlsafe(48)
+        #: Share of the machine that others used during each window.
+        self.others: list[float] = []
         #: Arguments of Python before `-m`, by process: a profiler.
         self.profiled: dict[str, list[str]] = {}
 
@@ -193,7 +195,9 @@ class Stage:
         processes = {name: part.pid for name, part in self.parts.items()}
         if self.server.pid is not None:
             processes["postgres"] = self.server.pid
-        return await self.generate(Options(port=self.api_port, key=self.key, processes=processes, **options))
+        result = await self.generate(Options(port=self.api_port, key=self.key, processes=processes, **options))
+        self.others.append(result.others)
+        return result
 
     async def generate(self, options: Options) -> Result:
         """Run the generator."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 
 from bench.accept import Lengths, limits
 from bench.control import Control
@@ -16,7 +17,24 @@ from bench.figures import Report
 from bench.stage import BenchError, Stage
 
 IN_FLIGHT = 2_000
+#: Where the time between accept and webhook goes, medians in ms, of the messages accepted since $1.
+STEPS = """
+SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY attempt.started_at - message.accepted_at) AS attempt,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY receipt.received_at - attempt.started_at) AS receipt,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY delivery.started_at - receipt.received_at) AS webhook
+  FROM messages message
+  JOIN sms_attempts attempt ON attempt.organization_id = message.organization_id AND attempt.message_id = message.id
+  JOIN receipts receipt ON receipt.message_id = message.id
+  JOIN webhook_attempts delivery ON delivery.organization_id = message.organization_id
+                                AND delivery.event_id = message.event_id
+ WHERE message.accepted_at >= $1
+"""
 WARM_UP = 3.0
+STEP_LABELS = {
+    "attempt": "of it from accept to attempt",
+    "receipt": "of it from attempt to receipt",
+    "webhook": "of it from receipt to webhook",
+}
 
 
 async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
@@ -35,6 +53,7 @@ async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
         rates.append(result.received / result.seconds)
         await settle(receiver)
         full_p50.append((await receiver.ask("latencies"))["p50"])
+        since = datetime.now(UTC)
         half = await stage.load(
             connections=64, warm_up=1.0, seconds=lengths.way / 3, in_flight=IN_FLIGHT, rate=rates[-1] / 2
         )
@@ -47,11 +66,16 @@ async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
             f" p95 {half_p95[-1]:.0f} ms at {half.rate:,.0f}/s"
         )
     await _all_came(stage, receiver)
+    async with stage.connection() as conn:
+        steps = await conn.fetchrow(STEPS, since, timeout=120)
+        assert steps is not None
     report.add("way", "whole way, webhooks received, 64 connections", rates, "/s")
     report.ratio("way_ratio", "whole way ÷ pgbench, 64", "way", "pgbench_64")
     report.add("way_p50", f"  accept to webhook with {IN_FLIGHT} on their way, p50", full_p50, "ms")
     report.add("way_half_p50", "  accept to webhook at half the rate, p50", half_p50, "ms")
     report.add("way_half_p95", "  accept to webhook at half the rate, p95", half_p95, "ms")
+    for name, label in STEP_LABELS.items():
+        report.add(f"way_half_{name}", f"    {label}, p50", [steps[name].total_seconds() * 1000], "ms")
     report.costs["whole way"] = result.costs(result.received)
     report.costs["whole way, half the rate"] = half.costs(half.accepted)
     await stage.stop("worker")
