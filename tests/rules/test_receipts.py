@@ -1,0 +1,542 @@
+"""Receipts on a real database: matched whenever and however they come, and never lost, believed twice or undone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from datetime import timedelta
+from itertools import permutations
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+from heliograph.queue import timers
+from heliograph.sms import receipts
+from heliograph.sms.receipts import Applied, Received
+from heliograph.sms.recorder import Recorder
+from heliograph.suppliers.contract import Outcome, Part, Receipt, ReceiptState, Verdict
+from tests.rules.dispatching import Bench
+from tests.rules.making import (
+    SENDER,
+    TO,
+    accepted,
+    endpoint,
+    events_of,
+    message,
+    organization,
+    receipt,
+    sent,
+    status_of,
+    supplier,
+)
+
+ONE, OTHER = UUID(int=101), UUID(int=102)
+DELIVERED, UNDELIVERED = ReceiptState.DELIVERED, ReceiptState.UNDELIVERED
+EXPIRED, FAILED, REJECTED = ReceiptState.EXPIRED, ReceiptState.FAILED, ReceiptState.REJECTED
+
+
+async def receive(pool: Pool, *some: Receipt, supplier_id: UUID = ONE, policy: str = "all") -> Applied:
+    async with pool.acquire() as conn, conn.transaction():
+        received = [Received(supplier_id, one) for one in some]
+        return await receipts.store(conn, received, policies={supplier_id: policy})
+
+
+async def sweep(pool: Pool, policies: Mapping[UUID, str] | None = None) -> tuple[int, int]:
+    """(matched, orphans)"""
+    async with pool.acquire() as conn, conn.transaction():
+        applied, orphans = await receipts.sweep(conn, policies=policies or {})
+    return applied.matched, orphans
+
+
+async def close_quiet(pool: Pool) -> int:
+    async with pool.acquire() as conn, conn.transaction():
+        return await receipts.close_quiet(conn)
+
+
+async def age_receipts(pool: Pool, by: timedelta) -> None:
+    await pool.execute(
+        "UPDATE receipts SET received_at = received_at - $1::interval, next_try_at = next_try_at - $1::interval", by
+    )
+
+
+# -- one part ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "event"),
+    [
+        (DELIVERED, "delivered", "message.delivered"),
+        (UNDELIVERED, "undelivered", "message.failed"),
+        (EXPIRED, "expired", "message.failed"),
+        (REJECTED, "rejected", "message.failed"),
+        (FAILED, "failed", "message.failed"),
+        (ReceiptState.PENDING, "sent", None),
+        (ReceiptState.UNKNOWN, "sent", None),
+    ],
+)
+async def test_a_receipt_moves_its_message_and_raises_its_event(
+    pool: Pool, state: ReceiptState, status: str, event: str | None
+) -> None:
+    actor = await organization(pool)
+    subscribed = await endpoint(pool, actor, "message.delivered", "message.failed")
+    await endpoint(pool, actor, "message.read")
+    await endpoint(pool, actor, "message.delivered", "message.failed", status="disabled")
+    id = await sent(pool, actor, ONE, "7")
+    applied = await receive(pool, receipt("7", state=state))
+    assert applied == Applied(deliveries=int(event is not None), matched=1)
+    assert await status_of(pool, id) == status
+    assert await events_of(pool, id) == ([event] if event else [])
+    row = await pool.fetchrow("SELECT delivered_at, failed_at, failure_code FROM messages WHERE id = $1", id)
+    assert row is not None
+    assert (row["delivered_at"] is not None) == (status == "delivered")
+    failed = event == "message.failed"
+    assert (row["failed_at"] is not None, row["failure_code"]) == (failed, status if failed else None)
+    lines = [row["line"] for row in await pool.fetch("SELECT line FROM queue WHERE kind = 'webhook'")]
+    assert lines == ([subscribed] if event else [])
+
+
+async def test_an_event_is_the_contracts_and_names_no_supplier(pool: Pool) -> None:
+    actor = await organization(pool)
+    id = await sent(pool, actor, ONE, "secret-id")
+    await receive(pool, receipt("secret-id", state=UNDELIVERED, error="supplier says 42"))
+    row = await pool.fetchrow("SELECT * FROM events WHERE message_id = $1", id)
+    assert row is not None
+    assert (row["kind"], row["request_id"], row["organization_id"]) == ("message.failed", "req", actor.organization_id)
+    assert "secret-id" not in row["data"]
+    assert "supplier says" not in row["data"]
+    assert '"failure":{"code":"undelivered","message":"The network could not deliver the message."}' in row["data"]
+    assert await pool.fetchval("SELECT event_id FROM messages WHERE id = $1", id) == row["id"]
+
+
+async def test_a_receipt_that_comes_twice_is_stored_and_applied_once(pool: Pool) -> None:
+    id = await sent(pool, await organization(pool), ONE, "7")
+    one = receipt("7")
+    for _ in range(3):
+        await receive(pool, one, one)
+    assert await pool.fetchval("SELECT count(*) FROM receipts") == 1
+    assert await events_of(pool, id) == ["message.delivered"]
+
+
+async def test_the_ids_of_one_supplier_say_nothing_of_anothers(pool: Pool) -> None:
+    actor = await organization(pool)
+    mine, theirs = await sent(pool, actor, ONE, "7"), await sent(pool, actor, OTHER, "7")
+    await receive(pool, receipt("7"), supplier_id=OTHER)
+    assert (await status_of(pool, mine), await status_of(pool, theirs)) == ("sent", "delivered")
+
+
+async def test_an_id_that_comes_again_belongs_to_the_newest_with_this_recipient(pool: Pool) -> None:
+    actor = await organization(pool)
+    old = await sent(pool, actor, ONE, "7", age=timedelta(days=2))
+    new = await sent(pool, actor, ONE, "7", age=timedelta(hours=1))
+    other = await sent(pool, actor, ONE, "7", to="+351912345678")
+    await receive(pool, receipt("7"))
+    assert [await status_of(pool, id) for id in (old, new, other)] == ["sent", "delivered", "sent"]
+
+
+@pytest.mark.parametrize("to", ["258841234567", "+258841234567", "841234567", "00258841234567"])
+async def test_national_and_international_forms_agree(pool: Pool, to: str) -> None:
+    id = await sent(pool, await organization(pool), ONE, "7")
+    one = receipt("7")
+    await receive(pool, Receipt(one.keys, one.state, to, SENDER, one.raw))
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_addresses_may_be_swapped(pool: Pool) -> None:
+    id = await sent(pool, await organization(pool), ONE, "7")
+    await receive(pool, Receipt(("7",), DELIVERED, SENDER, TO[1:], b"raw"))
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_another_recipients_receipt_is_not_taken(pool: Pool) -> None:
+    id = await sent(pool, await organization(pool), ONE, "7")
+    applied = await receive(pool, receipt("7", to="+258849999999"))
+    assert (applied.matched, applied.unmatched) == (0, 1)
+    assert await status_of(pool, id) == "sent"
+
+
+async def test_the_first_id_is_trusted_most_and_the_second_is_tried(pool: Pool) -> None:
+    """The TLV's comes before the text's; where it fits nothing, the text's may."""
+    actor = await organization(pool)
+    tlv, text = await sent(pool, actor, ONE, "1"), await sent(pool, actor, ONE, "2")
+    await receive(pool, receipt("1", "2"))
+    assert [await status_of(pool, id) for id in (tlv, text)] == ["delivered", "sent"]
+    await receive(pool, receipt("unknown", "2"))
+    assert await status_of(pool, text) == "delivered"
+
+
+async def test_without_any_id_the_recipient_decides(pool: Pool) -> None:
+    actor = await organization(pool)
+    weak, named = await sent(pool, actor, ONE, receipts.weak_key(TO)), await sent(pool, actor, ONE, "8")
+    await receive(pool, receipt())
+    assert [await status_of(pool, id) for id in (weak, named)] == ["delivered", "sent"]
+
+
+async def test_a_receipt_with_an_id_is_never_given_to_a_message_without_one(pool: Pool) -> None:
+    id = await sent(pool, await organization(pool), ONE, receipts.weak_key(TO))
+    assert (await receive(pool, receipt("99"))).unmatched == 1
+    assert await status_of(pool, id) == "sent"
+
+
+async def test_an_answer_without_an_id_is_found_by_its_receipt(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = lambda submission: accepted(None)
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    await bench.receive(bench.only_id, receipt())
+    assert await status_of(pool, id) == "delivered"
+
+
+# -- contradictions ----------------------------------------------------------------------------------------------------
+
+WORDS = [DELIVERED, UNDELIVERED, EXPIRED, REJECTED]
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_the_first_word_counts_but_for_a_late_delivery_after_expiry(pool: Pool, together: bool) -> None:
+    actor = await organization(pool)
+    for words in permutations(WORDS, 3):
+        key = uuid7().hex
+        id = await sent(pool, actor, ONE, key)
+        some = [receipt(key, state=word) for word in words]
+        for batch in [some] if together else [[one] for one in some]:
+            await receive(pool, *batch)
+        late = words[0] is EXPIRED and DELIVERED in words
+        assert await status_of(pool, id) == ("delivered" if late else words[0].value)
+        assert len(await events_of(pool, id)) == 1
+        stored = await pool.fetchval("SELECT count(*) FROM receipts WHERE message_id = $1", id)
+        assert stored == 3  # evidence
+
+
+@pytest.mark.parametrize(("before", "events"), [("expired", ["message.failed"]), ("unknown", ["message.delivered"])])
+async def test_a_late_delivery_takes_back_an_end_that_was_only_a_guess(
+    pool: Pool, before: str, events: list[str]
+) -> None:
+    id = await sent(pool, await organization(pool), ONE, "7")
+    if before == "expired":
+        await receive(pool, receipt("7", state=EXPIRED))
+    else:
+        await pool.execute("UPDATE messages SET status = 'unknown'")
+    await receive(pool, receipt("7"))
+    row = await pool.fetchrow("SELECT status, failed_at, failure_code, delivered_at FROM messages")
+    assert row is not None
+    assert (row["status"], row["failed_at"], row["failure_code"]) == ("delivered", None, None)
+    assert row["delivered_at"] is not None
+    assert await events_of(pool, id) == events  # at most one contract event
+
+
+@pytest.mark.parametrize("before", ["undelivered", "failed", "rejected", "canceled", "delivered"])
+async def test_other_ends_stay(pool: Pool, before: str) -> None:
+    id = await sent(pool, await organization(pool), ONE, "7", status=before)
+    await receive(pool, receipt("7", state=DELIVERED), receipt("7", state=UNDELIVERED))
+    assert await status_of(pool, id) == before
+    assert await events_of(pool, id) == []
+
+
+# -- before the answer -------------------------------------------------------------------------------------------------
+
+
+async def test_a_receipt_before_the_answer_waits_for_it(pool: Pool) -> None:
+    bench = Bench(pool)
+    actor = await organization(pool)
+    await endpoint(pool, actor, "message.sent", "message.delivered")
+    bench.only.script = lambda submission: None
+    id = await message(pool, actor)
+    await bench.round()
+    await bench.receive(bench.only_id, receipt("s9"))
+    assert await status_of(pool, id) == "sending"
+    bench.only.on_outcome(bench.only.submitted[0], accepted("s9"))
+    await bench.settle()
+    assert await status_of(pool, id) == "delivered"
+    assert await events_of(pool, id) == ["message.sent", "message.delivered"]
+    row = await pool.fetchrow("SELECT message_id, attempt, part, next_try_at FROM receipts")
+    assert row is not None
+    assert tuple(row) == (id, 1, 1, None)
+
+
+async def test_answer_and_receipt_in_one_batch_are_in_order(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = lambda submission: None
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    receiving = asyncio.create_task(bench.receive(bench.only_id, receipt("s9")))
+    await asyncio.sleep(0)
+    bench.only.on_outcome(bench.only.submitted[0], accepted("s9"))
+    await receiving
+    await bench.settle()
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_early_receipts_of_a_text_id_are_found_too(pool: Pool) -> None:
+    id = await sent(pool, await organization(pool), ONE)
+    await receive(pool, receipt("tlv", "text"))
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute(
+            "INSERT INTO sms_parts SELECT $1, 'text', $2, 1, 1, 1, organization_id, right(recipient, 8), NULL, now()"
+            " FROM messages WHERE id = $2",
+            ONE,
+            id,
+        )
+        applied = await receipts.adopt(conn, [(ONE, "text")], policies={})
+    assert applied.matched == 1
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_two_workers_that_miss_each_other_meet_in_the_sweep(pool: Pool) -> None:
+    """The receipt is stored while the answer's transaction, which cannot see it, is not yet committed."""
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        answer = conn.transaction(isolation="repeatable_read")
+        await answer.start()
+        await conn.fetchval("SELECT 1")  # its snapshot is of now
+        await receive(pool, receipt("7"))
+        id = await sent(pool, actor, ONE, "7")
+        assert not (await receipts.adopt(conn, [(ONE, "7")], policies={})).matched
+        await answer.commit()
+    assert await status_of(pool, id) == "sent"
+    await age_receipts(pool, timedelta(seconds=1))
+    assert await sweep(pool) == (1, 0)
+    assert await status_of(pool, id) == "delivered"
+
+
+# -- fitting nothing ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_receipt_that_fits_nothing_is_looked_at_again_and_then_is_an_orphan(pool: Pool) -> None:
+    await receive(pool, receipt("7"))
+    for after in (1, 5, 30, 300, 3600, 21600, 86400):
+        assert await sweep(pool) == (0, 0)
+        await pool.execute(
+            "UPDATE receipts SET received_at = now() - make_interval(secs => $1),"
+            " next_try_at = next_try_at - (received_at - (now() - make_interval(secs => $1)))",
+            float(after),
+        )
+        waits = await pool.fetchval("SELECT next_try_at <= now() FROM receipts")
+        assert waits, f"it should be due {after} s after it came"
+        assert await sweep(pool) == (0, int(after == 86400))
+    assert await pool.fetchval("SELECT tries FROM receipts WHERE next_try_at IS NULL AND message_id IS NULL") == 7
+    assert await sweep(pool) == (0, 0)
+
+
+async def test_one_that_fits_at_its_last_look_is_no_orphan(pool: Pool) -> None:
+    await receive(pool, receipt("7"))
+    id = await sent(pool, await organization(pool), ONE, "7")
+    await pool.execute("UPDATE receipts SET tries = 6, next_try_at = now()")
+    assert await sweep(pool) == (1, 0)
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_a_sweep_finds_the_row_that_it_looked_at(pool: Pool) -> None:
+    """Whatever is odd about a receipt, its fingerprint is the same when it is read back."""
+    some = [receipt("a\0b", "c", "third"), receipt("k" * 2000), receipt(), receipt("d", to="\0+258841234567")]
+    await receive(pool, *some)
+    await pool.execute("UPDATE receipts SET next_try_at = now()")
+    await sweep(pool)
+    assert await pool.fetchval("SELECT count(*) FROM receipts") == len(some)
+    assert await pool.fetchval("SELECT sum(tries) FROM receipts") == len(some)
+
+
+async def test_two_sweepers_do_not_meet(pool: Pool) -> None:
+    actor = await organization(pool)
+    await receive(pool, *(receipt(str(n)) for n in range(50)))
+    for n in range(50):
+        await sent(pool, actor, ONE, str(n))
+    await pool.execute("UPDATE receipts SET next_try_at = now()")
+    found = await asyncio.gather(*(sweep(pool) for _ in range(3)))
+    assert sum(matched for matched, _ in found) == 50
+    assert await pool.fetchval("SELECT count(*) FROM events") == 50
+
+
+async def test_receipts_for_a_refused_submit_change_nothing(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = lambda submission: Outcome(Verdict.REFUSED)
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    await bench.receive(bench.only_id, receipt("7"))
+    assert await status_of(pool, id) == "rejected"
+    assert await events_of(pool, id) == ["message.failed"]
+
+
+# -- several parts -----------------------------------------------------------------------------------------------------
+
+
+async def three(pool: Pool) -> UUID:
+    return await sent(pool, await organization(pool), ONE, "1", "2", "3")
+
+
+@pytest.mark.parametrize(
+    ("policy", "delivered_by"), [("all", ["3", "1", "2"]), ("any", ["3"]), ("first", ["3", "1"]), ("last", ["1", "3"])]
+)
+async def test_the_policy_says_whose_word_delivers(pool: Pool, policy: str, delivered_by: list[str]) -> None:
+    id = await three(pool)
+    for key in delivered_by:
+        assert await status_of(pool, id) == "sent"
+        await receive(pool, receipt(key), policy=policy)
+    assert await status_of(pool, id) == "delivered"
+    assert await events_of(pool, id) == ["message.delivered"]
+
+
+@pytest.mark.parametrize("policy", ["all", "any", "first", "last"])
+async def test_one_failed_part_fails_the_message_under_every_policy(pool: Pool, policy: str) -> None:
+    id = await three(pool)
+    await receive(pool, receipt("2", state=UNDELIVERED), policy=policy)
+    assert await status_of(pool, id) == "undelivered"
+    await receive(pool, receipt("1"), receipt("2"), receipt("3"), policy=policy)
+    assert await events_of(pool, id) == ["message.failed"]
+
+
+async def test_one_receipt_may_count_all_parts(pool: Pool) -> None:
+    id = await three(pool)
+    await receive(pool, receipt("3", submitted=3, delivered=2))
+    assert await status_of(pool, id) == "sent"
+    await receive(pool, receipt("1", submitted=3, delivered=3))
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_a_count_of_all_parts_survives_the_wait_for_the_answer(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = lambda submission: None
+    id = await message(pool, await organization(pool), text="x" * 400, segments=3)
+    await bench.round()
+    await bench.receive(bench.only_id, receipt("3", submitted=3, delivered=3))
+    bench.only.on_outcome(bench.only.submitted[0], accepted("1", "2", "3"))
+    await bench.settle()
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_parts_in_one_batch_and_twice(pool: Pool) -> None:
+    id = await three(pool)
+    await receive(pool, *(receipt(key) for key in "123123"))
+    assert await status_of(pool, id) == "delivered"
+    assert await events_of(pool, id) == ["message.delivered"]
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_part_that_expired_may_still_be_delivered(pool: Pool, together: bool) -> None:
+    id = await three(pool)
+    some = [receipt("1", state=EXPIRED), receipt("1"), receipt("2"), receipt("3")]
+    for batch in [some] if together else [[one] for one in some]:
+        await receive(pool, *batch)
+    assert await status_of(pool, id) == "delivered"
+    assert len(await events_of(pool, id)) == 1
+
+
+async def test_early_receipts_of_parts_are_adopted(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = lambda submission: None
+    id = await message(pool, await organization(pool), text="x" * 400, segments=3)
+    await bench.round()
+    await bench.receive(bench.only_id, receipt("2"), receipt("1"))
+    bench.only.on_outcome(bench.only.submitted[0], accepted("1", "2", "3"))
+    await bench.settle()
+    assert await status_of(pool, id) == "sent"
+    await bench.receive(bench.only_id, receipt("3"))
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_parts_whose_last_word_never_comes_are_taken_for_delivered(pool: Pool) -> None:
+    actor = await organization(pool)
+    old = timedelta(minutes=20)
+    quiet = await sent(pool, actor, ONE, "a1", "a2", age=old)
+    silent = await sent(pool, actor, ONE, "b1", "b2", age=old)
+    failed = await sent(pool, actor, ONE, "c1", "c2", age=old)
+    young = await sent(pool, actor, ONE, "d1", "d2")
+    talking = await sent(pool, actor, ONE, "e1", "e2", "e3", age=old)
+    await receive(pool, receipt("a1"), receipt("c1", state=UNDELIVERED), receipt("d1"))
+    await age_receipts(pool, old)
+    await receive(pool, receipt("e1"))
+    assert await close_quiet(pool) == 1
+    states = [await status_of(pool, id) for id in (quiet, silent, failed, young, talking)]
+    assert states == ["delivered", "sent", "undelivered", "sent", "sent"]
+    assert await events_of(pool, quiet) == ["message.delivered"]
+    assert await close_quiet(pool) == 0
+
+
+# -- never -------------------------------------------------------------------------------------------------------------
+
+DEADLINE, SPAN = timedelta(hours=72), timedelta(hours=1)
+
+
+async def close_silent(pool: Pool) -> int:
+    async with pool.acquire() as conn, conn.transaction():
+        return await receipts.close_silent(conn, deadline=DEADLINE, span=SPAN)
+
+
+async def test_a_message_of_which_nothing_is_heard_becomes_unknown_without_an_event(pool: Pool) -> None:
+    actor = await organization(pool)
+    overdue = await sent(pool, actor, ONE, "1", age=timedelta(hours=73))
+    several = await sent(pool, actor, ONE, "2", "3", age=timedelta(hours=80))
+    done = await sent(pool, actor, ONE, "4", age=timedelta(hours=75), status="delivered")
+    waiting = await sent(pool, actor, ONE, "5", age=timedelta(hours=71))
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, "silent")
+    assert sum([await close_silent(pool) for _ in range(30)]) == 2
+    states = [await status_of(pool, id) for id in (overdue, several, done, waiting)]
+    assert states == ["unknown", "unknown", "delivered", "sent"]
+    assert await pool.fetchval("SELECT count(*) FROM events") == 0
+    await receive(pool, receipt("1"))
+    assert await events_of(pool, overdue) == ["message.delivered"]
+
+
+async def test_no_message_is_passed_over_while_no_worker_runs(pool: Pool) -> None:
+    actor = await organization(pool)
+    ids = [await sent(pool, actor, ONE, str(n), age=timedelta(hours=100, minutes=-7 * n)) for n in range(40)]
+    await pool.execute("INSERT INTO timers VALUES ('silent', now(), now() - interval '101 hours')")
+    closed = [await close_silent(pool) for _ in range(40)]
+    assert sum(closed) == 40
+    assert max(closed) <= 10  # an hour of messages at a time
+    assert {await status_of(pool, id) for id in ids} == {"unknown"}
+
+
+# -- the recorder ------------------------------------------------------------------------------------------------------
+
+
+async def test_receipts_return_only_after_their_commit(pool: Pool) -> None:
+    recorder = Recorder(pool, grace=90)
+    id = await sent(pool, await organization(pool), ONE, "7")
+    await recorder.receipts([Received(ONE, receipt("7"))])
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_a_receipt_that_cannot_be_stored_sinks_no_other(pool: Pool) -> None:
+    recorder = Recorder(pool, grace=90)
+    actor = await organization(pool)
+    ids = [await sent(pool, actor, ONE, str(n)) for n in range(5)]
+    bad = Receipt(("9",), DELIVERED, "1", "2", "no bytes")  # type: ignore[arg-type]
+    results = await asyncio.gather(
+        *(recorder.receipts([Received(ONE, one)]) for one in (*(receipt(str(n)) for n in range(5)), bad)),
+        return_exceptions=True,
+    )
+    assert [isinstance(one, Exception) for one in results] == [False] * 5 + [True]
+    assert {await status_of(pool, id) for id in ids} == {"delivered"}
+
+
+async def test_any_order_of_answers_and_receipts_ends_the_same(pool: Pool) -> None:
+    """Answers and receipts of 60 messages from three threads of events, shuffled, in batches as they fall."""
+    chance = random.Random(11)
+    row = supplier()
+    bench = Bench(pool, row)
+    bench.only.script = lambda submission: None
+    actor = await organization(pool)
+    ids = [await message(pool, actor) for _ in range(60)]
+    await bench.round()
+    steps: list[tuple[str, int]] = [(what, n) for n in range(60) for what in ("answer", "receipt", "again")]
+    chance.shuffle(steps)
+
+    async def play(what: str, n: int) -> None:
+        submission = bench.only.submitted[n]
+        key = f"k{submission.message_id}"
+        if what == "answer":
+            bench.only.on_outcome(submission, Outcome(Verdict.ACCEPTED, (Part(1, key),)))
+        else:
+            await bench.receive(row.id, receipt(key))
+        await asyncio.sleep(chance.random() / 200)
+
+    for start in range(0, len(steps), 30):
+        await asyncio.gather(*(play(*step) for step in steps[start : start + 30]))
+    await bench.settle()
+    assert {await status_of(pool, id) for id in ids} == {"delivered"}
+    assert await pool.fetchval("SELECT count(*) FROM events") == 60
+    assert await pool.fetchval("SELECT count(*) FROM receipts WHERE message_id IS NULL") == 0
