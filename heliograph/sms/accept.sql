@@ -27,8 +27,15 @@ CREATE OR REPLACE FUNCTION sms_accept_1(
 DECLARE
     v_taken int[];
     v_start timestamptz[];
+    v_verdict text[];
+    v_stored boolean[];
+    v_left bigint[];
+    v_since timestamptz[];
+    v_status smallint[];
+    v_body text[];
+    v_used int[];
 BEGIN
-    -- A process whose statement began before the minute turned must not turn a newer window back.
+    -- 1. Rate. A process whose statement began before the minute turned must not turn a newer window back.
     WITH counted AS (
         INSERT INTO rate_windows AS known (organization_id, key_id, bucket, window_start, taken)
         SELECT organization, key, p_bucket, date_trunc('minute', now()), units
@@ -44,76 +51,97 @@ BEGIN
            array_agg(counted.window_start ORDER BY counted.organization_id, counted.key_id)
       INTO v_taken, v_start FROM counted;
 
+    -- 2. The organizations' turn.
     PERFORM 1 FROM quotas
       WHERE organization_id = ANY (ARRAY(SELECT DISTINCT unnest(p_organization)))
       ORDER BY organization_id FOR UPDATE;
 
-    RETURN QUERY
-    WITH judged AS MATERIALIZED (
-        SELECT item.*, known.request_hash AS known_request, known.status AS known_status, known.body AS known_body,
-               coalesce(quota.total - quota.used, 0) AS available, silence.since AS silent_since,
-               v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
-               item.eligible AND known.request_hash IS NULL AND silence.since IS NULL
-               AND (item.slot IS NULL OR v_taken[item.slot] - p_rate_units[item.slot] + item.place <= item.most) AS free
-          FROM unnest(p_organization, p_id, p_eligible, p_billed, p_key, p_request, p_recipient, p_sender, p_sender_id,
-                      p_reference, p_campaign, p_encoding, p_segments, p_guarantee, p_request_id, p_expires, p_due,
-                      p_lane, p_text, p_head, p_tail, p_slot, p_place, p_limit) WITH ORDINALITY
-               AS item(organization, id, eligible, billed, key, request, recipient, sender, sender_id, reference,
-                       campaign, encoding, segments, guarantee, request_id, expires, due, lane, body, head, tail,
-                       slot, place, most, n)
-          LEFT JOIN quotas quota ON quota.organization_id = item.organization
-          LEFT JOIN idempotency known ON known.organization_id = item.organization AND known.key_hash = item.key
-          LEFT JOIN opt_outs silence
-                 ON silence.organization_id = item.organization AND silence.recipient = item.recipient
-    ), ranked AS MATERIALIZED (
-        -- Those that cost a unit of quota count up within their organization, in the order they came.
-        SELECT *, coalesce(sum(1) FILTER (WHERE free AND billed)
-                             OVER (PARTITION BY organization ORDER BY n ROWS UNBOUNDED PRECEDING), 0) AS spent
-          FROM judged
-    ), decided AS MATERIALIZED (
+    -- 3. Decide. Those that cost a unit of quota count up within their organization, in the order they came.
+    SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.verdict = 'stored' ORDER BY n),
+           array_agg(left_over ORDER BY n), array_agg(silent_since ORDER BY n), array_agg(known_status ORDER BY n),
+           array_agg(known_body ORDER BY n), array_agg(decided.used ORDER BY n)
+      INTO v_verdict, v_stored, v_left, v_since, v_status, v_body, v_used
+      FROM (
         SELECT *,
-               CASE WHEN slot IS NOT NULL AND ranked.used > most THEN 'limited'
-                    WHEN known_request IS NOT NULL AND known_request = request THEN 'replayed'
+               CASE WHEN limited THEN 'limited'
+                    WHEN known_request = request THEN 'replayed'
                     WHEN known_request IS NOT NULL THEN 'conflict'
                     WHEN NOT eligible THEN 'refused'
                     WHEN silent_since IS NOT NULL THEN 'opted_out'
                     WHEN billed AND spent > available THEN 'quota'
                     ELSE 'stored' END AS verdict,
                greatest(available - spent, 0)::bigint AS left_over
-          FROM ranked
-    ), message AS (
+          FROM (
+            SELECT *, coalesce(sum(1) FILTER (WHERE billed AND eligible AND NOT limited AND known_request IS NULL
+                                                AND silent_since IS NULL)
+                                 OVER (PARTITION BY organization ORDER BY n ROWS UNBOUNDED PRECEDING), 0) AS spent
+              FROM (
+                SELECT item.n, item.organization, item.eligible, item.billed, item.request,
+                       known.request_hash AS known_request, known.status AS known_status, known.body AS known_body,
+                       coalesce(quota.total - quota.used, 0) AS available, silence.since AS silent_since,
+                       v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
+                       coalesce(v_taken[item.slot] - p_rate_units[item.slot] + item.place > item.most, false) AS limited
+                  FROM unnest(p_organization, p_eligible, p_billed, p_key, p_request, p_recipient, p_slot, p_place,
+                              p_limit) WITH ORDINALITY
+                       AS item(organization, eligible, billed, key, request, recipient, slot, place, most, n)
+                  LEFT JOIN quotas quota ON quota.organization_id = item.organization
+                  LEFT JOIN idempotency known
+                         ON known.organization_id = item.organization AND known.key_hash = item.key
+                  LEFT JOIN opt_outs silence
+                         ON silence.organization_id = item.organization AND silence.recipient = item.recipient
+              ) judged
+          ) ranked
+      ) decided;
+
+    -- 4. Store.
+    IF true = ANY (v_stored) THEN
         INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, client_reference,
                               campaign_id, encoding, segments, guarantee, request_id, accepted_at, expires_at)
         SELECT organization, id, 'accepted', CASE WHEN billed THEN 'live' ELSE 'test' END, recipient, sender, sender_id,
                reference, campaign, encoding, segments, guarantee, request_id, p_at, expires
-          FROM decided WHERE decided.verdict = 'stored'
-    ), message_text AS (
+          FROM unnest(v_stored, p_organization, p_id, p_billed, p_recipient, p_sender, p_sender_id, p_reference,
+                      p_campaign, p_encoding, p_segments, p_guarantee, p_request_id, p_expires)
+               AS item(stored, organization, id, billed, recipient, sender, sender_id, reference, campaign, encoding,
+                       segments, guarantee, request_id, expires)
+         WHERE stored;
+
         INSERT INTO message_texts (organization_id, message_id, body)
-        SELECT organization, id, decided.body FROM decided WHERE decided.verdict = 'stored'
-    ), ledger AS (
+        SELECT organization, id, item.body
+          FROM unnest(v_stored, p_organization, p_id, p_text) AS item(stored, organization, id, body) WHERE stored;
+
         INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, segments, message_id,
                                   campaign_id, created_at)
         SELECT organization, id, 'usage', 'sms', -1, left_over, segments, id, campaign, p_at
-          FROM decided WHERE decided.verdict = 'stored' AND billed
-    ), work AS (
-        INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
+          FROM unnest(v_stored, p_organization, p_id, p_billed, v_left, p_segments, p_campaign)
+               AS item(stored, organization, id, billed, left_over, segments, campaign)
+         WHERE stored AND billed;
+
         -- Live messages have no supplier yet (line 0); test messages go straight to the one of test keys (line 1).
+        INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
         SELECT 'sms', CASE WHEN billed THEN '00000000-0000-0000-0000-000000000000'::uuid
                            ELSE '00000000-0000-0000-0000-000000000001'::uuid END,
                lane, organization, coalesce(due, p_at), id
-          FROM decided WHERE decided.verdict = 'stored'
-    ), outcome AS (
+          FROM unnest(v_stored, p_organization, p_id, p_billed, p_lane, p_due)
+               AS item(stored, organization, id, billed, lane, due)
+         WHERE stored;
+
         INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)
         SELECT organization, key, request, 202, head || left_over || tail, p_at
-          FROM decided WHERE decided.verdict = 'stored' AND key IS NOT NULL
-    ), balance AS (
+          FROM unnest(v_stored, p_organization, p_key, p_request, v_left, p_head, p_tail)
+               AS item(stored, organization, key, request, left_over, head, tail)
+         WHERE stored AND key IS NOT NULL;
+
         UPDATE quotas SET used = quotas.used + debit.units
-          FROM (SELECT organization, count(*) AS units FROM decided
-                 WHERE decided.verdict = 'stored' AND billed GROUP BY organization) debit
-         WHERE quotas.organization_id = debit.organization
-    )
-    SELECT decided.verdict, decided.left_over, decided.silent_since, decided.known_status,
-           CASE decided.verdict WHEN 'replayed' THEN known_body WHEN 'stored' THEN head || left_over || tail END,
-           decided.used, v_start[slot], clock_timestamp()
-      FROM decided ORDER BY n;
+          FROM (SELECT organization, count(*) AS units
+                  FROM unnest(v_stored, p_organization, p_billed) AS item(stored, organization, billed)
+                 WHERE stored AND billed GROUP BY organization) debit
+         WHERE quotas.organization_id = debit.organization;
+    END IF;
+
+    RETURN QUERY
+    SELECT item.verdict, left_over, item.since, item.status,
+           CASE item.verdict WHEN 'replayed' THEN known_body WHEN 'stored' THEN head || left_over || tail END,
+           item.used, v_start[slot], clock_timestamp()
+      FROM unnest(v_verdict, v_left, v_since, v_status, v_body, v_used, p_slot, p_head, p_tail)
+           AS item(verdict, left_over, since, status, known_body, used, slot, head, tail);
 END $$;
