@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -17,10 +17,11 @@ from uuid import UUID
 import structlog
 
 from heliograph.base.db import Connection, Pool
+from heliograph.queue import leases
 from heliograph.sms import routing, test_mode
 from heliograph.sms.dispatch import Account
 from heliograph.sms.routing import Breaker, Supplier
-from heliograph.suppliers.contract import Connector, ConnectorFactory, Inbound, Receipt
+from heliograph.suppliers.contract import Connector, ConnectorFactory, Health, Inbound, Receipt, Submission
 
 log = structlog.get_logger()
 
@@ -75,6 +76,39 @@ UPDATE supplier_sessions SET bound = slot.n <= report.sessions, detail = report.
 """
 
 
+# Work for suppliers that are no more goes back to where it is routed anew.
+ORPHANED = """
+UPDATE queue SET line = $2 WHERE (id, line) IN (
+    SELECT id, line FROM queue WHERE kind = 'sms' AND line = ANY ($1)
+       AND (lease_until IS NULL OR lease_until < now()) LIMIT 5000 FOR UPDATE SKIP LOCKED)
+"""
+
+
+class Absent:
+    """Stands for a connector that cannot be made, or not yet: what only this supplier carries waits."""
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+    async def start(self) -> None:
+        """There is nothing to start."""
+
+    def capacity(self) -> int:
+        return 0
+
+    def submit(self, submission: Submission) -> None:
+        raise AssertionError("it has no capacity")
+
+    def set_sessions(self, count: int) -> None:
+        """It has none."""
+
+    def health(self) -> Health:
+        return Health(sessions=0, in_flight=0, last_error=self.error)
+
+    async def stop(self, *, grace: float) -> None:
+        """There is nothing to stop."""
+
+
 class Fleet:
     """All accounts of one worker."""
 
@@ -98,7 +132,8 @@ class Fleet:
         self._on_receipts = on_receipts
         self._on_inbound = on_inbound
         self._accounts: dict[UUID, Account] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        #: Connectors on their way out, by supplier.
+        self._leaving: dict[asyncio.Task[None], UUID] = {}
 
     async def start(self) -> None:
         """Make the account of test keys."""
@@ -124,19 +159,26 @@ class Fleet:
             for id in [id for id in self._accounts if id != test_mode.SUPPLIER]:
                 supplier = wanted.get(id)
                 known = self._accounts[id].supplier
-                if supplier is None or _opens_anew(known, supplier):
-                    self._leave(self._accounts.pop(id).connector, grace)
+                if supplier is None:
+                    self._leave(id, self._accounts.pop(id).connector, grace)
+                elif _opens_anew(known, supplier):
+                    self._leave(id, self._accounts[id].connector, grace)
+                    self._absent(supplier, "")
                 elif supplier != known:
                     self._accounts[id].supplier = supplier
             for id, supplier in wanted.items():
-                if id not in self._accounts:
+                # The sessions of the old connector count until they are closed.
+                if (id not in self._accounts or self._is_absent(id)) and id not in self._leaving.values():
                     await self._open(supplier)
+            for id in wanted.keys() - self._accounts.keys():
+                self._absent(wanted[id], "")
             await self._share(conn)
+            await self._reroute(conn, wanted.keys())
 
     async def stop(self, *, grace: float) -> None:
         """Close all connectors: each gets `grace` seconds for its open answers."""
-        for account in self._accounts.values():
-            self._leave(account.connector, grace)
+        for id, account in self._accounts.items():
+            self._leave(id, account.connector, grace)
         await asyncio.gather(*self._leaving, return_exceptions=True)
 
     async def give_back(self) -> None:
@@ -160,15 +202,32 @@ class Fleet:
             )
             await connector.start()
         except Exception as error:
-            # One account with a broken configuration must not keep the others from working.
-            log.error("supplier cannot be opened", supplier=supplier.name, error=str(error))
+            # One account with a broken configuration must not keep the others from working. It is tried again each
+            # time, and said once.
+            known = self._accounts.get(supplier.id)
+            if known is None or known.connector.health().last_error != str(error):
+                log.error("supplier cannot be opened", supplier=supplier.name, error=str(error))
+            self._absent(supplier, str(error))
             return
         self._accounts[supplier.id] = Account(supplier, connector, Breaker(time.monotonic))
 
-    def _leave(self, connector: Connector, grace: float) -> None:
+    def _absent(self, supplier: Supplier, error: str) -> None:
+        self._accounts[supplier.id] = Account(supplier, Absent(error), Breaker(time.monotonic))
+
+    def _is_absent(self, id: UUID) -> bool:
+        return isinstance(self._accounts[id].connector, Absent)
+
+    def _leave(self, id: UUID, connector: Connector, grace: float) -> None:
         task = asyncio.create_task(connector.stop(grace=grace))
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving[task] = id
+        task.add_done_callback(self._leaving.pop)
+
+    async def _reroute(self, conn: Connection, wanted: Set[UUID]) -> None:
+        """Take work out of the lines of removed suppliers, whoever put it there."""
+        lines, _ = await leases.lines(conn, "sms")
+        gone = [line for line in lines if line not in wanted and line != test_mode.SUPPLIER]
+        if gone:
+            await conn.execute(ORPHANED, gone, leases.UNROUTED)
 
     async def _share(self, conn: Connection) -> None:
         """Hold an even share of every account's sessions."""
@@ -185,9 +244,13 @@ class Fleet:
         for id, account in self._accounts.items():
             if id == test_mode.SUPPLIER:
                 continue
-            sessions = account.supplier.sessions if account.supplier.state == "active" else 0
-            share = -(-sessions // workers)
+            active = account.supplier.state == "active" and not self._is_absent(id)
+            sessions = account.supplier.sessions if active else 0
             held = mine.get(id, [])
+            if id in self._leaving.values():
+                take += [(id, slot) for slot in held]  # until the old connector has closed them
+                continue
+            share = -(-sessions // workers)
             keep = [slot for slot in held if slot < sessions][:share]
             open_slots = [slot for slot in range(sessions) if slot not in others.get(id, ()) and slot not in held]
             # Two workers that start together should not fight for the same slot.
@@ -202,8 +265,12 @@ class Fleet:
         for id, account in self._accounts.items():
             if id != test_mode.SUPPLIER:
                 account.connector.set_sessions(held_now.get(id, 0))
-        if extra:
-            await conn.execute(GIVE_BACK, self._worker_id, [id for id, _ in extra], [slot for _, slot in extra])
+        # A slot is given back once its session is closed: at the supplier it counts until then.
+        closed = [
+            (id, slot) for id, slot in extra if self._accounts[id].connector.health().sessions <= held_now.get(id, 0)
+        ]
+        if closed:
+            await conn.execute(GIVE_BACK, self._worker_id, [id for id, _ in closed], [slot for _, slot in closed])
         health = {id: account.connector.health() for id, account in self._accounts.items()}
         await conn.execute(
             REPORT,

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+import structlog
+
 from heliograph.base.batching import Batcher
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Pool, is_down
@@ -18,6 +20,8 @@ from heliograph.sms.outcomes import Answered
 from heliograph.sms.receipts import Received
 from heliograph.suppliers.contract import Verdict
 from heliograph.webhooks.events import Subscriptions
+
+log = structlog.get_logger()
 
 #: Pause before a batch is tried again while the database is gone. Outcomes cannot be given back, so they are kept.
 RETRY = 0.5
@@ -65,6 +69,7 @@ class Recorder:
                 # Receipts alone go back to the supplier, which sends them again. Answers exist only here.
                 if not is_down(error) or not answered:
                     raise
+                log.warning("answers wait for the database", count=len(answered), error=type(error).__name__)
                 await asyncio.sleep(RETRY)
 
     async def _write(self, answered: list[Answered], received: list[Received]) -> None:

@@ -86,7 +86,12 @@ class Connector:
     async def _take(self, submission: Submission) -> None:
         if submission.to.endswith(EARLY):
             receipts = _receipts(submission.message_id, submission.to, submission.sender, len(submission.segments))
-            await self._on_receipts(receipts)
+            try:
+                await self._on_receipts(receipts)
+            except Exception:
+                # The database is away. Every submission has an outcome, or its message would wait for ever.
+                self._on_outcome(submission, Outcome(Verdict.UNREACHABLE))
+                return
         parts = tuple(
             Part(number, _key(submission.message_id, number), "test")
             for number in range(1, len(submission.segments) + 1)

@@ -15,7 +15,17 @@ from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.sms.accept import Send
 from heliograph.sms.routing import Supplier
-from heliograph.suppliers.contract import Health, Outcome, Part, Receipt, ReceiptState, Submission, Verdict
+from heliograph.suppliers.contract import (
+    Health,
+    OnOutcome,
+    OnReceipts,
+    Outcome,
+    Part,
+    Receipt,
+    ReceiptState,
+    Submission,
+    Verdict,
+)
 
 #: The default sender of every organization made here.
 SENDER = "HELIOGRAPH"
@@ -227,11 +237,16 @@ class Scripted:
         self.submitted: list[Submission] = []
         self.stopped = False
         self.started = False
+        #: Sessions that are still open, though fewer are asked for.
+        self.lingering = 0
+        self.may_stop = asyncio.Event()
+        self.may_stop.set()
         #: Called with each submission; what it returns is the answer, None: no answer for now.
         self.script: Callable[[Submission], Outcome | None] = lambda submission: accepted(
             *(f"{submission.message_id}-{n}" for n, _ in enumerate(submission.segments, 1))
         )
-        self.on_outcome: Callable[[Submission, Outcome], None] = lambda submission, outcome: None
+        self.on_outcome: OnOutcome = lambda submission, outcome: None
+        self.on_receipts: OnReceipts | None = None
 
     async def start(self) -> None:
         self.started = True
@@ -249,9 +264,10 @@ class Scripted:
         self.sessions = count
 
     def health(self) -> Health:
-        return Health(sessions=self.sessions, in_flight=0)
+        return Health(sessions=max(self.sessions, self.lingering), in_flight=0)
 
     async def stop(self, *, grace: float) -> None:
+        await self.may_stop.wait()
         self.stopped = True
 
 

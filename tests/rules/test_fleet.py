@@ -1,0 +1,313 @@
+"""The fleet on a real database: connectors follow the suppliers table, and sessions are never more than allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+from heliograph.sms import suppliers, test_mode
+from heliograph.sms.fleet import Fleet
+from heliograph.sms.routing import Supplier
+from heliograph.suppliers.contract import Inbound, OnInbound, OnOutcome, OnReceipts, Outcome, Receipt, Submission
+from tests.rules.making import Scripted, message, organization, receipt, until
+
+SEAL = b"k" * 32
+
+
+class Broken(Exception):
+    """A configuration that no connector can be made of."""
+
+
+class Ship:
+    """A fleet of scripted connectors, and what they reported."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.id = uuid7()
+        self.made: list[tuple[dict[str, Any], str, Scripted]] = []
+        self.outcomes: list[tuple[UUID, Submission, Outcome]] = []
+        self.receipts: list[tuple[UUID, Sequence[Receipt]]] = []
+        self.fleet = Fleet(
+            pool,
+            self.id,
+            factories={"smpp": self.make},
+            unseal=lambda supplier: suppliers.open_secret(SEAL, supplier),
+            on_outcome=lambda *outcome: self.outcomes.append(outcome),
+            on_receipts=self.received,
+            on_inbound=self.inbound,
+        )
+
+    async def received(self, supplier_id: UUID, some: Sequence[Receipt]) -> None:
+        self.receipts.append((supplier_id, some))
+
+    async def inbound(self, supplier_id: UUID, some: Sequence[Inbound]) -> None:
+        raise AssertionError("nobody wrote")
+
+    def make(
+        self, settings: dict[str, Any], secret: str, on_outcome: OnOutcome, on_receipts: OnReceipts, _: OnInbound
+    ) -> Scripted:
+        if settings.get("broken"):
+            raise Broken(settings["broken"])
+        connector = Scripted()
+        connector.sessions = 0
+        connector.on_outcome = on_outcome
+        connector.on_receipts = on_receipts
+        self.made.append((settings, secret, connector))
+        return connector
+
+    async def sail(self) -> Ship:
+        await self.pool.execute("INSERT INTO workers VALUES ($1, 'w', now(), now())", self.id)
+        await self.fleet.start()
+        await self.refresh()
+        return self
+
+    async def refresh(self, times: int = 1) -> None:
+        for _ in range(times):
+            await self.fleet.refresh(grace=0.1)
+            await asyncio.sleep(0)
+
+    def connector(self, id: UUID) -> Scripted:
+        connector = self.fleet.accounts()[id].connector
+        assert isinstance(connector, Scripted)
+        return connector
+
+
+async def add(pool: Pool, name: str = "one", **values: Any) -> UUID:
+    async with pool.acquire() as conn:
+        return await suppliers.add(
+            conn, SEAL, **{"name": name, "kind": "smpp", "settings": {}, "secret": "pw", **values}
+        )
+
+
+async def set_state(pool: Pool, supplier: str, state: str) -> None:
+    async with pool.acquire() as conn:
+        await suppliers.set_state(conn, supplier=supplier, state=state)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+async def test_it_follows_the_table(pool: Pool) -> None:
+    ship = await Ship(pool).sail()
+    assert set(ship.fleet.accounts()) == {test_mode.SUPPLIER}
+    id = await add(pool, settings={"host": "a"}, parts="last")
+    await ship.refresh()
+    settings, secret, connector = ship.made[0]
+    assert (settings, secret, connector.started, connector.sessions) == ({"host": "a"}, "pw", True, 1)
+    assert ship.fleet.policies()[id] == "last"
+
+    await set_state(pool, "one", "paused")
+    await ship.refresh()
+    assert ship.fleet.accounts()[id].supplier.state == "paused"
+    assert (connector.sessions, connector.stopped) == (0, False)
+
+    await set_state(pool, "one", "active")
+    await ship.refresh()
+    assert connector.sessions == 1
+
+    await set_state(pool, "one", "removed")
+    await ship.refresh()
+    assert id not in ship.fleet.accounts()
+    await until(lambda: connector.stopped)
+    assert len(ship.made) == 1
+
+
+async def test_what_only_routing_asks_for_changes_without_a_new_connection(pool: Pool) -> None:
+    ship = await Ship(pool).sail()
+    id = await add(pool)
+    await ship.refresh()
+    await pool.execute("UPDATE suppliers SET prefixes = '{351}', priority = 3, weight = 7, changed_at = now()")
+    await ship.refresh()
+    row = ship.fleet.accounts()[id].supplier
+    assert (row.prefixes, row.priority, row.weight) == (("351",), 3, 7)
+    assert len(ship.made) == 1
+
+
+async def test_new_settings_open_anew_once_the_old_sessions_are_closed(pool: Pool) -> None:
+    ship = await Ship(pool).sail()
+    id = await add(pool, settings={"host": "a"})
+    await ship.refresh()
+    old = ship.connector(id)
+    old.may_stop.clear()
+    async with pool.acquire() as conn:
+        await suppliers.reconfigure(conn, SEAL, id=id, settings={"host": "b"}, secret="pw2")
+    await ship.refresh(3)
+    assert len(ship.made) == 1  # the account's one session is still open
+    account = ship.fleet.accounts()[id]  # it is known all the same, so what only it carries waits
+    assert (account.connector.capacity(), account.connector.health().sessions) == (0, 0)
+    old.may_stop.set()
+    await until(lambda: old.stopped)
+    await ship.refresh()
+    assert [(settings, secret) for settings, secret, _ in ship.made] == [({"host": "a"}, "pw"), ({"host": "b"}, "pw2")]
+    assert ship.connector(id).sessions == 1
+
+
+async def test_a_broken_configuration_does_not_stop_the_others(pool: Pool) -> None:
+    ship = await Ship(pool).sail()
+    broken = await add(pool, "broken", settings={"broken": "no such option"})
+    unreadable = await add(pool, "unreadable")
+    await pool.execute("UPDATE suppliers SET secret = 'sealed under another key' WHERE id = $1", unreadable)
+    fine = await add(pool, "fine")
+    await ship.refresh(2)
+    assert ship.connector(fine).sessions == 1
+    for id in (broken, unreadable):
+        account = ship.fleet.accounts()[id]  # routing must know it: what only it covers waits, and does not fail
+        assert (account.connector.capacity(), account.connector.health().sessions) == (0, 0)
+    assert ship.fleet.accounts()[broken].connector.health().last_error == "no such option"
+    assert await pool.fetchval("SELECT count(*) FROM supplier_sessions") == 1
+
+    async with pool.acquire() as conn:
+        await suppliers.reconfigure(conn, SEAL, id=broken, settings={}, secret="pw")
+    await ship.refresh(2)
+    assert ship.connector(broken).sessions == 1
+
+
+async def test_the_work_of_a_removed_supplier_is_routed_anew(pool: Pool) -> None:
+    ship = await Ship(pool).sail()
+    removed, kept = await add(pool, "removed"), await add(pool, "kept")
+    actor = await organization(pool)
+    moves = [await message(pool, actor, line=removed) for _ in range(3)]
+    stays = await message(pool, actor, line=kept)
+    held = await message(pool, actor, line=removed)
+    await pool.execute("UPDATE queue SET lease_until = now() + interval '1 minute' WHERE id = $1", held)
+    await set_state(pool, "removed", "removed")
+    await ship.refresh(2)
+    lines = {row["id"]: row["line"] for row in await pool.fetch("SELECT id, line FROM queue")}
+    assert lines == {**dict.fromkeys(moves, UUID(int=0)), stays: kept, held: removed}
+    # A worker that did not know yet puts one there after the removal.
+    await pool.execute("UPDATE queue SET lease_until = NULL")
+    await ship.refresh()
+    assert await pool.fetchval("SELECT line FROM queue WHERE id = $1", held) == UUID(int=0)
+
+
+async def test_what_connectors_say_names_their_supplier(pool: Pool) -> None:
+    ship = await Ship(pool).sail()
+    one, two = await add(pool, "one"), await add(pool, "two")
+    await ship.refresh()
+    report = ship.connector(two).on_receipts
+    assert report is not None
+    await report([receipt("7")])
+    assert [id for id, _ in ship.receipts] == [two]
+    submission = Submission(uuid7(), 1, "258841234567", "X", (b"hi",), "gsm7", 1)
+    ship.connector(one).submit(submission)
+    await until(lambda: bool(ship.outcomes))
+    assert ship.outcomes[0][:2] == (one, submission)
+
+
+async def test_stopping_closes_all_and_gives_the_slots_back(pool: Pool) -> None:
+    ship = await Ship(pool).sail()
+    ids = [await add(pool, str(n), sessions=2) for n in range(3)]
+    await ship.refresh()
+    connectors = [ship.connector(id) for id in ids]
+    await ship.fleet.stop(grace=0.1)
+    await ship.fleet.give_back()
+    assert all(one.stopped for one in connectors)
+    assert await pool.fetchval("SELECT count(*) FROM supplier_sessions") == 0
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def open_sessions(ships: Sequence[Ship], id: UUID) -> list[int]:
+    return [ship.connector(id).sessions for ship in ships if id in ship.fleet.accounts()]
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 3, 5])
+async def test_workers_share_an_accounts_sessions_evenly_and_never_exceed_them(pool: Pool, sessions: int) -> None:
+    id = await add(pool, sessions=sessions)
+    ships = [await Ship(pool).sail()]
+    assert open_sessions(ships, id) == [sessions]
+    ships.append(await Ship(pool).sail())
+    chance = random.Random(sessions)
+    for _ in range(12):
+        await chance.choice(ships).refresh()
+        assert sum(open_sessions(ships, id)) <= sessions
+    for _ in range(2):
+        for ship in ships:
+            await ship.refresh()
+    assert sum(open_sessions(ships, id)) == sessions
+    assert max(open_sessions(ships, id)) == -(-sessions // 2)
+
+
+async def test_workers_that_start_together_never_exceed_it(pool: Pool) -> None:
+    id = await add(pool, sessions=3)
+    ships = [Ship(pool) for _ in range(4)]
+    await asyncio.gather(*(ship.sail() for ship in ships))
+    for _ in range(4):
+        assert sum(open_sessions(ships, id)) <= 3
+        await asyncio.gather(*(ship.refresh() for ship in ships))
+    assert sum(open_sessions(ships, id)) == 3
+
+
+async def test_a_slot_goes_to_another_only_when_its_session_is_closed(pool: Pool) -> None:
+    id = await add(pool, sessions=2)
+    first = await Ship(pool).sail()
+    connector = first.connector(id)
+    connector.lingering = 2
+    second = await Ship(pool).sail()
+    await first.refresh()
+    await second.refresh()
+    assert connector.sessions == 1  # asked to close one, which takes its time
+    assert second.connector(id).sessions == 0
+    connector.lingering = 1
+    await first.refresh()
+    await second.refresh()
+    assert second.connector(id).sessions == 1
+
+
+async def test_a_dead_workers_sessions_are_taken_over(pool: Pool) -> None:
+    id = await add(pool, sessions=2)
+    await Ship(pool).sail()
+    alive = await Ship(pool).sail()
+    assert alive.connector(id).sessions == 0
+    await pool.execute("UPDATE supplier_sessions SET lease_until = now() - interval '1 second'")
+    await pool.execute("UPDATE workers SET seen_at = now() - interval '1 minute' WHERE id <> $1", alive.id)
+    await alive.refresh()
+    assert alive.connector(id).sessions == 2
+
+
+async def test_fewer_sessions_are_closed_and_a_paused_supplier_has_none(pool: Pool) -> None:
+    id = await add(pool, sessions=4)
+    ship = await Ship(pool).sail()
+    await pool.execute("UPDATE suppliers SET sessions = 1")
+    await ship.refresh()
+    assert ship.connector(id).sessions == 1
+    assert await pool.fetchval("SELECT count(*) FROM supplier_sessions") == 1
+    await set_state(pool, "one", "paused")
+    await ship.refresh()
+    assert ship.connector(id).sessions == 0
+    assert await pool.fetchval("SELECT count(*) FROM supplier_sessions") == 0
+
+
+async def test_operators_see_how_sessions_are(pool: Pool) -> None:
+    id = await add(pool, sessions=3)
+    ship = await Ship(pool).sail()
+    await ship.refresh()
+    async with pool.acquire() as conn:
+        assert await suppliers.sessions(conn) == {id: (3, 3, "")}
+
+
+def test_a_supplier_row_is_what_the_fleet_compares() -> None:
+    """A new column of the table must be thought of in `_opens_anew`."""
+    assert set(Supplier.__struct_fields__) == {
+        "id",
+        "name",
+        "kind",
+        "settings",
+        "secret",
+        "state",
+        "prefixes",
+        "priority",
+        "weight",
+        "sessions",
+        "parts",
+        "created_at",
+        "changed_at",
+    }
