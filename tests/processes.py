@@ -17,9 +17,9 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 import aiohttp
@@ -78,23 +78,21 @@ class Program:
 
     @classmethod
     async def start(
-        cls, *arguments: str, log: Path, environment: Mapping[str, str], account: int | None = None
+        cls, *arguments: str, log: Path, environment: Mapping[str, str], through: Sequence[str] = ()
     ) -> Program:
-        """Run `heliograph` with these arguments; `log`: its files' name, without the ending. Ends with this process."""
+        """Run `heliograph` with these arguments; `log`: its files' name, without the ending. Ends with this process.
+
+        `through`: a command that executes its arguments, as somebody else."""
         out, err = log.with_suffix(".out"), log.with_suffix(".err")
         with out.open("ab") as out_file, err.open("ab") as err_file:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "heliograph",
-                *arguments,
+                *(*through, sys.executable, "-m", "heliograph", *arguments),
                 env=dict(environment),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out_file,
                 stderr=err_file,
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
-                **({} if account is None else {"user": account, "group": account, "extra_groups": []}),
             )
         return cls(process, out, err)
 
@@ -301,26 +299,71 @@ class Answer(msgspec.Struct, frozen=True):
     retry_after: str | None
 
 
-class Load:
-    """Sends to one number after the other, from several senders at once, and never lets go of one without its 202."""
+class Client:
+    """Sends messages, and never lets go of one without its 202: asked again, with the same key, until it comes."""
 
-    def __init__(self, made: Installation, *, senders: int = 6, pause: float = 0.06, first: int = 0) -> None:
-        """`pause`: seconds between two messages of a sender. `first`: where the numbers start."""
-        self._made = made
-        self._senders = senders
-        self._pause = pause
-        self._next = first
-        self._stop = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+    def __init__(self, base_url: str, key: str) -> None:
+        self._base_url = base_url
+        self._key = key
         #: Message id by recipient: the ledger.
         self.ledger: dict[str, str] = {}
         self.answers: list[Answer] = []
         #: Requests that ended without an answer.
         self.unanswered = 0
 
-    async def __aenter__(self) -> Load:
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=15))
-        self._tasks = [asyncio.create_task(self._send_on(n)) for n in range(self._senders)]
+    async def __aenter__(self) -> Self:
+        self.session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=15), headers={"authorization": f"Bearer {self._key}"}
+        )
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.session.close()
+
+    async def ask(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        """Status and decoded body of one request."""
+        async with self.session.request(method, f"{self._base_url}/v1{path}", **options) as answer:
+            return answer.status, msgspec.json.decode(await answer.read())
+
+    async def send(self, number: str, *, within: float = 90.0, **fields: Any) -> str:
+        """The message's id. Any other answer than a 202, or one that says that it is too early, fails the test."""
+        headers = {"idempotency-key": f"key of {number}"}
+        body = {"to": number, "message": "Hello", "clientReference": number} | fields
+        deadline = time.monotonic() + within
+        while True:
+            asked = time.monotonic()
+            try:
+                async with self.session.post(f"{self._base_url}/v1/sms/send", json=body, headers=headers) as answer:
+                    raw = await answer.read()
+                    retry_after = answer.headers.get("retry-after")
+                    self.answers.append(Answer(asked, time.monotonic(), answer.status, retry_after))
+                    if answer.status == 202:
+                        id: str = msgspec.json.decode(raw)["message"]["id"]
+                        assert self.ledger.setdefault(number, id) == id, "the same key made another message"
+                        return id
+                    in_progress = answer.status == 409 and b"idempotency_in_progress" in raw
+                    assert answer.status == 503 or in_progress, (answer.status, raw)
+            except (aiohttp.ClientError, TimeoutError, ConnectionError):
+                self.unanswered += 1
+            assert time.monotonic() < deadline, f"no 202 for {number} in {within} s"
+            await asyncio.sleep(0.1)
+
+
+class Load(Client):
+    """A client with several senders, which send to one number after the other until the end of the `async with`."""
+
+    def __init__(self, base_url: str, key: str, *, senders: int = 6, pause: float = 0.06) -> None:
+        """`pause`: seconds between two messages of a sender."""
+        super().__init__(base_url, key)
+        self._senders = senders
+        self._pause = pause
+        self._next = 0
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._tasks = [asyncio.create_task(self._send_on()) for _ in range(self._senders)]
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -328,8 +371,10 @@ class Load:
         if error[0] is not None:
             for task in self._tasks:
                 task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=error[0] is not None)
-        await self._session.close()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=error[0] is not None)
+        finally:
+            await super().__aexit__(*error)
 
     async def reaches(self, count: int, *, within: float = 60.0) -> None:
         """Wait until the ledger has so many."""
@@ -338,38 +383,12 @@ class Load:
             if task.done():
                 task.result()
 
-    async def _send_on(self, n: int) -> None:
+    async def _send_on(self) -> None:
         while not self._stop.is_set():
             number = f"+25884{self._next:07d}"
             self._next += 1
-            self.ledger[number] = await self._send(number, within=90.0)
+            await self.send(number)
             await asyncio.sleep(self._pause)
-
-    async def _send(self, number: str, *, within: float) -> str:
-        """Ask, with the same key, until there is a 202. Anything else than 202 and 503 fails the test."""
-        headers = {"x-api-key": self._made.key, "idempotency-key": f"key of {number}"}
-        body = {"to": number, "message": "Hello", "clientReference": number}
-        deadline = time.monotonic() + within
-        seen: str | None = None
-        while True:
-            asked = time.monotonic()
-            try:
-                async with self._session.post(
-                    f"{self._made.base_url}/v1/sms/send", json=body, headers=headers
-                ) as answer:
-                    raw = await answer.read()
-                    retry_after = answer.headers.get("retry-after")
-                    self.answers.append(Answer(asked, time.monotonic(), answer.status, retry_after))
-                    if answer.status == 202:
-                        id: str = msgspec.json.decode(raw)["message"]["id"]
-                        assert seen is None or id == seen
-                        return id
-                    in_progress = answer.status == 409 and b"idempotency_in_progress" in raw
-                    assert answer.status == 503 or in_progress, (answer.status, raw)
-            except (aiohttp.ClientError, TimeoutError, ConnectionError):
-                self.unanswered += 1
-            assert time.monotonic() < deadline, f"no 202 for {number} in {within} s\n{self._made.said}"
-            await asyncio.sleep(0.1)
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -384,23 +403,26 @@ class Verdict(msgspec.Struct, frozen=True):
     repeated: int
 
 
-async def settled(made: Installation, ledger: Mapping[str, str], *, within: float = 60.0) -> None:
-    """Wait until every message of the ledger has ended, its event was received, and the queue is empty."""
+async def settled(url: str, *, within: float = 60.0) -> None:
+    """Wait until every message has ended, and nothing is left in the queue."""
 
     async def done() -> bool:
-        conn = await asyncpg.connect(made.url)
+        conn = await asyncpg.connect(url)
         try:
-            open_left = await conn.fetchval(
-                "SELECT count(*) FROM messages WHERE status IN ('accepted', 'sending', 'sent')"
-            )
-            return open_left == 0 and await conn.fetchval("SELECT count(*) FROM queue") == 0
+            return bool(await conn.fetchval(SETTLED))
         finally:
             await conn.close()
 
     try:
         await until_true(done, within=within)
     except TimeoutError:
-        raise AssertionError(f"{await _leftovers(made)}\n{made.said}") from None
+        raise AssertionError(await _leftovers(url)) from None
+
+
+SETTLED = """
+SELECT NOT EXISTS (SELECT FROM messages WHERE status IN ('accepted', 'sending', 'sent'))
+   AND NOT EXISTS (SELECT FROM queue)
+"""
 
 
 async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int) -> Verdict:
@@ -491,8 +513,16 @@ def below(pid: int) -> list[psutil.Process]:
         return []
 
 
-async def _leftovers(made: Installation) -> str:
-    conn = await asyncpg.connect(made.url)
+def alive(process: psutil.Process) -> bool:
+    """Whether it still runs. One that has ended and waits for its parent to notice does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def _leftovers(url: str) -> str:
+    conn = await asyncpg.connect(url)
     try:
         messages = await conn.fetch(
             "SELECT m.id, m.status, m.recipient, array_agg(a.state ORDER BY attempt) AS attempts FROM messages m"

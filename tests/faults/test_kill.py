@@ -38,7 +38,7 @@ async def test_random_kills_lose_nothing_and_double_nothing(
     async with installation(server.url, tmp_path, sessions=SESSIONS) as made:
         api = await made.api()
         workers = [await made.worker() for _ in range(WORKERS)]
-        async with Load(made) as load:
+        async with Load(made.base_url, made.key) as load:
             await load.reaches(10)
             for victim in victims:
                 await asyncio.sleep(chance.uniform(0.3, 2 * EVERY - 0.3))
@@ -51,7 +51,7 @@ async def test_random_kills_lose_nothing_and_double_nothing(
                     workers[n] = await made.worker()
                 else:
                     await kill(server)
-        await settled(made, load.ledger, within=90)
+        await settled(server.url, within=90)
         print(await judge(made, load.ledger, in_flight=KILLS * WINDOW * SESSIONS), f"unanswered: {load.unanswered}")
         assert not made.complaints
         assert {program.status for program in (api, *workers)} == {None}, "nothing ended by itself"

@@ -1,0 +1,304 @@
+"""`heliograph up` as a person meets it: started, used, stopped, killed and started again, with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+import psutil
+import pytest
+
+from heliograph.base import clock
+from heliograph.simulators.receiver import Event, Options, Receiver
+from heliograph.webhooks import signing
+from tests.processes import Client, Program, alive, below, environment, settled, until
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+EVENTS = ["message.delivered", "message.failed"]
+KEYS = {"base_url", "organization_id", "live_key", "test_key", "database_url", "smsc"}
+#: In the order in which they have to end.
+PARTS = ("api", "worker", "simulate", "postgres")
+NOBODY = 65534
+
+
+#: Runs a command as an ordinary user who may read everything, since the sources may lie in root's home. It writes as
+#: anybody does, and PostgreSQL takes it for what it is.
+AS_NOBODY = (
+    *("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--pdeathsig", "KILL"),
+    *("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
+)
+
+
+def accounts() -> list[int]:
+    """Whoever runs the tests; and an ordinary user too, if that is root."""
+    found = [os.geteuid()]
+    if found == [0] and subprocess.run([*AS_NOBODY, sys.executable, "-c", ""], capture_output=True).returncode == 0:
+        found.append(NOBODY)
+    return found
+
+
+class Up:
+    """A running `heliograph up`."""
+
+    def __init__(self, program: Program, credentials: Path) -> None:
+        self.program = program
+        self.file = credentials
+        self.credentials: dict[str, Any] = msgspec.json.decode(credentials.read_bytes())
+
+    @property
+    def url(self) -> str:
+        return str(self.credentials["base_url"])
+
+    @property
+    def database(self) -> str:
+        return str(self.credentials["database_url"])
+
+    def parts(self) -> dict[str, list[psutil.Process]]:
+        """Its processes, by what they are."""
+        found: dict[str, list[psutil.Process]] = {name: [] for name in PARTS}
+        for process in psutil.Process(self.program.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                command = process.cmdline() or [""]
+                kind = command[3] if command[1:3] == ["-m", "heliograph"] else os.path.basename(command[0])
+                # What has just been forked, or has just ended, is not called by its name.
+                found.get(kind, []).append(process)
+        return found
+
+    def part(self, name: str) -> psutil.Process:
+        """The only one of that name."""
+        (process,) = self.parts()[name]
+        return process
+
+    async def killed(self, name: str) -> None:
+        """kill -9 of one of its parts, and another one in its place."""
+        victim = self.part(name)
+        victim.kill()
+        await until(lambda: [one.pid for one in self.parts()[name]] not in ([], [victim.pid]))
+
+    async def stopped(self, number: signal.Signals) -> None:
+        """Ask it to end; demand that it does, that its parts do in their order, and that no process is left."""
+        parts = self.parts()
+        everything = below(self.program.pid)
+        self.program.send(number)
+        while self.program.status is None:
+            # Looked at from the last to the first: one that has ended before another was looked at, ended before it.
+            lives = {name: any(alive(one) for one in parts[name]) for name in reversed(PARTS) if parts[name]}
+            assert list(lives.values()) == sorted(lives.values(), reverse=True), lives
+            await asyncio.sleep(0.01)
+        assert self.program.status == 0, self.program.err
+        assert not [process for process in everything if alive(process)]
+
+
+@contextlib.asynccontextmanager
+async def up(place: Path, *arguments: str, **settings: str) -> AsyncIterator[Up]:
+    """`heliograph up` on `place`, ready, as its owner. Whatever is left of it at the end is killed."""
+    credentials = place / "given.json"
+    credentials.unlink(missing_ok=True)
+    options = ["--data-dir", str(place / "data"), "--credentials-file", str(credentials), *arguments]
+    if "--port" not in arguments:
+        options += ["--port", "0"]
+    settings = {
+        "HOME": str(place),
+        "HELIOGRAPH_LEASE_SECONDS": "3",
+        "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "2",
+    } | settings
+    log = place / f"up-{len(list(place.glob('*.err')))}"
+    through = () if place.stat().st_uid == os.geteuid() else AS_NOBODY
+    program = await Program.start("up", *options, log=log, environment=environment(**settings), through=through)
+    try:
+        await until(lambda: "Ctrl-C stops everything" in program.out or program.status is not None, within=60)
+        assert program.status is None, program.err
+        yield Up(program, credentials)
+    finally:
+        for process in [*below(program.pid), *([] if program.status is not None else [psutil.Process(program.pid)])]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        await program.kill()
+
+
+@pytest.fixture
+def place(public_place: Path, request: pytest.FixtureRequest) -> Path:
+    """A directory that belongs to the account that the test is for."""
+    home = public_place / "home"
+    home.mkdir()
+    account = getattr(request, "param", os.geteuid())
+    os.chown(home, account, -1)
+    return home
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    made = Receiver(Options())
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def subscribed(client: Client, receiver: Receiver) -> str:
+    """The signing secret of a new endpoint."""
+    status, body = await client.ask("POST", "/webhooks", json={"url": receiver.url, "subscribed_events": EVENTS})
+    assert status == 201, body
+    return str(body["signingSecret"])
+
+
+async def event_of(receiver: Receiver, message_id: str, secret: str) -> Event:
+    """The one event of a message, once it came: correctly signed."""
+    await receiver.wait_for(lambda one: any(event.message_id == message_id for event in one.events), within=30)
+    (event,) = [event for event in receiver.events if event.message_id == message_id]
+    assert genuine(event, secret)
+    return event
+
+
+def genuine(event: Event, secret: str) -> bool:
+    """Whether it is signed as the contract says."""
+    timestamp, signature = event.headers["x-service-timestamp"], event.headers["x-service-signature"]
+    problem = signing.verify((secret,), timestamp=timestamp, signature=signature, body=event.body, now=clock.now())
+    return problem is None
+
+
+async def run_as_printed(text: str, home: Path) -> tuple[int, Any]:
+    """Run the curl line of the welcome in a shell, untouched; what it was answered."""
+    line = text[text.index("  curl ") : text.index("\n\nCtrl-C")]
+    (home / ".curlrc").write_text('write-out = "\\n%{http_code}"\n')
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", line, env=os.environ | {"CURL_HOME": str(home)}, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 30)
+    body, status = out.decode().rsplit("\n", 1)
+    return int(status), msgspec.json.decode(body)
+
+
+async def statuses(url: str) -> dict[str, str]:
+    """Every message's status by its recipient's last four digits."""
+    conn = await asyncpg.connect(url)
+    try:
+        return {row[0][-4:]: row[1] for row in await conn.fetch("SELECT recipient, status FROM messages")}
+    finally:
+        await conn.close()
+
+
+@pytest.mark.parametrize("place", accounts(), indirect=True)
+async def test_from_the_first_start_to_the_second(place: Path, receiver: Receiver, tmp_path: Path) -> None:
+    async with up(place) as first, Client(first.url, first.credentials["live_key"]) as client:
+        assert first.credentials.keys() == KEYS
+        assert first.credentials["smsc"].keys() == {"host", "port", "system_id", "password"}
+        kept = place / "data" / "credentials.json"
+        for file in (first.file, kept, place / "data" / "secret_key"):
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            assert file.stat().st_uid == place.stat().st_uid
+        assert kept.read_bytes() == first.file.read_bytes()
+
+        secret = await subscribed(client, receiver)
+        status, body = await run_as_printed(first.program.out, tmp_path)
+        assert (status, body["queued"], body["status"], body["remainingQuota"]) == (202, True, "accepted", 999_999)
+        event = await event_of(receiver, body["message"]["id"], secret)
+        assert event.type == "message.delivered"
+
+        async with Client(first.url, first.credentials["test_key"]) as tester:
+            sent = {n: await tester.send(f"+25884123{n:04d}") for n in range(8)}
+        expected = {0: "delivered", 1: "undelivered", 2: "failed", 3: "expired", 6: "delivered", 7: "delivered"}
+        for n, end in expected.items():
+            event = await event_of(receiver, sent[n], secret)
+            assert event.type == ("message.delivered" if end == "delivered" else "message.failed")
+            assert msgspec.json.decode(event.body)["data"]["message"]["status"] == end
+        found = await statuses(first.database)
+        assert {n: found[f"{n:04d}"] for n in expected} == expected
+        assert {found["0004"], found["0005"]} == {"sent"}, "no receipt, and one after a minute"
+        assert len(receiver.events) == 1 + len(expected)
+        await first.stopped(signal.SIGTERM)
+
+    async with up(place) as second, Client(second.url, second.credentials["live_key"]) as client:
+        for name in KEYS - {"base_url"}:
+            assert second.credentials[name] == first.credentials[name]
+        id = await client.send("+258841230000")
+        event = await event_of(receiver, id, secret)
+        assert event.type == "message.delivered"
+        assert len(await statuses(second.database)) == 9, "the messages of the first start are there"
+        await second.stopped(signal.SIGINT)
+
+
+async def test_every_part_may_be_killed_and_then_the_whole(place: Path, receiver: Receiver) -> None:
+    numbers = (f"+25884200{n:04d}" for n in range(100, 10_000))
+    async with up(place) as first, Client(first.url, first.credentials["live_key"]) as client:
+        secret = await subscribed(client, receiver)
+        for victim in PARTS:
+            before = [await client.send(next(numbers)) for _ in range(5)]
+            if victim == "simulate":
+                # What an SMSC forgets when it is killed, nobody can bring back: it is to have sent its receipts.
+                await settled(first.database)
+            await first.killed(victim)
+            before += [await client.send(next(numbers)) for _ in range(5)]
+            for id in before:
+                await event_of(receiver, id, secret)
+        await settled(first.database)
+        assert set((await statuses(first.database)).values()) == {"delivered"}
+
+        accepted = [await client.send(next(numbers)) for _ in range(20)]
+        parts = first.parts()
+        await first.program.kill()
+        for name in PARTS[:-1]:
+            await until(lambda name=name: not any(alive(one) for one in parts[name]))
+        assert alive(*parts["postgres"]), "it waits for the next start"
+
+    async with up(place) as second, Client(second.url, second.credentials["live_key"]):
+        assert "already running" in second.program.err
+        for id in accepted:
+            await event_of(receiver, id, secret)
+        assert set((await statuses(second.database)).values()) == {"delivered"}
+        await second.stopped(signal.SIGTERM)
+        assert not any(alive(one) for one in parts["postgres"])
+
+
+async def test_on_a_database_that_is_given_with_two_web_processes(
+    place: Path, receiver: Receiver, empty_database_url: str
+) -> None:
+    given = {"HELIOGRAPH_DATABASE_URL": empty_database_url}
+    async with (
+        up(place, "--api-processes", "2", **given) as ran,
+        Client(ran.url, ran.credentials["live_key"]) as client,
+    ):
+        assert ran.database == empty_database_url
+        assert not (place / "data" / "postgres").exists()
+        parts = ran.parts()
+        assert [len(parts[name]) for name in PARTS] == [2, 1, 1, 0]
+        secret = await subscribed(client, receiver)
+        sent = [await client.send(f"+25884300{n:04d}") for n in range(100, 120)]
+        parts["api"][0].kill()
+        sent += [await client.send(f"+25884300{n:04d}") for n in range(120, 140)]
+        await until(lambda: len([one for one in ran.parts()["api"] if alive(one)]) == 2)
+        for id in sent:
+            await event_of(receiver, id, secret)
+        await ran.stopped(signal.SIGTERM)
+
+
+async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> None:
+    with listening() as port:
+        program = await Program.start(
+            *("up", "--port", str(port), "--data-dir", str(place / "data")), log=place / "up", environment=environment()
+        )
+        assert await program.ended() == 1
+    assert program.err.strip().endswith(
+        f"port {port} on 127.0.0.1 is taken; choose another with --port, or stop what uses it"
+    )
+    assert program.out == ""
+    assert not (place / "data" / "postgres").exists()
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[int]:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        yield sock.getsockname()[1]
