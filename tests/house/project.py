@@ -1,0 +1,83 @@
+"""The project as files: where they are, and the pieces of a Markdown document."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+#: Everything that is ours; environments, caches and measurements are not.
+_FOLDERS = ("heliograph", "tests", "bench", "docs", ".ci")
+_FILES = ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore", "pyproject.toml")
+_LEFT_OUT = frozenset({"__pycache__", "results", ".hypothesis", ".pytest_cache"})
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A fenced block. `words`: its info string, such as ["sh", "run"]; `after`: the text up to the next block."""
+
+    words: list[str]
+    text: str
+    after: str
+    line: int
+
+
+def files(suffix: str = "") -> Iterator[Path]:
+    """The project's files, those that are not committed yet included."""
+    for name in _FILES:
+        if name.endswith(suffix):
+            yield ROOT / name
+    for path in ROOT.glob("requirements*"):
+        if path.name.endswith(suffix):
+            yield path
+    for folder in _FOLDERS:
+        for path in sorted((ROOT / folder).rglob(f"*{suffix}")):
+            if path.is_file() and not _LEFT_OUT & set(path.relative_to(ROOT).parts):
+                yield path
+
+
+def name_of(path: Path) -> str:
+    """A path as it is written in a failure."""
+    return str(path.relative_to(ROOT))
+
+
+def documents() -> list[Path]:
+    """README, changelog and all of docs."""
+    return [path for path in files(".md") if path.parent == ROOT or path.is_relative_to(DOCS)]
+
+
+_BLOCK = re.compile(r"^(?P<indent> *)```(?P<words>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S)
+
+
+def blocks(path: Path) -> list[Block]:
+    """A document's fenced blocks, in order, those within lists included."""
+    text = path.read_text()
+    found = list(_BLOCK.finditer(text))
+    made = []
+    for match, following in zip_longest(found, found[1:]):
+        after = text[match.end() : following.start() if following else len(text)]
+        line = text.count("\n", 0, match.start()) + 1
+        made.append(Block(match["words"].split(), textwrap.dedent(match["text"]), after, line))
+    return made
+
+
+def prose(path: Path) -> str:
+    """A document without its fenced blocks."""
+    return _BLOCK.sub("", path.read_text())
+
+
+def table(path: Path, head: str) -> list[list[str]]:
+    """The cells of the table whose first column is headed `head`, code marks taken off."""
+    lines = prose(path).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {head} |"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip().strip("`") for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+    return rows

@@ -1,0 +1,148 @@
+"""Tables of the documentation that are made from the code: settings, an SMPP account's options, the figures.
+
+`python -m tests.house.tables` writes them anew into the documents; the tests compare. With the path of a file that
+`make bench ARGS="--json FILE"` wrote, the figures of that run go into the README; without one, those there stay.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from bench.figures import BUDGETS
+from heliograph.base.settings import Settings
+from heliograph.suppliers.smpp.settings import SmppSettings
+from tests.house.project import DOCS, ROOT
+
+#: The unit is in a setting's name.
+UNITS = {"seconds": "s", "hours": "h", "days": "days", "months": "months", "bytes": "bytes"}
+#: What each budget is about, in the order in which they are shown; and the unit of its figure.
+FIGURES = {
+    "accept_ratio_64": ("Accepted over HTTP, durable, 64 connections ÷ pgbench single-row insert, 64 clients", ""),
+    "accept_p99_64": ("p99 of accept, 64 connections", "ms"),
+    "accept_ratio_1": ("Accepted, 1 connection ÷ pgbench, 1 client", ""),
+    "accept_to_naive": ("Accepted ÷ the same transaction one by one in pgbench, 64 clients", ""),
+    "way_ratio": ("Whole way live, accept to signed webhook received ÷ pgbench, 64 clients", ""),
+    "backlog_plain": ("Backlog of 100 000 drained, receipts recorded", "/s"),
+    "backlog_webhooks": ("Backlog of 100 000 drained, a webhook each", "/s"),
+    "growth_ratio": ("Accepted with 10 million messages stored ÷ with none", ""),
+    "memory_api": ("Resident memory, API process", "MB"),
+    "memory_worker": ("Resident memory, worker", "MB"),
+    "start_delivered": ("`up` on a new data directory to the first delivered message", "s"),
+}
+#: Measured beside the ratios, without a budget of their own.
+ABSOLUTE = {
+    "pgbench_64": ("pgbench single-row insert, 64 clients", "/s"),
+    "accept_64": ("Accepted over HTTP, 64 connections", "/s"),
+    "accept_p50_64": ("p50 of accept, 64 connections", "ms"),
+    "way": ("Whole way live, 64 connections", "/s"),
+}
+
+
+def settings() -> str:
+    """Every setting of a process."""
+    rows = []
+    for field, (kind, meaning) in _fields(Settings).items():
+        unit = UNITS.get(field.rpartition("_")[2], "")
+        default = _shown(_default(Settings, field))
+        rows.append([f"`HELIOGRAPH_{field.upper()}`", kind, default, unit, meaning])
+    return _table(["Variable", "Type", "Default", "Unit", "Meaning"], rows)
+
+
+def smpp() -> str:
+    """Every option of an SMPP account."""
+    rows = []
+    for field, (_, meaning) in _fields(SmppSettings).items():
+        default = _default(SmppSettings, field)
+        shown = "required" if default is msgspec.NODEFAULT else _shown(default)
+        rows.append([f"`{field}`", shown, meaning])
+    return _table(["Option", "Default", "Meaning"], rows)
+
+
+def figures(measured: Mapping[str, float]) -> str:
+    """Every budget with its figure. `measured`: medians by key; what is absent is shown as not measured."""
+    rows = []
+    for key, (label, unit) in FIGURES.items():
+        sign = "≤" if BUDGETS[key].at_most else "≥"
+        limits = [f"{sign} {_number(limit)} {unit}".strip() for limit in (BUDGETS[key].budget, BUDGETS[key].aim)]
+        rows.append([label, _figure(measured, key, unit), *limits])
+    rows += [[label, _figure(measured, key, unit), "", ""] for key, (label, unit) in ABSOLUTE.items()]
+    return _table(["What", "Measured", "Budget", "Aim"], rows)
+
+
+#: Where each made table stands.
+PLACES: dict[Path, tuple[str, Callable[[], str]]] = {
+    DOCS / "settings.md": ("settings", settings),
+    DOCS / "adding-a-supplier.md": ("smpp", smpp),
+}
+
+
+def between(path: Path, name: str) -> str:
+    """What stands between a document's marks."""
+    found = re.search(rf"<!-- {name}: made by .*? -->\n\n(.*?)\n<!-- end -->", path.read_text(), re.S)
+    assert found, f"{path.name} has no place for the table {name}"
+    return found[1]
+
+
+def replace(path: Path, name: str, text: str) -> None:
+    """Put `text` between a document's marks."""
+    path.write_text(path.read_text().replace(between(path, name), text))
+
+
+def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
+    """Name of the type, and meaning, of each field."""
+    hints = get_type_hints(struct, include_extras=True)
+    found = {}
+    for field in struct.__struct_fields__:
+        kind, meaning = get_args(hints[field])[:2]
+        found[field] = (getattr(kind, "__name__", ""), meaning)
+    return found
+
+
+def _default(struct: type[msgspec.Struct], name: str) -> Any:
+    field = next(one for one in msgspec.structs.fields(struct) if one.name == name)
+    return field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+
+
+def _shown(value: Any) -> str:
+    if value in ("", None) or value == {}:
+        return "empty"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`{','.join(str(one) for one in value)}`"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _figure(measured: Mapping[str, float], key: str, unit: str) -> str:
+    return f"{_number(measured[key])} {unit}".strip() if key in measured else "not measured yet"
+
+
+def _number(value: float) -> str:
+    if value >= 1000:
+        return f"{value:,.0f}".replace(",", " ")
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *[[cell.replace("|", "\\|") for cell in row] for row in rows]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main(arguments: list[str]) -> None:
+    """Write the tables."""
+    for path, (name, make) in PLACES.items():
+        replace(path, name, make())
+    if arguments:
+        written = msgspec.json.decode(Path(arguments[0]).read_bytes())
+        medians = {key: one["median"] for key, one in written["figures"].items()}
+        replace(ROOT / "README.md", "figures", figures(medians))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

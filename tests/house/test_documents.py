@@ -1,0 +1,167 @@
+"""The documents say what the code is: settings, options, errors, events, commands, files, names and links."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import heliograph
+from bench.figures import BUDGETS
+from heliograph.base.errors import Refusal
+from heliograph.cli import app
+from heliograph.sms.status import FAILURES, STATUSES
+from heliograph.webhooks import events
+from tests.house import tables
+from tests.house.project import DOCS, ROOT, blocks, documents, files, prose, table
+
+REMAKE = "run `python -m tests.house.tables`"
+README = ROOT / "README.md"
+LIFE = DOCS / "life-of-a-message.md"
+
+
+@pytest.mark.parametrize("path", tables.PLACES, ids=lambda path: path.name)
+def test_tables_that_are_made_are_as_made(path: Path) -> None:
+    name, make = tables.PLACES[path]
+    assert tables.between(path, name) == make(), REMAKE
+
+
+def test_every_budget_has_its_figure_in_the_readme() -> None:
+    assert tables.FIGURES.keys() == BUDGETS.keys()
+    shown = {tuple(row[:1] + row[2:]) for row in table(README, "What")}
+    expected = [line.split(" | ") for line in tables.figures({}).splitlines()[2:]]
+    assert shown == {(row[0].removeprefix("| ").strip("`"), row[2], row[3].removesuffix(" |")) for row in expected}
+
+
+def refusals() -> set[type[Refusal]]:
+    for module in pkgutil.walk_packages(heliograph.__path__, "heliograph."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+    def below(kind: type[Refusal]) -> Iterator[type[Refusal]]:
+        for sub in kind.__subclasses__():
+            yield sub
+            yield from below(sub)
+
+    return {kind for kind in below(Refusal) if kind.__module__.startswith("heliograph.")}
+
+
+def test_every_error_is_documented_with_its_status() -> None:
+    documented = {row[0]: int(row[1]) for row in table(DOCS / "errors.md", "Code")}
+    declared = {kind.code: kind.status for kind in refusals()}
+    assert documented == declared
+    for kind in refusals():
+        assert declared[kind.code] == kind.status, f"{kind.code} has two statuses"
+
+
+def test_errors_are_listed_by_status_and_say_what_to_do() -> None:
+    rows = table(DOCS / "errors.md", "Code")
+    assert [row[1] for row in rows] == sorted(row[1] for row in rows)
+    assert [row[0] for row in rows if not all(row[:4])] == []
+
+
+def test_every_failure_of_a_message_is_documented() -> None:
+    documented = {row[0]: row[1] for row in table(DOCS / "errors.md", "Failure")}
+    assert documented.keys() == FAILURES.keys()
+    assert set(documented.values()) <= {name for name, one in STATUSES.items() if one.event == "message.failed"}
+
+
+def test_every_event_is_documented_and_whether_it_is_raised() -> None:
+    documented = {row[0]: row[2] for row in table(DOCS / "webhooks.md", "Event")}
+    assert list(documented) == list(events.KINDS)
+    elsewhere = [path for path in files(".py") if path.is_relative_to(ROOT / "heliograph") and path.name != "events.py"]
+    source = "".join(path.read_text() for path in elsewhere)
+    raised = {kind for kind in events.KINDS if f'"{kind}"' in source}
+    assert {kind for kind, said in documented.items() if said == "yes"} == raised
+
+
+def test_every_crash_point_has_its_consequence() -> None:
+    source = "".join(path.read_text() for path in files(".py") if path.is_relative_to(ROOT / "heliograph"))
+    points = re.findall(r'crash_point\("([^"]+)"\)', source)
+    documented = re.findall(r"^\| `(\w+\.\w+)` \|", LIFE.read_text(), re.M)
+    assert sorted(documented) == sorted(points)
+
+
+def test_every_status_is_in_the_drawing() -> None:
+    assert [name for name in STATUSES if not re.search(rf"\b{name}\b", LIFE.read_text())] == []
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if re.match(r"https?://", target):
+            continue
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            wrong.append(target)
+    assert wrong == []
+
+
+def anchors(path: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", prose(path), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_files_and_names_are_there(path: Path) -> None:
+    wrong = []
+    for file in re.findall(r"`([\w./-]+\.(?:py|sql|md|lock|toml))`", prose(path)):
+        if not located(file, path):
+            wrong.append(file)
+    for name, file in re.findall(r"`([A-Za-z_][\w.]*)` (?:\(|in )`([\w/]+\.(?:py|sql))`", prose(path)):
+        found = located(file, path)
+        text = found.read_text() if found else ""
+        for part in name.split("."):
+            if not re.search(rf"(class|def|FUNCTION) {part}\b|^{part}\b.* = |^    {part}:", text, re.M):
+                wrong.append(f"{name} in {file}")
+    assert wrong == []
+
+
+def located(file: str, document: Path) -> Path | None:
+    return next(
+        (found for base in (ROOT, ROOT / "heliograph", document.parent) if (found := base / file).exists()), None
+    )
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_make_targets_are_there(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"^\s*make ([a-z]+)", path.read_text(), re.M))
+    named |= set(re.findall(r"`make ([a-z]+)", path.read_text()))
+    assert named <= targets
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_commands_are_known(path: Path) -> None:
+    lines = re.findall(r"`(heliograph [^`]+)`", prose(path))
+    for block in [block for block in blocks(path) if block.words[:1] == ["sh"]]:
+        lines += [
+            line.partition("| ")[2] or line
+            for line in block.text.replace("\\\n", " ").splitlines()
+            if re.match(r"(\s*echo \w+ \| )?\s*heliograph ", line)
+        ]
+    for line in lines:
+        check_command(line.strip())
+
+
+def check_command(line: str) -> None:
+    """Every word before the arguments is a command, and every option one of its own."""
+    command: Any = typer.main.get_command(app)
+    words = shlex.split(line, comments=True)[1:]
+    while words and hasattr(command, "commands"):
+        found = command.commands.get(words[0])
+        assert found is not None, f"{line}: there is no command {words[0]!r}"
+        command, words = found, words[1:]
+    options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert given <= options, f"{line}: {given - options}"

@@ -1,0 +1,104 @@
+"""The house: imports flow down, modules say what they are, tables name their class, and nothing foreign is kept."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+
+import pytest
+from importlinter.cli import lint_imports
+
+from heliograph.base.db import Pool
+from tests.house.project import ROOT, files, name_of
+
+MODULES = list(files(".py"))
+
+
+def test_imports_flow_down(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lint_imports(str(ROOT / "pyproject.toml"), no_cache=True, no_logo=True) == 0, capsys.readouterr().out
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        name_of(path) for path in MODULES if (text := path.read_text()) and not ast.get_docstring(ast.parse(text))
+    ]
+    assert silent == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    words = re.compile(rf"\b({'TO' + 'DO'}|{'FIX' + 'ME'}|X{'XX'}|{'NotImplemented' + 'Error'})\b")
+    found = [
+        f"{name_of(path)}:{number}"
+        for path in files()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if words.search(line)
+    ]
+    assert found == []
+
+
+def test_no_file_names_a_machine_or_a_registry() -> None:
+    needles = [f"/{'work'}/", f"/{'root'}/", f"{'py'}pi.org", f"python{'hosted'}", f"{'npm'}js.org"]
+    needles += [f"{'extra-'}index-url"]
+    found = [
+        f"{name_of(path)}: {needle}"
+        for path in files()
+        for needle in needles
+        if needle in path.read_text(errors="replace")
+    ]
+    assert found == []
+
+
+def test_every_crash_point_is_one_place() -> None:
+    points = Counter(
+        name
+        for path in MODULES
+        if path.is_relative_to(ROOT / "heliograph")
+        for name in re.findall(r'crash_point\("([^"]+)"\)', path.read_text())
+    )
+    assert points
+    assert {name: count for name, count in points.items() if count > 1} == {}
+
+
+TABLES = """
+SELECT c.relname AS name, coalesce(obj_description(c.oid, 'pg_class'), '') AS comment,
+       (SELECT array_agg(a.attname::text ORDER BY place.n)
+          FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int[]) WITH ORDINALITY AS place (attnum, n)
+               JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = place.attnum
+         WHERE i.indrelid = c.oid AND i.indisprimary) AS key
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = 'public' AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+ ORDER BY c.relname
+"""
+FORBIDDEN = """
+SELECT 'sequence' AS kind, relname::text AS name FROM pg_class WHERE relkind = 'S'
+UNION ALL SELECT 'trigger', tgname::text FROM pg_trigger WHERE NOT tgisinternal
+UNION ALL SELECT 'extension', extname::text FROM pg_extension WHERE extname <> 'plpgsql'
+UNION ALL SELECT 'enum type', typname::text FROM pg_type WHERE typtype = 'e'
+"""
+ZONELESS = """
+SELECT table_name || '.' || column_name FROM information_schema.columns
+ WHERE table_schema = 'public' AND data_type = 'timestamp without time zone'
+"""
+
+
+async def test_every_table_names_its_class_and_tenants_come_first(pool: Pool) -> None:
+    tables = await pool.fetch(TABLES)
+    assert len(tables) > 10
+    unclear = [one["name"] for one in tables if not re.match(r"(tenant|reference|control): \S", one["comment"])]
+    assert unclear == []
+    tenants = [one for one in tables if one["comment"].startswith("tenant")]
+    assert [one["name"] for one in tenants if (one["key"] or [""])[0] != "organization_id"] == []
+
+
+async def test_the_schema_uses_nothing_that_shuts_a_door(pool: Pool) -> None:
+    """Sequences, triggers, extensions and enum types are what a distributed PostgreSQL or a managed one stumbles on."""
+    assert [tuple(row) for row in await pool.fetch(FORBIDDEN)] == []
+    assert [row[0] for row in await pool.fetch(ZONELESS)] == []
+
+
+def test_locks_name_no_place_to_download_from() -> None:
+    for path in ROOT.glob("requirements*.lock"):
+        text = path.read_text()
+        assert "--hash=sha256:" in text, path.name
+        assert re.search(r"https?://", text) is None, path.name
