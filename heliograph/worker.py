@@ -100,8 +100,8 @@ class Worker:
             self._every("receipts", self._shared("receipts", 1.0, self._sweep_receipts), 0.5),
             self._every("quiet", self._shared("quiet", 60.0, receipts.close_quiet), 15.0),
             self._every("silent", self._shared("silent", 60.0, self._close_silent), 15.0),
-            self._every("keys", self._shared("keys", 600.0, self._forget_keys), 60.0),
-            self._every("forget", self._shared("forget", 3600.0, self._forget), 60.0),
+            self._every("keys", self._shared("keys", 600.0, self._forget_keys, in_steps=True), 60.0),
+            self._every("forget", self._shared("forget", 3600.0, self._forget, in_steps=True), 60.0),
             asyncio.create_task(listen(settings.database_url, self._wake)),
             asyncio.create_task(self._pass_on(self._recorder.deliveries, self._deliverer.wake)),
         ]
@@ -144,15 +144,22 @@ class Worker:
         return asyncio.create_task(every(name, step, seconds=seconds, stopping=self._stopping))
 
     def _shared(
-        self, name: str, seconds: float, step: Callable[[Connection], Awaitable[object]]
+        self, name: str, seconds: float, step: Callable[[Connection], Awaitable[object]], *, in_steps: bool = False
     ) -> Callable[[], Awaitable[None]]:
-        """Run by whichever worker moves the timer. Taking it is a commit of its own: a step that fails waits."""
+        """Run by whichever worker moves the timer. Taking it is a commit of its own: a step that fails waits.
+
+        `in_steps`: it commits by itself, since what it locks must not stay locked until its end.
+        """
 
         async def once() -> None:
             async with self._pool.acquire() as conn:
-                if await timers.take(conn, name, every=seconds):
-                    async with conn.transaction():
-                        await step(conn)
+                if not await timers.take(conn, name, every=seconds):
+                    return
+                if in_steps:
+                    await step(conn)
+                    return
+                async with conn.transaction():
+                    await step(conn)
 
         return once
 

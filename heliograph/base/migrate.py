@@ -28,6 +28,11 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 COMMENT ON TABLE schema_migrations IS 'control: which SQL files have been applied';
 """
 
+PARTITION_KEY = """
+SELECT attname FROM pg_partitioned_table JOIN pg_attribute ON attrelid = partrelid AND attnum = partattrs[0]
+ WHERE partrelid = $1::text::regclass
+"""
+
 #: Partitioned tables and what they are partitioned by.
 PARTITIONED = {
     "messages": "uuid",
@@ -85,13 +90,28 @@ async def make_partitions(connection: Connection, today: date, *, ahead: int = 2
             name = f"{table}_{start:%Y_%m}"
             if await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", name):
                 continue
-            fill = f" WITH (fillfactor = {FILL[table]})" if table in FILL else ""
-            await connection.execute(
-                f"CREATE TABLE {name} PARTITION OF {table} FOR VALUES FROM ('{_bound(start, kind)}')"
-                f" TO ('{_bound(end, kind)}'){fill}"
-            )
+            await _make_partition(connection, table, name, _bound(start, kind), _bound(end, kind))
             made.append(name)
     return made
+
+
+async def _make_partition(connection: Connection, table: str, name: str, start: date | UUID, end: date | UUID) -> None:
+    """Make one, and move there what the default partition caught while it was missing."""
+    fill = f" WITH (fillfactor = {FILL[table]})" if table in FILL else ""
+    column = await connection.fetchval(PARTITION_KEY, table)
+    within = f"{column} >= '{start}' AND {column} < '{end}'"
+    values = f"FOR VALUES FROM ('{start}') TO ('{end}')"
+    if not await connection.fetchval(f"SELECT EXISTS (SELECT FROM {table}_rest WHERE {within})"):
+        await connection.execute(f"CREATE TABLE {name} PARTITION OF {table} {values}{fill}")
+        return
+    async with connection.transaction():
+        await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        await connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL){fill}")
+        await connection.execute(
+            f"WITH caught AS (DELETE FROM {table}_rest WHERE {within} RETURNING *)"
+            f" INSERT INTO {name} SELECT * FROM caught"
+        )
+        await connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {name} {values}")
 
 
 async def _apply(connection: Connection, name: str, text: str, *, once: bool) -> bool:

@@ -1,14 +1,25 @@
-"""Forgetting: text, metadata, evidence and idempotency keys after their time, in steps that hold nobody up."""
+"""Forgetting: text, metadata, evidence and idempotency keys after their time, in steps that hold nobody up.
+
+The rule nobody may break: nothing here runs in a transaction of the caller's. To drop a partition locks its whole
+table, and whoever sends would wait for that until the last row is deleted.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import asyncpg
+import structlog
 
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.migrate import make_partitions
 from heliograph.base.settings import Settings
+
+log = structlog.get_logger()
 
 #: Rows deleted by one statement: some 50 ms of work.
 STEP = 5000
@@ -42,9 +53,12 @@ async def forget_keys(conn: Connection, settings: Settings) -> int:
 
 
 async def forget(conn: Connection, settings: Settings) -> None:
-    """Make the partitions ahead, drop those that are wholly past, and delete what is past in the others."""
+    """Make the partitions ahead, drop those that are wholly past, and delete what is past in the others.
+
+    Commits as it goes.
+    """
     today = datetime.now(UTC)
-    await make_partitions(conn, today.date())
+    await _briefly(conn, partial(make_partitions, conn, today.date()))
     months = timedelta(days=31 * settings.metadata_retention_months)
     for table in ("messages", "sms_attempts", "events"):
         await _drop_before(conn, table, today - months)
@@ -75,4 +89,15 @@ async def _drop_before(conn: Connection, table: str, bound: datetime) -> None:
         year, month = int(named[1]), int(named[2])
         end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
         if end <= bound:
-            await conn.execute(f"DROP TABLE {row['relname']}")
+            await _briefly(conn, partial(conn.execute, f"DROP TABLE {row['relname']}"))
+
+
+async def _briefly(conn: Connection, change: Callable[[], Awaitable[object]]) -> None:
+    """Change a table's form unless somebody reads it for long: all others would queue up behind the change. The next
+    round tries again."""
+    try:
+        async with conn.transaction():
+            await conn.execute("SET LOCAL lock_timeout = '500ms'")
+            await change()
+    except asyncpg.LockNotAvailableError:
+        log.warning("retention waits for readers")

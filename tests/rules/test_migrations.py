@@ -1,0 +1,247 @@
+"""Migrations and partitions on a real database: the same from zero each time, one at a time, and never half."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import signal
+import sys
+from datetime import UTC, date, datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.base.migrate import PARTITIONED, MigrationChanged, make_partitions, migrate, pending
+from tests.database import Cluster
+from tests.rules.making import organization
+
+SHAPE = """
+SELECT 'column', format('%s.%s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+       pg_get_expr(d.adbin, d.adrelid))
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+  LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+ WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT a.attisdropped
+UNION ALL SELECT 'index', indexdef FROM pg_indexes WHERE schemaname = 'public'
+UNION ALL SELECT 'check', format('%s %s', conrelid::regclass, pg_get_constraintdef(oid)) FROM pg_constraint
+ WHERE connamespace = 'public'::regnamespace
+UNION ALL SELECT 'function', pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+UNION ALL SELECT 'comment', format('%s %s', objoid::regclass, description) FROM pg_description
+ WHERE classoid = 'pg_class'::regclass AND objoid IN (SELECT oid FROM pg_class
+ WHERE relnamespace = 'public'::regnamespace)
+UNION ALL SELECT 'migration', format('%s %s', name, digest) FROM schema_migrations
+ ORDER BY 1, 2
+"""
+
+
+async def shape(url: str) -> list[tuple[str, str]]:
+    conn = await asyncpg.connect(url)
+    try:
+        return [(row[0], row[1]) for row in await conn.fetch(SHAPE)]
+    finally:
+        await conn.close()
+
+
+async def test_from_zero_twice_is_the_same_and_a_second_time_is_nothing(
+    empty_database_url: str, database_url: str
+) -> None:
+    applied = await migrate(empty_database_url)
+    assert applied[0] == "0001_foundation.sql"
+    assert "sms/accept.sql" in applied
+    assert applied == sorted(applied[: len(applied) - 1]) + applied[-1:]
+    first = await shape(empty_database_url)
+    assert first == await shape(database_url)
+    assert await migrate(empty_database_url) == []
+    assert await shape(empty_database_url) == first
+
+
+async def test_many_at_once_apply_each_file_once(empty_database_url: str, database_url: str) -> None:
+    applied = await asyncio.gather(*(migrate(empty_database_url) for _ in range(4)))
+    names = [name for some in applied for name in some]
+    assert len(names) == len(set(names)) > 0
+    assert await shape(empty_database_url) == await shape(database_url)
+
+
+async def test_an_applied_migration_that_was_changed_is_refused(pool: Pool, database_url: str) -> None:
+    before = await shape(database_url)
+    await pool.execute("UPDATE schema_migrations SET digest = 'another' WHERE name = '0001_foundation.sql'")
+    with pytest.raises(MigrationChanged, match="0001_foundation"):
+        await migrate(database_url)
+    await pool.execute(
+        "UPDATE schema_migrations SET digest = $1 WHERE name = '0001_foundation.sql'",
+        next(text.split()[1] for kind, text in before if kind == "migration" and text.startswith("0001")),
+    )
+    assert await shape(database_url) == before
+
+
+async def test_a_function_whose_text_changed_is_put_in_place_again(pool: Pool, database_url: str) -> None:
+    before = await shape(database_url)
+    await pool.execute("UPDATE schema_migrations SET digest = 'old' WHERE name = 'sms/accept.sql'")
+    async with pool.acquire() as conn:
+        assert await pending(conn) == ["sms/accept.sql"]
+    assert await migrate(database_url) == ["sms/accept.sql"]
+    assert await shape(database_url) == before
+
+
+async def test_what_is_pending_is_said(empty_database_url: str) -> None:
+    conn = await asyncpg.connect(empty_database_url)
+    try:
+        waiting = await pending(conn)
+        assert await migrate(empty_database_url) == waiting
+        assert await pending(conn) == []
+    finally:
+        await conn.close()
+
+
+PROGRAM = "import asyncio, sys; from heliograph.base.migrate import migrate; asyncio.run(migrate(sys.argv[1]))"
+
+
+async def test_one_that_is_killed_leaves_nothing_half(database_server: Cluster, database_url: str) -> None:
+    chance = random.Random()
+    target = await shape(database_url)
+    for _ in range(3):
+        async with database_server.database(template=False) as url:
+            process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, url)
+            conn = await asyncpg.connect(url)
+            try:
+                for _ in range(1000):  # it has begun: then it dies some time later, or has just finished
+                    others = await conn.fetchval(
+                        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                        " AND backend_type = 'client backend'"
+                    )
+                    if others > 1 or process.returncode is not None:
+                        break
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(chance.random() * 0.2)
+                if process.returncode is None:
+                    process.send_signal(signal.SIGKILL)
+                await process.wait()
+                tables = await conn.fetchval(
+                    "SELECT count(*) FROM pg_class WHERE relname IN ('organizations', 'workers', 'messages_rest')"
+                )
+                assert tables in (0, 3)
+            finally:
+                await conn.close()
+            await migrate(url)
+            assert await shape(url) == target
+
+
+async def test_every_table_says_what_class_it_is_of(pool: Pool) -> None:
+    """tenant: organization_id leads its primary key. reference and control: shared."""
+    rows = await pool.fetch(
+        "SELECT c.relname, obj_description(c.oid) AS comment, a.attname AS first FROM pg_class c"
+        " LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary"
+        " LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]"
+        " WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition"
+    )
+    assert len(rows) > 15
+    for row in rows:
+        assert re.match(r"(tenant|reference|control): \S", row["comment"] or ""), row["relname"]
+        if row["comment"].startswith("tenant"):
+            assert row["first"] == "organization_id", row["relname"]
+
+
+async def test_the_schema_keeps_its_rules(pool: Pool) -> None:
+    """No sequences, triggers, extensions or enum types; times have a zone; no index of a tenant leads elsewhere."""
+    assert await pool.fetchval("SELECT count(*) FROM pg_class WHERE relkind = 'S'") == 0
+    assert await pool.fetchval("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == 0
+    assert [row[0] for row in await pool.fetch("SELECT extname FROM pg_extension")] == ["plpgsql"]
+    assert await pool.fetchval("SELECT count(*) FROM pg_type WHERE typtype = 'e'") == 0
+    bare = await pool.fetch(
+        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
+        " AND data_type = 'timestamp without time zone'"
+    )
+    assert bare == []
+
+
+# -- partitions --------------------------------------------------------------------------------------------------------
+
+
+async def place_of(pool: Pool, table: str, column: str, id: UUID) -> str:
+    place: str = await pool.fetchval(f"SELECT tableoid::regclass::text FROM {table} WHERE {column} = $1", id)
+    return place
+
+
+async def put_text(pool: Pool, id: UUID) -> str:
+    await pool.execute("INSERT INTO message_texts VALUES ($1, $2, 'x')", uuid7(), id)
+    return await place_of(pool, "message_texts", "message_id", id)
+
+
+def month(ahead: int) -> datetime:
+    today = datetime.now(UTC)
+    index = today.year * 12 + today.month - 1 + ahead
+    return datetime(index // 12, index % 12 + 1, 1, tzinfo=UTC)
+
+
+async def test_ids_at_the_bounds_of_a_month_are_in_the_right_partition(pool: Pool) -> None:
+    for ahead in range(3):
+        start, end = month(ahead), month(ahead + 1)
+        last = UUID(int=uuid7_floor(end).int - 1)
+        for id in (uuid7_floor(start), UUID(int=uuid7_floor(start).int + 1), last):
+            assert await put_text(pool, id) == f"message_texts_{start:%Y_%m}"
+    before = UUID(int=uuid7_floor(month(0)).int - 1)
+    assert await put_text(pool, before) == "message_texts_rest"
+    assert await put_text(pool, uuid7_floor(month(3))) == "message_texts_rest"
+
+
+async def test_receipts_go_by_their_day(pool: Pool) -> None:
+    for ahead in range(3):
+        for day in (month(ahead).date(), month(ahead + 1).date() - timedelta(days=1)):
+            id = uuid7()
+            await pool.execute(
+                "INSERT INTO receipts (received_on, supplier_id, fingerprint, keys, state, recipient, sender, error,"
+                " raw, received_at) VALUES ($1, $2, $2, '{}', 'delivered', '', '', '', '', now())",
+                day,
+                id,
+            )
+            assert await place_of(pool, "receipts", "supplier_id", id) == f"receipts_{month(ahead):%Y_%m}"
+
+
+async def test_every_partitioned_table_has_its_months_and_a_net(pool: Pool) -> None:
+    rows = await pool.fetch(
+        "SELECT inhparent::regclass::text AS parent, inhrelid::regclass::text AS child FROM pg_inherits"
+        " JOIN pg_class ON pg_class.oid = inhparent WHERE relkind = 'p'"
+    )
+    found = {(row["parent"], row["child"]) for row in rows}
+    wanted = {(table, f"{table}_{month(ahead):%Y_%m}") for table in PARTITIONED for ahead in range(3)}
+    assert found == wanted | {(table, f"{table}_rest") for table in PARTITIONED}
+
+
+async def test_what_the_net_caught_moves_when_its_month_is_made(pool: Pool) -> None:
+    """No worker made partitions for months: the rows of those months must not keep them from being made."""
+    actor = await organization(pool)
+    later = month(4)
+    ids = [UUID(int=uuid7_floor(later).int + n) for n in range(5)]
+    after = uuid7_floor(month(5))
+    for id in (*ids, after):
+        assert await put_text(pool, id) == "message_texts_rest"
+        await pool.execute(
+            "INSERT INTO messages SELECT $1, $2, 'accepted', 'live', '1', '1', id, NULL, NULL, 'gsm7', 1,"
+            " 'at_least_once', '', now() FROM sender_ids LIMIT 1",
+            actor.organization_id,
+            id,
+        )
+    async with pool.acquire() as conn:
+        made = await make_partitions(conn, later.date(), ahead=0)
+        assert len(made) == len(PARTITIONED)
+        assert await make_partitions(conn, later.date(), ahead=0) == []
+    for table, column in (("message_texts", "message_id"), ("messages", "id")):
+        assert {await place_of(pool, table, column, id) for id in ids} == {f"{table}_{later:%Y_%m}"}
+        assert await place_of(pool, table, column, after) == f"{table}_rest"
+    options = await pool.fetchval("SELECT reloptions FROM pg_class WHERE relname = $1", f"messages_{later:%Y_%m}")
+    assert options == ["fillfactor=75"]
+    before = await pool.fetchval("SELECT count(*) FROM pg_indexes WHERE tablename = 'messages_rest'")
+    assert (
+        await pool.fetchval("SELECT count(*) FROM pg_indexes WHERE tablename = $1", f"messages_{later:%Y_%m}") == before
+    )
+
+
+async def test_partitions_of_december_end_in_january(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        made = await make_partitions(conn, date(2031, 12, 31), ahead=1)
+    assert {name[-7:] for name in made} == {"2031_12", "2032_01"}
+    id = UUID(int=uuid7_floor(datetime(2032, 1, 1, tzinfo=UTC)).int - 1)
+    assert await put_text(pool, id) == "message_texts_2031_12"
