@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
 def now() -> datetime:
@@ -11,6 +12,8 @@ def now() -> datetime:
     return at.replace(microsecond=at.microsecond // 1000 * 1000)
 
 
+# Messages of one batch share their times, and each event shows several.
+@lru_cache(maxsize=4096)
 def iso(at: datetime) -> str:
     """ISO 8601 in UTC with milliseconds and `Z`: `2026-03-01T12:00:00.000Z`."""
     if at.tzinfo is not UTC:

@@ -226,7 +226,7 @@ class Dispatcher:
         at = asyncio.get_running_loop().time()
         old = [due.lease for due, since in self._flying.values() if at - since > self._lease_seconds / 3]
         if old:
-            async with self._pool.acquire() as conn:
+            async with self._recorder.writing, self._pool.acquire() as conn:
                 await leases.renew(conn, old, seconds=self._lease_seconds)
 
     def _landed(self, key: tuple[UUID, int], recorded: asyncio.Future[None]) -> None:

@@ -24,7 +24,7 @@ from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.queue.retry import SUBMIT_HORIZON, hold_pause, submit_pause
 from heliograph.sms import receipts, test_mode
-from heliograph.sms.status import Move, move_many
+from heliograph.sms.status import Move
 from heliograph.suppliers.contract import Outcome, Submission, Verdict
 
 
@@ -62,9 +62,8 @@ async def record(
     *,
     grace: float,
     policies: Mapping[UUID, str],
-    announce_sent: frozenset[UUID],
-) -> int:
-    """Record ends of attempts; returns how many webhook deliveries that queued. Runs in the caller's transaction.
+) -> list[Move]:
+    """Record ends of attempts; returns the moves that follow, which are the caller's to make in the same transaction.
 
     `grace`: seconds that an unknown outcome waits for its receipt.
     """
@@ -96,9 +95,8 @@ async def record(
     if back:
         await leases.postpone(conn, back)
     await _expect_test_receipts(conn, answered)
-    _, deliveries = await move_many(conn, moves, announce_sent=announce_sent)
-    applied = await receipts.adopt(conn, keys, policies=policies)
-    return deliveries + applied.deliveries
+    early, _ = await receipts.early(conn, keys, policies=policies)
+    return moves + early
 
 
 async def _expect_test_receipts(conn: Connection, answered: Sequence[Answered]) -> None:

@@ -86,7 +86,17 @@ SELECT organization_id, message_id, attempt, part, parts FROM matched ORDER BY n
 
 
 async def store(conn: Connection, received: Sequence[Received], *, policies: Mapping[UUID, str]) -> Applied:
-    """Store receipts, match them, and move their messages. Runs in the caller's transaction.
+    """Store receipts, match them, and move their messages: `match` and the moves it finds."""
+    moves, matched = await match(conn, received, policies=policies)
+    _, deliveries = await move_many(conn, moves)
+    return Applied(deliveries=deliveries, matched=matched, unmatched=len(received) - matched)
+
+
+async def match(
+    conn: Connection, received: Sequence[Received], *, policies: Mapping[UUID, str]
+) -> tuple[list[Move], int]:
+    """Store receipts and match them. Returns the moves that follow, which are the caller's to make in the same
+    transaction, and how many receipts have a message.
 
     `policies`: for each supplier, whose receipts decide a message of several parts ("all", "any", "first", "last").
     """
@@ -133,8 +143,7 @@ async def store(conn: Connection, received: Sequence[Received], *, policies: Map
                 moves[move.message_id] = move
     for move in await _decide_parts(conn, several, policies, at):
         moves.setdefault(move.message_id, move)
-    _, deliveries = await move_many(conn, list(moves.values()))
-    return Applied(deliveries=deliveries, matched=matched, unmatched=len(items) - matched)
+    return list(moves.values()), matched
 
 
 # Receipts of these ids that came before their submit's answer, oldest first. Each of a receipt's two ids has an index
@@ -153,12 +162,21 @@ SELECT receipt.* FROM unnest($1::uuid[], $2::text[]) AS answer (supplier_id, id_
 ANY_UNMATCHED = "SELECT EXISTS (SELECT FROM receipts WHERE message_id IS NULL AND next_try_at IS NOT NULL)"
 
 
-async def adopt(conn: Connection, answers: Sequence[tuple[UUID, str]], *, policies: Mapping[UUID, str]) -> Applied:
-    """Apply the receipts that came before these answers: (supplier, id key). Runs in the caller's transaction."""
+async def early(
+    conn: Connection, answers: Sequence[tuple[UUID, str]], *, policies: Mapping[UUID, str]
+) -> tuple[list[Move], int]:
+    """Match the receipts that came before these answers: (supplier, id key). Returns what `match` does."""
     if not answers or not await conn.fetchval(ANY_UNMATCHED):
-        return Applied()
+        return [], 0
     rows = await conn.fetch(EARLY, [supplier for supplier, _ in answers], [key for _, key in answers])
-    return await store(conn, [_received(row) for row in rows], policies=policies) if rows else Applied()
+    return await match(conn, [_received(row) for row in rows], policies=policies) if rows else ([], 0)
+
+
+async def adopt(conn: Connection, answers: Sequence[tuple[UUID, str]], *, policies: Mapping[UUID, str]) -> Applied:
+    """Apply the receipts that came before these answers. Runs in the caller's transaction."""
+    moves, matched = await early(conn, answers, policies=policies)
+    _, deliveries = await move_many(conn, moves)
+    return Applied(deliveries=deliveries, matched=matched)
 
 
 DUE = """

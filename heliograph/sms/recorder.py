@@ -18,6 +18,7 @@ from heliograph.base.db import Pool, is_down
 from heliograph.sms import outcomes, receipts
 from heliograph.sms.outcomes import Answered
 from heliograph.sms.receipts import Received
+from heliograph.sms.status import Move, move_many
 from heliograph.suppliers.contract import Verdict
 from heliograph.webhooks.events import Subscriptions
 
@@ -38,6 +39,9 @@ class Recorder:
         self._subscriptions = Subscriptions(pool)
         #: Whose receipts decide a message of several parts, by supplier; kept up to date by the dispatcher.
         self.policies: dict[UUID, str] = {}
+        #: Held while a batch is written. Leases are renewed outside of it: a row that is renewed while it is being
+        #: finished would be another version of itself by then, and stay until its lease ends.
+        self.writing = asyncio.Lock()
         #: Set when webhook deliveries were queued.
         self.deliveries = asyncio.Event()
 
@@ -76,15 +80,14 @@ class Recorder:
         accepted = [one.lease.organization_id for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
         announce = await self._subscriptions.wanting(accepted, "message.sent")
         policies: Mapping[UUID, str] = self.policies
-        deliveries = 0
         crash_point("record.before_commit")
-        async with self._pool.acquire() as conn, conn.transaction():
+        async with self.writing, self._pool.acquire() as conn, conn.transaction():
+            moves: list[Move] = []
             if answered:
-                deliveries += await outcomes.record(
-                    conn, answered, grace=self._grace, policies=policies, announce_sent=announce
-                )
+                moves += await outcomes.record(conn, answered, grace=self._grace, policies=policies)
             if received:
-                deliveries += (await receipts.store(conn, received, policies=policies)).deliveries
+                moves += (await receipts.match(conn, received, policies=policies))[0]
+            _, deliveries = await move_many(conn, moves, announce_sent=announce)
         crash_point("record.after_commit")
         if deliveries:
             self.deliveries.set()

@@ -81,6 +81,8 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     #: Only if no supplier has it: what is decided about an attempt or before one says nothing of an earlier attempt
     #: whose answer came meanwhile.
     unsent: bool = False
+    #: It was sent as well, in the same breath.
+    was_sent: bool = False
 
 
 def may_move(old: str, new: str) -> bool:
@@ -102,13 +104,15 @@ def guard(old: str, new: str) -> str:
 MOVE = f"""
 UPDATE messages m
    SET status = v.status,
-       sent_at = CASE WHEN v.status IN ('sent', 'delivered') THEN coalesce(m.sent_at, v.at) ELSE m.sent_at END,
+       sent_at = CASE WHEN v.was_sent OR v.status IN ('sent', 'delivered') THEN coalesce(m.sent_at, v.at)
+                      ELSE m.sent_at END,
        delivered_at = CASE v.status WHEN 'delivered' THEN v.at END,
        failed_at = CASE WHEN v.failure_code IS NOT NULL THEN v.at END,
        failure_code = v.failure_code,
        event_id = coalesce(m.event_id, v.event_id)
-  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[], $7::boolean[])
-       AS v (organization_id, id, status, at, failure_code, event_id, unsent)
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[], $7::boolean[],
+              $8::boolean[])
+       AS v (organization_id, id, status, at, failure_code, event_id, unsent, was_sent)
  WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
    AND (NOT v.unsent OR m.status IN ('accepted', 'sending'))
 RETURNING m.organization_id, m.id, m.status, m.recipient, m.client_reference, m.segments, m.request_id, m.accepted_at,
@@ -122,17 +126,27 @@ async def move_many(
 ) -> tuple[set[UUID], int]:
     """Move messages to their new states where the table above allows it, and record the events this raises.
 
-    At most one move for a message. `announce_sent`: organizations that want `message.sent`. Runs in the caller's
-    transaction. Returns the ids of the messages that moved and the number of webhook deliveries queued.
+    Several moves of one message come in the order in which they happened; what was sent and has ended already costs
+    one step. `announce_sent`: organizations that want `message.sent`. Runs in the caller's transaction. Returns the
+    ids of the messages that moved and the number of webhook deliveries queued.
     """
     if not moves:
         return set(), 0
     # An UPDATE takes one row for each message: the first, unless a later one knows that a supplier has it.
-    first: dict[UUID, Move] = {}
+    one_each: dict[UUID, Move] = {}
+    sent_first: list[Move] = []
     for move in moves:
-        if first.setdefault(move.message_id, move).unsent and not move.unsent:
-            first[move.message_id] = move
-    moves = list(first.values())
+        known = one_each.setdefault(move.message_id, move)
+        if known is move:
+            continue
+        if known.status == "sent" and STATUSES[move.status].final:
+            if move.organization_id in announce_sent:
+                sent_first.append(known)
+            one_each[move.message_id] = msgspec.structs.replace(move, was_sent=True)
+        elif known.unsent and not move.unsent:
+            one_each[move.message_id] = move
+    moved, deliveries = await move_many(conn, sent_first, announce_sent=announce_sent)
+    moves = list(one_each.values())
     rows = await conn.fetch(
         MOVE,
         [move.organization_id for move in moves],
@@ -142,6 +156,7 @@ async def move_many(
         [move.failure_code for move in moves],
         [uuid7() if STATUSES[move.status].event else None for move in moves],
         [move.unsent for move in moves],
+        [move.was_sent for move in moves],
     )
     raised = [_event(row) for row in rows if row["raises"]]
     if announce_sent:
@@ -150,7 +165,8 @@ async def move_many(
             for row in rows
             if row["status"] == "sent" and row["organization_id"] in announce_sent
         ]
-    return {row["id"] for row in rows}, await events.record(conn, raised)
+    moved.update(row["id"] for row in rows)
+    return moved, deliveries + await events.record(conn, raised)
 
 
 def _event(row: asyncpg.Record, kind: str | None = None) -> events.Event:
