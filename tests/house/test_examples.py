@@ -26,7 +26,7 @@ from heliograph.base.db import Pool
 from heliograph.cli import app
 from heliograph.webhooks import signing
 from tests.api.conftest import make_tenant, running
-from tests.house.project import DOCS, Block, blocks
+from tests.house.project import DOCS, Block, blocks, documents
 
 SECRET_KEY = "a secret key for these examples only"
 
@@ -117,6 +117,13 @@ async def test_commands_by_example(name: str, count: int, database_url: str) -> 
             assert done.exit_code == 0, f"{line}: {done.output} {done.exception!r}"
             ran += 1
     assert ran == count
+
+
+async def test_queries_by_example(pool: Pool) -> None:
+    queries = [block.text for path in documents() for block in blocks(path) if block.words == ["sql"]]
+    assert queries
+    for query in queries:
+        await pool.fetch(query)
 
 
 # ── Is a callback genuine? ────────────────────────────────────────────────────────────────────────────────────────
