@@ -115,6 +115,11 @@ class Program:
         """What it said on stderr."""
         return self._err.read_text()
 
+    async def ready(self) -> None:
+        """Wait until it has said something on stdout, as commands do when they are ready."""
+        await until(lambda: self.out or self.status is not None, within=60)
+        assert self.status is None, self.err
+
     def send(self, number: signal.Signals) -> None:
         """Signal it."""
         self._process.send_signal(number)
@@ -159,13 +164,13 @@ class Installation:
         """Of the web process, or processes, that `api` started."""
         return f"http://127.0.0.1:{self.port}"
 
-    async def api(self, **settings: str) -> Program:
-        """A web process on the installation's port. Not yet ready."""
-        return await self._start("api", "api", "--port", str(self.port), **settings)
+    async def api(self, *, port: int | None = None, **settings: str) -> Program:
+        """A web process, on the installation's port unless another is named. Not yet ready."""
+        return await self._start("api", "api", "--port", str(port or self.port), **settings)
 
     async def worker(self, **settings: str) -> Program:
-        """A worker process. Not yet ready."""
-        return await self._start("worker", "worker", **settings)
+        """A worker process. Not yet ready; `ready` waits for that."""
+        return await self._start("worker", "worker", "--json", **settings)
 
     async def end(self) -> None:
         """Kill whatever still runs."""
