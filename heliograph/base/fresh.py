@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import monotonic
 from typing import Generic, TypeVar
 
 from heliograph.base.batching import Batcher
@@ -38,7 +39,7 @@ class Fresh(Generic[Key, Value]):
     def peek(self, key: Key) -> tuple[bool, Value | None]:
         """(True, value) without waiting if the value is fresh; else (False, None)."""
         found = self._values.get(key)
-        if found is not None and asyncio.get_running_loop().time() - found[0] < self._max_age:
+        if found is not None and monotonic() - found[0] < self._max_age:
             return True, found[1]
         return False, None
 
@@ -65,7 +66,7 @@ class Fresh(Generic[Key, Value]):
 
     async def _fill(self, keys: list[Key]) -> list[Value | None]:
         # The age counts from before the query, so that what was changed during it is not missed.
-        asked_at = asyncio.get_running_loop().time()
+        asked_at = monotonic()
         found = await self._load(list(dict.fromkeys(keys)))
         if len(self._values) > self._limit:
             self._values.clear()

@@ -433,9 +433,10 @@ def _keys(receipt: Receipt) -> tuple[str | None, str | None, str | None]:
 def _fingerprint(one: Received, at: datetime) -> UUID:
     """The same receipt sent again has the same one; the day keeps recycled ids apart."""
     receipt = one.receipt
-    keys = "|".join([clean(key) for key in receipt.keys[:2]])
-    text = f"{one.supplier_id}|{at:%Y%m%d}|{clean(receipt.recipient)}|{receipt.state}|{keys}|"
-    return UUID(bytes=hashlib.blake2b(text.encode() + one.receipt.raw, digest_size=16).digest())
+    text = "|".join([clean(receipt.recipient), receipt.state, *[clean(key) for key in receipt.keys[:2]], ""])
+    day = at.toordinal().to_bytes(4, "big")
+    digest = hashlib.blake2b(one.supplier_id.bytes + day + text.encode() + receipt.raw, digest_size=16)
+    return UUID(bytes=digest.digest())
 
 
 def _received(row: asyncpg.Record) -> Received:

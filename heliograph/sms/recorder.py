@@ -35,7 +35,9 @@ class Recorder:
         """`grace`: seconds that an unknown outcome waits for its receipt."""
         self._pool = pool
         self._grace = grace
-        self._batcher: Batcher[Answered | Received, None] = Batcher(self._commit, limit=limit, indivisible=is_down)
+        self._batcher: Batcher[Answered | Sequence[Received], None] = Batcher(
+            self._commit, limit=limit, indivisible=is_down
+        )
         self._subscriptions = Subscriptions(pool)
         #: Whose receipts decide a message of several parts, by supplier; kept up to date by the dispatcher.
         self.policies: dict[UUID, str] = {}
@@ -55,16 +57,26 @@ class Recorder:
         return self._batcher.put(answered)
 
     async def receipts(self, received: Sequence[Received]) -> None:
-        """Store and apply receipts; returns once they are committed. Raises when they are not."""
-        await asyncio.gather(*[self._batcher.put(one) for one in received])
+        """Store and apply receipts; returns once they are committed. Raises when one of them is not."""
+        try:
+            await self._batcher.put(received)
+        except Exception as error:
+            if is_down(error) or len(received) == 1:
+                raise
+            await asyncio.gather(*[self._batcher.put([one]) for one in received])
 
     async def drain(self) -> None:
         """Wait until all is committed."""
         await self._batcher.drain()
 
-    async def _commit(self, items: list[Answered | Received]) -> list[None]:
-        answered = [item for item in items if isinstance(item, Answered)]
-        received = [item for item in items if isinstance(item, Received)]
+    async def _commit(self, items: list[Answered | Sequence[Received]]) -> list[None]:
+        answered: list[Answered] = []
+        received: list[Received] = []
+        for item in items:
+            if isinstance(item, Answered):
+                answered.append(item)
+            else:
+                received += item
         while True:
             try:
                 await self._write(answered, received)
