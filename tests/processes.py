@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import os
 import re
 import signal
@@ -192,9 +193,15 @@ class Installation:
     async def working(self) -> AsyncIterator[None]:
         """A worker's work, in this process; ends in order."""
         stop, ready = asyncio.Event(), asyncio.Event()
+        thresholds = gc.get_threshold()
         task = asyncio.create_task(work(self.settings, stop=stop, on_ready=ready.set))
-        async with _running(task, ready, stop):
-            yield
+        try:
+            async with _running(task, ready, stop):
+                yield
+        finally:
+            # A worker tunes the collector for a process of its own.
+            gc.unfreeze()
+            gc.set_threshold(*thresholds)
 
     async def _start(self, name: str, *arguments: str, **settings: str) -> Program:
         log = self.place / f"{name}-{len(self._programs)}"

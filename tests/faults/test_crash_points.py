@@ -1,0 +1,112 @@
+"""Named crash points: a process that ends before or after a commit, or a call to somebody else, loses and doubles
+nothing, and neither does one that ends again while it recovers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+import heliograph
+from tests.database import Cluster
+from tests.processes import LONG, WINDOW, Installation, Load, Program, installation, judge, settled, until
+
+#: Which process passes the point. A point that is missing here is found by a test.
+POINTS = {
+    "accept.before_commit": "api",
+    "accept.after_commit": "api",
+    "dispatch.before_commit": "worker",
+    "dispatch.after_commit": "worker",
+    "dispatch.after_submit": "worker",
+    "record.before_commit": "worker",
+    "record.after_commit": "worker",
+    "webhook.before_post": "worker",
+    "webhook.after_post": "worker",
+    "webhook.before_commit": "worker",
+    "webhook.after_commit": "worker",
+}
+CRASHES = 20 if LONG else 1
+#: Drills at once: most of a drill is waiting for leases.
+TOGETHER = 6
+SESSIONS = 4
+FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "3"}
+
+
+def test_every_point_in_the_code_is_drilled() -> None:
+    source = "".join(path.read_text() for path in Path(heliograph.__path__[0]).rglob("*.py"))
+    assert set(re.findall(r'crash_point\(\s*"([^"]+)"', source)) == POINTS.keys()
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.timeout(CRASHES * 120 + 120)
+async def test_a_crash_at_any_point_is_recovered_from(database_server: Cluster, tmp_path: Path) -> None:
+    room = asyncio.Semaphore(TOGETHER)
+
+    async def drill(point: str) -> None:
+        async with room, database_server.database() as url:
+            place = tmp_path / point
+            place.mkdir()
+            async with installation(url, place, sessions=SESSIONS, **FAST) as made:
+                await (crash_api if POINTS[point] == "api" else crash_worker)(made, point)
+
+    results = await asyncio.gather(*(drill(point) for point in POINTS), return_exceptions=True)
+    failed = {point: result for point, result in zip(POINTS, results, strict=True) if result is not None}
+    if failed:
+        raise ExceptionGroup(f"failed at {', '.join(failed)}", list(failed.values()))
+
+
+async def crash_worker(made: Installation, point: str) -> None:
+    """A worker that crashes at the point, one that is killed while it recovers, and one that finishes."""
+    async with made.serving():
+        async with Load(made.base_url, made.key, senders=3) as load:
+            for _ in range(CRASHES):
+                await load.reaches(len(load.ledger) + 10)
+                await crashed(await made.worker(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(1, 4)}"))
+                again = await made.worker()
+                await again.ready()
+                await asyncio.sleep(random.uniform(0, 1))
+                await again.kill()
+        last = await made.worker()
+        await judged(made, load, kills=2 * CRASHES)
+        await unmoved(made, last)
+
+
+async def crash_api(made: Installation, point: str) -> None:
+    """The same for a web process; the load asks again whatever it has no answer for."""
+    worker = await made.worker()
+    async with Load(made.base_url, made.key, senders=3) as load:
+        for _ in range(CRASHES):
+            await crashed(await made.api(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(1, 8)}"))
+            again = await made.api()
+            await load.reaches(len(load.ledger) + 5)
+            await again.kill()
+        await made.api()
+        await load.reaches(len(load.ledger) + 10)
+    assert load.unanswered > 0
+    await judged(made, load, kills=0)
+    assert worker.status is None
+
+
+async def crashed(program: Program) -> None:
+    """It has ended, as kill -9 would have ended it."""
+    assert await program.ended() == -signal.SIGKILL, program.err
+
+
+async def judged(made: Installation, load: Load, *, kills: int) -> None:
+    await settled(made.url)
+    await judge(made, load.ledger, in_flight=kills * WINDOW * SESSIONS)
+    assert not made.complaints
+
+
+async def unmoved(made: Installation, last: Program) -> None:
+    """Recovery is idempotent: a further start finds nothing to do."""
+    submits, callbacks = made.smsc.counters.submits, made.receiver.counters.requests
+    assert await last.stop() == 0
+    async with made.working():
+        await until(lambda: made.smsc.bound > 0)
+    assert (made.smsc.counters.submits, made.receiver.counters.requests) == (submits, callbacks)
