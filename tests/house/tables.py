@@ -64,15 +64,17 @@ def smpp() -> str:
     return _table(["Option", "Default", "Meaning"], rows)
 
 
-def figures(measured: Mapping[str, float]) -> str:
-    """Every budget with its figure. `measured`: medians by key; what is absent is shown as not measured."""
+def figures(measured: Mapping[str, float], facts: Mapping[str, str]) -> str:
+    """Every budget with its figure, and what was measured. `measured`: medians by key; what is absent is shown as not
+    measured. `facts`: of the machine and the run, by name."""
     rows = []
     for key, (label, unit) in FIGURES.items():
         sign = "≤" if BUDGETS[key].at_most else "≥"
         limits = [f"{sign} {_number(limit)} {unit}".strip() for limit in (BUDGETS[key].budget, BUDGETS[key].aim)]
         rows.append([label, _figure(measured, key, unit), *limits])
     rows += [[label, _figure(measured, key, unit), "", ""] for key, (label, unit) in ABSOLUTE.items()]
-    return _table(["What", "Measured", "Budget", "Aim"], rows)
+    said = [f"{name}: {value}." for name, value in facts.items() if value]
+    return _table(["What", "Measured", "Budget", "Aim"], rows) + "\n" + (" ".join(said) or "Nothing yet.") + "\n"
 
 
 #: Where each made table stands.
@@ -84,14 +86,23 @@ PLACES: dict[Path, tuple[str, Callable[[], str]]] = {
 
 def between(path: Path, name: str) -> str:
     """What stands between a document's marks."""
-    found = re.search(rf"<!-- {name}: made by .*? -->\n\n(.*?)\n<!-- end -->", path.read_text(), re.S)
-    assert found, f"{path.name} has no place for the table {name}"
-    return found[1]
+    return _place(path.read_text(), name)[1]
 
 
 def replace(path: Path, name: str, text: str) -> None:
     """Put `text` between a document's marks."""
-    path.write_text(path.read_text().replace(between(path, name), text))
+    before, _, after = _place(path.read_text(), name)
+    path.write_text(before + text + after)
+
+
+def _place(text: str, name: str) -> tuple[str, str, str]:
+    """A document's text before, between and after the marks of a table, which stand there once."""
+    begin = re.findall(rf"<!-- {name}: made by .*? -->\n\n", text)
+    assert len(begin) == 1, f"{name}: {len(begin)} places for one table"
+    before, _, rest = text.partition(begin[0])
+    between, mark, after = rest.partition("\n<!-- end -->")
+    assert mark, f"{name}: the place has no end"
+    return before + begin[0], between, mark + after
 
 
 def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
@@ -141,7 +152,7 @@ def main(arguments: list[str]) -> None:
     if arguments:
         written = msgspec.json.decode(Path(arguments[0]).read_bytes())
         medians = {key: one["median"] for key, one in written["figures"].items()}
-        replace(ROOT / "README.md", "figures", figures(medians))
+        replace(ROOT / "README.md", "figures", figures(medians, written["facts"]))
 
 
 if __name__ == "__main__":
