@@ -139,7 +139,7 @@ async def move_many(
         known = one_each.setdefault(move.message_id, move)
         if known is move:
             continue
-        if known.status == "sent" and STATUSES[move.status].final:
+        if known.status == "sent" and not move.unsent and may_move("sent", move.status):
             if move.organization_id in announce_sent:
                 sent_first.append(known)
             one_each[move.message_id] = msgspec.structs.replace(move, was_sent=True)

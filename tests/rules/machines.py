@@ -7,7 +7,7 @@ import os
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from heliograph.base.db import Pool, open_pool
@@ -19,6 +19,8 @@ BOUNDED = settings(
     max_examples=int(os.environ.get("HELIOGRAPH_EXAMPLES", "12")),
     stateful_step_count=25,
     deadline=None,
+    phases=[Phase.generate],  # to make an example smaller takes minutes on a database
+    database=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )

@@ -1,0 +1,128 @@
+"""Test keys: every magic number ends as it says, the whole way through accept, dispatch, receipts and events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.queue import leases
+from heliograph.sms import receipts, test_mode
+from heliograph.sms.accept import Acceptor
+from heliograph.sms.dispatch import Account, Dispatcher
+from heliograph.sms.fleet import TEST_ACCOUNT
+from heliograph.sms.receipts import Received
+from heliograph.sms.recorder import Recorder
+from heliograph.sms.routing import Breaker
+from heliograph.suppliers.contract import Outcome, Receipt, Submission, Verdict
+from tests.rules.making import endpoint, events_of, organization, send, status_of, until
+
+
+class Desk:
+    """A worker that has no supplier but the one of test keys."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.recorder = Recorder(pool, grace=90)
+        self.connector = test_mode.Connector(
+            lambda submission, outcome: self.dispatcher.answered(test_mode.SUPPLIER, submission, outcome), self.received
+        )
+        account = Account(TEST_ACCOUNT, self.connector, Breaker(lambda: 0.0))
+        self.dispatcher = Dispatcher(
+            pool,
+            lambda: {test_mode.SUPPLIER: account},
+            self.recorder,
+            claim_limit=500,
+            lease_seconds=60,
+            grace=90,
+        )
+
+    async def received(self, some: Sequence[Receipt]) -> None:
+        await self.recorder.receipts([Received(test_mode.SUPPLIER, one) for one in some])
+
+    async def work(self) -> None:
+        """Dispatch, then bring what receipts are due."""
+        await self.dispatcher.round()
+        await until(lambda: self.connector.health().in_flight == 0 and self.dispatcher.in_flight == 0)
+        async with self.pool.acquire() as conn:
+            claimed = await leases.claim(conn, "test", {test_mode.SUPPLIER: 100}, seconds=60)
+            due = await test_mode.due_receipts(conn, [(lease.organization_id, lease.id) for lease in claimed])
+            await self.received(due)
+            await leases.finish(conn, claimed)
+
+
+async def post(pool: Pool, to: str, text: str = "hi") -> UUID:
+    actor = await organization(pool, quota=0, mode="test")
+    await endpoint(pool, actor, "message.delivered", "message.failed")
+    answer = await Acceptor(pool).accept(send(actor, text, to=to))
+    return UUID(msgspec.json.decode(answer.body)["message"]["id"])
+
+
+@pytest.mark.parametrize("text", ["hi", "ж" * 200])
+@pytest.mark.parametrize(
+    ("digits", "status", "events"),
+    [
+        ("0000", "delivered", ["message.delivered"]),
+        ("0001", "undelivered", ["message.failed"]),
+        ("0002", "failed", ["message.failed"]),
+        ("0003", "expired", ["message.failed"]),
+        ("0004", "sent", []),
+        ("0005", "sent", []),
+        ("0006", "delivered", ["message.delivered"]),
+        ("0007", "delivered", ["message.delivered"]),
+        ("4567", "delivered", ["message.delivered"]),
+    ],
+)
+async def test_the_last_four_digits_choose_the_outcome(
+    pool: Pool, digits: str, status: str, events: list[str], text: str
+) -> None:
+    id = await post(pool, f"+25884123{digits}", text)
+    await Desk(pool).work()
+    assert await status_of(pool, id) == status
+    assert await events_of(pool, id) == events
+    # The webhook is real.
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'webhook'") == len(events)
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 0
+    stored = await pool.fetchval("SELECT count(*) FROM receipts")
+    parts = 1 if text == "hi" else 3
+    assert stored == {"0004": 0, "0005": 0, "0006": 2 * parts}.get(digits, parts)
+    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type = 'usage'") == 0
+
+
+async def test_a_delayed_one_comes_after_a_minute_also_from_another_worker(pool: Pool) -> None:
+    id = await post(pool, "+258841230005")
+    await Desk(pool).work()
+    due = await pool.fetchval("SELECT extract(epoch FROM due_at - now())::float8 FROM queue WHERE kind = 'test'")
+    assert 55 < due <= 60
+    await pool.execute("UPDATE queue SET due_at = now() WHERE kind = 'test'")
+    await Desk(pool).work()
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_one_without_a_receipt_ends_as_unknown(pool: Pool) -> None:
+    id = await post(pool, "+258841230004")
+    await Desk(pool).work()
+    await pool.execute("UPDATE sms_parts SET created_at = created_at - interval '73 hours'")
+    await pool.execute("INSERT INTO timers VALUES ('silent', now(), now() - interval '74 hours')")
+    async with pool.acquire() as conn, conn.transaction():
+        await receipts.close_silent(conn, deadline=timedelta(hours=72), span=timedelta(hours=2))
+    assert await status_of(pool, id) == "unknown"
+    assert await events_of(pool, id) == []
+
+
+async def test_a_submission_has_an_outcome_even_if_its_early_receipt_cannot_be_stored() -> None:
+    outcomes: list[Outcome] = []
+
+    async def gone(some: object) -> None:
+        raise OSError
+
+    connector = test_mode.Connector(lambda submission, outcome: outcomes.append(outcome), gone)
+    connector.submit(Submission(UUID(int=9), 1, "258841230007", "X", (b"hi",), "gsm7", 1))
+    await until(lambda: bool(outcomes))
+    assert outcomes[0].verdict is Verdict.UNREACHABLE
+    await asyncio.wait_for(connector.stop(grace=1), 2)
