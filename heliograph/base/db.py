@@ -19,8 +19,8 @@ else:
     Connection = asyncpg.Connection
     Pool = asyncpg.Pool
 
-#: Our tables are empty one second and full the next, and every statement of ours finds its rows by key. So plans must
-#: not depend on statistics: look-ups by index, in the order written, whatever the planner believes of the sizes.
+#: Our tables are empty one second and full the next, and every statement of ours finds its rows by key, in sets.
+#: So plans must not depend on statistics: one generic plan, look-ups by index, whatever the planner believes of sizes.
 KEYED = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
@@ -50,13 +50,7 @@ async def open_pool(url: str, *, size: int, wait: float = 0.0) -> Pool:
                 timeout=5,
                 command_timeout=STATEMENT_TIMEOUT,
                 max_inactive_connection_lifetime=300,
-                # Everything here is set-based and looked up by key: one generic plan is right for all sizes, and
-                # planning afresh would cost more than running.
-                server_settings={
-                    "application_name": "heliograph",
-                    "jit": "off",
-                    "plan_cache_mode": "force_generic_plan",
-                },
+                server_settings={"application_name": "heliograph", **KEYED},
                 reset=_keep,
             )
         except (OSError, asyncpg.PostgresError, TimeoutError) as error:

@@ -4,7 +4,7 @@
 -- for each other in a circle. From then on nobody else accepts for these organizations, and the second statement's
 -- snapshot sees all that was committed before: that is what makes idempotency keys and quota exact across processes.
 --
--- A lock that somebody holds for over 2 s (decisions: that long a twin waits for the first) fails the whole call.
+-- A lock that somebody holds for over 2 s (that long a twin waits for the first) fails the whole call.
 --
 -- A request's unit of its key's rate window is taken here as well (p_rate_*, p_slot, p_place, p_limit), which saves a
 -- round trip for each batch: first the windows' rows in one order, then the balances'. An item over its limit is

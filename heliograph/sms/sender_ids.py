@@ -54,7 +54,7 @@ class Senders(msgspec.Struct, frozen=True):
 
 
 NO_SENDERS = Senders({}, {}, None)
-#: decisions: 3–11 of these characters with a letter, or 3–15 digits (3GPP 23.040 §9.1.2.5 allows 11 septets).
+#: 3–11 of these characters with a letter, or 3–15 digits (3GPP 23.040 §9.1.2.5 allows 11 septets).
 VALUE = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9 ._&-]{3,11}|[0-9]{3,15}", re.ASCII)
 
 COLUMNS = "id, value, status, is_default, rejection_reason, created_at, reviewed_at"
