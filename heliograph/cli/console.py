@@ -20,6 +20,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import typer
+from typer.core import TyperGroup
 
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
@@ -64,11 +65,23 @@ class Problem(Exception):
         self.exit_status = exit_status
 
 
-def group(help: str) -> typer.Typer:
+def group(help: str, *, cls: type[TyperGroup] | None = None) -> typer.Typer:
     """A command with subcommands. Plain text, no shell completion: both cost time at every start."""
     return typer.Typer(
-        help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+        help=help,
+        cls=cls,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
     )
+
+
+def single(name: str, function: Callable[..., None]) -> typer.Typer:
+    """A command without subcommands."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name)(function)
+    return app
 
 
 def settings_of(

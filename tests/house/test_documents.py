@@ -159,8 +159,8 @@ def check_command(line: str) -> None:
     """Every word before the arguments is a command, and every option one of its own."""
     command: Any = typer.main.get_command(app)
     words = shlex.split(line, comments=True)[1:]
-    while words and hasattr(command, "commands"):
-        found = command.commands.get(words[0])
+    while words and hasattr(command, "get_command"):
+        found = command.get_command(None, words[0])
         assert found is not None, f"{line}: there is no command {words[0]!r}"
         command, words = found, words[1:]
     options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
