@@ -45,7 +45,7 @@ def add_smpp(
     bind: Annotated[Literal["transceiver", "pair"], typer.Option(help="One bind a session, or two.")] = "transceiver",
     sessions: Annotated[int, typer.Option(min=1, max=1000, help="Sessions that the account may have in all.")] = 1,
     window: Annotated[int, typer.Option(min=1, help="Unanswered submits, per session.")] = 10,
-    rate: Annotated[float, typer.Option(min=0, help="Segments a second, per worker; 0: any number.")] = 0.0,
+    rate: Annotated[float, typer.Option(min=0, help="Segments a second, per session; 0: any number.")] = 0.0,
     prefix: Annotated[
         list[str] | None,
         typer.Option(metavar="DIGITS", help="Carry only numbers that begin so (258, no +); may be repeated."),
@@ -117,11 +117,12 @@ def options(json: Json = False) -> None:
     Example:
       heliograph supplier options
     """
-    defaults = dict(
-        zip(reversed(SmppSettings.__struct_fields__), reversed(SmppSettings.__struct_defaults__), strict=False)
-    )
+    defaults = {
+        field.name: None if field.default is msgspec.NODEFAULT else field.default
+        for field in msgspec.structs.fields(SmppSettings)
+    }
     rows = [
-        {"setting": name, "default": _default(defaults.get(name)), "meaning": meaning}
+        {"setting": name, "default": _default(defaults[name]), "meaning": meaning}
         for name, (_, meaning) in _fields().items()
     ]
     show(rows, json, ("setting", "default", "meaning"))

@@ -432,7 +432,9 @@ class Dispatcher:
                 # Nobody can carry it now. It waits in the line of one that would, out of the others' way; with nobody
                 # to be in the way of, it stays where it is.
                 supplier = choose(others, due.recipient, lease.id) if self._usable else None
-                return Postponed(lease, HOLD, supplier.id if supplier else lease.line, counts=False)
+                line = supplier.id if supplier else lease.line
+                # What stays, stays due: a worker with a session may be about to look, and would find nothing each time.
+                return Postponed(lease, 0.0 if line == lease.line else HOLD, line, counts=False)
         assert supplier is not None
         account = accounts[supplier.id]
         if account.room <= 0:

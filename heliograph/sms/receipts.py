@@ -22,7 +22,7 @@ import asyncpg
 import msgspec
 
 from heliograph.base.clock import now
-from heliograph.base.db import Connection
+from heliograph.base.db import RANGED, Connection
 from heliograph.queue.retry import receipt_pause
 from heliograph.sms.status import BY_RECEIPT, Move, move_many
 from heliograph.suppliers.contract import Receipt, ReceiptState
@@ -384,19 +384,19 @@ async def close_quiet(conn: Connection) -> int:
     return len(moved)
 
 
+# The place in time is kept with the timer; it moves on in the transaction that closes what lies behind it.
+ADVANCE = """
+UPDATE timers SET done_until = least(place.start + $2::interval, now() - $1::interval)
+  FROM (SELECT name, coalesce(done_until, now() - $1::interval - interval '1 day') AS start
+          FROM timers WHERE name = 'silent' FOR UPDATE) place
+ WHERE timers.name = place.name
+RETURNING place.start, done_until
+"""
 SILENT = """
-WITH span AS MATERIALIZED (
-    SELECT start, least(start + $2::interval, now() - $1::interval) AS stop
-      FROM (SELECT coalesce(done_until, now() - $1::interval - interval '1 day') AS start
-              FROM timers WHERE name = 'silent' FOR UPDATE) place
-), advance AS (
-    UPDATE timers SET done_until = (SELECT stop FROM span) WHERE name = 'silent'
-)
 SELECT DISTINCT part.organization_id, part.message_id
-  FROM span CROSS JOIN LATERAL (
-       SELECT organization_id, message_id FROM sms_parts WHERE created_at > span.start AND created_at <= span.stop) part
-       CROSS JOIN LATERAL (
+  FROM sms_parts part CROSS JOIN LATERAL (
        SELECT FROM messages WHERE organization_id = part.organization_id AND id = part.message_id AND status = 'sent') m
+ WHERE part.created_at > $1 AND part.created_at <= $2
 """
 
 
@@ -406,8 +406,12 @@ async def close_silent(conn: Connection, *, deadline: timedelta, span: timedelta
     Moves over time in steps of `span` and keeps its place in the timers table, so no message is passed over while no
     worker runs. Returns how many were closed. Runs in the caller's transaction.
     """
+    place = await conn.fetchrow(ADVANCE, deadline, span)
+    if place is None:
+        return 0
+    await conn.execute(RANGED)
     at = now()
-    rows = await conn.fetch(SILENT, deadline, span)
+    rows = await conn.fetch(SILENT, place["start"], place["done_until"])
     moved, _ = await move_many(conn, [Move(org, message, "unknown", at) for org, message in rows])
     return len(moved)
 

@@ -14,7 +14,7 @@ from functools import partial
 import asyncpg
 import structlog
 
-from heliograph.base.db import Connection
+from heliograph.base.db import RANGED, Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.migrate import make_partitions
 from heliograph.base.settings import Settings
@@ -38,6 +38,14 @@ DELETE FROM idempotency WHERE (organization_id, key_hash) IN (
 DELETE_IDS = """
 DELETE FROM sms_parts WHERE (supplier_id, id_key, message_id) IN (
     SELECT supplier_id, id_key, message_id FROM sms_parts WHERE created_at < $1 LIMIT $2)
+"""
+DELETE_INBOUND = """
+DELETE FROM inbound_messages WHERE id IN (SELECT id FROM inbound_messages WHERE id < $1 LIMIT $2)
+"""
+# What a supplier wrote in a receipt may repeat the beginning of the text.
+BLANK_RECEIPTS = """
+UPDATE receipts SET raw = '' WHERE (received_on, supplier_id, fingerprint) IN (
+    SELECT received_on, supplier_id, fingerprint FROM receipts WHERE received_on < $1::date AND raw <> '' LIMIT $2)
 """
 DELETE_WORKERS = "DELETE FROM workers WHERE seen_at < $1"
 PARTITIONS = """
@@ -67,6 +75,8 @@ async def forget(conn: Connection, settings: Settings) -> None:
     text_from = today - timedelta(days=settings.text_retention_days)
     await _drop_before(conn, "message_texts", text_from)
     await _steps(conn, DELETE_TEXT, uuid7_floor(text_from))
+    await _steps(conn, DELETE_INBOUND, uuid7_floor(text_from))
+    await _steps(conn, BLANK_RECEIPTS, text_from.date())
     await _steps(conn, DELETE_IDS, today - timedelta(days=EVIDENCE_DAYS))
     await conn.execute(DELETE_WORKERS, today - timedelta(days=1))
 
@@ -74,7 +84,9 @@ async def forget(conn: Connection, settings: Settings) -> None:
 async def _steps(conn: Connection, sql: str, bound: object) -> int:
     gone = 0
     while True:
-        done = int((await conn.execute(sql, bound, STEP)).rpartition(" ")[2])
+        async with conn.transaction():
+            await conn.execute(RANGED)
+            done = int((await conn.execute(sql, bound, STEP)).rpartition(" ")[2])
         gone += done
         if done < STEP:
             return gone
