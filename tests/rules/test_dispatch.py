@@ -662,6 +662,18 @@ async def test_two_dispatchers_never_submit_the_same_message(pool: Pool) -> None
     assert await pool.fetchval("SELECT count(*) FROM queue") == 0
 
 
+async def test_a_worker_without_a_session_leaves_messages_to_one_that_has_it(pool: Pool) -> None:
+    row = supplier()
+    idle, bound = Bench(pool, row), Bench(pool, row)
+    idle.only.sessions = 0
+    actor = await organization(pool)
+    ids = {await message(pool, actor), await message(pool, actor, line=row.id)}
+    assert await idle.round() == 2, "it looks now and then, for what has expired"
+    assert await idle.round() == 0
+    await bound.round()
+    assert {one.message_id for one in bound.only.submitted} == ids
+
+
 async def test_test_messages_never_reach_a_supplier(pool: Pool) -> None:
     bench = Bench(pool)
     id = await message(pool, await organization(pool), mode="test")
