@@ -56,8 +56,8 @@ async def test_two_of_each_and_workers_that_are_replaced_under_load(empty_databa
                 await fresh.ready()
                 assert await workers[n].stop() == 0
                 workers[n] = fresh
-                at = len(made.smsc.destinations)
-                await until(lambda at=at: len(made.smsc.destinations) > at + 20)
+                at = len(made.smsc.received)
+                await until(lambda at=at: len(made.smsc.received) > at + 20)
         common = here.ledger.keys() & there.ledger.keys()
         assert len(common) > 50
         assert {number: here.ledger[number] for number in common} == {number: there.ledger[number] for number in common}
