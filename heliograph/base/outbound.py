@@ -6,7 +6,8 @@ made three times because each place sees what the others cannot: the URL's liter
 literal never reaches the resolver), a name's addresses when they are resolved, and each socket's address when it is
 opened. Nothing is resolved between check and connect, so rebinding a name changes nothing.
 
-No redirect is followed, no proxy or netrc is read from the environment, no cookie is kept, no body is decompressed.
+No redirect is followed, no proxy or netrc is read from the environment, no cookie is kept, no body is decompressed,
+and nothing is sent twice: a kept connection that the other side closes at the wrong moment is a failure like any other.
 Whatever the other side does, `Outbound.post` returns within the deadline and does not raise.
 """
 
@@ -17,172 +18,252 @@ import errno
 import functools
 import socket
 import ssl
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from ipaddress import ip_address
-from typing import Any, Literal
+from collections.abc import Mapping
+from ipaddress import IPv6Address, ip_address
+from typing import Any
 
-import aiohttp
-import msgspec
-from aiohttp import StreamReader
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.http import RawResponseMessage
-from yarl import URL
-
-from heliograph.base.addresses import Address, check_url, is_allowed, parse_networks, parse_url
+from heliograph.base import http_exchange
+from heliograph.base.addresses import Address, Target, check_url, is_allowed, parse_networks, parse_url
+from heliograph.base.http_connection import Connection
+from heliograph.base.http_exchange import KEPT_BYTES, Answer, Failure, FailureKind
+from heliograph.base.names import Blocked, Lookup, Names
 from heliograph.base.settings import Settings
 
-__all__ = ["Answer", "Failure", "FailureKind", "Outbound", "check_url"]
+__all__ = ["KEPT_BYTES", "Answer", "Failure", "FailureKind", "Lookup", "Outbound", "check_url"]
 
-#: What is kept of an answer's body, for operators.
-KEPT_BYTES = 4_096
-#: A longer body is not read to its end: its connection is closed instead of kept.
-_READ_BYTES = 65_536
-#: Once the status is known the outcome is, so a body that trickles is not waited for; seconds.
-_BODY_SECONDS = 2.0
 #: Most receivers close an idle connection after 5 s or later; a request on one that is being closed is lost.
-_KEEP_ALIVE_SECONDS = 4.0
-#: How long addresses and their check are reused. Failures too: a broken name must not cost a look-up per attempt.
-_NAME_SECONDS = 30.0
-_BAD_NAME_SECONDS = 5.0
-#: A look-up blocks a thread for as long as the resolver pleases (10 s and more); this many may.
-_LOOKUPS = 64
+KEEP_ALIVE = 4.0
+#: Idle connections in all. Of one destination there are never more than may be open at once.
+_IDLE = 512
+#: How often deadlines are looked at; seconds.
+_SWEEP = 0.05
+#: Sweeps from one look for connections idle for too long to the next.
+_IDLE_SWEEPS = 10
+#: A further address of a name is tried beside the ones before it after this (RFC 8305 §8), seconds.
+_STAGGER = 0.25
 _REMEMBERED = 4_096
-_INTERIM_ANSWERS = 16
 #: This machine ran out of descriptors, ports or buffers: no fault of the destination.
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS})
-
-FailureKind = Literal["blocked", "busy", "dns", "connect", "tls", "timeout", "closed", "protocol"]
-
-Lookup = Callable[[str], list[str]]
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """The other side answered. What the status means is the caller's business; 3xx was not followed.
-
-    `body`: at most the first 4 kB, possibly cut short by the other side. `retry_after`: seconds from now, from the
-    header's seconds or date, None without one. `duration`: seconds.
-    """
-
-    status: int
-    body: bytes
-    retry_after: float | None
-    duration: float
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """There was no answer. `detail` is for operators and holds neither path nor query of the URL.
-
-    blocked   the address may not be connected to; nothing was sent
-    busy      too many requests to this destination are open, or this machine is out of sockets; nothing was sent,
-              and it is no fault of the destination
-    dns       the name has no address; nothing was sent
-    connect   refused, unreachable; nothing was sent
-    tls       no agreement or no valid certificate; nothing was sent
-    timeout   the deadline passed
-    closed    the connection ended before an answer
-    protocol  what came was not HTTP, or more of it than is read
-    """
-
-    kind: FailureKind
-    detail: str
-    duration: float
 
 
 class Outbound:
     """Made and used inside one running loop. `close` it.
 
     `lookup` (name → addresses; raises OSError; runs in a thread) and `tls` stand for the system's resolver and trust
-    store.
+    store; `keep_alive`: how long a connection may be idle, seconds.
     """
 
-    def __init__(self, settings: Settings, *, lookup: Lookup | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        lookup: Lookup | None = None,
+        tls: ssl.SSLContext | None = None,
+        keep_alive: float = KEEP_ALIVE,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._allow_http = settings.webhook_allow_http
         self._networks = parse_networks(settings.webhook_allow_networks)
         self._destination_limit = max(8, settings.webhook_concurrency // 4)
-        self._open: Counter[str] = Counter()
-        self._targets: dict[str, tuple[str, URL] | str] = {}
-        self._resolver = _Resolver(lookup or _system_lookup, self._check)
-        connector = aiohttp.TCPConnector(
-            resolver=self._resolver,
-            use_dns_cache=False,  # ours remembers the check with the addresses
-            socket_factory=self._open_socket,
-            ssl=tls or ssl.create_default_context(),
-            limit=0,  # requests are counted here, so that waiting for a connection uses up nobody's deadline
-            keepalive_timeout=_KEEP_ALIVE_SECONDS,
-        )
-        connector._factory = functools.partial(_Protocol, loop=asyncio.get_running_loop())  # type: ignore[assignment]
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            timeout=aiohttp.ClientTimeout(
-                total=settings.webhook_timeout_seconds,
-                connect=settings.webhook_connect_seconds,
-                ceil_threshold=3_600,  # deadlines longer than this would be rounded up to whole seconds
-            ),
-            headers={"User-Agent": "Heliograph/1"},
-            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type"),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-            read_bufsize=8_192,
-            max_headers=100,
-        )
+        self._seconds = settings.webhook_timeout_seconds
+        self._connect_seconds = min(settings.webhook_connect_seconds, settings.webhook_timeout_seconds)
+        self._keep_alive = keep_alive
+        self._tls = tls or ssl.create_default_context()
+        self._names = Names(lookup, self._check)
+        #: By URL: the destination and what a POST to this path begins with, or why it is refused.
+        self._targets: dict[str, tuple[_Destination, str] | str] = {}
+        self._destinations: dict[str, _Destination] = {}
+        #: Connections with an exchange under way.
+        self._busy: set[Connection] = set()
+        self._idle = 0
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeps = 0
+        self._closed = False
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer | Failure:
-        """One POST, at most `webhook_timeout_seconds` long. `headers` are sent as they are, Content-Type included."""
+        """One POST, at most `webhook_timeout_seconds` long. `headers` are sent as they are, Content-Type included;
+        Host, User-Agent and Content-Length are added."""
         known = self._targets.get(url) or self._remember(url)
         if isinstance(known, str):
             return Failure("blocked", known, 0.0)
-        origin, parsed = known
-        if self._open[origin] >= self._destination_limit:
+        destination, start = known
+        if destination.open >= self._destination_limit:
             return Failure("busy", f"{self._destination_limit} requests to this destination are open", 0.0)
-        self._open[origin] += 1
         started = time.monotonic()
+        connection: Connection | None = None
+        destination.open += 1
         try:
-            return await self._exchange(parsed, body, headers, started)
+            request = http_exchange.request(start, headers, body)
+            connection = self._kept(destination, started) or await self._connect(destination)
+            self._busy.add(connection)
+            if self._sweeper is None:
+                self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
+            return await connection.exchange(request, started=started, deadline=started + self._seconds)
+        except _NotSent as why:
+            return Failure(why.kind, why.detail, time.monotonic() - started)
         except Exception as error:
-            kind, detail = _classify(error)
-            return Failure(kind, detail, time.monotonic() - started)
+            detail = str(error) if isinstance(error, ValueError) else type(error).__name__
+            return Failure("protocol", detail, time.monotonic() - started)
         finally:
-            self._open[origin] -= 1
-            if not self._open[origin]:
-                del self._open[origin]
+            destination.open -= 1
+            if connection is not None:
+                self._busy.discard(connection)
+                self._keep(destination, connection)
 
     async def close(self) -> None:
         """Close all connections. Requests under way end as failures."""
-        await self._resolver.close()
-        await self._session.close()
+        self._closed = True
+        self._names.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in [*self._busy, *(one for known in self._destinations.values() for one in known.idle)]:
+            connection.abort()
+        await asyncio.sleep(0)  # the loop closes sockets in its next round
 
-    async def _exchange(self, url: URL, body: bytes, headers: Mapping[str, str], started: float) -> Answer:
-        response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
+    def _kept(self, destination: _Destination, now: float) -> Connection | None:
+        """The connection that was used last, because it is the least likely to be closed at this moment."""
+        while destination.idle:
+            connection = destination.idle.pop()
+            self._idle -= 1
+            if connection.is_free and now - connection.idle_since < self._keep_alive:
+                return connection
+            connection.abort()
+        return None
+
+    def _keep(self, destination: _Destination, connection: Connection) -> None:
+        if not connection.is_free or self._idle >= _IDLE or self._closed:
+            connection.abort()
+            return
+        connection.idle_since = time.monotonic()
+        destination.idle.append(connection)
+        self._idle += 1
+
+    def _sweep(self) -> None:
+        """End what is past its deadline, and what has been idle for too long."""
+        self._sweeper = None
+        now = time.monotonic()
+        for connection in self._busy:
+            if connection.deadline < now:
+                connection.expire()
+        self._sweeps += 1
+        if self._idle and self._sweeps % _IDLE_SWEEPS == 0:
+            for destination in self._destinations.values():
+                if destination.idle and now - destination.idle[0].idle_since >= self._keep_alive:
+                    for connection in destination.idle:
+                        if now - connection.idle_since >= self._keep_alive:
+                            connection.abort()
+        if self._busy or self._idle:
+            self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
+
+    async def _connect(self, destination: _Destination) -> Connection:
+        """A new connection. Raises _NotSent."""
+        if self._closed:
+            raise _NotSent("closed", "closed by us")
         try:
-            kept = await _kept_body(response)
-            retry_after = response.headers.get("Retry-After")
-            return Answer(
-                response.status,
-                kept,
-                None if retry_after is None else _seconds_until(retry_after),
-                time.monotonic() - started,
-            )
-        finally:
-            # Gives the connection back when the body was read to its end, and closes it otherwise.
-            if response.content.at_eof():
-                response.release()
-            else:
-                response.close()
+            async with asyncio.timeout(self._connect_seconds):
+                sock = await self._reach(await self._addresses(destination), destination.port)
+                return await self._open(destination, sock)
+        except TimeoutError:
+            raise _NotSent("timeout", "no connection in time") from None
 
-    def _remember(self, url: str) -> tuple[str, URL] | str:
-        """The origin of a URL and its parsed form, or why it is refused."""
+    async def _addresses(self, destination: _Destination) -> list[str]:
+        if destination.address is not None:
+            return [str(destination.address)]
+        try:
+            return await self._names.resolve(destination.host)
+        except Blocked as error:
+            raise _NotSent("blocked", str(error)) from None
+        except OSError as error:
+            raise _NotSent("dns", _reason(error)) from None
+
+    async def _reach(self, addresses: list[str], port: int) -> socket.socket:
+        """A socket that is connected to one of these. One that does not answer must not use up the time of all, so
+        the next is tried when those before it have failed, or beside them after a while (RFC 8305 §5)."""
+        if len(addresses) == 1:
+            return await self._dial(addresses[0], port)
+        waiting = addresses[::-1]
+        dials: set[asyncio.Task[socket.socket]] = set()
+        failed: _NotSent | None = None
+        try:
+            while waiting or dials:
+                if waiting:
+                    dials.add(asyncio.create_task(self._dial(waiting.pop(), port)))
+                ended, _ = await asyncio.wait(
+                    dials, timeout=_STAGGER if waiting else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for dial in ended:
+                    dials.remove(dial)
+                    try:
+                        return dial.result()
+                    except _NotSent as error:
+                        failed = failed or error
+        finally:
+            for dial in dials:
+                if not dial.cancel() and dial.exception() is None:
+                    dial.result().close()
+        assert failed is not None
+        raise failed
+
+    async def _dial(self, address: str, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            sock = self._open_socket((family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port)))
+            try:
+                sock.setblocking(False)
+                await self._loop.sock_connect(sock, (address, port))
+            except BaseException:
+                sock.close()
+                raise
+        except Blocked as error:
+            raise _NotSent("blocked", str(error)) from None
+        except OSError as error:
+            raise _NotSent("busy" if error.errno in _OURS else "connect", _reason(error)) from None
+        return sock
+
+    async def _open(self, destination: _Destination, sock: socket.socket) -> Connection:
+        """The connection on a socket, with TLS if that is agreed on."""
+
+        def make() -> Connection:
+            return Connection(self._loop, functools.partial(self._lost, destination))
+
+        try:
+            if destination.secure:
+                _, connection = await self._loop.create_connection(
+                    make, sock=sock, ssl=self._tls, server_hostname=destination.host
+                )
+            else:
+                _, connection = await self._loop.create_connection(make, sock=sock)
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, ssl.SSLError | ssl.CertificateError):
+                raise _NotSent("tls", str(error)) from None
+            if isinstance(error, OSError):
+                raise _NotSent("connect", _reason(error)) from None
+            raise
+        if self._closed:
+            connection.abort()
+            raise _NotSent("closed", "closed by us")
+        return connection
+
+    def _lost(self, destination: _Destination, connection: Connection) -> None:
+        if connection in destination.idle:
+            destination.idle.remove(connection)
+            self._idle -= 1
+
+    def _remember(self, url: str) -> tuple[_Destination, str] | str:
+        """The destination of a URL and the start of its requests, or why it is refused."""
         if len(self._targets) >= _REMEMBERED:
             self._targets.clear()
+            self._destinations = {
+                origin: known for origin, known in self._destinations.items() if known.open or known.idle
+            }
         target = parse_url(url, allow_http=self._allow_http, allowed_networks=self._networks)
-        # encoded: the path goes out exactly as it was saved.
-        known = target if isinstance(target, str) else (target.origin, URL(url, encoded=True))
+        if isinstance(target, str):
+            known: tuple[_Destination, str] | str = target
+        else:
+            destination = self._destinations.setdefault(target.origin, _Destination(target))
+            known = destination, http_exchange.post_start(_authority(target), _path(url))
         self._targets[url] = known
         return known
 
@@ -192,196 +273,46 @@ class Outbound:
     def _open_socket(self, info: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, place = info
         if not self._check(ip_address(place[0])):
-            raise _Blocked(place[0])
+            raise Blocked(place[0])
         return socket.socket(family, kind, protocol)
 
 
-class _Blocked(OSError):
-    """An address that may not be connected to. An OSError, because that is what aiohttp expects of a resolver."""
+class _Destination:
+    """Scheme, host and port: what shares connections and a limit."""
 
-    def __init__(self, address: str) -> None:
-        super().__init__(f"{address} is not a public address")
+    __slots__ = ("address", "host", "idle", "open", "port", "secure")
 
-
-class _Protocol(ResponseHandler):
-    """aiohttp's, with a limit on interim answers (1xx), of which it takes any number.
-
-    A destination that sends nothing else kept a core at 70 % and delayed every other request by 45 ms, until the
-    deadline; now the connection is dropped at the first of them beyond the limit.
-    """
-
-    _interim = 0
-
-    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
-        self._interim = self._interim + 1 if data[0].code < 200 else 0
-        if self._interim <= _INTERIM_ANSWERS and len(self._buffer) <= _INTERIM_ANSWERS:
-            super().feed_data(data, size)
-        elif self._exception is None:
-            self.set_exception(aiohttp.ClientPayloadError("too many interim answers"))
-            if self.transport is not None:
-                self.transport.abort()
+    def __init__(self, target: Target) -> None:
+        self.secure = target.scheme == "https"
+        self.host = target.host
+        self.port = target.port
+        self.address = target.address
+        #: Requests under way, those that wait for a connection included.
+        self.open = 0
+        #: The one used last is last.
+        self.idle: list[Connection] = []
 
 
-class _Resolver(AbstractResolver):
-    """Resolves a name once, checks all of its addresses, and remembers both together for a short while.
+class _NotSent(Exception):
+    """There is no connection to send a request on."""
 
-    Each look-up has a thread of its own, not one of the loop's few: names whose servers never answer must not hold up
-    the others. The threads are daemons, so that none of them delays the process's end.
-    """
-
-    def __init__(self, lookup: Lookup, check: Callable[[Address], bool]) -> None:
-        self._lookup = lookup
-        self._check = check
-        self._threads = asyncio.Semaphore(_LOOKUPS)
-        self._known: dict[str, tuple[float, list[str] | OSError]] = {}
-        self._running: dict[str, asyncio.Task[list[str]]] = {}
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """The checked addresses of `host`. Raises OSError: no address, or one that is refused."""
-        expiry, found = self._known.get(host, (0.0, []))
-        if time.monotonic() >= expiry:
-            task = self._running.get(host)
-            if task is None:
-                task = self._running[host] = asyncio.create_task(self._resolve(host))
-                task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-            try:
-                # One caller's deadline must not end the look-up that others wait for.
-                found = await asyncio.shield(task)
-            except asyncio.CancelledError:
-                if not task.cancelled():
-                    raise
-                found = OSError("closed while the name was looked up")
-        if isinstance(found, OSError):
-            raise found.with_traceback(None)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=socket.IPPROTO_TCP,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for address in found
-        ]
-
-    async def close(self) -> None:
-        """End the look-ups under way; those who wait for them get an OSError."""
-        for task in self._running.values():
-            task.cancel()
-
-    async def _resolve(self, host: str) -> list[str]:
-        outcome: list[str] | OSError
-        try:
-            async with self._threads:
-                outcome = await _in_thread(self._lookup, host)
-            if not outcome:
-                raise OSError("the name has no address")
-            for address in outcome:
-                if not self._check(ip_address(address)):
-                    raise _Blocked(address)
-        except (OSError, ValueError) as error:
-            # UnicodeError, a ValueError, is what the system's resolver says of a name with an impossible label.
-            outcome = error if isinstance(error, OSError) else OSError(str(error))
-        finally:
-            self._running.pop(host, None)
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        seconds = _BAD_NAME_SECONDS if isinstance(outcome, OSError) else _NAME_SECONDS
-        self._known[host] = (time.monotonic() + seconds, outcome)
-        if isinstance(outcome, OSError):
-            raise outcome
-        return outcome
+    def __init__(self, kind: FailureKind, detail: str) -> None:
+        super().__init__(detail)
+        self.kind: FailureKind = kind
+        self.detail = detail
 
 
-def _system_lookup(name: str) -> list[str]:
-    infos = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-    # A zone (`fe80::1%eth0`) stays in the text and is refused with the address.
-    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
-async def _in_thread(work: Lookup, name: str) -> list[str]:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[list[str]] = loop.create_future()
-
-    def settle(result: list[str] | None, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result or [])
-
-    def run() -> None:
-        result: list[str] | None = None
-        error: Exception | None = None
-        try:
-            result = work(name)
-        except Exception as raised:
-            error = raised
-        try:
-            loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:
-            return  # the loop ended before the answer came; nobody waits for it
-
-    threading.Thread(target=run, name="outbound-lookup", daemon=True).start()
-    return await future
+def _authority(target: Target) -> str:
+    host = f"[{target.host}]" if isinstance(target.address, IPv6Address) else target.host
+    return host if target.port == {"https": 443, "http": 80}[target.scheme] else f"{host}:{target.port}"
 
 
-async def _kept_body(response: aiohttp.ClientResponse) -> bytes:
-    content = response.content
-    kept = bytearray()
-    seen = 0
-    try:
-        if content.is_eof():  # already here as a whole, as small answers are
-            return content.read_nowait(-1)[:KEPT_BYTES]
-        async with asyncio.timeout(_BODY_SECONDS):
-            while seen < _READ_BYTES and not content.at_eof():
-                piece = await content.readany()
-                seen += len(piece)
-                if len(kept) < KEPT_BYTES:
-                    kept += piece[: KEPT_BYTES - len(kept)]
-    except Exception:
-        return bytes(kept)  # the status stands, however its body ends
-    return bytes(kept)
-
-
-def _seconds_until(retry_after: str) -> float | None:
-    """Retry-After (RFC 9110 §10.2.3): seconds, or an HTTP date, as seconds from now; None when it is neither."""
-    text = retry_after.strip()
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        at = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return max(0.0, (at - datetime.now(UTC)).total_seconds())
-
-
-def _classify(error: Exception) -> tuple[FailureKind, str]:
-    """One of the closed set of kinds for whatever aiohttp raised, the more exact classes first."""
-    reason = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(reason, _Blocked):
-        return "blocked", str(reason)
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return "timeout", "no connection in time"
-    if isinstance(error, TimeoutError):
-        return "timeout", "no answer in time"
-    if isinstance(reason, OSError) and reason.errno in _OURS:
-        return "busy", reason.strerror or str(reason)
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return "tls", str(error.certificate_error)
-    if isinstance(error, aiohttp.ClientSSLError):
-        return "tls", str(error.os_error)
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "dns", error.os_error.strerror or str(error.os_error)
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return "connect", error.os_error.strerror or str(error.os_error)
-    if isinstance(error, aiohttp.ClientConnectionError | OSError):
-        return "closed", "the connection ended before an answer"
-    if isinstance(error, aiohttp.ClientResponseError):
-        return "protocol", error.message[:200]
-    return "protocol", type(error).__name__
+def _path(url: str) -> str:
+    """Path and query exactly as they were saved; `parse_url` has let the URL pass."""
+    rest = url.split("#", 1)[0].split("://", 1)[1]
+    start = min((at for at in (rest.find("/"), rest.find("?")) if at >= 0), default=len(rest))
+    return rest[start:] if rest[start : start + 1] == "/" else f"/{rest[start:]}"

@@ -1,0 +1,215 @@
+"""One HTTP/1.1 exchange as bytes and values: the request as it goes out, the answer as it comes in. Pure: no I/O, no
+clock. RFC 9110 and 9112; the parser is llhttp, by httptools.
+
+The rule nobody may break: nothing that the other side sends makes a reader hold more than `KEPT_BYTES` of body and
+`HEAD_BYTES` of head, or run for longer than the bytes it was fed deserve. What follows an answer is not part of the
+next one: a connection on which more came than was asked for is not `reusable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Literal
+
+import httptools
+import msgspec
+
+#: What is kept of an answer's body, for operators.
+KEPT_BYTES = 4_096
+#: A longer body is not read to its end: its connection is closed instead of kept.
+READ_BYTES = 65_536
+#: Of the head, those of interim answers before it included.
+HEAD_BYTES = 32_768
+HEADERS = 100
+#: A destination that sent nothing but interim answers (1xx) kept a core at 70 % and delayed every other request by
+#: 45 ms, until the deadline; now it is over at the first of them beyond this.
+INTERIM_ANSWERS = 16
+
+FailureKind = Literal["blocked", "busy", "dns", "connect", "tls", "timeout", "closed", "protocol"]
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """The other side answered. What the status means is the caller's business; 3xx was not followed.
+
+    `body`: at most the first 4 kB, possibly cut short by the other side. `retry_after`: seconds from now, from the
+    header's seconds or date, None without one. `duration`: seconds.
+    """
+
+    status: int
+    body: bytes
+    retry_after: float | None
+    duration: float
+
+
+class Failure(msgspec.Struct, frozen=True, gc=False):
+    """There was no answer. `detail` is for operators and holds neither path nor query of the URL.
+
+    blocked   the address may not be connected to; nothing was sent
+    busy      too many requests to this destination are open, or this machine is out of sockets; nothing was sent,
+              and it is no fault of the destination
+    dns       the name has no address; nothing was sent
+    connect   refused, unreachable; nothing was sent
+    tls       no agreement or no valid certificate; nothing was sent
+    timeout   the deadline passed
+    closed    the connection ended before an answer
+    protocol  what came was not HTTP, or more of it than is read; or the headers given cannot be sent as HTTP
+    """
+
+    kind: FailureKind
+    detail: str
+    duration: float
+
+
+def post_start(authority: str, path: str) -> str:
+    """What all POSTs to a path begin with. `authority`: host, and port if it is not the scheme's own."""
+    return f"POST {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: Heliograph/1\r\n"
+
+
+#: Line ends that a request has beside those of the headers given: three of `post_start`, Content-Length, the last.
+_LINE_ENDS = 5
+
+
+def request(start: str, headers: Mapping[str, str], body: bytes) -> bytes:
+    """The whole request. `headers` go out as they are; Host, User-Agent and Content-Length are not among them.
+
+    Raises ValueError for a name or value that would end its line or cannot be encoded.
+    """
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    head = f"{start}{lines}Content-Length: {len(body)}\r\n\r\n"
+    # Counted over the whole head, which is cheaper than looking at each: one line end too many is somebody's own.
+    ends = len(headers) + _LINE_ENDS
+    if head.count("\n") != ends or head.count("\r") != ends or "\0" in head:
+        raise ValueError("a header holds a line break or a NUL")
+    return head.encode() + body
+
+
+class NotHttp(Exception):
+    """What came is not an answer, or more than is read; the text says why, for operators."""
+
+
+class _Enough(Exception):
+    """Stops the parser: nothing more is wanted of this connection."""
+
+
+class AnswerReader:
+    """Reads the answers of one connection, one after the other: `reset`, then `feed` until it says that all is there.
+
+    `status` is 0 until the head of the answer itself has come; from then on the answer stands, however its body ends,
+    save when the rest is no HTTP.
+    """
+
+    __slots__ = (
+        "_head",
+        "_headers",
+        "_interim",
+        "_parser",
+        "_problem",
+        "_seen",
+        "body",
+        "complete",
+        "retry_after",
+        "reusable",
+        "status",
+    )
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        # Old programs end their lines with LF alone, and put spaces after a chunk's length. As a client that reads
+        # one answer and drops the connection when more comes, we are fooled by neither.
+        self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True)
+        self.reset()
+
+    def reset(self) -> None:
+        """A new request goes out."""
+        self.status = 0
+        #: All of the answer is here, or all that is read of it.
+        self.complete = False
+        #: Another request may use the connection.
+        self.reusable = False
+        self.body = b""
+        #: The header as it came.
+        self.retry_after: str | None = None
+        self._seen = 0
+        self._head = 0
+        self._headers = 0
+        self._interim = 0
+        self._problem = ""
+
+    def close(self) -> None:
+        """Nothing will be fed any more: parser and reader let go of each other."""
+        del self._parser
+
+    def feed(self, data: bytes) -> bool:
+        """Take what came; True when the answer is complete. Raises NotHttp."""
+        if not self.status:
+            self._head += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.reusable = False
+            if not self.complete:
+                raise NotHttp(self._problem or str(error)[:200]) from None
+        else:
+            # The parser gathers an unfinished header without telling.
+            if not self.status and self._head > HEAD_BYTES:
+                raise NotHttp("the head is too large")
+        return self.complete
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise _Enough
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers += 1
+        if self._headers > HEADERS:
+            raise self._stop("too many headers")
+        if len(name) == 11 and self.retry_after is None and name.lower() == b"retry-after":
+            self.retry_after = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self.status = status
+        elif status == 101:  # nothing of another protocol is asked for or understood
+            self.status = status
+            self.complete = True
+            raise _Enough
+        else:
+            self.retry_after = None
+            self._interim += 1
+            if self._interim > INTERIM_ANSWERS:
+                raise self._stop("too many interim answers")
+
+    def on_body(self, data: bytes) -> None:
+        if len(self.body) < KEPT_BYTES:
+            self.body += data[: KEPT_BYTES - len(self.body)]
+        self._seen += len(data)
+        if self._seen >= READ_BYTES:
+            self.complete = True
+            raise _Enough
+
+    def on_message_complete(self) -> None:
+        if self.status:
+            self.complete = True
+            self.reusable = self._parser.should_keep_alive()
+
+    def _stop(self, problem: str) -> _Enough:
+        self._problem = problem
+        return _Enough()
+
+
+def seconds_until(retry_after: str, now: datetime) -> float | None:
+    """Retry-After (RFC 9110 §10.2.3): seconds, or an HTTP date, as seconds from `now`; None when it is neither."""
+    text = retry_after.strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return max(0.0, (at - now).total_seconds())

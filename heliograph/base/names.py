@@ -1,0 +1,136 @@
+"""Names and their addresses: resolved once, checked, and remembered together for a short while.
+
+The rule nobody may break: no address leaves here unchecked, and if any address of a name is refused, all are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from ipaddress import ip_address
+from itertools import zip_longest
+
+from heliograph.base.addresses import Address
+
+#: How long addresses and their check are reused. Failures too: a broken name must not cost a look-up per attempt.
+_NAME_SECONDS = 30.0
+_BAD_NAME_SECONDS = 5.0
+#: A look-up blocks a thread for as long as the resolver pleases (10 s and more); this many may.
+_LOOKUPS = 64
+_REMEMBERED = 4_096
+
+#: Name → addresses. Raises OSError. Runs in a thread.
+Lookup = Callable[[str], list[str]]
+
+
+class Blocked(OSError):
+    """An address that may not be connected to. An OSError: to the caller the name has no address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(f"{address} is not a public address")
+
+
+class Names:
+    """Each look-up has a thread of its own, not one of the loop's few: names whose servers never answer must not hold
+    up the others. The threads are daemons, so that none of them delays the process's end."""
+
+    def __init__(self, lookup: Lookup | None, check: Callable[[Address], bool]) -> None:
+        """`lookup` None: the system's. `check`: whether a connection to the address may be opened."""
+        self._lookup = lookup or _system_lookup
+        self._check = check
+        self._threads = asyncio.Semaphore(_LOOKUPS)
+        self._known: dict[str, tuple[float, list[str] | OSError]] = {}
+        self._running: dict[str, asyncio.Task[list[str]]] = {}
+
+    async def resolve(self, name: str) -> list[str]:
+        """The checked addresses, the families by turns. Raises OSError: no address; Blocked: one that is refused."""
+        expiry, found = self._known.get(name, (0.0, []))
+        if time.monotonic() >= expiry:
+            task = self._running.get(name)
+            if task is None:
+                task = self._running[name] = asyncio.create_task(self._resolve(name))
+                task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+            try:
+                # One caller's deadline must not end the look-up that others wait for.
+                found = await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if not task.cancelled():
+                    raise
+                found = OSError("closed while the name was looked up")
+        if isinstance(found, OSError):
+            raise found.with_traceback(None)
+        return found
+
+    def close(self) -> None:
+        """End the look-ups under way; those who wait for them get an OSError."""
+        for task in self._running.values():
+            task.cancel()
+
+    async def _resolve(self, name: str) -> list[str]:
+        outcome: list[str] | OSError
+        try:
+            async with self._threads:
+                outcome = await _in_thread(self._lookup, name)
+            if not outcome:
+                raise OSError("the name has no address")
+            for address in outcome:
+                if not self._check(ip_address(address)):
+                    raise Blocked(address)
+            outcome = _by_turns(outcome)
+        except (OSError, ValueError) as error:
+            # UnicodeError, a ValueError, is what the system's resolver says of a name with an impossible label.
+            outcome = error if isinstance(error, OSError) else OSError(str(error))
+        finally:
+            self._running.pop(name, None)
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        seconds = _BAD_NAME_SECONDS if isinstance(outcome, OSError) else _NAME_SECONDS
+        self._known[name] = (time.monotonic() + seconds, outcome)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+
+def _by_turns(addresses: list[str]) -> list[str]:
+    """The first stays first, then the families alternate (RFC 8305 §4), so that one that leads nowhere is soon left."""
+    first = ":" in addresses[0]
+    same = [address for address in addresses if (":" in address) == first]
+    other = [address for address in addresses if (":" in address) != first]
+    return [address for pair in zip_longest(same, other) for address in pair if address is not None]
+
+
+def _system_lookup(name: str) -> list[str]:
+    infos = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    # A zone (`fe80::1%eth0`) stays in the text and is refused with the address.
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
+
+async def _in_thread(work: Lookup, name: str) -> list[str]:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(result: list[str] | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result or [])
+
+    def run() -> None:
+        result: list[str] | None = None
+        error: Exception | None = None
+        try:
+            result = work(name)
+        except Exception as raised:
+            error = raised
+        try:
+            loop.call_soon_threadsafe(settle, result, error)
+        except RuntimeError:
+            return  # the loop ended before the answer came; nobody waits for it
+
+    threading.Thread(target=run, name="outbound-lookup", daemon=True).start()
+    return await future
