@@ -70,6 +70,7 @@ async def serve(
         acceptor=Acceptor(pool),
         webhook_rules=endpoints.rules(settings),
         answer_key=derive_key(settings.secret_key, "stored answers"),
+        cursor_key=derive_key(settings.secret_key, "cursors"),
         document=openapi.document(OPERATIONS, settings),
         is_draining=lambda: watch.draining,
     )

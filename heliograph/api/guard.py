@@ -19,7 +19,7 @@ from heliograph.accounts.api_keys import ScopeRequired, Unauthorized
 from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
 from heliograph.api import envelope, idempotency
 from heliograph.api.operation import REQUIRED, Call, Operation, Services
-from heliograph.api.reading import reader
+from heliograph.api.reading import query_reader, reader
 from heliograph.api.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
 from heliograph.base.db import is_down
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -55,6 +55,7 @@ class Guard:
         self._services = services
         self._prefix = prefix
         self._readers = {each.id: reader(each.request) for each in operations if each.request is not None}
+        self._queries = {each.id: query_reader(each.query) for each in operations if each.query is not None}
         self._limits = {
             each.id: services.settings.max_campaign_body_bytes
             if each.bucket == "campaigns"
@@ -88,6 +89,8 @@ class Guard:
             if operation.request is not None:
                 self._check_media_type(call)
                 call.body = self._readers[operation.id](await self._receive_body(call, receive))
+            if operation.query is not None:
+                call.query = self._queries[operation.id](scope["query_string"])
             self._read_idempotency_key(call)
             status, headers, body = await self._run(call)
             if call.toll is not None:

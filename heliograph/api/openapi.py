@@ -129,11 +129,32 @@ def _parameters(each: Operation) -> list[dict[str, Any]]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
         for name in re.findall(r"\{(\w+)\}", each.path)
     ]
+    if each.query is not None:
+        parameters += _query_parameters(each.query)
     parameters.append({"$ref": "#/components/parameters/RequestId"})
     if each.idempotency == REQUIRED:
         parameters.append(_PARAMETERS["IdempotencyKey"] | {"required": True})
     elif each.idempotency != NONE:
         parameters.append({"$ref": "#/components/parameters/IdempotencyKey"})
+    return parameters
+
+
+def _query_parameters(query: type[msgspec.Struct]) -> list[dict[str, Any]]:
+    (_, components) = msgspec.json.schema_components([query], ref_template="#/components/schemas/{name}")
+    schema = components[query.__name__]
+    parameters = []
+    for name, shape in schema["properties"].items():
+        described = {key: value for key, value in shape.items() if key not in ("description", "anyOf")}
+        if "anyOf" in shape:  # a parameter is absent, never null
+            (given,) = (one for one in shape["anyOf"] if one != {"type": "null"})
+            described = given
+        described = {key: value for key, value in described.items() if not (key == "default" and value is None)}
+        parameter = {"name": name, "in": "query", "schema": described}
+        if "description" in shape:
+            parameter["description"] = shape["description"]
+        if name in schema.get("required", ()):
+            parameter["required"] = True
+        parameters.append(parameter)
     return parameters
 
 
@@ -186,6 +207,8 @@ def _refusals(each: Operation) -> Iterable[type[Refusal]]:
         yield from (Unauthorized, ScopeRequired, RateLimited)
     if "{" in each.path:
         yield from (Invalid, NotFound)
+    if each.query is not None:
+        yield Invalid
     if each.idempotency != NONE:
         yield from (Invalid, IdempotencyConflict, IdempotencyInProgress, OrganizationSuspended)
     yield from each.refusals

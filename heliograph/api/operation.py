@@ -37,6 +37,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     idempotency: str = NONE
     status: int = 200
     request: type[msgspec.Struct] | None = None
+    #: Query parameters.
+    query: type[msgspec.Struct] | None = None
     response: type[msgspec.Struct]
     #: What it may refuse beyond what `guard.py` refuses for every operation.
     refusals: tuple[type[Refusal], ...] = ()
@@ -66,6 +68,8 @@ class Services(msgspec.Struct, frozen=True):
     webhook_rules: EndpointRules
     #: Seals stored answers that hold a secret.
     answer_key: bytes
+    #: Authenticates the cursors of lists.
+    cursor_key: bytes
     #: The OpenAPI document, as bytes of JSON.
     document: bytes
     #: True once the process is going down.
@@ -87,6 +91,7 @@ class Call:
         "operation",
         "parameters",
         "path",
+        "query",
         "request_hash",
         "request_id",
         "services",
@@ -110,10 +115,16 @@ class Call:
         self.key_hash: UUID | None = None
         self.request_hash: bytes | None = None
         self.body: Any = None
+        self.query: Any = None
         # Set before a handler runs, each where the operation's facts call for it.
         self.operation: Operation
         self.actor: Actor
         self.conn: Connection
+
+    @property
+    def cursor_key(self) -> bytes:
+        """Authenticates the cursors of lists."""
+        return self.services.cursor_key
 
     def id(self, name: str) -> UUID:
         """A path parameter, which must be a UUID in its usual form."""

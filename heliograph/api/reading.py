@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.parse
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -46,6 +47,43 @@ def reader(kind: type[Body]) -> Callable[[bytes], Body]:
         return body
 
     return read
+
+
+Query = TypeVar("Query", bound=msgspec.Struct)
+
+
+def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
+    """A function that turns a query string into `kind`; it raises Invalid, and nothing else.
+
+    Parameters are taken in camelCase, snake_case and kebab-case; unknown ones are ignored. One that is given twice
+    with different values is refused: nobody could say which one counts.
+    """
+    names = {_folded(name): name for name in kind.__struct_encode_fields__}
+
+    def read(raw: bytes) -> Query:
+        values: dict[str, str] = {}
+        try:
+            pairs = urllib.parse.parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
+        except (ValueError, UnicodeError):
+            raise Invalid(("query", "format", "the query string is not valid")) from None
+        for given, value in pairs:
+            name = names.get(_folded(given))
+            if name is None:
+                continue
+            if values.setdefault(name, value) != value:
+                raise Invalid((name, "duplicate", f"`{name}` is given twice"))
+            if "\0" in value:
+                raise Invalid((name, "nul", f"`{name}` must not contain NUL"))
+        try:
+            return msgspec.convert(values, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise Invalid(_field(str(error))) from None
+
+    return read
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def _refuse(raw: bytes, error: msgspec.ValidationError) -> NoReturn:

@@ -1,0 +1,110 @@
+"""Lists that come in pages: query parameters in, a page and the cursor of the next one out.
+
+A list's query is a struct that begins as `PageQuery` does and adds its filters. The rule nobody may break: pages are
+found by key, newest first, never by counting rows, so a page stays what it was while others add rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Protocol, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from heliograph.base import cursor
+from heliograph.base.actor import Actor
+from heliograph.base.errors import Invalid
+
+Row = TypeVar("Row")
+Shown = TypeVar("Shown")
+
+Limit = Annotated[int, Meta(ge=1, le=200, description="How many items a page has at most.")]
+Cursor = Annotated[
+    Annotated[str, Meta(max_length=1024)] | None,
+    Meta(description="`nextCursor` of the page before; without it, the first page. Bound to the other parameters."),
+]
+DateFrom = Annotated[
+    Annotated[datetime, Meta(tz=True)] | None, Meta(description="Not older than this; ISO 8601 with a zone.")
+]
+DateTo = Annotated[
+    Annotated[datetime, Meta(tz=True)] | None, Meta(description="Older than this; ISO 8601 with a zone.")
+]
+
+
+class PageQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The parameters of a list without filters."""
+
+    limit: Limit = 50
+    cursor: Cursor = None
+
+
+class Called(Protocol):
+    """What is needed of `operation.Call`."""
+
+    actor: Actor
+    query: Any
+
+    @property
+    def cursor_key(self) -> bytes:
+        """Authenticates cursors."""
+
+
+def after(call: Called, collection: str) -> list[Any] | None:
+    """The position that the request's cursor stands for, as JSON scalars; None: the first page.
+
+    Raises Invalid on `cursor` if it was altered, or made for another organization, list or filter; and on `dateFrom`
+    if the two dates are the wrong way round.
+    """
+    filters = _filters(call.query)
+    first, last = filters.get("date_from"), filters.get("date_to")
+    if first is not None and last is not None and first >= last:
+        raise Invalid(("dateFrom", "range", "`dateFrom` must be before `dateTo`"))
+    if call.query.cursor is None:
+        return None
+    return cursor.decode(
+        call.cursor_key,
+        call.query.cursor,
+        organization_id=call.actor.organization_id,
+        collection=collection,
+        filters=filters,
+    )
+
+
+def after_id(call: Called, collection: str) -> UUID | None:
+    """`after` of a list that is ordered by id alone."""
+    position = after(call, collection)
+    return None if position is None else UUID(position[0])
+
+
+def page(
+    call: Called,
+    collection: str,
+    rows: Sequence[Row],
+    *,
+    position: Callable[[Row], Sequence[Any]],
+    shown: Callable[[Row], Shown],
+) -> tuple[list[Shown], str | None, bool]:
+    """(items, nextCursor, hasMore) from up to `limit` + 1 rows: the one too many says that there are more.
+
+    `position`: the sort values of a row, as the next page's query takes them.
+    """
+    limit = call.query.limit
+    more = len(rows) > limit
+    rows = rows[:limit]
+    following = None
+    if more:
+        following = cursor.encode(
+            call.cursor_key,
+            position(rows[-1]),
+            organization_id=call.actor.organization_id,
+            collection=collection,
+            filters=_filters(call.query),
+        )
+    return [shown(row) for row in rows], following, more
+
+
+def _filters(query: msgspec.Struct) -> Mapping[str, Any]:
+    return {name: getattr(query, name) for name in query.__struct_fields__ if name not in PageQuery.__struct_fields__}
