@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import random
 import secrets
 import signal
 import socket
@@ -324,10 +325,12 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    # Below the range of outgoing connections, as PostgreSQL's port: a worker that keeps trying the simulator's while
+    # that is away could be given the same port as its own, connect to itself, and keep the simulator out.
+    for port in random.sample(range(20_000, 32_000), 100):
+        if _is_free(host, port):
+            return port
+    raise UpError(f"no free port between 20000 and 32000 on {host}")
 
 
 def _end_with_parent() -> None:
