@@ -169,7 +169,8 @@ class Dispatcher:
         self._claim_limit = claim_limit
         self._lease_seconds = lease_seconds
         self._grace = grace
-        self._flying: dict[tuple[UUID, int], tuple[_Due, float]] = {}
+        #: What was handed over: when (loop time), and how often the supplier's circuit had opened by then.
+        self._flying: dict[tuple[UUID, int], tuple[_Due, float, int]] = {}
         self._references: OrderedDict[tuple[str, str], int] = OrderedDict()
         #: Lines of suppliers that rows wait in, as far as this worker knows; looked for again each LOOK seconds.
         self._parked: set[UUID] = set()
@@ -195,7 +196,7 @@ class Dispatcher:
         crash_point("dispatch.after_commit")
         at = asyncio.get_running_loop().time()
         for due, account, submission in outgoing:
-            self._flying[(submission.message_id, submission.attempt)] = (due, at)
+            self._flying[(submission.message_id, submission.attempt)] = (due, at, account.breaker.openings)
             account.connector.submit(submission)
         if outgoing:
             crash_point("dispatch.after_submit")
@@ -207,13 +208,13 @@ class Dispatcher:
         flying = self._flying.get(key)
         if flying is None:
             return
-        due, _ = flying
+        due, _, sent_in = flying
         account = self._accounts().get(supplier_id)
         if account is not None:
             fault = outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
             fault = fault or (outcome.verdict is Verdict.BUSY and outcome.counts)
             was_open = account.breaker.open
-            account.breaker.record(ok=not fault)
+            account.breaker.record(ok=not fault, sent_in=sent_in)
             if account.breaker.open != was_open:
                 log.warning("supplier circuit", supplier=account.supplier.name, open=account.breaker.open)
         recorded = self._recorder.outcome(
@@ -224,7 +225,7 @@ class Dispatcher:
     async def renew(self) -> None:
         """Hold the leases of messages that have been in flight for a third of a lease; called that often."""
         at = asyncio.get_running_loop().time()
-        old = [due.lease for due, since in self._flying.values() if at - since > self._lease_seconds / 3]
+        old = [due.lease for due, since, _ in self._flying.values() if at - since > self._lease_seconds / 3]
         if old:
             async with self._recorder.writing, self._pool.acquire() as conn:
                 await leases.renew(conn, old, seconds=self._lease_seconds)

@@ -94,7 +94,8 @@ def _draw(message_id: UUID, supplier: Supplier) -> float:
 
 class Breaker:
     """Counts how a supplier does. Open after 20 failures in a row, or when over half of at least 20 answers within
-    60 s failed; then one message each 15 s is let through, and the first success closes it."""
+    60 s failed; then one message each 15 s is let through, and the first that succeeds closes it. What was on its way
+    when it opened says nothing any more: of a supplier that fails seven times in ten, some of that succeeds."""
 
     IN_A_ROW = 20
     WINDOW = 60.0
@@ -107,6 +108,8 @@ class Breaker:
         self._failures = 0
         self._next_probe = 0.0
         self.open = False
+        #: How often it has opened.
+        self.openings = 0
 
     def usable(self) -> bool:
         """True if a message may go there now; in the open state, when it is time for a probe."""
@@ -116,8 +119,10 @@ class Breaker:
         """A message goes there to see how it is; the next one may follow after PROBE seconds."""
         self._next_probe = self._clock() + self.PROBE
 
-    def record(self, *, ok: bool) -> None:
-        """An answer came, or did not."""
+    def record(self, *, ok: bool, sent_in: int | None = None) -> None:
+        """An answer came, or did not. `sent_in`: `openings` when the message went out; None: just now."""
+        if sent_in not in (None, self.openings):
+            return
         at = self._clock()
         if ok:
             self._row = 0
@@ -136,4 +141,5 @@ class Breaker:
             or (len(self._answers) >= self.IN_A_ROW and self._failures * 2 > len(self._answers))
         ):
             self.open = True
+            self.openings += 1
             self._next_probe = at + self.PROBE

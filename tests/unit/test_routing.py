@@ -116,3 +116,14 @@ def test_an_open_one_is_probed_each_quarter_minute() -> None:
     failing(breaker, 1)
     clock.at += 15
     assert breaker.usable()
+
+
+def test_what_was_on_its_way_when_it_opened_does_not_close_it() -> None:
+    breaker = Breaker(Clock())
+    before = breaker.openings
+    failing(breaker, 20)
+    assert breaker.open
+    breaker.record(ok=True, sent_in=before)
+    assert breaker.open
+    breaker.record(ok=True, sent_in=breaker.openings)
+    assert not breaker.open
