@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -33,6 +34,22 @@ def test_vectors() -> None:
         )
         == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     )
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=200), st.binary(max_size=300))
+def test_it_is_the_hmac_of_the_standard_library(secret: str, body: bytes) -> None:
+    expected = hmac.digest(secret.encode(), b"stamp." + body, "sha256").hex()
+    assert signing.sign(secret, "stamp", body) == "v1=" + expected
+
+
+def test_a_signer_and_a_verifier_are_used_again() -> None:
+    signer, verifier = signing.Signer([OTHER, SECRET]), signing.Verifier([SECRET, OTHER])
+    for body in (BODY, b"", b"x" * 1000, BODY):
+        made = signer.headers(event_id="evt", request_id="req", body=body, at=AT)
+        assert made == signing.headers([OTHER, SECRET], event_id="evt", request_id="req", body=body, at=AT)
+        for one, problem in ((body, None), (body + b" ", "wrong signature")):
+            timestamp, signature = made["x-service-timestamp"], made["x-service-signature"]
+            assert verifier.verify(timestamp=timestamp, signature=signature, body=one, now=AT) == problem
 
 
 def test_a_secret_is_32_random_bytes_in_base64() -> None:
