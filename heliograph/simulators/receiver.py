@@ -10,11 +10,12 @@ the counters as JSON.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import signal
 from collections import deque
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -69,19 +70,28 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One callback as it came. `problem` is None when the signature was good or not looked at."""
 
     id: str
     type: str
     message_id: str
-    request_id: str
     at: datetime
     status: int
     duplicate: bool
     problem: str | None
     body: bytes
-    headers: dict[str, str]
+    #: The headers that matter, names in lower case.
+    raw_headers: dict[bytes, bytes]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """`raw_headers` as text: made when asked for, which a benchmark never does."""
+        return {name.decode(): value.decode("latin-1") for name, value in self.raw_headers.items()}
+
+    @property
+    def request_id(self) -> str:
+        return self.raw_headers.get(b"x-request-id", b"").decode("latin-1")
 
 
 class Counters(msgspec.Struct):
@@ -135,6 +145,8 @@ class Receiver:
         self._flush: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._decoder = msgspec.json.Decoder(_Body)
+        #: Made from the secrets beside it; options may be exchanged at any time.
+        self._verifier: tuple[tuple[str, ...], signing.Verifier] = ((), signing.Verifier(()))
 
     @property
     def url(self) -> str:
@@ -190,7 +202,8 @@ class Receiver:
         """Judge one callback, note it, and return the status of its answer; 0 for none."""
         counters, options = self.counters, self.options
         counters.requests += 1
-        problem = self._problem(headers, body) if options.secrets else None
+        now = datetime.now(UTC)
+        problem = self._problem(headers, body, now) if options.secrets else None
         try:
             event = self._decoder.decode(body)
         except (msgspec.ValidationError, msgspec.DecodeError):
@@ -211,17 +224,11 @@ class Receiver:
         if 200 <= status < 300 and self._ledger is not None:
             self._lines.append(f"{event.id} {event.type} {message_id}\n")
         if options.keep:
-            texts = {name.decode(): value.decode("latin-1") for name, value in headers.items()}
-            request_id = texts.get("x-request-id", "")
-            self.events.append(
-                Event(
-                    event.id, event.type, message_id, request_id, clock.now(), status, duplicate, problem, body, texts
-                )
-            )
+            self.events.append(Event(event.id, event.type, message_id, now, status, duplicate, problem, body, headers))
         if self._said is not None:
             remarks = [text for text in (problem, "duplicate" if duplicate else None) if text]
             answer = str(status) if status else "no answer"
-            self._spoken.append(" ".join([clock.iso(clock.now()), event.type, event.id, message_id, answer, *remarks]))
+            self._spoken.append(" ".join([clock.iso(now), event.type, event.id, message_id, answer, *remarks]))
         if (self._lines or self._spoken) and self._flush is None:
             self._flush = self._loop.call_later(0.05, self.flush)
         self._changed.set()
@@ -238,13 +245,15 @@ class Receiver:
             return self.options.fail_status
         return self.options.status
 
-    def _problem(self, headers: dict[bytes, bytes], body: bytes) -> str | None:
-        return signing.verify(
-            self.options.secrets,
+    def _problem(self, headers: dict[bytes, bytes], body: bytes, now: datetime) -> str | None:
+        secrets, verifier = self._verifier
+        if secrets is not self.options.secrets:
+            secrets, verifier = self._verifier = (self.options.secrets, signing.Verifier(self.options.secrets))
+        return verifier.verify(
             timestamp=headers.get(b"x-service-timestamp", b"").decode("latin-1"),
             signature=headers.get(b"x-service-signature", b"").decode("latin-1"),
             body=body,
-            now=clock.now(),
+            now=now,
         )
 
     def _acknowledge(self, event_id: str) -> None:
@@ -291,10 +300,9 @@ class _Connection(asyncio.Protocol):
         self._size = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_count += 1
-        name = name.lower()
-        if name in _WANTED:
+        if name in _WANTED or (name := name.lower()) in _WANTED:
             self._headers[name] = value
+        self._header_count += 1
         if self._header_count > _MOST_HEADERS:
             self.abort()
 
@@ -350,6 +358,7 @@ def _appending(path: str) -> BinaryIO:
     return Path(path).open("ab")
 
 
+@functools.lru_cache(maxsize=16)
 def _answer(status: int, body: bytes, *, keep_alive: bool, retry_after: int | None = None) -> bytes:
     head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\n"
     if status != 204:
