@@ -6,6 +6,7 @@ The rule nobody may break: the ledger is append-only, and the sum of its quantit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -73,3 +74,54 @@ async def get(conn: Connection, organization_id: UUID) -> Quota:
     if row is None:
         raise NotFound(resource="organization", id=str(organization_id))
     return Quota(**row)
+
+
+# The rows are locked in the order in which accepting locks them, so the two never wait for each other in a circle.
+LOCK = "SELECT FROM quotas WHERE organization_id = ANY ($1) ORDER BY organization_id FOR UPDATE"
+
+# Only what was paid comes back, and once. A period that began since has nothing used to take it from: it is added to
+# the total then.
+REFUND = """
+WITH due AS MATERIALIZED (
+    SELECT asked.*, paid.channel, paid.campaign_id, -paid.quantity AS units,
+           sum(-paid.quantity) OVER (PARTITION BY asked.organization_id ORDER BY asked.id) AS so_far
+      FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[])
+           AS asked (organization_id, id, message_id, segments)
+      JOIN usage_ledger paid ON paid.organization_id = asked.organization_id AND paid.id = asked.message_id
+                            AND paid.type = 'usage'
+     WHERE NOT EXISTS (SELECT FROM usage_ledger refund WHERE refund.organization_id = asked.organization_id
+                                                         AND refund.message_id = asked.message_id
+                                                         AND refund.type = 'refund')
+), credited AS MATERIALIZED (
+    UPDATE quotas SET used = greatest(used - credit.units, 0), total = total + greatest(credit.units - used, 0)
+      FROM (SELECT organization_id, sum(units)::bigint AS units FROM due GROUP BY organization_id) credit
+     WHERE quotas.organization_id = credit.organization_id
+    RETURNING quotas.organization_id, total - used - credit.units AS before
+)
+INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, segments, message_id,
+                          campaign_id, reason, created_at)
+SELECT organization_id, id, 'refund', channel, units, before + so_far, segments, message_id, campaign_id, $5, $6
+  FROM due JOIN credited USING (organization_id)
+RETURNING message_id
+"""
+
+
+async def refund_many(conn: Connection, messages: Sequence[tuple[UUID, UUID, int]], reason: str) -> set[UUID]:
+    """Give back what these messages cost: (organization, message, segments) each. Returns those that were refunded.
+
+    Runs in the caller's transaction, which also makes sure that the messages are never sent: the balance rows stay
+    locked until it ends. A message that cost nothing (a test key's) or was refunded before is left out.
+    """
+    asked = {message_id: (organization_id, segments) for organization_id, message_id, segments in messages}
+    organizations = [organization_id for organization_id, _ in asked.values()]
+    await conn.execute(LOCK, list(set(organizations)))
+    rows = await conn.fetch(
+        REFUND,
+        organizations,
+        [uuid7() for _ in asked],
+        list(asked),
+        [segments for _, segments in asked.values()],
+        reason,
+        clock.now(),
+    )
+    return {row["message_id"] for row in rows}
