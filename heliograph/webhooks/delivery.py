@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -90,6 +91,8 @@ class Deliverer:
         self._stalled = False
         self._unsettle_at = 0.0
         self._destinations: Fresh[tuple[UUID, UUID], Destination] = Fresh(self._load, indivisible=is_down)
+        self._tick = 0
+        self._at = datetime.fromtimestamp(0, UTC)
         #: With the sealed secret that each was made from.
         self._signers: dict[UUID, tuple[bytes, signing.Signer]] = {}
         self._record = Record(pool, disable_after=settings.webhook_disable_hours * 3600.0, landed=self._landed)
@@ -276,7 +279,7 @@ class Deliverer:
         if destination is None:
             self._record.put(Ended(lease, None, None))
             return
-        at = datetime.now(UTC)
+        at = self._now()
         try:
             signer = self._signer(lease, destination)
         except Unsealable as error:
@@ -321,6 +324,13 @@ class Deliverer:
             # Not sooner than asked, but not sooner than the schedule either: its attempts are to last for days.
             pause = max(pause, min(outcome.retry_after, RETRY_AFTER))
         return Ended(lease, pause, Attempt(at, duration, status, attempts.REFUSED, detail))
+
+    def _now(self) -> datetime:
+        """The present. Within a millisecond it is the same object, whose text is then written once."""
+        tick = time.time_ns() // 1_000_000
+        if tick != self._tick:
+            self._tick, self._at = tick, datetime.fromtimestamp(tick / 1000, UTC)
+        return self._at
 
     def _pause(self, lease: Lease) -> float | None:
         return webhook_pause(self._schedule, lease.tries + 1, self._chance)

@@ -44,9 +44,9 @@ def test_it_is_the_hmac_of_the_standard_library(secret: str, body: bytes) -> Non
 
 def test_a_signer_and_a_verifier_are_used_again() -> None:
     signer, verifier = signing.Signer([OTHER, SECRET]), signing.Verifier([SECRET, OTHER])
-    for body in (BODY, b"", b"x" * 1000, BODY):
-        made = signer.headers(event_id="evt", request_id="req", body=body, at=AT)
-        assert made == signing.headers([OTHER, SECRET], event_id="evt", request_id="req", body=body, at=AT)
+    for body, at in ((BODY, AT), (b"", AT), (b"x" * 1000, AT + timedelta(seconds=61)), (BODY, AT)):
+        made = signer.headers(event_id="evt", request_id="req", body=body, at=at)
+        assert made == signing.headers([OTHER, SECRET], event_id="evt", request_id="req", body=body, at=at)
         for one, problem in ((body, None), (body + b" ", "wrong signature")):
             timestamp, signature = made["x-service-timestamp"], made["x-service-signature"]
             assert verifier.verify(timestamp=timestamp, signature=signature, body=one, now=AT) == problem
