@@ -116,3 +116,28 @@ def test_masked() -> None:
 )
 def test_normalize(text: str, expected: str | None) -> None:
     assert phones.normalize(text) == expected
+
+
+def test_the_quick_way_and_the_long_one_agree() -> None:
+    for region in phonenumbers.SUPPORTED_REGIONS:
+        for kind in (phonenumbers.PhoneNumberType.MOBILE, phonenumbers.PhoneNumberType.FIXED_LINE):
+            example = phonenumbers.example_number_for_type(region, kind)
+            if example is None:
+                continue
+            number = phonenumbers.format_number(example, phonenumbers.PhoneNumberFormat.E164)
+            # A space takes the long way.
+            assert phones.normalize(number) == phones.normalize(f"{number[:4]} {number[4:]}") == number
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("+2588412345678901", None),
+        ("+25884123", None),
+        ("+4407911123456", "+447911123456"),
+        ("+390612345678", "+390612345678"),
+        ("+2250701020304", "+2250701020304"),
+    ],
+)
+def test_the_quick_way_takes_no_wrong_number(text: str, expected: str | None) -> None:
+    assert phones.normalize(text) == expected
