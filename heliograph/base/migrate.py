@@ -41,6 +41,7 @@ PARTITIONED = {
     "events": "uuid",
     "webhook_attempts": "uuid",
     "receipts": "date",
+    "received_messages": "uuid",
 }
 FILL = {"messages": 75, "sms_attempts": 80}
 

@@ -47,6 +47,16 @@ BLANK_RECEIPTS = """
 UPDATE receipts SET raw = '' WHERE (received_on, supplier_id, fingerprint) IN (
     SELECT received_on, supplier_id, fingerprint FROM receipts WHERE received_on < $1::date AND raw <> '' LIMIT $2)
 """
+# An event of a received message repeats its text. What was said is forgotten, and that it was said is not.
+BLANK_EVENTS = """
+UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM events
+     WHERE id < $1 AND kind = 'message.received' AND data LIKE '%"text":"%' LIMIT $2)
+"""
+DELETE_REPLIES = """
+DELETE FROM automatic_replies WHERE (organization_id, recipient, kind) IN (
+    SELECT organization_id, recipient, kind FROM automatic_replies WHERE replied_at < $1 LIMIT $2)
+"""
 DELETE_WORKERS = "DELETE FROM workers WHERE seen_at < $1"
 PARTITIONS = """
 SELECT child.relname
@@ -68,7 +78,7 @@ async def forget(conn: Connection, settings: Settings) -> None:
     today = datetime.now(UTC)
     await _briefly(conn, partial(make_partitions, conn, today.date()))
     months = timedelta(days=31 * settings.metadata_retention_months)
-    for table in ("messages", "sms_attempts", "events"):
+    for table in ("messages", "sms_attempts", "events", "received_messages"):
         await _drop_before(conn, table, today - months)
     await _drop_before(conn, "receipts", today - timedelta(days=93))
     await _drop_before(conn, "webhook_attempts", today - timedelta(days=WEBHOOK_ATTEMPT_DAYS))
@@ -76,6 +86,8 @@ async def forget(conn: Connection, settings: Settings) -> None:
     await _drop_before(conn, "message_texts", text_from)
     await _steps(conn, DELETE_TEXT, uuid7_floor(text_from))
     await _steps(conn, DELETE_INBOUND, uuid7_floor(text_from))
+    await _steps(conn, BLANK_EVENTS, uuid7_floor(text_from))
+    await _steps(conn, DELETE_REPLIES, text_from)
     await _steps(conn, BLANK_RECEIPTS, text_from.date())
     await _steps(conn, DELETE_IDS, today - timedelta(days=EVIDENCE_DAYS))
     await conn.execute(DELETE_WORKERS, today - timedelta(days=1))
