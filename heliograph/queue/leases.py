@@ -211,6 +211,17 @@ async def put(conn: Connection, kind: str, items: Sequence[tuple[UUID, UUID, UUI
     await conn.execute(PUT, kind, *(list(column) for column in zip(*items, strict=True)))
 
 
+# A claim that is about to be committed is waited for, and then looked at as it is: what it leased is not taken away.
+WITHDRAW = """
+DELETE FROM queue WHERE kind = $1 AND id = ANY ($2) AND (lease_until IS NULL OR lease_until < now()) RETURNING id
+"""
+
+
+async def withdraw(conn: Connection, kind: str, ids: Sequence[UUID]) -> set[UUID]:
+    """Delete rows that nobody holds, whatever line they are in; returns their ids."""
+    return {row["id"] for row in await conn.fetch(WITHDRAW, kind, ids)}
+
+
 OLDEST = """
 SELECT coalesce(extract(epoch FROM now() - min(due_at)), 0)::float8 FROM queue
  WHERE kind = $1 AND due_at <= now() AND lease_until IS NULL

@@ -179,19 +179,9 @@ class Acceptor:
         await self._batcher.drain()
 
     async def _prepare(self, send: Send) -> _Item:
-        kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding)
-        if segments > MAX_SEGMENTS:
-            raise Invalid(
-                ("message", "too_many_segments", f"`message` needs {segments} segments; {MAX_SEGMENTS} are allowed")
-            )
-        refusal: Refusal | None = None
+        kind, segments = measure(send)
         sender: SenderId | None = None
-        if send.actor.state in STOPPED:
-            refusal = OrganizationSuspended()
-        elif send.actor.allowed_countries is not None:
-            country = phones.country(send.to)
-            if country not in send.actor.allowed_countries:
-                refusal = DestinationNotAllowed(country=country)
+        refusal = forbidden(send)
         if refusal is None:
             try:
                 sender = await self._senders.resolve(send.actor, sender_id=send.sender_id, sender_name=send.sender_name)
@@ -282,7 +272,7 @@ class Acceptor:
             [item.segments for item in items],
             [send.guarantee for send in sends],
             [send.request_id for send in sends],
-            [_expiry(at, send) for send in sends],
+            [expiry(at, send) for send in sends],
             [send.send_at for send in sends],
             [send.lane for send in sends],
             [send.text for send in sends],
@@ -297,6 +287,35 @@ class Acceptor:
                 send.toll.used, send.toll.window_start, send.toll.at = row["used"], row["window_start"], row["at"]
         self.stored.set()
         return [_answer(item, row) for item, row in zip(items, rows, strict=True)]
+
+
+def measure(send: Send) -> tuple[encoding.Encoding, int]:
+    """Encoding and number of segments. Raises Invalid when there are too many."""
+    kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding)
+    if segments > MAX_SEGMENTS:
+        raise Invalid(
+            ("message", "too_many_segments", f"`message` needs {segments} segments; {MAX_SEGMENTS} are allowed")
+        )
+    return kind, segments
+
+
+def forbidden(send: Send) -> Refusal | None:
+    """What is never allowed for this organization: OrganizationSuspended, DestinationNotAllowed."""
+    if send.actor.state in STOPPED:
+        return OrganizationSuspended()
+    if send.actor.allowed_countries is not None:
+        country = phones.country(send.to)
+        if country not in send.actor.allowed_countries:
+            return DestinationNotAllowed(country=country)
+    return None
+
+
+def expiry(at: datetime, send: Send) -> datetime | None:
+    """When a message accepted at `at` is no longer worth delivering; None: the retry schedule's horizon decides."""
+    if send.validity_seconds is not None:
+        return (send.send_at or at) + timedelta(seconds=send.validity_seconds)
+    # Without a validity of its own a message has the retry schedule's horizon, from when it is due.
+    return send.send_at and max(send.send_at, at) + timedelta(seconds=SUBMIT_HORIZON)
 
 
 def _tolls(sends: Sequence[Send]) -> tuple[list[Any], ...]:
@@ -341,13 +360,6 @@ def _answer(item: _Item, row: asyncpg.Record) -> Answer | BaseException:
     if item.refusal.status == 409 and row["since"] is not None:  # an opt-out is said before what is wrong with a sender
         return RecipientOptedOut(since=iso(row["since"]))
     return item.refusal
-
-
-def _expiry(at: datetime, send: Send) -> datetime | None:
-    if send.validity_seconds is not None:
-        return (send.send_at or at) + timedelta(seconds=send.validity_seconds)
-    # Without a validity of its own a message has the retry schedule's horizon, from when it is due.
-    return send.send_at and max(send.send_at, at) + timedelta(seconds=SUBMIT_HORIZON)
 
 
 def _response(item: _Item) -> tuple[str, str]:

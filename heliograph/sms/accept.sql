@@ -96,13 +96,13 @@ BEGIN
     -- 4. Store.
     IF true = ANY (v_stored) THEN
         INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, client_reference,
-                              campaign_id, encoding, segments, guarantee, request_id, accepted_at, expires_at)
+                              campaign_id, encoding, segments, guarantee, request_id, accepted_at, expires_at, send_at)
         SELECT organization, id, 'accepted', CASE WHEN billed THEN 'live' ELSE 'test' END, recipient, sender, sender_id,
-               reference, campaign, encoding, segments, guarantee, request_id, p_at, expires
+               reference, campaign, encoding, segments, guarantee, request_id, p_at, expires, due
           FROM unnest(v_stored, p_organization, p_id, p_billed, p_recipient, p_sender, p_sender_id, p_reference,
-                      p_campaign, p_encoding, p_segments, p_guarantee, p_request_id, p_expires)
+                      p_campaign, p_encoding, p_segments, p_guarantee, p_request_id, p_expires, p_due)
                AS item(stored, organization, id, billed, recipient, sender, sender_id, reference, campaign, encoding,
-                       segments, guarantee, request_id, expires)
+                       segments, guarantee, request_id, expires, due)
          WHERE stored;
 
         INSERT INTO message_texts (organization_id, message_id, body)

@@ -45,8 +45,8 @@ STATUSES = {
     "failed": Status(OPEN, final=True, event="message.failed", stamp="failed_at"),
     "expired": Status(OPEN, final=True, event="message.failed", stamp="failed_at"),
     "rejected": Status(OPEN, final=True, event="message.failed", stamp="failed_at"),
-    "canceled": Status(("accepted",), final=True),
-    "unknown": Status(OPEN, final=True),
+    "canceled": Status(("accepted",), final=True, stamp="ended_at"),
+    "unknown": Status(OPEN, final=True, stamp="ended_at"),
 }
 
 #: What a receipt's word makes of a message; a state that is absent moves nothing.
@@ -108,6 +108,7 @@ UPDATE messages m
                       ELSE m.sent_at END,
        delivered_at = CASE v.status WHEN 'delivered' THEN v.at END,
        failed_at = CASE WHEN v.failure_code IS NOT NULL THEN v.at END,
+       ended_at = CASE WHEN v.status IN ('canceled', 'unknown') THEN v.at END,
        failure_code = v.failure_code,
        event_id = coalesce(m.event_id, v.event_id)
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[], $7::boolean[],
