@@ -54,7 +54,10 @@ class Connection(asyncio.Protocol):
         self._started = started
         self.deadline = deadline
         outcome = self._outcome = self._loop.create_future()
-        self._transport.write(request)
+        if self._transport.is_closing():  # lost between its opening and now
+            self._conclude("closed", "the connection ended before an answer")
+        else:
+            self._transport.write(request)
         return outcome
 
     @property

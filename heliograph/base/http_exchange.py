@@ -209,7 +209,7 @@ def seconds_until(retry_after: str, now: datetime) -> float | None:
         return float(text[:9])
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return max(0.0, (at - now).total_seconds())
+    except Exception:  # beside ValueError it raises what it stumbles on: OverflowError, IndexError
         return None
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return max(0.0, (at - now).total_seconds())

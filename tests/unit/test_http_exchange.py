@@ -170,4 +170,22 @@ def test_seconds_until() -> None:
     assert seconds_until("120", now) == 120
     assert seconds_until("Sun, 01 Mar 2026 12:01:00 GMT", now) == 60
     assert seconds_until("Sun, 01 Mar 2026 11:00:00 GMT", now) == 0
-    assert seconds_until("soon", now) is None
+    for text in (
+        "soon",
+        "",
+        "-5",
+        "Sun, 01 Mar 2026 12:01:00 +" + "9" * 30,
+        "Sun, 01 Mar " + "9" * 30 + " 12:01:00 GMT",
+    ):
+        assert seconds_until(text, now) is None
+    assert seconds_until("Mon, 01 Jan 0001 00:00:00 +2359", now) == 0
+    assert seconds_until("9" * 100, now) == 999_999_999
+
+
+DATES = st.tuples(*[st.sampled_from(["", "Sun,", "1", "99", "Mar", "2026", "-1", "12:01:00", ":", "+9999", "GMT"])] * 6)
+
+
+@given(st.text(max_size=40) | DATES.map(" ".join))
+def test_whatever_is_said_for_retry_after_is_seconds_or_nothing(text: str) -> None:
+    found = seconds_until(text, datetime.datetime.now(datetime.UTC))
+    assert found is None or found >= 0

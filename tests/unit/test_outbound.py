@@ -290,6 +290,7 @@ async def test_only_the_first_of_a_body_is_kept() -> None:
         ("soon", None, None),
         ("-5", None, None),
         ("1e9", None, None),
+        ("Sun, 01 Mar 2026 12:01:00 +" + "9" * 30, None, None),
     ],
 )
 async def test_retry_after_is_read(header: str, low: float | None, high: float | None) -> None:
@@ -597,6 +598,17 @@ async def test_a_tarpit_ends_as_a_failure(serve: Serve, expected: str) -> None:
 async def test_what_is_not_http_is_a_failure(answer: bytes) -> None:
     async with listening(answer=answer) as listener, outbound() as client:
         assert kind(await post(client, f"http://127.0.0.1:{listener.port}/")) == "protocol"
+
+
+async def test_a_connection_lost_as_soon_as_it_is_open_is_closed_and_not_late() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    async with listening(refuse) as listener, outbound() as client:
+        results = [await post(client, f"http://127.0.0.1:{listener.port}/") for _ in range(50)]
+    assert {kind(result) for result in results} <= {"closed", "connect"}
 
 
 def then(answer: bytes, *, end: bool) -> Serve:
