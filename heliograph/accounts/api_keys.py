@@ -138,31 +138,32 @@ async def issue(
     name: str,
     profile: str | None = None,
     scopes: Sequence[str] | None = None,
-    mode: str = "live",
+    mode: str | None = None,
     allowed_ips: Sequence[str] = (),
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
     """Create a key with a profile's scopes or with listed ones. Its secret is returned here and nowhere else.
 
-    A key that issues another one grants only what it holds itself; an operator (`actor.key_id` is None) grants
-    anything. `allowed_ips`: addresses or CIDR networks. `expires_at`: in the future, with a zone.
+    A key that issues another one grants only what it holds itself, and a test key only test keys; an operator
+    (`actor.key_id` is None) grants anything. `mode`: None is the actor's. `allowed_ips`: addresses or CIDR networks.
+    `expires_at`: in the future, with a zone.
     """
-    granted = _granted(actor, profile, scopes)
     name = name.strip()
     if not 1 <= len(name) <= 100 or "\0" in name:
         raise Invalid(("name", "length", "`name` must have 1 to 100 characters"))
+    mode = actor.mode if mode is None else mode
     if mode not in MODES:
         raise Invalid(("mode", "enum", "`mode` must be live or test"))
     now = clock.now()
     if expires_at is not None and expires_at <= now:
         raise Invalid(("expires_at", "range", "`expires_at` must be in the future"))
-    networks = [str(network) for network in _networks(allowed_ips)]
+    networks = [str(network) for network in dict.fromkeys(_networks(allowed_ips))]
+    granted = _granted(actor, profile, scopes, mode)
     secret = new_secret(mode)
     async with conn.transaction():
         if await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id) is None:
             raise NotFound(resource="organization", id=str(actor.organization_id))
-        if await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE:
-            raise TooManyActiveKeys(limit=MAX_ACTIVE)
+        await _demand_place(conn, actor)
         row = await conn.fetchrow(
             INSERT,
             uuid7(),
@@ -193,7 +194,43 @@ async def revoke(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
     """Revoke a key for good; a second time changes nothing. Holds on every process within one second."""
     row = await conn.fetchrow(REVOKE, actor.organization_id, id, clock.now())
     if row is None:
-        raise NotFound(resource="apiKey", id=str(id))
+        raise NotFound(resource="api_key", id=str(id))
+    return ApiKey(**row)
+
+
+STATUS = "SELECT status FROM api_keys WHERE organization_id = $1 AND id = $2"
+
+# The organization is locked, so nobody else changes the number of its active keys. A revoked key stays revoked.
+SET_STATUS = f"""
+UPDATE api_keys SET status = $3 WHERE organization_id = $1 AND id = $2 AND status IN ('active', 'suspended')
+RETURNING {_COLUMNS}
+"""
+
+
+async def suspend(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
+    """Refuse a key until it is resumed; meanwhile it does not count toward the five. Holds everywhere in a second.
+
+    Raises NotFound, and Invalid for a key that is revoked.
+    """
+    return await _set_status(conn, actor, id, "suspended")
+
+
+async def resume(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
+    """Make a suspended key active again. Raises NotFound, TooManyActiveKeys, and Invalid for one that is revoked."""
+    return await _set_status(conn, actor, id, "active")
+
+
+async def _set_status(conn: Connection, actor: Actor, id: UUID, status: str) -> ApiKey:
+    async with conn.transaction():
+        await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
+        known = await conn.fetchval(STATUS, actor.organization_id, id)
+        if known is None:
+            raise NotFound(resource="api_key", id=str(id))
+        if (known, status) == ("suspended", "active"):
+            await _demand_place(conn, actor)
+        row = await conn.fetchrow(SET_STATUS, actor.organization_id, id, status)
+    if row is None:
+        raise Invalid(("api_key", "revoked", "this key is revoked for good"))
     return ApiKey(**row)
 
 
@@ -255,7 +292,13 @@ def _check_characters(head: str) -> str:
     return characters
 
 
-def _granted(actor: Actor, profile: str | None, scopes: Sequence[str] | None) -> frozenset[str]:
+async def _demand_place(conn: Connection, actor: Actor) -> None:
+    """One more key may be active. The organization's row is locked."""
+    if await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE:
+        raise TooManyActiveKeys(limit=MAX_ACTIVE)
+
+
+def _granted(actor: Actor, profile: str | None, scopes: Sequence[str] | None, mode: str) -> frozenset[str]:
     if (profile is None) == (scopes is None):
         raise Invalid(("profile", "one_of", "give either `profile` or `scopes`"))
     if profile is not None:
@@ -271,11 +314,16 @@ def _granted(actor: Actor, profile: str | None, scopes: Sequence[str] | None) ->
     missing = granted - actor.scopes
     if actor.key_id is not None and missing:
         raise ScopeRequired("A key can grant only scopes that it holds itself.", required=sorted(missing))
+    if actor.key_id is not None and (actor.mode, mode) == ("test", "live"):
+        # Otherwise whoever holds a test key could spend the organization's quota.
+        raise ScopeRequired("A test key can create only test keys.", required=[])
     return granted
 
 
 def _networks(texts: Sequence[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
     try:
+        if any("%" in text for text in texts):  # an interface of one machine (RFC 4007 §11)
+            raise ValueError
         return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
     except ValueError:
         raise Invalid(("allowed_ips", "format", "`allowed_ips` must list addresses or CIDR networks")) from None

@@ -20,8 +20,9 @@ from heliograph.base.fresh import Fresh
 
 #: Seconds; half of the promise, the rest is for a slow answer of the database.
 MAX_AGE = 0.5
-#: Seconds between two writes of one key's last_used_at by one process.
-USED_EVERY = 60.0
+#: Seconds between two writes of one key's last_used_at by one process: a minute, and what a write may take, so that
+#: the second one is not the one that comes too early by a little.
+USED_EVERY = 62.0
 #: Keys whose last write is remembered; past it all are forgotten, which costs each one a write too many.
 CAPACITY = 100_000
 
@@ -30,7 +31,7 @@ CAPACITY = 100_000
 TOUCH = """
 UPDATE api_keys SET last_used_at = now()
  WHERE id IN (SELECT id FROM api_keys
-               WHERE id = ANY($1) AND (last_used_at IS NULL OR last_used_at < now() - interval '50 seconds')
+               WHERE id = ANY($1) AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')
                ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
 """
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from heliograph.accounts.api_keys import TooManyActiveKeys
 from heliograph.accounts.organizations import OrganizationSuspended
-from heliograph.api import discovery, sms, webhooks
+from heliograph.api import api_keys, discovery, sms, webhooks
 from heliograph.api.operation import OPTIONAL, REQUIRED, Operation
 from heliograph.sms import accept
 from heliograph.sms.sender_ids import SenderIdNotApproved
@@ -61,6 +62,45 @@ OPERATIONS: tuple[Operation, ...] = (
             "give the first answer again, byte for byte."
         ),
         example={"to": "+258841234567", "message": "Your code is 123456", "clientReference": "order-1"},
+    ),
+    Operation(
+        method="GET",
+        path="/api-keys",
+        id="listApiKeys",
+        summary="List API keys",
+        scope="api_keys:read",
+        bucket="reads",
+        response=api_keys.ApiKeyList,
+        handler=api_keys.list_api_keys,
+    ),
+    Operation(
+        method="POST",
+        path="/api-keys",
+        id="createApiKey",
+        summary="Create an API key",
+        scope="api_keys:write",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        status=201,
+        request=api_keys.CreateApiKey,
+        response=api_keys.ApiKeyCreated,
+        refusals=(TooManyActiveKeys,),
+        has_secret=True,
+        handler=api_keys.create_api_key,
+        description="The secret is shown here and never again. A key grants only scopes that it holds itself.",
+        example={"name": "web shop", "profile": "sms_only"},
+    ),
+    Operation(
+        method="DELETE",
+        path="/api-keys/{apiKeyId}",
+        id="revokeApiKey",
+        summary="Revoke an API key",
+        scope="api_keys:write",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        response=api_keys.ApiKeyRevoked,
+        handler=api_keys.revoke_api_key,
+        description="For good, and on every process within one second. A second time changes nothing.",
     ),
     Operation(
         method="GET",

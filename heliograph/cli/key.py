@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 from uuid import UUID
 
 import typer
@@ -11,6 +11,7 @@ import typer
 from heliograph.accounts import api_keys, organizations
 from heliograph.accounts.api_keys import ApiKey
 from heliograph.base import clock
+from heliograph.base.actor import Actor
 from heliograph.base.db import Connection
 from heliograph.cli.console import (
     DataDir,
@@ -26,8 +27,9 @@ from heliograph.cli.console import (
     show,
 )
 
-app = group("API keys: create, list and revoke them.")
+app = group("API keys: create, list, suspend, resume and revoke them.")
 
+Which = Annotated[UUID, typer.Argument(metavar="KEY_ID", help="Id of the key, from `heliograph key list`.")]
 COLUMNS = ("id", "name", "prefix", "last4", "mode", "profile", "status", "last_used_at", "expires_at")
 
 
@@ -97,22 +99,47 @@ def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None
     show(on_database(work, settings_of(data_dir)), json, COLUMNS)
 
 
+@app.command("suspend")
+def suspend(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Refuse an API key until it is resumed. Holds everywhere within a second.
+
+    \b
+    Example:
+      heliograph key suspend 0199c0de-0000-7000-8000-000000000000
+    """
+    _change(api_keys.suspend, id, json, data_dir)
+
+
+@app.command("resume")
+def resume(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Make a suspended API key active again, if its organization has fewer than five.
+
+    \b
+    Example:
+      heliograph key resume 0199c0de-0000-7000-8000-000000000000
+    """
+    _change(api_keys.resume, id, json, data_dir)
+
+
 @app.command("revoke")
-def revoke(
-    id: Annotated[UUID, typer.Argument(metavar="KEY_ID", help="Id of the key, from `heliograph key list`.")],
-    json: Json = False,
-    data_dir: DataDir = None,
-) -> None:
+def revoke(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
     """Revoke an API key for good. It is refused everywhere within a second.
 
     \b
     Example:
       heliograph key revoke 0199c0de-0000-7000-8000-000000000000
     """
+    _change(api_keys.revoke, id, json, data_dir)
 
+
+class _Change(Protocol):
+    async def __call__(self, conn: Connection, actor: Actor, *, id: UUID) -> ApiKey: ...
+
+
+def _change(rule: _Change, id: UUID, json: bool, data_dir: DataDir) -> None:
     async def work(conn: Connection) -> ApiKey:
         owner = await organizations.get(conn, id=await api_keys.owner(conn, id=id))
-        return await api_keys.revoke(conn, acting_for(owner), id=id)
+        return await rule(conn, acting_for(owner), id=id)
 
     show(on_database(work, settings_of(data_dir)), json)
 

@@ -135,3 +135,46 @@ async def test_a_key_works_only_from_its_networks_and_until_its_date(pool: Pool,
     with pytest.raises(Unauthorized):
         await Keyring(pool).authenticate(ending, "10.0.0.1")
     await keyring.close()
+
+
+async def test_a_suspended_key_makes_place_and_comes_back_if_there_is_one(pool: Pool, operator: Actor) -> None:
+    made = [await issue(pool, operator) for _ in range(5)]
+    id = made[0][0].id
+    async with pool.acquire() as conn:
+        assert (await api_keys.suspend(conn, operator, id=id)).status == "suspended"
+        assert (await api_keys.suspend(conn, operator, id=id)).status == "suspended"
+        assert await api_keys.authenticate_many(conn, [hash_secret(made[0][1])]) == [None]
+        sixth, _ = await issue(pool, operator)
+        with pytest.raises(TooManyActiveKeys):
+            await api_keys.resume(conn, operator, id=id)
+        await api_keys.revoke(conn, operator, id=sixth.id)
+        assert [(await api_keys.resume(conn, operator, id=id)).status for _ in range(2)] == ["active"] * 2
+        for change in (api_keys.suspend, api_keys.resume):
+            with pytest.raises(Invalid):
+                await change(conn, operator, id=sixth.id)
+            with pytest.raises(NotFound):
+                await change(conn, operator, id=uuid7())
+
+
+async def test_the_last_use_is_written_once_a_minute_whichever_process_it_was(pool: Pool, operator: Actor) -> None:
+    _, secret = await issue(pool, operator)
+    clocks = [0.0, 0.0]
+    keyrings = [Keyring(pool, monotonic=lambda n=n: clocks[n]) for n in range(2)]  # type: ignore[misc]
+
+    async def used(number: int) -> datetime:
+        await keyrings[number].authenticate(secret, "127.0.0.1")
+        await keyrings[number].close()
+        at: datetime = await pool.fetchval("SELECT last_used_at FROM api_keys")
+        return at
+
+    first = await used(0)
+    assert [await used(number) for number in (0, 1, 1)] == [first] * 3
+    clocks[:] = [100.0, 100.0]
+    assert await used(0) == first
+    # A minute later by the database's clock.
+    await pool.execute("UPDATE api_keys SET last_used_at = last_used_at - interval '1 minute'")
+    assert await used(0) < first
+    clocks[:] = [200.0, 200.0]
+    second = await used(1)
+    assert second > first
+    assert await used(0) == second

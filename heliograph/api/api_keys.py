@@ -1,0 +1,149 @@
+"""API keys: shapes and handlers. The rules are `accounts.api_keys`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import PROFILES, SCOPES
+from heliograph.api.operation import Call
+from heliograph.base.clock import iso
+
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+class CreateApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a new key is for and what it may do: either `profile` or `scopes`."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=100,
+            description="What the key is for.",
+            examples=["web shop"],
+            extra_json_schema={"pattern": r"\S"},
+        ),
+    ]
+    profile: Annotated[
+        Annotated[str, Meta(extra_json_schema={"enum": list(PROFILES)})] | None,
+        Meta(description="A named set of scopes; each must be one that the creating key holds."),
+    ] = None
+    scopes: Annotated[
+        Annotated[
+            list[Annotated[str, Meta(extra_json_schema={"enum": list(SCOPES)})]], Meta(min_length=1, max_length=100)
+        ]
+        | None,
+        Meta(description="The scopes themselves, instead of a profile."),
+    ] = None
+    mode: Annotated[
+        Literal["live", "test"] | None,
+        Meta(description="Left out: the creating key's. Test keys reach no supplier, cost no quota, create test keys."),
+    ] = None
+    allowed_ips: Annotated[
+        list[Annotated[str, Meta(max_length=64)]],
+        Meta(
+            max_length=100,
+            description="Addresses and CIDR networks that the key works from; none: from anywhere.",
+            examples=[["203.0.113.0/24"]],
+        ),
+    ] = []
+    expires_at: Annotated[
+        Annotated[datetime, Meta(tz=True)] | None,
+        Meta(description="From then on the key is refused; in the future, with a zone. Left out: never."),
+    ] = None
+
+
+class ApiKey(msgspec.Struct):
+    """A key, without its secret."""
+
+    id: UUID
+    name: str
+    prefix: Annotated[str, Meta(description="What the secret begins with: `hg_live_` or `hg_test_`.")]
+    last4: Annotated[str, Meta(description="What it ends with.")]
+    profile: str | None
+    scopes: list[str]
+    mode: Literal["live", "test"]
+    status: Annotated[
+        Literal["active", "suspended", "revoked", "expired"], Meta(description="Only `active` ones count toward five.")
+    ]
+    allowed_ips: Annotated[list[str], Meta(description="Networks that it works from; none: from anywhere.")]
+    last_used_at: Annotated[Time | None, Meta(description="To the minute.")]
+    created_at: Time
+    expires_at: Time | None
+    revoked_at: Time | None
+
+
+class ApiKeyCreated(msgspec.Struct, rename="camel"):
+    """The new key, and its secret. It is shown only here."""
+
+    success: Literal[True]
+    api_key: ApiKey
+    secret: str
+
+
+class ApiKeyRevoked(msgspec.Struct, rename="camel"):
+    """The key as it is now."""
+
+    success: Literal[True]
+    api_key: ApiKey
+
+
+class ApiKeyList(msgspec.Struct):
+    """All keys, newest first, revoked ones included."""
+
+    success: Literal[True]
+    items: list[ApiKey]
+
+
+async def list_api_keys(call: Call) -> ApiKeyList:
+    """GET /api-keys"""
+    return ApiKeyList(True, [_shown(each) for each in await api_keys.list_all(call.conn, call.actor)])
+
+
+async def create_api_key(call: Call) -> ApiKeyCreated:
+    """POST /api-keys"""
+    body: CreateApiKey = call.body
+    key, secret = await api_keys.issue(
+        call.conn,
+        call.actor,
+        name=body.name,
+        profile=body.profile,
+        scopes=body.scopes,
+        mode=body.mode,
+        allowed_ips=body.allowed_ips,
+        expires_at=body.expires_at,
+    )
+    return ApiKeyCreated(True, _shown(key), secret)
+
+
+async def revoke_api_key(call: Call) -> ApiKeyRevoked:
+    """DELETE /api-keys/{apiKeyId}"""
+    return ApiKeyRevoked(True, _shown(await api_keys.revoke(call.conn, call.actor, id=call.id("apiKeyId"))))
+
+
+def _shown(key: api_keys.ApiKey) -> ApiKey:
+    return ApiKey(
+        id=key.id,
+        name=key.name,
+        prefix=key.prefix,
+        last4=key.last4,
+        profile=key.profile,
+        scopes=key.scopes,
+        mode="live" if key.mode == "live" else "test",
+        status=key.status,  # type: ignore[arg-type]
+        allowed_ips=key.allowed_ips,
+        last_used_at=_time(key.last_used_at),
+        created_at=iso(key.created_at),
+        expires_at=_time(key.expires_at),
+        revoked_at=_time(key.revoked_at),
+    )
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else iso(at)
