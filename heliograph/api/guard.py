@@ -277,7 +277,7 @@ class Guard:
                     conn,
                     call.actor,
                     key=call.key_hash,
-                    request=idempotency.request_hash(call.body),
+                    request=idempotency.request_hash(call.body if call.query is None else [call.body, call.query]),
                     hours=settings.idempotency_hours,
                     wait_seconds=settings.idempotency_wait_seconds,
                     run=lambda: self._mutate(call),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from heliograph.accounts.api_keys import TooManyActiveKeys
 from heliograph.accounts.organizations import OrganizationSuspended
-from heliograph.api import api_keys, discovery, sms, webhooks
+from heliograph.api import api_keys, contacts, discovery, sms, webhooks
 from heliograph.api.operation import OPTIONAL, REQUIRED, Operation
+from heliograph.base.errors import NotFound
+from heliograph.contacts.records import ContactAlreadyExists
 from heliograph.sms import accept
 from heliograph.sms.sender_ids import SenderIdNotApproved
 from heliograph.webhooks.endpoints import TooManyEndpoints
@@ -101,6 +103,48 @@ OPERATIONS: tuple[Operation, ...] = (
         response=api_keys.ApiKeyRevoked,
         handler=api_keys.revoke_api_key,
         description="For good, and on every process within one second. A second time changes nothing.",
+    ),
+    Operation(
+        method="GET",
+        path="/contacts",
+        id="listContacts",
+        summary="List contacts",
+        scope="contacts:read",
+        bucket="reads",
+        query=contacts.ContactQuery,
+        response=contacts.ContactList,
+        handler=contacts.list_contacts,
+    ),
+    Operation(
+        method="POST",
+        path="/contacts",
+        id="createContact",
+        summary="Create a contact",
+        scope="contacts:write",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        request=contacts.CreateContact,
+        response=contacts.ContactCreated,
+        refusals=(ContactAlreadyExists,),
+        handler=contacts.create_contact,
+        description=(
+            "Either `name` and `phone`, or `firstName`, `lastName` and `phoneNumber`; what is given twice must agree. "
+            "A number has one contact."
+        ),
+        example={"name": "Ana Silva", "phone": "+258841234567", "tags": ["vip", "maputo"]},
+    ),
+    Operation(
+        method="DELETE",
+        path="/contacts",
+        id="deleteContact",
+        summary="Delete a contact",
+        scope="contacts:write",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        query=contacts.WhichContact,
+        response=contacts.ContactDeleted,
+        refusals=(NotFound,),
+        handler=contacts.delete_contact,
     ),
     Operation(
         method="GET",

@@ -1,0 +1,247 @@
+"""Contacts as records: create, list, delete, and the statement that writes them by the thousand.
+
+The rule nobody may break: `contact_tags` says what `contacts.tags` says, so both are written in one transaction, and
+only while the contact's row is held. Whether somebody opted out is read from `opt_outs`, never stored here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import clock, phones
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7
+
+MAX_NAME = 200
+MAX_TAGS = 50
+MAX_TAG = 64
+
+#: What becomes of an entry whose number has a contact already.
+OnDuplicate = Literal["skip", "update"]
+
+#: Between the tags of one contact on their way to the database. `tag` lets no control character through.
+_SEPARATOR = "\x1f"
+#: Not before any id.
+_END = UUID(int=2**128 - 1)
+
+
+class ContactAlreadyExists(Refusal):
+    """A contact with this phone number already exists."""
+
+    code, status = "contact_already_exists", 409
+
+
+class Contact(msgspec.Struct, frozen=True):
+    """One contact as its organization sees it."""
+
+    id: UUID
+    name: str
+    first_name: str | None
+    last_name: str | None
+    phone: str
+    tags: list[str]
+    opted_out: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+class Entry(msgspec.Struct, gc=False):
+    """A contact to write, its values checked: see `entry`. Without a name it is called by its number."""
+
+    phone: str
+    name: str | None = None
+    first_name: str | None = None
+    last_name: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+class Written(msgspec.Struct):
+    """What became of entries, by count; those that are not counted were there and are as they were."""
+
+    created: int = 0
+    updated: int = 0
+    #: Numbers whose contacts would have more than MAX_TAGS tags; they were left alone.
+    overfull: Sequence[str] = ()
+
+
+# ── What a client wrote, checked ──────────────────────────────────────────────────────────────────────────────────
+
+
+def phone(text: str, field: str = "phone") -> str:
+    """E.164. Raises Invalid on `field`."""
+    number = phones.normalize(text)
+    if number is None:
+        raise Invalid((field, "pattern", f"`{field}` must be a phone number with country code: `+258841234567`"))
+    return number
+
+
+def name(text: str, field: str = "name") -> str:
+    """A trimmed name. Raises Invalid on `field`."""
+    text = text.strip()
+    if not 1 <= len(text) <= MAX_NAME:
+        raise Invalid((field, "length", f"`{field}` must have 1 to {MAX_NAME} characters"))
+    return text
+
+
+def tag(text: str, field: str = "tags") -> str:
+    """A tag: in lower case, without spaces around it, single ones within. Raises Invalid on `field`."""
+    text = " ".join(text.split()).lower()
+    if not 1 <= len(text) <= MAX_TAG:
+        raise Invalid((field, "length", f"each of `{field}` must have 1 to {MAX_TAG} characters"))
+    if not text.isprintable():
+        raise Invalid((field, "pattern", f"`{field}` must not contain control characters"))
+    return text
+
+
+def tags(texts: Iterable[str], field: str = "tags") -> tuple[str, ...]:
+    """Tags, each once, in the order given. Raises Invalid on `field`."""
+    found = tuple(dict.fromkeys([tag(text, field) for text in texts]))
+    if len(found) > MAX_TAGS:
+        raise Invalid((field, "length", f"`{field}` must list at most {MAX_TAGS} tags"))
+    return found
+
+
+def full_name(first_name: str | None, last_name: str | None) -> str | None:
+    """Both parts of a name as one; None without any."""
+    return " ".join(part for part in (first_name, last_name) if part) or None
+
+
+# ── Operations ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_COLUMNS = """
+c.id, c.name, c.first_name, c.last_name, c.phone, c.tags,
+EXISTS (SELECT FROM opt_outs o WHERE o.organization_id = c.organization_id AND o.recipient = c.phone) AS opted_out,
+c.created_at, c.updated_at
+"""
+
+BY_PHONE = f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND phone = $2"
+
+
+async def create(conn: Connection, actor: Actor, *, entry: Entry) -> Contact:
+    """A new contact. Raises ContactAlreadyExists if its number has one, with that one's id."""
+    while True:
+        written = await create_many(conn, actor, entries=[entry])
+        row = await conn.fetchrow(BY_PHONE, actor.organization_id, entry.phone)
+        if row is not None:
+            break  # else it was there, and was deleted just now
+    found = Contact(*row.values())
+    if not written.created:
+        raise ContactAlreadyExists(id=str(found.id))
+    return found
+
+
+# Names go together: whoever changes one changes all three. A name that is the number means that none was given.
+# Tags are added, never taken away. The order of numbers is that of the caller, who sorts them: two that write the
+# same contacts in different orders would wait for each other. A contact that was there keeps its id, which tells new
+# ones from changed ones.
+WRITE = """
+WITH given AS MATERIALIZED (
+    SELECT g.id, g.phone, coalesce(g.name, g.phone) AS name, g.first_name, g.last_name,
+           string_to_array(g.tags, E'\\x1f') AS tags
+      FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
+        AS g (id, phone, name, first_name, last_name, tags)
+), overfull AS (
+    SELECT c.phone FROM given g JOIN contacts c ON c.organization_id = $1 AND c.phone = g.phone
+     WHERE $9 AND cardinality(c.tags) + cardinality(g.tags) > $10
+       AND (SELECT count(*) FROM (SELECT unnest(c.tags) UNION SELECT unnest(g.tags)) AS each) > $10
+), written AS (
+    INSERT INTO contacts (organization_id, id, name, first_name, last_name, phone, tags, created_at, updated_at)
+    SELECT $1, id, name, first_name, last_name, phone, tags, $8, $8 FROM given
+        ON CONFLICT (organization_id, phone) DO UPDATE
+       SET name = CASE excluded.name WHEN excluded.phone THEN contacts.name ELSE excluded.name END,
+           first_name = CASE excluded.name WHEN excluded.phone THEN contacts.first_name ELSE excluded.first_name END,
+           last_name = CASE excluded.name WHEN excluded.phone THEN contacts.last_name ELSE excluded.last_name END,
+           tags = contacts.tags || ARRAY(SELECT t FROM unnest(excluded.tags) AS t WHERE t <> ALL (contacts.tags)),
+           updated_at = excluded.updated_at
+     WHERE $9
+       AND (NOT excluded.tags <@ contacts.tags
+            OR excluded.name <> excluded.phone
+               AND (excluded.name, excluded.first_name, excluded.last_name)
+                   IS DISTINCT FROM (contacts.name, contacts.first_name, contacts.last_name))
+       AND cardinality(contacts.tags)
+           + cardinality(ARRAY(SELECT t FROM unnest(excluded.tags) AS t WHERE t <> ALL (contacts.tags))) <= $10
+    RETURNING id, tags
+), tagged AS (
+    INSERT INTO contact_tags (organization_id, tag, contact_id)
+    SELECT $1, tag, id FROM written, unnest(tags) AS tag
+        ON CONFLICT DO NOTHING
+)
+SELECT ARRAY(SELECT id FROM written) AS ids, ARRAY(SELECT phone FROM overfull) AS overfull
+"""
+
+
+async def create_many(
+    conn: Connection, actor: Actor, *, entries: Sequence[Entry], on_duplicate: OnDuplicate = "skip"
+) -> Written:
+    """Write contacts, each number at most once among them; numbers that have a contact are skipped or updated.
+
+    An update replaces the name if one is given, and adds tags. Commits with the caller's transaction, if there is one.
+    """
+    at = clock.now()
+    # Ids in the order given, so that a list shows a file's people in the file's order; rows in the order of numbers.
+    numbered = sorted([(each.phone, uuid7(), each) for each in entries])
+    listed = [each for _, _, each in numbered]
+    row = await conn.fetchrow(
+        WRITE,
+        actor.organization_id,
+        [id for _, id, _ in numbered],
+        [each.phone for each in listed],
+        [each.name for each in listed],
+        [each.first_name for each in listed],
+        [each.last_name for each in listed],
+        [_SEPARATOR.join(each.tags) for each in listed],
+        at,
+        on_duplicate == "update",
+        MAX_TAGS,
+    )
+    assert row is not None
+    created = len({id for _, id, _ in numbered}.intersection(row["ids"]))
+    return Written(created, len(row["ids"]) - created, row["overfull"])
+
+
+# The bound is a value, never NULL: "$2 IS NULL OR id < $2" would read all that is newer to find a page.
+LIST = f"""
+SELECT {_COLUMNS} FROM contacts c
+ WHERE organization_id = $1 AND id < $2
+ ORDER BY id DESC LIMIT $3
+"""
+
+LIST_TAGGED = f"""
+SELECT {_COLUMNS}
+  FROM (SELECT contact_id FROM contact_tags
+         WHERE organization_id = $1 AND contact_id < $2 AND tag = $4
+         ORDER BY contact_id DESC LIMIT $3) t
+  JOIN contacts c ON c.organization_id = $1 AND c.id = t.contact_id
+ ORDER BY c.id DESC
+"""
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, limit: int, after: UUID | None = None, tag: str | None = None
+) -> list[Contact]:
+    """Up to `limit` contacts, newest first, older than `after`. `tag`: only those that have it; as `tag()` writes it."""
+    values = (actor.organization_id, after or _END, limit)
+    rows = await (conn.fetch(LIST, *values) if tag is None else conn.fetch(LIST_TAGGED, *values, tag))
+    return [Contact(*row.values()) for row in rows]
+
+
+# Two statements: the second sees the tags that somebody committed while the first waited for the contact's row.
+DELETE = "DELETE FROM contacts WHERE organization_id = $1 AND id = $2 RETURNING tags"
+
+DELETE_TAGS = "DELETE FROM contact_tags WHERE organization_id = $1 AND tag = ANY ($2) AND contact_id = $3"
+
+
+async def delete(conn: Connection, actor: Actor, *, id: UUID) -> None:
+    """Forget a contact; that its number opted out is not forgotten. Raises NotFound."""
+    async with conn.transaction():
+        row = await conn.fetchrow(DELETE, actor.organization_id, id)
+        if row is None:
+            raise NotFound(resource="contact", id=str(id))
+        await conn.execute(DELETE_TAGS, actor.organization_id, row["tags"], id)

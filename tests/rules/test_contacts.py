@@ -1,0 +1,153 @@
+"""Contacts on a real database: one a number under concurrency, and tags that say the same in both tables."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.base.errors import Invalid
+from heliograph.contacts import records
+from heliograph.contacts.records import MAX_TAGS, ContactAlreadyExists, Entry, OnDuplicate, Written
+from tests.rules.making import blocked, organization
+
+ANA = Entry("+258841234567", "Ana Silva", "Ana", "Silva", ("vip",))
+
+APART = """
+SELECT count(*) FROM (SELECT organization_id, unnest(tags) AS tag, id FROM contacts) c
+  FULL JOIN contact_tags t ON (t.organization_id, t.tag, t.contact_id) = (c.organization_id, c.tag, c.id)
+ WHERE c.id IS NULL OR t.contact_id IS NULL
+"""
+
+
+async def write(pool: Pool, actor: Actor, *entries: Entry, on_duplicate: OnDuplicate = "update") -> Written:
+    async with pool.acquire() as conn:
+        written = await records.create_many(conn, actor, entries=entries, on_duplicate=on_duplicate)
+    assert await pool.fetchval(APART) == 0
+    return written
+
+
+async def contact(pool: Pool, actor: Actor, phone: str = ANA.phone) -> records.Contact:
+    async with pool.acquire() as conn:
+        (found,) = [each for each in await records.list_page(conn, actor, limit=200) if each.phone == phone]
+    return found
+
+
+async def test_entries_are_created_updated_or_left(pool: Pool) -> None:
+    actor = await organization(pool)
+    assert await write(pool, actor, ANA, Entry("+258841234568")) == Written(1 + 1, 0, [])
+    before = await contact(pool, actor)
+    assert (await contact(pool, actor, "+258841234568")).name == "+258841234568"
+    assert await write(pool, actor, ANA) == Written(0, 0, [])
+    assert await contact(pool, actor) == before
+
+    assert await write(pool, actor, Entry(ANA.phone, tags=("maputo", "vip"))) == Written(0, 1, [])
+    after = await contact(pool, actor)
+    assert (after.id, after.name, after.first_name, after.tags) == (before.id, "Ana Silva", "Ana", ["vip", "maputo"])
+    assert after.created_at == before.created_at < after.updated_at
+    # The parts of a name that is replaced go with it.
+    await write(pool, actor, Entry(ANA.phone, "Ana Souza"))
+    after = await contact(pool, actor)
+    assert (after.name, after.first_name, after.last_name) == ("Ana Souza", None, None)
+    assert await write(pool, actor, ANA, Entry("+258841234569"), on_duplicate="skip") == Written(1, 0, [])
+    assert (await contact(pool, actor)).name == "Ana Souza"
+
+
+async def test_no_contact_gets_more_tags_than_it_may_have(pool: Pool) -> None:
+    actor = await organization(pool)
+    full = tuple(f"tag {one}" for one in range(MAX_TAGS))
+    await write(pool, actor, Entry(ANA.phone, "Ana", tags=full))
+    written = await write(pool, actor, Entry(ANA.phone, "Eva", tags=("one more",)), Entry("+258841234568"))
+    assert written == Written(1, 0, [ANA.phone])
+    assert (await contact(pool, actor)).name == "Ana"
+    # Those that it has already are not counted twice.
+    assert await write(pool, actor, Entry(ANA.phone, "Eva", tags=full[:3])) == Written(0, 1, [])
+
+
+async def test_entries_keep_their_order(pool: Pool) -> None:
+    actor = await organization(pool)
+    phones = ["+258841234569", "+258841234561", "+258841234565"]
+    await write(pool, actor, *(Entry(phone) for phone in phones))
+    async with pool.acquire() as conn:
+        listed = await records.list_page(conn, actor, limit=10)
+    assert [each.phone for each in listed] == phones[::-1]
+
+
+async def test_two_who_write_the_same_numbers_in_other_orders(pool: Pool) -> None:
+    actor = await organization(pool)
+    entries = [Entry(f"+25884{number:07}", f"P{number}", tags=("a", "b")) for number in range(500)]
+    written = await asyncio.gather(
+        *(write(pool, actor, *part) for part in (entries, entries[::-1], entries[250:] + entries[:250]))
+    )
+    assert sum(each.created for each in written) == 500
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 500
+
+
+async def test_a_number_is_told_by_its_organization(pool: Pool) -> None:
+    one, other = await organization(pool), await organization(pool)
+    async with pool.acquire() as conn:
+        first = await records.create(conn, one, entry=ANA)
+        second = await records.create(conn, other, entry=ANA)
+        with pytest.raises(ContactAlreadyExists) as refused:
+            await records.create(conn, one, entry=ANA)
+        assert refused.value.details == {"id": str(first.id)} != {"id": str(second.id)}
+        await records.delete(conn, other, id=second.id)
+        assert await records.list_page(conn, one, limit=10) == [first]
+
+
+async def test_a_contact_that_is_deleted_while_it_gets_a_tag_leaves_none(pool: Pool) -> None:
+    actor = await organization(pool)
+    await write(pool, actor, ANA)
+    id = (await contact(pool, actor)).id
+    async with pool.acquire() as tagging, pool.acquire() as deleting:
+        transaction = tagging.transaction()
+        await transaction.start()
+        late = Entry(ANA.phone, tags=("late",))
+        await records.create_many(tagging, actor, entries=[late], on_duplicate="update")
+        gone = asyncio.create_task(records.delete(deleting, actor, id=id))
+        await blocked(pool)
+        await transaction.commit()
+        await gone
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
+    assert await pool.fetchval("SELECT count(*) FROM contact_tags") == 0
+
+
+async def test_the_database_holds_the_bounds_too(pool: Pool) -> None:
+    actor = await organization(pool)
+    for wrong in (Entry("258841234567"), Entry(ANA.phone, "x" * 201), Entry(ANA.phone, tags=tuple("abcdefghijk" * 5))):
+        with pytest.raises(asyncpg.CheckViolationError):
+            await write(pool, actor, wrong)
+
+
+async def test_pages_are_found_by_index(pool: Pool) -> None:
+    """Not by reading all that is newer than the page."""
+    actor = await organization(pool)
+    for statement, values in ((records.LIST, ()), (records.LIST_TAGGED, ("vip",))):
+        plan = "\n".join(
+            row[0]
+            for row in await pool.fetch(
+                "EXPLAIN " + statement, actor.organization_id, actor.organization_id, 10, *values
+            )
+        )
+        assert "Seq Scan" not in plan, plan
+        assert "Sort" not in plan.replace("Sort Key", "").split("->")[0], plan
+        assert "Index Cond: ((organization_id = " in plan, plan
+
+
+@given(st.lists(st.text(max_size=70), max_size=60))
+def test_tags_are_clean_whatever_comes(texts: list[str]) -> None:
+    try:
+        found = records.tags(texts)
+    except Invalid:
+        return
+    assert len(found) == len(set(found)) <= MAX_TAGS
+    for each in found:
+        assert 1 <= len(each) <= 64
+        assert each == each.strip() == " ".join(each.split())
+        assert "\x1f" not in each
+    assert records.tags(found) == found
