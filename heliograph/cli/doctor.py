@@ -21,7 +21,7 @@ from heliograph.base.db import Connection
 from heliograph.base.postgres import PostgresError
 from heliograph.base.settings import Settings, SettingsError, demand_secret_key
 from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, settings_of, show, shown_url
-from heliograph.cli.http import DEFAULT_URL, ask
+from heliograph.cli.http import address, ask
 from heliograph.queue import leases
 from heliograph.sms import routing, suppliers
 
@@ -49,7 +49,12 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def command(
-    url: Annotated[str, typer.Option(help="Address of an API to ask for its health.")] = DEFAULT_URL,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of an API to ask for its health. Left out: that of `heliograph up`, else http://127.0.0.1:8080."
+        ),
+    ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -60,7 +65,7 @@ def command(
       heliograph doctor
       heliograph doctor --url https://sms.example.com --json
     """
-    checks = asyncio.run(_examine(url, data_dir))
+    checks = asyncio.run(_examine(address(url, data_dir), data_dir))
     show(checks, json, ("check", "state", "detail"))
     if not json:
         for check in checks:

@@ -5,13 +5,25 @@ from __future__ import annotations
 import http.client
 import urllib.parse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from heliograph.base.postgres import default_data_dir
 from heliograph.cli.console import UNREACHABLE, WRONG, Problem
+from heliograph.demo import read_credentials
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+def address(url: str | None, data_dir: Path | None) -> str:
+    """The API that is meant: the one that is named, else the one that `heliograph up` last served from the data
+    directory (the default one too), else port 8080 of this machine."""
+    if url is not None:
+        return url
+    known = read_credentials((data_dir or default_data_dir()) / "credentials.json")
+    return known.base_url if known else DEFAULT_URL
 
 
 def ask(

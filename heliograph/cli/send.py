@@ -12,7 +12,7 @@ import typer
 from heliograph.base.postgres import PostgresError
 from heliograph.base.settings import SettingsError
 from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, say, settings_of, show
-from heliograph.cli.http import DEFAULT_URL, ask
+from heliograph.cli.http import address, ask
 from heliograph.sms import timeline
 from heliograph.sms.status import STATUSES
 
@@ -29,7 +29,10 @@ def command(
             envvar="HELIOGRAPH_API_KEY", metavar="SECRET", show_default=False, help="API key with the scope sms:send."
         ),
     ],
-    url: Annotated[str, typer.Option(help="Address of the API.")] = DEFAULT_URL,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Address of the API. Left out: that of `heliograph up`, else http://127.0.0.1:8080."),
+    ] = None,
     sender: Annotated[
         str | None, typer.Option("--from", metavar="NAME", help="Sender ID. Left out: the organization's default.")
     ] = None,
@@ -59,7 +62,7 @@ def command(
     body = {"to": to, "message": message, "senderName": sender, "clientReference": reference}
     status, headers, answer = ask(
         "POST",
-        url,
+        address(url, data_dir),
         "/sms/send",
         headers={"authorization": f"Bearer {key}", "idempotency-key": idempotency_key},
         body={name: value for name, value in body.items() if value is not None},
