@@ -466,7 +466,7 @@ async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int
             "SELECT total - used AS remaining, (SELECT sum(quantity) FROM usage_ledger) AS ledger,"
             " (SELECT count(*) FROM usage_ledger WHERE type = 'usage') AS uses FROM quotas"
         )
-        events = {row[0]: row[1] for row in await conn.fetch("SELECT id, message_id FROM events")}
+        events = {row[0]: row[1] for row in await conn.fetch("SELECT id, message_id FROM events WHERE message_id IS NOT NULL")}
         queued = await conn.fetchval("SELECT count(*) FROM queue")
     finally:
         await conn.close()

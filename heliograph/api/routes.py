@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from heliograph.accounts.api_keys import TooManyActiveKeys
 from heliograph.accounts.organizations import OrganizationSuspended
-from heliograph.api import api_keys, contacts, discovery, sms, webhooks
+from heliograph.api import api_keys, contacts, discovery, sender_ids, sms, webhooks
 from heliograph.api.operation import OPTIONAL, REQUIRED, Operation
 from heliograph.base.errors import NotFound
 from heliograph.contacts.records import ContactAlreadyExists
 from heliograph.sms import accept
-from heliograph.sms.sender_ids import SenderIdNotApproved
+from heliograph.sms.sender_ids import SenderIdAlreadyExists, SenderIdNotApproved
 from heliograph.webhooks.endpoints import TooManyEndpoints
 
 PREFIX = "/v1"
@@ -64,6 +64,35 @@ OPERATIONS: tuple[Operation, ...] = (
             "give the first answer again, byte for byte."
         ),
         example={"to": "+258841234567", "message": "Your code is 123456", "clientReference": "order-1"},
+    ),
+    Operation(
+        method="GET",
+        path="/sender-ids",
+        id="listSenderIds",
+        summary="List sender IDs",
+        scope="sender_ids:read",
+        bucket="reads",
+        response=sender_ids.SenderIdList,
+        handler=sender_ids.list_sender_ids,
+    ),
+    Operation(
+        method="POST",
+        path="/sender-ids",
+        id="createSenderIdRequest",
+        summary="Request a sender ID",
+        scope="sender_ids:write",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        status=201,
+        request=sender_ids.CreateSenderIdRequest,
+        response=sender_ids.SenderIdRequested,
+        refusals=(SenderIdAlreadyExists,),
+        handler=sender_ids.create_sender_id_request,
+        description=(
+            "A new or rejected value becomes pending; one that is pending stays as it is. Operators decide, and "
+            "`sender_id.approved` or `sender_id.rejected` says what."
+        ),
+        example={"value": "ACME"},
     ),
     Operation(
         method="GET",

@@ -14,7 +14,7 @@ from heliograph.cli.console import DataDir, Json, Org, group, on_database, opera
 from heliograph.sms import sender_ids
 from heliograph.sms.sender_ids import SenderId
 
-app = group("Sender IDs: request, approve, reject and list them.")
+app = group("Sender IDs: request, approve, reject, suspend and list them, and set the default.")
 
 COLUMNS = ("id", "value", "status", "is_default", "rejection_reason", "created_at", "reviewed_at")
 Which = Annotated[str, typer.Argument(metavar="SENDER", help="The sender ID's value or its id.")]
@@ -73,6 +73,39 @@ def reject(
       heliograph sender reject ACME --reason "No proof of ownership"
     """
     _review(which, org, "rejected", reason, json, data_dir)
+
+
+@app.command("suspend")
+def suspend(
+    which: Which,
+    reason: Annotated[str | None, typer.Option(help="Why; the organization reads it.")] = None,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Suspend a sender ID: nothing is sent as it until it is approved again. If it was the default, there is none.
+
+    \b
+    Example:
+      heliograph sender suspend ACME --reason "Complaints"
+    """
+    _review(which, org, "suspended", reason, json, data_dir)
+
+
+@app.command("default")
+def default(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Make an approved sender ID the one that sends when a send names none.
+
+    \b
+    Example:
+      heliograph sender default ACME --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> SenderId:
+        actor = await operator(conn, org)
+        return await sender_ids.set_default(conn, actor, id=await _id(conn, actor, which))
+
+    show(on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("list")

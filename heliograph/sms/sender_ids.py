@@ -12,12 +12,15 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.clock import iso, now
+from heliograph.base.clock import iso
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.fresh import Fresh
 from heliograph.base.ids import uuid7
+from heliograph.webhooks import events
+from heliograph.webhooks.events import Event
 
 
 class SenderIdNotApproved(Refusal):
@@ -57,6 +60,11 @@ NO_SENDERS = Senders({}, {}, None)
 #: 3–11 of these characters with a letter, or 3–15 digits (3GPP 23.040 §9.1.2.5 allows 11 septets).
 VALUE = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9 ._&-]{3,11}|[0-9]{3,15}", re.ASCII)
 
+#: Longest reason of a decision, characters.
+MAX_REASON = 500
+#: The event that a decision raises.
+EVENTS = {"approved": "sender_id.approved", "rejected": "sender_id.rejected"}
+
 COLUMNS = "id, value, status, is_default, rejection_reason, created_at, reviewed_at"
 LOAD = f"SELECT organization_id, {COLUMNS} FROM sender_ids WHERE organization_id = ANY ($1)"
 
@@ -88,14 +96,15 @@ class SenderBook:
         found: dict[UUID, list[SenderId]] = {}
         for organization_id, *values in rows:
             found.setdefault(organization_id, []).append(SenderId(*values))
-        return {
-            organization_id: Senders(
-                {sender.id: sender for sender in senders},
-                {sender.value.lower(): sender for sender in senders},
-                next((sender for sender in senders if sender.is_default), None),
-            )
-            for organization_id, senders in found.items()
-        }
+        return {organization_id: _senders(senders) for organization_id, senders in found.items()}
+
+
+def _senders(senders: Sequence[SenderId]) -> Senders:
+    return Senders(
+        {sender.id: sender for sender in senders},
+        {sender.value.lower(): sender for sender in senders},
+        next((sender for sender in senders if sender.is_default), None),
+    )
 
 
 def _choose(senders: Senders, sender_id: UUID | None, sender_name: str | None) -> SenderId:
@@ -128,6 +137,11 @@ def _choose(senders: Senders, sender_id: UUID | None, sender_name: str | None) -
     return chosen
 
 
+async def resolve(conn: Connection, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
+    """What `SenderBook.resolve` would choose and refuse, as it stands in the database now."""
+    return _choose(_senders(await list_all(conn, actor)), sender_id, sender_name)
+
+
 LIST = f"SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 ORDER BY id"
 
 
@@ -136,12 +150,14 @@ async def list_all(conn: Connection, actor: Actor) -> list[SenderId]:
     return [SenderId(*row.values()) for row in await conn.fetch(LIST, actor.organization_id)]
 
 
-# A rejected value is asked for again by making it pending; a pending one stays as it is.
+# A rejected value is asked for again by making it pending, as it is spelled now; a pending one stays as it is.
 REQUEST = f"""
-INSERT INTO sender_ids (organization_id, id, value, status, created_at) VALUES ($1, $2, $3, 'pending', $4)
+INSERT INTO sender_ids AS known (organization_id, id, value, status, created_at) VALUES ($1, $2, $3, 'pending', $4)
 ON CONFLICT (organization_id, lower(value)) DO UPDATE
-   SET status = CASE sender_ids.status WHEN 'rejected' THEN 'pending' ELSE sender_ids.status END,
-       rejection_reason = CASE sender_ids.status WHEN 'rejected' THEN NULL ELSE sender_ids.rejection_reason END
+   SET status = CASE known.status WHEN 'rejected' THEN 'pending' ELSE known.status END,
+       value = CASE known.status WHEN 'rejected' THEN excluded.value ELSE known.value END,
+       rejection_reason = CASE known.status WHEN 'rejected' THEN NULL ELSE known.rejection_reason END,
+       reviewed_at = CASE known.status WHEN 'rejected' THEN NULL ELSE known.reviewed_at END
 RETURNING {COLUMNS}
 """
 
@@ -159,14 +175,20 @@ async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
                 "`value` must be 3–11 letters, digits, spaces or . - _ & with a letter, or 3–15 digits",
             )
         )
-    (row,) = await conn.fetch(REQUEST, actor.organization_id, uuid7(), value, now())
+    (row,) = await conn.fetch(REQUEST, actor.organization_id, uuid7(), value, clock.now())
     sender = SenderId(*row.values())
     if sender.status in ("approved", "suspended"):
         raise SenderIdAlreadyExists(id=str(sender.id), status=sender.status)
     return sender
 
 
-# The first approved sender of an organization becomes its default: a first send should need no further step.
+SELECT = f"SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 AND id = $2"
+
+# All of the organization's, in one order: two reviews must not both find that there is no default yet.
+LOCK = "SELECT id, status FROM sender_ids WHERE organization_id = $1 ORDER BY id FOR NO KEY UPDATE"
+
+# The first approved sender of an organization becomes its default: a first send should need no further step. A default
+# that is no longer approved leaves none: nobody is to send as somebody else unawares.
 REVIEW = f"""
 UPDATE sender_ids s
    SET status = $3, rejection_reason = $4, reviewed_at = $5,
@@ -178,10 +200,46 @@ RETURNING {COLUMNS}
 
 
 async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reason: str | None = None) -> SenderId:
-    """An operator's decision: status "approved", "rejected" or "suspended". Raises NotFound."""
-    row = await conn.fetchrow(REVIEW, actor.organization_id, id, status, reason, now())
-    if row is None:
-        raise NotFound(resource="sender_id", id=str(id))
+    """An operator's decision: status "approved", "rejected" or "suspended". Raises NotFound, Invalid.
+
+    `reason`: up to 500 characters, which the organization reads. A change to approved or rejected raises its event in
+    the same transaction; saying again what is said already changes nothing.
+    """
+    if reason is not None and not (1 <= len(reason := reason.strip()) <= MAX_REASON and "\0" not in reason):
+        raise Invalid(("reason", "length", f"`reason` must have 1 to {MAX_REASON} characters"))
+    async with conn.transaction():
+        before = {row["id"]: row["status"] for row in await conn.fetch(LOCK, actor.organization_id)}
+        if id not in before:
+            raise NotFound(resource="sender_id", id=str(id))
+        if before[id] == status and reason is None:
+            (row,) = await conn.fetch(SELECT, actor.organization_id, id)
+            return SenderId(*row.values())
+        at = clock.now()
+        (row,) = await conn.fetch(REVIEW, actor.organization_id, id, status, reason, at)
+        sender = SenderId(*row.values())
+        kind = EVENTS.get(status)
+        if kind is not None and before[id] != status:
+            data = msgspec.json.encode({"senderId": shown(sender)}).decode()
+            event = Event(actor.organization_id, uuid7(), kind, str(uuid7()), data, at)
+            await events.record(conn, [event])
+    return sender
+
+
+# Two statements: a unique index looks at each row as it is written.
+CLEAR_DEFAULT = "UPDATE sender_ids SET is_default = false WHERE organization_id = $1 AND is_default AND id <> $2"
+SET_DEFAULT = f"UPDATE sender_ids SET is_default = true WHERE organization_id = $1 AND id = $2 RETURNING {COLUMNS}"
+
+
+async def set_default(conn: Connection, actor: Actor, *, id: UUID) -> SenderId:
+    """Send as this one when a send names none. Raises NotFound, SenderIdNotApproved."""
+    async with conn.transaction():
+        status = {row["id"]: row["status"] for row in await conn.fetch(LOCK, actor.organization_id)}
+        if id not in status:
+            raise NotFound(resource="sender_id", id=str(id))
+        if status[id] != "approved":
+            raise SenderIdNotApproved(senderId=str(id), status=status[id], reason=None)
+        await conn.execute(CLEAR_DEFAULT, actor.organization_id, id)
+        (row,) = await conn.fetch(SET_DEFAULT, actor.organization_id, id)
     return SenderId(*row.values())
 
 

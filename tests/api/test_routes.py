@@ -12,6 +12,8 @@ CONTRACT = {
     ("GET", "/health", "getHealth", None, 200, None, NONE),
     ("GET", "/openapi.json", "getOpenApiDocument", None, 200, None, NONE),
     ("POST", "/sms/send", "sendSms", "sms:send", 202, "sms_send", REQUIRED),
+    ("GET", "/sender-ids", "listSenderIds", "sender_ids:read", 200, "reads", NONE),
+    ("POST", "/sender-ids", "createSenderIdRequest", "sender_ids:write", 201, "mutations", OPTIONAL),
     ("GET", "/api-keys", "listApiKeys", "api_keys:read", 200, "reads", NONE),
     ("POST", "/api-keys", "createApiKey", "api_keys:write", 201, "mutations", OPTIONAL),
     ("DELETE", "/api-keys/{apiKeyId}", "revokeApiKey", "api_keys:write", 200, "mutations", OPTIONAL),

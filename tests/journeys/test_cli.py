@@ -141,6 +141,11 @@ async def test_an_organization_from_nothing(cli: Cli) -> None:
     assert key.data["secret"] not in listed.out
     assert shown.data["quota"]["remaining"] == 60
     assert revoked.data["status"] == "revoked"
+    other = (await cli("key", "create", "other", "--json")).data["id"]
+    assert (await cli("key", "suspend", other, "--json")).data["status"] == "suspended"
+    assert (await cli("key", "resume", other, "--json")).data["status"] == "active"
+    refused = await cli("key", "resume", key.data["id"])
+    assert (refused.status, "revoked" in refused.err) == (1, True)
     assert suspended.data["state"] == "suspended"
     assert (await cli("org", "resume", "Acme", "--json")).data["state"] == "active"
 
@@ -159,6 +164,12 @@ async def test_sender_ids_are_asked_for_and_decided_on(cli: Cli) -> None:
     assert "approved already" in again.err
     assert [one["value"] for one in listed.data] == ["Acme Lda"]
     assert (unknown.status, unknown.out) == (1, "")
+    await cli("sender", "request", "OTHER", "--approve")
+    assert (await cli("sender", "default", "other", "--json")).data["is_default"] is True
+    suspended = await cli("sender", "suspend", "OTHER", "--reason", "complaints", "--json")
+    assert (suspended.data["status"], suspended.data["is_default"]) == ("suspended", False)
+    refused = await cli("sender", "default", "OTHER")
+    assert (refused.status, "not approved" in refused.err) == (1, True)
 
 
 async def test_an_organization_must_be_named_when_there_are_several(cli: Cli) -> None:
