@@ -109,6 +109,8 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     campaign_id: UUID | None = None
     lane: int = SINGLE
     toll: Toll | None = None
+    #: The id that the message will have; None: a new one.
+    id: UUID | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -191,7 +193,7 @@ class Acceptor:
                 if is_down(error):
                     raise Unavailable from error
                 raise
-        return _Item(send, uuid7(), sender, kind, segments, refusal)
+        return _Item(send, send.id or uuid7(), sender, kind, segments, refusal)
 
     async def _commit(self, items: list[_Item]) -> list[Answer | BaseException]:
         """One batch. Twins (the same key twice in one batch) take the first one's outcome."""

@@ -81,14 +81,18 @@ BEGIN
                        coalesce(quota.total - quota.used, 0) AS available, silence.since AS silent_since,
                        v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
                        coalesce(v_taken[item.slot] - p_rate_units[item.slot] + item.place > item.most, false) AS limited
-                  FROM unnest(p_organization, p_eligible, p_billed, p_key, p_request, p_recipient, p_slot, p_place,
-                              p_limit) WITH ORDINALITY
-                       AS item(organization, eligible, billed, key, request, recipient, slot, place, most, n)
+                  FROM unnest(p_organization, p_id, p_eligible, p_billed, p_key, p_request, p_recipient, p_slot,
+                              p_place, p_limit) WITH ORDINALITY
+                       AS item(organization, id, eligible, billed, key, request, recipient, slot, place, most, n)
                   LEFT JOIN quotas quota ON quota.organization_id = item.organization
                   LEFT JOIN idempotency known
                          ON known.organization_id = item.organization AND known.key_hash = item.key
                   LEFT JOIN opt_outs silence
                          ON silence.organization_id = item.organization AND silence.recipient = item.recipient
+                        -- The confirmation of an opt-out is the one message that still goes to such a number.
+                        AND NOT EXISTS (SELECT FROM automatic_replies reply
+                                         WHERE reply.organization_id = silence.organization_id
+                                           AND reply.recipient = silence.recipient AND reply.message_id = item.id)
               ) judged
           ) ranked
       ) decided;
