@@ -46,6 +46,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     own_commit: bool = False
     #: True: the answer holds a secret, so what is stored of it for a replay is sealed.
     has_secret: bool = False
+    #: True: it asks by POST, because the question is long. It changes nothing.
+    asks: bool = False
     handler: Callable[[Call], Awaitable[Any]]
     description: str = ""
     #: Body of an example request.
@@ -53,7 +55,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mutates(self) -> bool:
-        return self.method not in ("GET", "HEAD")
+        return self.method not in ("GET", "HEAD") and not self.asks
 
 
 class Services(msgspec.Struct, frozen=True):

@@ -86,24 +86,29 @@ def page(
     *,
     position: Callable[[Row], Sequence[Any]],
     shown: Callable[[Row], Shown],
+    seen: Sequence[Any] | None = None,
 ) -> tuple[list[Shown], str | None, bool]:
     """(items, nextCursor, hasMore) from up to `limit` + 1 rows: the one too many says that there are more.
 
-    `position`: the sort values of a row, as the next page's query takes them.
+    `position`: the sort values of a row, as the next page's query takes them. `seen`: the position that a look of
+    bounded length ended at before the page was full; the next page goes on from there.
     """
     limit = call.query.limit
     more = len(rows) > limit
     rows = rows[:limit]
-    following = None
-    if more:
-        following = cursor.encode(
-            call.cursor_key,
-            position(rows[-1]),
-            organization_id=call.actor.organization_id,
-            collection=collection,
-            filters=_filters(call.query),
-        )
-    return [shown(row) for row in rows], following, more
+    following = at(call, collection, position(rows[-1])) if more else None
+    return [shown(row) for row in rows], following, following is not None
+
+
+def at(call: Called, collection: str, position: Sequence[Any]) -> str:
+    """The cursor for a position, for this request's organization and filters."""
+    return cursor.encode(
+        call.cursor_key,
+        position,
+        organization_id=call.actor.organization_id,
+        collection=collection,
+        filters=_filters(call.query),
+    )
 
 
 def _filters(query: msgspec.Struct) -> Mapping[str, Any]:

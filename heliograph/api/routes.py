@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from heliograph.accounts.api_keys import TooManyActiveKeys
 from heliograph.accounts.organizations import OrganizationSuspended
-from heliograph.api import api_keys, contacts, discovery, sender_ids, sms, webhooks
+from heliograph.api import api_keys, contacts, discovery, messages, sender_ids, sms, webhooks
 from heliograph.api.operation import OPTIONAL, REQUIRED, Operation
 from heliograph.base.errors import NotFound
 from heliograph.contacts.records import ContactAlreadyExists
 from heliograph.sms import accept
+from heliograph.sms.messages import MessageNotCancelable
 from heliograph.sms.sender_ids import SenderIdAlreadyExists, SenderIdNotApproved
 from heliograph.webhooks.endpoints import TooManyEndpoints
 
@@ -64,6 +65,72 @@ OPERATIONS: tuple[Operation, ...] = (
             "give the first answer again, byte for byte."
         ),
         example={"to": "+258841234567", "message": "Your code is 123456", "clientReference": "order-1"},
+    ),
+    Operation(
+        method="POST",
+        path="/sms/preview",
+        id="previewSms",
+        summary="See what a send would do",
+        scope="sms:read",
+        bucket="reads",
+        asks=True,
+        request=sms.SendSms,
+        response=sms.SmsPreviewed,
+        refusals=(
+            OrganizationSuspended,
+            accept.DestinationNotAllowed,
+            accept.RecipientOptedOut,
+            SenderIdNotApproved,
+            accept.QuotaExceeded,
+        ),
+        handler=sms.preview_sms,
+        description=(
+            "Takes the body of a send and says how it would be encoded, cut and paid for, or refuses it as the send "
+            "would be refused. Nothing is stored."
+        ),
+        example={"to": "+258841234567", "message": "Your code is 123456"},
+    ),
+    Operation(
+        method="GET",
+        path="/sms/messages",
+        id="listSmsMessages",
+        summary="List messages",
+        scope="sms:read",
+        bucket="reads",
+        query=messages.MessageQuery,
+        response=messages.SmsMessageList,
+        handler=messages.list_messages,
+        description=(
+            "Newest first. One page is looked for among 20,000 messages at most: with filters it may hold fewer than "
+            "asked for, or none, while `hasMore` is true; `nextCursor` then goes on from there. Give `dateFrom` and "
+            "`dateTo` to look in the right place at once. A test key sees what test keys sent."
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/sms/messages/{messageId}",
+        id="getSmsMessage",
+        summary="Read a message and what happened to it",
+        scope="sms:read",
+        bucket="reads",
+        response=messages.SmsMessageRead,
+        handler=messages.get_message,
+    ),
+    Operation(
+        method="DELETE",
+        path="/sms/messages/{messageId}",
+        id="cancelSmsMessage",
+        summary="Cancel a message",
+        scope="sms:read",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        response=messages.SmsCanceled,
+        refusals=(MessageNotCancelable,),
+        handler=messages.cancel_message,
+        description=(
+            "Works as long as no supplier has it: while it waits for its time or for its turn. Its unit of quota comes "
+            "back. Canceling again answers the same."
+        ),
     ),
     Operation(
         method="GET",

@@ -1,4 +1,4 @@
-"""SMS: the shapes of `POST /sms/send`, and its handler. The rule is `sms.accept`."""
+"""SMS: the shapes and handlers of sending and of its preview. The rules are `sms.accept` and `sms.preview`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from msgspec import Meta
 from heliograph.api.idempotency import request_hash
 from heliograph.api.operation import Call
 from heliograph.base import clock, phones
+from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
+from heliograph.sms import preview
 from heliograph.sms.accept import Answer, Send
+
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 MAX_AHEAD = timedelta(days=365)
 MAX_PAST = timedelta(seconds=60)
@@ -96,8 +100,93 @@ class SmsAccepted(msgspec.Struct, rename="camel"):
     provider: AcceptedProvider
 
 
+class PreviewedSender(msgspec.Struct):
+    """Who the message would come from."""
+
+    id: Annotated[UUID, Meta(description="Id of the sender ID.")]
+    value: Annotated[str, Meta(description="What the recipient would see.", examples=["HELIOGRAPH"])]
+
+
+class PreviewedSegment(msgspec.Struct, rename="camel"):
+    """One of the pieces that the text would be sent in."""
+
+    number: Annotated[int, Meta(ge=1, description="Its place, from 1.")]
+    units: Annotated[int, Meta(description="What it holds: septets of GSM-7, or 16-bit units of UCS-2.")]
+    max_units: Annotated[int, Meta(description="What would fit: 160 or 70 alone, 153 or 67 as one of several.")]
+    text: Annotated[str, Meta(description="The characters in it.")]
+
+
+class PreviewedQuota(msgspec.Struct, rename="camel"):
+    """What the message would cost."""
+
+    cost: Annotated[int, Meta(description="Units it would take: 1, with a test key 0.")]
+    remaining: Annotated[int, Meta(description="What remains now.")]
+    remaining_after: Annotated[int, Meta(description="What would remain then.")]
+
+
+class PreviewWarning(msgspec.Struct):
+    """Something that may not be meant. It keeps nothing from being sent."""
+
+    code: Annotated[
+        str,
+        Meta(
+            description="More may come.",
+            examples=["unicode", "changed", "several_segments", "last_of_quota", "test_key"],
+        ),
+    ]
+    message: Annotated[str, Meta(description="For people.")]
+
+
+class Previewed(msgspec.Struct, rename="camel"):
+    """The message as it would be."""
+
+    to: Annotated[str, Meta(description="Recipient, with `+` and country code.", examples=["+258841234567"])]
+    sender: PreviewedSender
+    encoding: Annotated[Literal["gsm7", "ucs2"], Meta(description="One of them for the whole text.")]
+    text: Annotated[str, Meta(description="What would be sent, which smart encoding may have changed.")]
+    units: Annotated[int, Meta(description="Septets of GSM-7, or 16-bit units of UCS-2, in all.")]
+    segments: Annotated[int, Meta(description="How many segments it would be sent in.")]
+    parts: Annotated[list[PreviewedSegment], Meta(description="Each segment.")]
+    send_at: Annotated[Time | None, Meta(description="Not before this, if that is asked for.")]
+    expires_at: Annotated[Time, Meta(description="Not sent any more after this.")]
+    quota: PreviewedQuota
+    warnings: list[PreviewWarning]
+
+
+class SmsPreviewed(msgspec.Struct):
+    """What a send would do. Nothing was stored."""
+
+    success: Literal[True]
+    preview: Previewed
+
+
 async def send_sms(call: Call) -> Answer:
     """POST /sms/send"""
+    return await call.services.acceptor.accept(_send(call))
+
+
+async def preview_sms(call: Call) -> SmsPreviewed:
+    """POST /sms/preview"""
+    found = await preview.preview(call.conn, _send(call))
+    return SmsPreviewed(
+        True,
+        Previewed(
+            to=found.to,
+            sender=PreviewedSender(found.sender.id, found.sender.value),
+            encoding="gsm7" if found.encoding == "gsm7" else "ucs2",
+            text=found.text,
+            units=found.units,
+            segments=len(found.parts),
+            parts=[PreviewedSegment(part.number, part.units, part.holds, part.text) for part in found.parts],
+            send_at=None if found.send_at is None else iso(found.send_at),
+            expires_at=iso(found.expires_at),
+            quota=PreviewedQuota(found.cost, found.remaining, found.remaining_after),
+            warnings=[PreviewWarning(warning.code, warning.message) for warning in found.warnings],
+        ),
+    )
+
+
+def _send(call: Call) -> Send:
     body: SendSms = call.body
     to = phones.parse(body.to)
     if to is None:
@@ -105,22 +194,20 @@ async def send_sms(call: Call) -> Answer:
     send_at = _send_at(body.send_at)
     # Two spellings of one number or instant are the same payload.
     canonical = body if to == body.to and send_at is None else msgspec.structs.replace(body, to=to, send_at=send_at)
-    return await call.services.acceptor.accept(
-        Send(
-            actor=call.actor,
-            to=to,
-            text=body.message,
-            sender_id=body.sender_id,
-            sender_name=body.sender_name,
-            client_reference=body.client_reference,
-            request_id=call.request_id,
-            key_hash=call.key_hash,
-            request_hash=request_hash(canonical),
-            send_at=send_at,
-            validity_seconds=None if body.validity_seconds is None else int(body.validity_seconds),
-            guarantee=body.delivery_guarantee or "at_least_once",
-            toll=call.toll,
-        )
+    return Send(
+        actor=call.actor,
+        to=to,
+        text=body.message,
+        sender_id=body.sender_id,
+        sender_name=body.sender_name,
+        client_reference=body.client_reference,
+        request_id=call.request_id,
+        key_hash=call.key_hash,
+        request_hash=request_hash(canonical),
+        send_at=send_at,
+        validity_seconds=None if body.validity_seconds is None else int(body.validity_seconds),
+        guarantee=body.delivery_guarantee or "at_least_once",
+        toll=call.toll,
     )
 
 

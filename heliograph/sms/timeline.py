@@ -1,6 +1,6 @@
 """All that happened to one message, in order of time, for operators: suppliers' names and words are in it.
 
-The rule nobody may break: this is for operators only. What a customer may see of a message is `status.message_data`.
+The rule nobody may break: this is for operators only. What a customer may see of a message is in `messages`.
 """
 
 from __future__ import annotations
@@ -99,12 +99,9 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
     answers = list({one["answered_at"] for one in attempts if one["answered_at"]})
     parts = await conn.fetch(PARTS, id, answers)
     received = await conn.fetch(RECEIPTS, id, (accepted_at - timedelta(days=1)).date())
-    sent_at = row["sent_at"] or accepted_at
-    around = uuid7_floor(sent_at - AT_ONCE), uuid7_floor(sent_at + AT_ONCE)
-    raised = await conn.fetch(EVENTS, organization_id, id, row["event_id"], *around)
-    event_ids = [one["id"] for one in raised]
-    tried = await conn.fetch(WEBHOOKS, organization_id, event_ids)
-    queued = await conn.fetch(QUEUE, organization_id, [id, *event_ids])
+    events = await raised(conn, organization_id, row)
+    posted = await tried(conn, organization_id, events)
+    queued = await conn.fetch(QUEUE, organization_id, [id, *(one["id"] for one in events)])
     return Timeline(
         message=message,
         text=text,
@@ -115,13 +112,25 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
                 *(_part(one) for one in parts),
                 *(_receipt(one) for one in received),
                 *_moves(row),
-                *(Entry(one["created_at"], "event", {"kind": one["kind"], "id": str(one["id"])}) for one in raised),
-                *(_webhook(one) for one in tried),
+                *(Entry(one["created_at"], "event", {"kind": one["kind"], "id": str(one["id"])}) for one in events),
+                *(_webhook(one) for one in posted),
             ],
             key=lambda entry: entry.at,
         ),
         queued=[_queued(one) for one in queued],
     )
+
+
+async def raised(conn: Connection, organization_id: UUID, message: asyncpg.Record) -> list[asyncpg.Record]:
+    """id, kind and created_at of the events that a message (a row of `messages`) raised."""
+    sent_at = message["sent_at"] or message["accepted_at"]
+    around = uuid7_floor(sent_at - AT_ONCE), uuid7_floor(sent_at + AT_ONCE)
+    return await conn.fetch(EVENTS, organization_id, message["id"], message["event_id"], *around)
+
+
+async def tried(conn: Connection, organization_id: UUID, events: Iterable[asyncpg.Record]) -> list[asyncpg.Record]:
+    """The webhook attempts of these events."""
+    return await conn.fetch(WEBHOOKS, organization_id, [one["id"] for one in events])
 
 
 STATUS = """
@@ -165,6 +174,8 @@ def _moves(row: asyncpg.Record) -> Iterable[Entry]:
         yield Entry(row["delivered_at"], "status", {"status": "delivered"})
     if row["failed_at"]:
         yield Entry(row["failed_at"], "status", {"status": row["status"], "failure": row["failure_code"]})
+    if row["ended_at"]:
+        yield Entry(row["ended_at"], "status", {"status": row["status"]})
 
 
 def _webhook(row: asyncpg.Record) -> Entry:

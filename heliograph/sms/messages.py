@@ -1,0 +1,268 @@
+"""An organization's messages: listed, read with their story, and canceled while no supplier has them.
+
+The rule nobody may break: what is told here is for customers. No supplier's name, id, code or word is in it; those are
+in `timeline`, for operators. A test key sees test messages only, so that whoever is given one to try things out can
+neither read nor cancel what goes to people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.accounts import quota
+from heliograph.base import clock
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection
+from heliograph.base.errors import NotFound, Refusal
+from heliograph.base.ids import uuid7_floor
+from heliograph.queue import leases
+from heliograph.sms import timeline
+from heliograph.sms.outcomes import deadline
+from heliograph.sms.status import Move, move_many
+
+#: Most messages that are looked at for one page. There is no index for filters, since every accepted message would pay
+#: for it; this many take some 20 ms.
+LOOK = 20_000
+#: A message's id is made before it is accepted, at most this long; and in a busy process ids run ahead a little.
+SLACK, AHEAD = timedelta(minutes=2), timedelta(seconds=1)
+
+_FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
+_EARLIEST, _LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+
+class MessageNotCancelable(Refusal):
+    """This message can no longer be canceled: a supplier has it or is about to, or it has ended."""
+
+    code, status = "message_not_cancelable", 409
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message as its organization sees it."""
+
+    id: UUID
+    status: str
+    mode: str
+    recipient: str
+    sender: str
+    sender_id: UUID
+    client_reference: str | None
+    campaign_id: UUID | None
+    encoding: str
+    segments: int
+    guarantee: str
+    accepted_at: datetime
+    send_at: datetime | None
+    expires_at: datetime
+    sent_at: datetime | None
+    delivered_at: datetime | None
+    failed_at: datetime | None
+    #: When it became canceled or unknown.
+    ended_at: datetime | None
+    failure_code: str | None
+
+
+class Filters(msgspec.Struct, frozen=True):
+    """Which messages are wanted; None: all."""
+
+    status: str | None = None
+    mode: str | None = None
+    #: E.164 with `+`.
+    recipient: str | None = None
+    client_reference: str | None = None
+    campaign_id: UUID | None = None
+    #: Accepted at this time or later.
+    date_from: datetime | None = None
+    #: Accepted before this.
+    date_to: datetime | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Up to `limit` + 1 messages, newest first. `seen`: the id that the look ended at before it had found as many."""
+
+    messages: list[Message]
+    seen: UUID | None
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Something that happened to a message: it reached a status, or an event of it was posted to an endpoint."""
+
+    at: datetime
+    status: str | None = None
+    failure_code: str | None = None
+    delivery: Delivery | None = None
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A webhook attempt. `status`: of the HTTP answer, if there was one."""
+
+    event_id: UUID
+    kind: str
+    endpoint_id: UUID
+    attempt: int
+    result: str
+    status: int | None
+    duration_ms: int
+
+
+class Story(msgspec.Struct, frozen=True):
+    """A message, what it says (None once that is forgotten), and what happened to it, in order of time."""
+
+    message: Message
+    text: str | None
+    steps: list[Step]
+
+
+_COLUMNS = (
+    "id, status, mode, recipient, sender, sender_id, client_reference, campaign_id, encoding, segments, guarantee,"
+    " accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at, ended_at, failure_code"
+)
+# From the newest backwards by primary key; the look ends with the page or with its $5th message, which comes along to
+# say how far it got.
+LIST = f"""
+SELECT {_COLUMNS}, fits, place FROM (
+    SELECT *, row_number() OVER (ORDER BY id DESC) AS place,
+           ($6::text IS NULL OR status = $6) AND ($7::text IS NULL OR mode = $7)
+           AND ($8::text IS NULL OR recipient = $8) AND ($9::text IS NULL OR client_reference = $9)
+           AND ($10::uuid IS NULL OR coalesce(campaign_id = $10, false))
+           AND ($11::timestamptz IS NULL OR accepted_at >= $11)
+           AND ($12::timestamptz IS NULL OR accepted_at < $12) AS fits
+      FROM (SELECT {_COLUMNS} FROM messages WHERE organization_id = $1 AND id < $2 AND id >= $3
+             ORDER BY id DESC LIMIT $5) looked_at
+) judged
+ WHERE fits OR place = $5
+ ORDER BY id DESC LIMIT $4
+"""
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
+) -> Found:
+    """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
+
+    Looks at most at `look` messages. A look that ends there says in `seen` where the next one goes on, though it found
+    fewer, or none.
+    """
+    mode = filters.mode
+    if actor.mode == "test":
+        if mode == "live":
+            return Found([], None)
+        mode = "test"
+    upper = after or _LAST
+    lower = _FIRST
+    if filters.date_to is not None:
+        upper = min(upper, uuid7_floor(_within(filters.date_to) + AHEAD))
+    if filters.date_from is not None:
+        lower = uuid7_floor(_within(filters.date_from) - SLACK)
+    rows = await conn.fetch(
+        LIST,
+        actor.organization_id,
+        upper,
+        lower,
+        limit + 1,
+        look,
+        filters.status,
+        mode,
+        filters.recipient,
+        filters.client_reference,
+        filters.campaign_id,
+        filters.date_from,
+        filters.date_to,
+    )
+    found = [_message(row) for row in rows if row["fits"]]
+    ended = rows and rows[-1]["place"] == look and len(found) <= limit
+    return Found(found, rows[-1]["id"] if ended else None)
+
+
+SELECT = f"SELECT {_COLUMNS}, event_id FROM messages WHERE organization_id = $1 AND id = $2"
+FIRST_ATTEMPT = "SELECT min(started_at) FROM sms_attempts WHERE organization_id = $1 AND message_id = $2"
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> Story:
+    """A message with its text and its story. Raises NotFound."""
+    row = await _row(conn, actor, id)
+    text = await conn.fetchval(timeline.TEXT, actor.organization_id, id)
+    begun = await conn.fetchval(FIRST_ATTEMPT, actor.organization_id, id)
+    raised = await timeline.raised(conn, actor.organization_id, row)
+    tried = await timeline.tried(conn, actor.organization_id, raised)
+    kinds = {one["id"]: one["kind"] for one in raised}
+    steps = [*_steps(row, begun), *(_delivery(one, kinds[one["event_id"]]) for one in tried)]
+    return Story(_message(row), text, sorted(steps, key=lambda step: step.at))
+
+
+async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:
+    """Take a message back that no supplier has yet, and give back what it cost. Canceled already: the same message.
+
+    Raises NotFound, and MessageNotCancelable once it is on its way or has ended. Its row in the queue goes first: from
+    then on no worker can claim it, and one that was just claiming it is waited for.
+    """
+    row = await _row(conn, actor, id)
+    if row["status"] == "accepted":
+        await _withdraw(conn, actor, row)
+        row = await _row(conn, actor, id)
+    if row["status"] != "canceled":
+        raise MessageNotCancelable(status=row["status"])
+    return _message(row)
+
+
+async def _withdraw(conn: Connection, actor: Actor, row: asyncpg.Record) -> None:
+    id = row["id"]
+    async with conn.transaction():
+        withdrawn = await leases.withdraw(conn, "sms", [id])
+        moved, _ = await move_many(conn, [Move(actor.organization_id, id, "canceled", clock.now(), unsent=True)])
+        if bool(moved) != bool(withdrawn):
+            # It was on its way by the time its turn here came; its row stays in the queue.
+            status = (await _row(conn, actor, id))["status"]
+            raise MessageNotCancelable(status="sending" if status == "canceled" else status)
+        if moved:
+            await quota.refund_many(conn, [(actor.organization_id, id, row["segments"])], "canceled")
+
+
+async def _row(conn: Connection, actor: Actor, id: UUID) -> asyncpg.Record:
+    row = await conn.fetchrow(SELECT, actor.organization_id, id)
+    if row is None or (actor.mode == "test" and row["mode"] != "test"):
+        raise NotFound("There is no such message.", resource="message", id=str(id))
+    return row
+
+
+def _message(row: asyncpg.Record) -> Message:
+    values = {name: row[name] for name in Message.__struct_fields__}
+    return Message(**values | {"expires_at": deadline(row["accepted_at"], row["expires_at"])})
+
+
+def _steps(row: asyncpg.Record, begun: datetime | None) -> Iterable[Step]:
+    yield Step(row["accepted_at"], "accepted")
+    if begun:
+        yield Step(begun, "sending")
+    if row["sent_at"]:
+        yield Step(row["sent_at"], "sent")
+    if row["delivered_at"]:
+        yield Step(row["delivered_at"], "delivered")
+    if row["failed_at"]:
+        yield Step(row["failed_at"], row["status"], row["failure_code"])
+    if row["ended_at"]:
+        yield Step(row["ended_at"], row["status"])
+
+
+def _delivery(row: asyncpg.Record, kind: str) -> Step:
+    return Step(
+        row["started_at"],
+        delivery=Delivery(
+            event_id=row["event_id"],
+            kind=kind,
+            endpoint_id=row["endpoint_id"],
+            attempt=row["attempt"],
+            result=row["result"],
+            status=row["status"],
+            duration_ms=row["duration_ms"],
+        ),
+    )
+
+
+def _within(at: datetime) -> datetime:
+    """What ids can express, with room for the slack."""
+    return min(max(at, _EARLIEST), _LATEST)
