@@ -1,8 +1,7 @@
-"""Heliograph as processes of its own, to be killed; a load that keeps a ledger; and the judge of what became of it.
+"""Heliograph as processes of its own, to be killed, and what they work with: a database with an organization, a
+simulated supplier and a webhook receiver, the latter two in the test's own process, where they can be looked into.
 
-An `Installation` is one database with an organization, a simulated supplier and a webhook receiver, the latter two in
-the test's own process, where they can be looked into. A `Load` keeps every number it sends to until it has a 202 for
-it. The rule nobody may break: what `judge` demands is what the platform promises, however it was treated.
+`tests/load.py` keeps them busy, `tests/judge.py` says whether they kept their promises.
 """
 
 from __future__ import annotations
@@ -16,17 +15,14 @@ import re
 import signal
 import socket
 import sys
-import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 import aiohttp
 import asyncpg
-import msgspec
 import psutil
 
 from heliograph.accounts import api_keys, organizations, quota
@@ -314,195 +310,6 @@ async def add_supplier(
     )
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a request was answered, and when (time.monotonic)."""
-
-    asked: float
-    at: float
-    status: int
-    retry_after: str | None
-
-
-class Client:
-    """Sends messages, and never lets go of one without its 202: asked again, with the same key, until it comes."""
-
-    def __init__(self, base_url: str, key: str) -> None:
-        self._base_url = base_url
-        self._key = key
-        #: Message id by recipient: the ledger.
-        self.ledger: dict[str, str] = {}
-        self.answers: list[Answer] = []
-        #: Requests that ended without an answer.
-        self.unanswered = 0
-
-    async def __aenter__(self) -> Self:
-        self.session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=15), headers={"authorization": f"Bearer {self._key}"}
-        )
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.session.close()
-
-    async def ask(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
-        """Status and decoded body of one request."""
-        async with self.session.request(method, f"{self._base_url}/v1{path}", **options) as answer:
-            return answer.status, msgspec.json.decode(await answer.read())
-
-    async def send(self, number: str, *, within: float = 90.0, **fields: Any) -> str:
-        """The message's id. Any other answer than a 202, or one that says that it is too early, fails the test."""
-        headers = {"idempotency-key": f"key of {number}"}
-        body = {"to": number, "message": "Hello", "clientReference": number} | fields
-        deadline = time.monotonic() + within
-        while True:
-            asked = time.monotonic()
-            try:
-                async with self.session.post(f"{self._base_url}/v1/sms/send", json=body, headers=headers) as answer:
-                    raw = await answer.read()
-                    retry_after = answer.headers.get("retry-after")
-                    self.answers.append(Answer(asked, time.monotonic(), answer.status, retry_after))
-                    if answer.status == 202:
-                        id: str = msgspec.json.decode(raw)["message"]["id"]
-                        assert self.ledger.setdefault(number, id) == id, "the same key made another message"
-                        return id
-                    in_progress = answer.status == 409 and b"idempotency_in_progress" in raw
-                    assert answer.status == 503 or in_progress, (answer.status, raw)
-            except (aiohttp.ClientError, TimeoutError, ConnectionError):
-                self.unanswered += 1
-            assert time.monotonic() < deadline, f"no 202 for {number} in {within} s"
-            await asyncio.sleep(0.1)
-
-
-class Load(Client):
-    """A client with several senders, which send to one number after the other until the end of the `async with`."""
-
-    def __init__(self, base_url: str, key: str, *, senders: int = 6, pause: float = 0.06) -> None:
-        """`pause`: seconds between two messages of a sender."""
-        super().__init__(base_url, key)
-        self._senders = senders
-        self._pause = pause
-        self._next = 0
-        self._stop = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        self._tasks = [asyncio.create_task(self._send_on()) for _ in range(self._senders)]
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._stop.set()
-        if error[0] is not None:
-            for task in self._tasks:
-                task.cancel()
-        try:
-            await asyncio.gather(*self._tasks, return_exceptions=error[0] is not None)
-        finally:
-            await super().__aexit__(*error)
-
-    async def reaches(self, count: int, *, within: float = 60.0) -> None:
-        """Wait until the ledger has so many."""
-        await until(lambda: len(self.ledger) >= count or any(task.done() for task in self._tasks), within=within)
-        for task in self._tasks:
-            if task.done():
-                task.result()
-
-    async def _send_on(self) -> None:
-        while not self._stop.is_set():
-            number = f"+25884{self._next:07d}"
-            self._next += 1
-            await self.send(number)
-            await asyncio.sleep(self._pause)
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """What the judge counted."""
-
-    messages: int
-    #: Submits beyond one a message that a supplier took.
-    doubles: int
-    #: Attempts whose answer nobody saw.
-    unknown: int
-    #: Callbacks beyond one an event.
-    repeated: int
-
-
-async def settled(url: str, *, within: float = 60.0) -> None:
-    """Wait until every message has ended, and nothing is left in the queue."""
-
-    async def done() -> bool:
-        conn = await asyncpg.connect(url)
-        try:
-            return bool(await conn.fetchval(SETTLED))
-        finally:
-            await conn.close()
-
-    try:
-        await until_true(done, within=within)
-    except TimeoutError:
-        raise AssertionError(await _leftovers(url)) from None
-
-
-SETTLED = """
-SELECT NOT EXISTS (SELECT FROM messages WHERE status IN ('accepted', 'sending', 'sent'))
-   AND NOT EXISTS (SELECT FROM queue)
-"""
-
-
-async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int) -> Verdict:
-    """Demand everything that was promised of the messages in `ledger`, which were all that was ever sent.
-
-    `in_flight`: submits that may have been without an answer whenever something was killed, in all.
-    """
-    conn = await asyncpg.connect(made.url)
-    try:
-        rows = await conn.fetch("SELECT id, status, recipient, client_reference, event_id FROM messages")
-        attempts = Counter(
-            {row[0]: row[1] for row in await conn.fetch("SELECT message_id, count(*) FROM sms_attempts GROUP BY 1")}
-        )
-        unknown = await conn.fetchval("SELECT count(*) FROM sms_attempts WHERE state = 'unknown'")
-        unended = await conn.fetchval("SELECT count(*) FROM sms_attempts WHERE state = 'open'")
-        balance = await conn.fetchrow(
-            "SELECT total - used AS remaining, (SELECT sum(quantity) FROM usage_ledger) AS ledger,"
-            " (SELECT count(*) FROM usage_ledger WHERE type = 'usage') AS uses FROM quotas"
-        )
-        events = {row[0]: row[1] for row in await conn.fetch("SELECT id, message_id FROM events WHERE message_id IS NOT NULL")}
-        queued = await conn.fetchval("SELECT count(*) FROM queue")
-    finally:
-        await conn.close()
-    by_id = {str(row["id"]): row for row in rows}
-
-    lost = {number for number, id in ledger.items() if id not in by_id}
-    assert not lost, f"lost: {lost}"
-    assert len(set(ledger.values())) == len(ledger), "two requests have the same message"
-    assert len(rows) == len(ledger), "a request made two messages"
-    assert all(by_id[id]["recipient"] == number for number, id in ledger.items())
-    assert {row["status"] for row in rows} <= {"delivered"}, Counter(row["status"] for row in rows)
-
-    # Those that a supplier took, whether or not it said so.
-    submits = Counter(f"+{one.destination}" for smsc in made.smscs for one in smsc.received if one.status == 0)
-    assert set(submits) == set(ledger), "every message reached the supplier"
-    for number, id in ledger.items():
-        assert submits[number] <= attempts[UUID(id)], f"{number} was submitted without an attempt's row"
-    doubles = sum(submits.values()) - len(submits)
-    assert doubles <= min(unknown, in_flight), (doubles, unknown, in_flight)
-    assert unended == 0, "an attempt without an end"
-
-    assert len(events) == len(rows), "one contract event a message"
-    assert {row["event_id"] for row in rows} == set(events)
-    received = [event for event in made.receiver.events if 200 <= event.status < 300]
-    by_message: dict[str, set[str]] = {}
-    for event in received:
-        by_message.setdefault(event.message_id, set()).add(event.id)
-    assert set(by_message) == set(by_id), "every message's event arrived"
-    assert {len(ids) for ids in by_message.values()} <= {1}, "two events speak of one message"
-
-    assert balance["remaining"] == GRANT - len(ledger) == balance["ledger"]
-    assert balance["uses"] == len(ledger)
-    assert queued == 0
-    return Verdict(len(rows), doubles, unknown, len(received) - len(events))
-
-
 async def kill(server: Embedded) -> None:
     """kill -9 of PostgreSQL, and its start again; returns once it takes connections."""
     assert server.pid is not None
@@ -544,21 +351,6 @@ def alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-async def _leftovers(url: str) -> str:
-    conn = await asyncpg.connect(url)
-    try:
-        messages = await conn.fetch(
-            "SELECT m.id, m.status, m.recipient, array_agg(a.state ORDER BY attempt) AS attempts FROM messages m"
-            " LEFT JOIN sms_attempts a ON a.message_id = m.id"
-            " WHERE m.status IN ('accepted', 'sending', 'sent') GROUP BY 1, 2, 3 LIMIT 10"
-        )
-        queue = await conn.fetch("SELECT *, now() AS at FROM queue LIMIT 10")
-        slots = await conn.fetch("SELECT *, now() AS at FROM supplier_sessions")
-    finally:
-        await conn.close()
-    return "\n".join(str(dict(row)) for row in [*messages, *queue, *slots])
 
 
 @contextlib.contextmanager

@@ -14,7 +14,9 @@ import pytest
 
 import heliograph
 from tests.database import Cluster
-from tests.processes import LONG, WINDOW, Installation, Load, Program, installation, judge, settled, until
+from tests.judge import judge, settled
+from tests.load import Load
+from tests.processes import LONG, WINDOW, Installation, Program, installation, until
 
 #: Which process passes the point. A point that is missing here is found by a test.
 POINTS = {

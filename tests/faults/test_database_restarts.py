@@ -15,7 +15,9 @@ import pytest
 from heliograph.base.migrate import migrate
 from heliograph.base.postgres import Embedded
 from tests.embedded import Start
-from tests.processes import LONG, WINDOW, Client, Load, installation, judge, settled, until, until_true
+from tests.judge import judge, settled
+from tests.load import Client, Load
+from tests.processes import LONG, WINDOW, installation, until, until_true
 
 #: What PostgreSQL is told: a fast shutdown, an immediate one, and nothing at all.
 WAYS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT, "kill -9": signal.SIGKILL}

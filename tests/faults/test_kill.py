@@ -10,7 +10,9 @@ import pytest
 
 from heliograph.base.migrate import migrate
 from tests.embedded import Start
-from tests.processes import LONG, WINDOW, Load, installation, judge, kill, settled
+from tests.judge import judge, settled
+from tests.load import Load
+from tests.processes import LONG, WINDOW, installation, kill
 
 KILLS = 500 if LONG else 12
 #: Seconds between two kills, on average.

@@ -15,7 +15,9 @@ import pytest
 
 from heliograph.base.db import Pool
 from heliograph.simulators.smsc import Smsc, SmscOptions
-from tests.processes import LONG, SMSC, Client, Installation, add_supplier, installation, judge, settled, until
+from tests.judge import judge, settled
+from tests.load import Client
+from tests.processes import LONG, SMSC, Installation, add_supplier, installation, until
 
 #: Without an answer for so long, a submit's outcome is unknown.
 IMPATIENT = {"response_seconds": 1.0, "window": 100}

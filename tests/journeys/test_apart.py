@@ -15,19 +15,9 @@ import pytest
 
 from heliograph.accounts import api_keys, quota
 from heliograph.base.postgres_files import choose_port
-from tests.processes import (
-    GRANT,
-    Client,
-    Installation,
-    Load,
-    Program,
-    environment,
-    installation,
-    judge,
-    settled,
-    until,
-    until_true,
-)
+from tests.judge import judge, settled
+from tests.load import Client, Load
+from tests.processes import GRANT, Installation, Program, environment, installation, until, until_true
 
 pytestmark = pytest.mark.xdist_group("processes")
 

@@ -22,7 +22,9 @@ import pytest
 from heliograph.base import clock
 from heliograph.simulators.receiver import Event, Options, Receiver
 from heliograph.webhooks import signing
-from tests.processes import Client, Program, alive, below, environment, settled, until
+from tests.judge import settled
+from tests.load import Client
+from tests.processes import Program, alive, below, environment, until
 
 pytestmark = pytest.mark.xdist_group("processes")
 

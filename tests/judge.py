@@ -1,0 +1,119 @@
+"""What became of every message of a ledger. The rule nobody may break: what is demanded here is what the platform
+promises, however it was treated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from tests.processes import GRANT, Installation, until_true
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What the judge counted."""
+
+    messages: int
+    #: Submits beyond one a message that a supplier took.
+    doubles: int
+    #: Attempts whose answer nobody saw.
+    unknown: int
+    #: Callbacks beyond one an event.
+    repeated: int
+
+
+async def settled(url: str, *, within: float = 60.0) -> None:
+    """Wait until every message has ended, and nothing is left in the queue."""
+
+    async def done() -> bool:
+        conn = await asyncpg.connect(url)
+        try:
+            return bool(await conn.fetchval(SETTLED))
+        finally:
+            await conn.close()
+
+    try:
+        await until_true(done, within=within)
+    except TimeoutError:
+        raise AssertionError(await _leftovers(url)) from None
+
+
+SETTLED = """
+SELECT NOT EXISTS (SELECT FROM messages WHERE status IN ('accepted', 'sending', 'sent'))
+   AND NOT EXISTS (SELECT FROM queue)
+"""
+
+
+async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int) -> Verdict:
+    """Demand everything that was promised of the messages in `ledger`, which were all that was ever sent.
+
+    `in_flight`: submits that may have been without an answer whenever something was killed, in all.
+    """
+    conn = await asyncpg.connect(made.url)
+    try:
+        rows = await conn.fetch("SELECT id, status, recipient, client_reference, event_id FROM messages")
+        attempts = Counter(
+            {row[0]: row[1] for row in await conn.fetch("SELECT message_id, count(*) FROM sms_attempts GROUP BY 1")}
+        )
+        unknown = await conn.fetchval("SELECT count(*) FROM sms_attempts WHERE state = 'unknown'")
+        unended = await conn.fetchval("SELECT count(*) FROM sms_attempts WHERE state = 'open'")
+        balance = await conn.fetchrow(
+            "SELECT total - used AS remaining, (SELECT sum(quantity) FROM usage_ledger) AS ledger,"
+            " (SELECT count(*) FROM usage_ledger WHERE type = 'usage') AS uses FROM quotas"
+        )
+        events = {
+            row[0]: row[1] for row in await conn.fetch("SELECT id, message_id FROM events WHERE message_id IS NOT NULL")
+        }
+        queued = await conn.fetchval("SELECT count(*) FROM queue")
+    finally:
+        await conn.close()
+    by_id = {str(row["id"]): row for row in rows}
+
+    lost = {number for number, id in ledger.items() if id not in by_id}
+    assert not lost, f"lost: {lost}"
+    assert len(set(ledger.values())) == len(ledger), "two requests have the same message"
+    assert len(rows) == len(ledger), "a request made two messages"
+    assert all(by_id[id]["recipient"] == number for number, id in ledger.items())
+    assert {row["status"] for row in rows} <= {"delivered"}, Counter(row["status"] for row in rows)
+
+    # Those that a supplier took, whether or not it said so.
+    submits = Counter(f"+{one.destination}" for smsc in made.smscs for one in smsc.received if one.status == 0)
+    assert set(submits) == set(ledger), "every message reached the supplier"
+    for number, id in ledger.items():
+        assert submits[number] <= attempts[UUID(id)], f"{number} was submitted without an attempt's row"
+    doubles = sum(submits.values()) - len(submits)
+    assert doubles <= min(unknown, in_flight), (doubles, unknown, in_flight)
+    assert unended == 0, "an attempt without an end"
+
+    assert len(events) == len(rows), "one contract event a message"
+    assert {row["event_id"] for row in rows} == set(events)
+    received = [event for event in made.receiver.events if 200 <= event.status < 300]
+    by_message: dict[str, set[str]] = {}
+    for event in received:
+        by_message.setdefault(event.message_id, set()).add(event.id)
+    assert set(by_message) == set(by_id), "every message's event arrived"
+    assert {len(ids) for ids in by_message.values()} <= {1}, "two events speak of one message"
+
+    assert balance["remaining"] == GRANT - len(ledger) == balance["ledger"]
+    assert balance["uses"] == len(ledger)
+    assert queued == 0
+    return Verdict(len(rows), doubles, unknown, len(received) - len(events))
+
+
+async def _leftovers(url: str) -> str:
+    conn = await asyncpg.connect(url)
+    try:
+        messages = await conn.fetch(
+            "SELECT m.id, m.status, m.recipient, array_agg(a.state ORDER BY attempt) AS attempts FROM messages m"
+            " LEFT JOIN sms_attempts a ON a.message_id = m.id"
+            " WHERE m.status IN ('accepted', 'sending', 'sent') GROUP BY 1, 2, 3 LIMIT 10"
+        )
+        queue = await conn.fetch("SELECT *, now() AS at FROM queue LIMIT 10")
+        slots = await conn.fetch("SELECT *, now() AS at FROM supplier_sessions")
+    finally:
+        await conn.close()
+    return "\n".join(str(dict(row)) for row in [*messages, *queue, *slots])

@@ -1,0 +1,113 @@
+"""Load over HTTP that keeps a ledger. The rule nobody may break: no number is let go of without its 202."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+from tests.processes import until
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a request was answered, and when (time.monotonic)."""
+
+    asked: float
+    at: float
+    status: int
+    retry_after: str | None
+
+
+class Client:
+    """Sends messages, and never lets go of one without its 202: asked again, with the same key, until it comes."""
+
+    def __init__(self, base_url: str, key: str) -> None:
+        self._base_url = base_url
+        self._key = key
+        #: Message id by recipient: the ledger.
+        self.ledger: dict[str, str] = {}
+        self.answers: list[Answer] = []
+        #: Requests that ended without an answer.
+        self.unanswered = 0
+
+    async def __aenter__(self) -> Self:
+        self.session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=15), headers={"authorization": f"Bearer {self._key}"}
+        )
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.session.close()
+
+    async def ask(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        """Status and decoded body of one request."""
+        async with self.session.request(method, f"{self._base_url}/v1{path}", **options) as answer:
+            return answer.status, msgspec.json.decode(await answer.read())
+
+    async def send(self, number: str, *, within: float = 90.0, **fields: Any) -> str:
+        """The message's id. Any other answer than a 202, or one that says that it is too early, fails the test."""
+        headers = {"idempotency-key": f"key of {number}"}
+        body = {"to": number, "message": "Hello", "clientReference": number} | fields
+        deadline = time.monotonic() + within
+        while True:
+            asked = time.monotonic()
+            try:
+                async with self.session.post(f"{self._base_url}/v1/sms/send", json=body, headers=headers) as answer:
+                    raw = await answer.read()
+                    retry_after = answer.headers.get("retry-after")
+                    self.answers.append(Answer(asked, time.monotonic(), answer.status, retry_after))
+                    if answer.status == 202:
+                        id: str = msgspec.json.decode(raw)["message"]["id"]
+                        assert self.ledger.setdefault(number, id) == id, "the same key made another message"
+                        return id
+                    in_progress = answer.status == 409 and b"idempotency_in_progress" in raw
+                    assert answer.status == 503 or in_progress, (answer.status, raw)
+            except (aiohttp.ClientError, TimeoutError, ConnectionError):
+                self.unanswered += 1
+            assert time.monotonic() < deadline, f"no 202 for {number} in {within} s"
+            await asyncio.sleep(0.1)
+
+
+class Load(Client):
+    """A client with several senders, which send to one number after the other until the end of the `async with`."""
+
+    def __init__(self, base_url: str, key: str, *, senders: int = 6, pause: float = 0.06) -> None:
+        """`pause`: seconds between two messages of a sender."""
+        super().__init__(base_url, key)
+        self._senders = senders
+        self._pause = pause
+        self._next = 0
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._tasks = [asyncio.create_task(self._send_on()) for _ in range(self._senders)]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._stop.set()
+        if error[0] is not None:
+            for task in self._tasks:
+                task.cancel()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=error[0] is not None)
+        finally:
+            await super().__aexit__(*error)
+
+    async def reaches(self, count: int, *, within: float = 60.0) -> None:
+        """Wait until the ledger has so many."""
+        await until(lambda: len(self.ledger) >= count or any(task.done() for task in self._tasks), within=within)
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def _send_on(self) -> None:
+        while not self._stop.is_set():
+            number = f"+25884{self._next:07d}"
+            self._next += 1
+            await self.send(number)
+            await asyncio.sleep(self._pause)
