@@ -23,7 +23,7 @@ from heliograph.api.reading import query_reader, reader
 from heliograph.api.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
 from heliograph.base.db import is_down
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import uuid7
+from heliograph.base.ids import uuid7_text
 from heliograph.sms.accept import Answer, Toll
 
 Scope = dict[str, Any]
@@ -112,7 +112,7 @@ class Guard:
                     doubled = name
                 headers[name] = value
         given = headers.get(b"x-request-id")
-        call.request_id = given.decode() if given is not None and _is_request_id(given) else str(uuid7())
+        call.request_id = given.decode() if given is not None and _is_request_id(given) else uuid7_text()
         call.method = scope["method"]
         client = scope["client"]
         call.address = client[0] if client else ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from uuid import RFC_4122
+from uuid import RFC_4122, UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.base.ids import time_of, uuid7, uuid7_floor
+from heliograph.base.ids import time_of, uuid7, uuid7_floor, uuid7_text
 
 TIMES = st.integers(946_684_800_000, 7_258_118_400_000).map(
     lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
@@ -19,6 +19,12 @@ def test_ids_sort_by_the_order_they_were_made_in() -> None:
     ids = [uuid7() for _ in range(20_000)]
     assert ids == sorted(ids)
     assert len(set(ids)) == len(ids)
+
+
+def test_a_text_is_an_id_in_its_usual_form() -> None:
+    texts = [uuid7_text() for _ in range(2_000)]
+    assert texts == sorted(texts)
+    assert all(str(UUID(text)) == text and UUID(text).version == 7 for text in texts)
 
 
 def test_they_are_version_7_and_carry_their_time() -> None:
