@@ -96,7 +96,8 @@ def page(
     limit = call.query.limit
     more = len(rows) > limit
     rows = rows[:limit]
-    following = at(call, collection, position(rows[-1])) if more else None
+    last = position(rows[-1]) if more else seen
+    following = None if last is None else at(call, collection, last)
     return [shown(row) for row in rows], following, following is not None
 
 

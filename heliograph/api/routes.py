@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from heliograph.accounts.api_keys import TooManyActiveKeys
 from heliograph.accounts.organizations import OrganizationSuspended
-from heliograph.api import api_keys, contacts, discovery, messages, sender_ids, sms, webhooks
+from heliograph.api import (
+    account,
+    api_keys,
+    contacts,
+    deliveries,
+    discovery,
+    events,
+    messages,
+    sender_ids,
+    sms,
+    webhooks,
+)
 from heliograph.api.operation import OPTIONAL, REQUIRED, Operation
+from heliograph.api.paging import PageQuery
 from heliograph.base.errors import NotFound
 from heliograph.contacts.records import ContactAlreadyExists
 from heliograph.sms import accept
 from heliograph.sms.messages import MessageNotCancelable
 from heliograph.sms.sender_ids import SenderIdAlreadyExists, SenderIdNotApproved
-from heliograph.webhooks.endpoints import TooManyEndpoints
+from heliograph.webhooks.again import ReplayRunning
+from heliograph.webhooks.endpoints import EndpointDisabled, TooManyEndpoints
 
 PREFIX = "/v1"
 
@@ -131,6 +144,28 @@ OPERATIONS: tuple[Operation, ...] = (
             "Works as long as no supplier has it: while it waits for its time or for its turn. Its unit of quota comes "
             "back. Canceling again answers the same."
         ),
+    ),
+    Operation(
+        method="GET",
+        path="/account",
+        id="getAccountSummary",
+        summary="State, subscription and quota",
+        scope="account:read",
+        bucket="reads",
+        response=account.AccountSummary,
+        handler=account.get_account_summary,
+    ),
+    Operation(
+        method="GET",
+        path="/usage",
+        id="listUsage",
+        summary="List the usage ledger",
+        scope="account:read",
+        bucket="reads",
+        query=account.UsageQuery,
+        response=account.UsageList,
+        handler=account.list_usage,
+        description="Every change of the quota, newest first: messages, grants, adjustments and refunds.",
     ),
     Operation(
         method="GET",
@@ -278,5 +313,112 @@ OPERATIONS: tuple[Operation, ...] = (
         idempotency=OPTIONAL,
         response=webhooks.WebhookDisabled,
         handler=webhooks.disable_webhook,
+    ),
+    Operation(
+        method="POST",
+        path="/webhooks/{webhookEndpointId}/rotate-secret",
+        id="rotateWebhookSecret",
+        summary="Replace a webhook endpoint's secret",
+        scope="webhooks:write",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        response=webhooks.WebhookSecretRotated,
+        refusals=(EndpointDisabled,),
+        has_secret=True,
+        handler=webhooks.rotate_secret,
+        description=(
+            "For 24 hours the old secret signs too: `webhook-signature` holds a signature of each, "
+            "`x-service-signature` that of the new one."
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/webhooks/{webhookEndpointId}/attempts",
+        id="listWebhookAttempts",
+        summary="List attempts to deliver to an endpoint",
+        scope="webhooks:read",
+        bucket="reads",
+        query=PageQuery,
+        response=deliveries.WebhookAttemptList,
+        handler=deliveries.list_attempts,
+        description="Newest first. Attempts are kept for 30 days.",
+    ),
+    Operation(
+        method="POST",
+        path="/webhooks/{webhookEndpointId}/resend",
+        id="resendWebhookEvent",
+        summary="Deliver one event again",
+        scope="webhooks:write",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        status=202,
+        request=deliveries.ResendEvent,
+        response=deliveries.WebhookQueued,
+        refusals=(EndpointDisabled,),
+        handler=deliveries.resend,
+        description="The event keeps its id and is tried as a new one is. Its kind need not be subscribed to.",
+        example={"event_id": "019c8f5e-6f1a-7c33-9d05-0b7c2f6a1e44"},
+    ),
+    Operation(
+        method="POST",
+        path="/webhooks/{webhookEndpointId}/replay",
+        id="replayWebhookEvents",
+        summary="Deliver a range of time again",
+        scope="webhooks:write",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        status=202,
+        request=deliveries.ReplayEvents,
+        response=deliveries.WebhookReplayStarted,
+        refusals=(EndpointDisabled, ReplayRunning),
+        handler=deliveries.replay,
+        description=(
+            "Goes on in the background, behind what happens meanwhile, and never faster than the endpoint answers. "
+            "Events keep their ids. An endpoint has one replay at a time."
+        ),
+        example={"from": "2026-03-01T00:00:00Z", "to": "2026-03-02T00:00:00Z", "only_failed": True},
+    ),
+    Operation(
+        method="GET",
+        path="/webhooks/{webhookEndpointId}/replays",
+        id="listWebhookReplays",
+        summary="List an endpoint's replays",
+        scope="webhooks:read",
+        bucket="reads",
+        query=PageQuery,
+        response=deliveries.WebhookReplayList,
+        handler=deliveries.list_replays,
+        description="Newest first, with how far each has come.",
+    ),
+    Operation(
+        method="POST",
+        path="/webhooks/{webhookEndpointId}/test",
+        id="testWebhook",
+        summary="Deliver an example",
+        scope="webhooks:write",
+        bucket="mutations",
+        idempotency=OPTIONAL,
+        status=202,
+        response=deliveries.WebhookQueued,
+        refusals=(EndpointDisabled,),
+        handler=deliveries.send_example,
+        description="A `webhook.test` event goes to this endpoint alone, whether it subscribed to that kind or not.",
+    ),
+    Operation(
+        method="GET",
+        path="/events",
+        id="listEvents",
+        summary="Fetch events",
+        scope="webhooks:read",
+        bucket="reads",
+        query=events.EventQuery,
+        response=events.EventList,
+        handler=events.list_events,
+        description=(
+            "Oldest first, for those who fetch what they missed. `nextCursor` is always there: keep it, and ask with "
+            "it again later. An event appears some three seconds after it happened, and none is ever passed over. "
+            "`dateFrom` and `dateTo` are of the time when it was recorded. A page may be short, or empty, while "
+            "`hasMore` is true."
+        ),
     ),
 )

@@ -56,6 +56,17 @@ class WebhookDisabled(msgspec.Struct, rename="camel"):
     webhook_endpoint: WebhookEndpoint
 
 
+class WebhookSecretRotated(msgspec.Struct, rename="camel"):
+    """The endpoint's new secret. It is shown only here."""
+
+    success: Literal[True]
+    webhook_endpoint: WebhookEndpoint
+    signing_secret: str
+    previous_secret_expires_at: Annotated[
+        Time, Meta(description="Until then the secret before it signs too, in `webhook-signature`.")
+    ]
+
+
 class WebhookList(msgspec.Struct):
     """All endpoints, newest first, disabled ones included."""
 
@@ -85,6 +96,14 @@ async def disable_webhook(call: Call) -> WebhookDisabled:
     """DELETE /webhooks/{webhookEndpointId}"""
     endpoint = await endpoints.disable(call.conn, call.actor, id=call.id("webhookEndpointId"))
     return WebhookDisabled(True, _shown(endpoint))
+
+
+async def rotate_secret(call: Call) -> WebhookSecretRotated:
+    """POST /webhooks/{webhookEndpointId}/rotate-secret"""
+    endpoint, secret, until = await endpoints.rotate_secret(
+        call.conn, call.actor, id=call.id("webhookEndpointId"), rules=call.services.webhook_rules
+    )
+    return WebhookSecretRotated(True, _shown(endpoint), secret, iso(until))
 
 
 def _shown(endpoint: Endpoint) -> WebhookEndpoint:

@@ -1,22 +1,43 @@
-"""`heliograph webhook`: an organization's endpoints, and what came of their attempts."""
+"""`heliograph webhook`: an organization's endpoints, what came of their attempts, and sending again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from datetime import datetime, timedelta
 from typing import Annotated
 from uuid import UUID
 
 import typer
 
+from heliograph.accounts import organizations
+from heliograph.base import clock
+from heliograph.base.actor import Actor
 from heliograph.base.db import Connection
-from heliograph.cli.console import DataDir, Json, Org, group, on_database, operator, settings_of, show
-from heliograph.webhooks import endpoints, history
+from heliograph.base.ids import uuid7
+from heliograph.cli.console import (
+    DataDir,
+    Json,
+    Org,
+    acting_for,
+    as_plain,
+    group,
+    on_database,
+    operator,
+    say,
+    settings_of,
+    show,
+)
+from heliograph.webhooks import again, endpoints, history
+from heliograph.webhooks.again import Replay
 from heliograph.webhooks.endpoints import Endpoint
 from heliograph.webhooks.history import Tried
 
-app = group("Webhooks: list endpoints and their attempts.")
+app = group("Webhooks: list endpoints and attempts, send again, test, replace secrets.")
+
+EndpointId = Annotated[UUID, typer.Argument(metavar="ENDPOINT_ID", help="Id of the endpoint, from `webhook list`.")]
 
 COLUMNS = ("id", "url", "status", "disabled_reason", "subscribed_events", "last_success_at", "consecutive_failures")
+REPLAYS = ("id", "status", "from_at", "to_at", "kinds", "only_failed", "queued", "created_at", "completed_at")
 ATTEMPTS = ("started_at", "kind", "attempt", "result", "status", "duration_ms", "event_id", "message_id", "detail")
 
 
@@ -37,7 +58,7 @@ def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None
 
 @app.command("attempts")
 def attempts(
-    id: Annotated[UUID, typer.Argument(metavar="ENDPOINT_ID", help="Id of the endpoint, from `webhook list`.")],
+    id: EndpointId,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, at most.")] = 50,
     json: Json = False,
     data_dir: DataDir = None,
@@ -49,7 +70,145 @@ def attempts(
       heliograph webhook attempts 0199c0de-0000-7000-8000-000000000000 --limit 10
     """
 
-    async def work(conn: Connection) -> Sequence[Tried]:
-        return await history.attempts(conn, endpoint_id=id, limit=limit)
+    async def work(conn: Connection) -> list[Tried]:
+        return await history.attempts(conn, await _owner(conn, id), endpoint_id=id, limit=limit)
 
     show(on_database(work, settings_of(data_dir)), json, ATTEMPTS)
+
+
+@app.command("resend")
+def resend(
+    id: EndpointId,
+    event: Annotated[UUID, typer.Argument(metavar="EVENT_ID", help="Id of an event of the same organization.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Deliver one event to an endpoint again.
+
+    \b
+    Example:
+      heliograph webhook resend 0199c0de-0000-7000-8000-000000000000 0199c0de-0000-7000-8000-000000000001
+    """
+
+    async def work(conn: Connection) -> dict[str, UUID]:
+        await again.resend(conn, await _owner(conn, id), endpoint_id=id, event_id=event)
+        return {"event_id": event, "endpoint_id": id}
+
+    show(on_database(work, settings_of(data_dir)), json)
+    say("Queued: `heliograph webhook attempts` shows what comes of it.")
+
+
+@app.command("replay")
+def replay(
+    id: EndpointId,
+    since: Annotated[str, typer.Option("--from", metavar="WHEN", help="A time with its zone, or how long ago (2h).")],
+    until: Annotated[
+        str | None, typer.Option("--to", metavar="WHEN", help="The same; excluded. [default: now]")
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only this kind; may be repeated. [default: all that are subscribed to]")
+    ] = None,
+    only_failed: Annotated[
+        bool, typer.Option("--only-failed", help="Only what the endpoint never answered with a 2xx.")
+    ] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Deliver a range of time to an endpoint again. A worker does it; `webhook replays` shows how far it has come.
+
+    \b
+    Example:
+      heliograph webhook replay 0199c0de-0000-7000-8000-000000000000 --from 2h --only-failed
+    """
+    from_at = _moment(since, "--from")
+    to_at = None if until is None else _moment(until, "--to")
+
+    async def work(conn: Connection) -> Replay:
+        return await again.replay(
+            conn,
+            await _owner(conn, id),
+            endpoint_id=id,
+            from_at=from_at,
+            to_at=to_at,
+            kinds=kind or None,
+            only_failed=only_failed,
+        )
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("replays")
+def replays(
+    id: EndpointId,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, at most.")] = 20,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List an endpoint's replays, newest first.
+
+    \b
+    Example:
+      heliograph webhook replays 0199c0de-0000-7000-8000-000000000000
+    """
+
+    async def work(conn: Connection) -> list[Replay]:
+        return await again.list_replays(conn, await _owner(conn, id), endpoint_id=id, limit=limit)
+
+    show(on_database(work, settings_of(data_dir)), json, REPLAYS)
+
+
+@app.command("test")
+def example(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None:
+    """Deliver a `webhook.test` event to an endpoint, and to no other.
+
+    \b
+    Example:
+      heliograph webhook test 0199c0de-0000-7000-8000-000000000000
+    """
+
+    async def work(conn: Connection) -> dict[str, UUID]:
+        event_id = await again.send_example(conn, await _owner(conn, id), endpoint_id=id, request_id=str(uuid7()))
+        return {"event_id": event_id, "endpoint_id": id}
+
+    show(on_database(work, settings_of(data_dir)), json)
+    say("Queued: `heliograph webhook attempts` shows what comes of it.")
+
+
+@app.command("rotate")
+def rotate(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None:
+    """Replace an endpoint's secret. The new one is shown here, and never again; the old one signs too for 24 hours.
+
+    \b
+    Example:
+      heliograph webhook rotate 0199c0de-0000-7000-8000-000000000000
+    """
+    settings = settings_of(data_dir, needs_key=True)
+
+    async def work(conn: Connection) -> tuple[Endpoint, str, datetime]:
+        return await endpoints.rotate_secret(conn, await _owner(conn, id), id=id, rules=endpoints.rules(settings))
+
+    endpoint, secret, old_until = on_database(work, settings)
+    show(as_plain(endpoint) | {"signing_secret": secret, "previous_secret_expires_at": as_plain(old_until)}, json)
+    say("Keep the secret now: it is not shown again.")
+
+
+async def _owner(conn: Connection, id: UUID) -> Actor:
+    """An operator, acting for the organization that an endpoint belongs to."""
+    return acting_for(await organizations.get(conn, id=await endpoints.owner(conn, id=id)))
+
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def _moment(text: str, option: str) -> datetime:
+    """`2h` (ago), or a time with its zone."""
+    ago = re.fullmatch(r"(\d{1,5})([mhd])", text)
+    if ago:
+        return clock.now() - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise typer.BadParameter("must be a time such as 2027-01-31T00:00:00Z, or 90m, 2h, 7d ago", param_hint=option)
+    return at

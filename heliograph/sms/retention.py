@@ -57,6 +57,7 @@ DELETE_REPLIES = """
 DELETE FROM automatic_replies WHERE (organization_id, recipient, kind) IN (
     SELECT organization_id, recipient, kind FROM automatic_replies WHERE replied_at < $1 LIMIT $2)
 """
+DELETE_REPLAYS = "DELETE FROM webhook_replays WHERE status <> 'running' AND created_at < $1"
 DELETE_WORKERS = "DELETE FROM workers WHERE seen_at < $1"
 PARTITIONS = """
 SELECT child.relname
@@ -90,6 +91,7 @@ async def forget(conn: Connection, settings: Settings) -> None:
     await _steps(conn, DELETE_REPLIES, text_from)
     await _steps(conn, BLANK_RECEIPTS, text_from.date())
     await _steps(conn, DELETE_IDS, today - timedelta(days=EVIDENCE_DAYS))
+    await conn.execute(DELETE_REPLAYS, today - timedelta(days=WEBHOOK_ATTEMPT_DAYS))
     await conn.execute(DELETE_WORKERS, today - timedelta(days=1))
 
 

@@ -53,10 +53,11 @@ class Delivery(msgspec.Struct, gc=False):
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """An active endpoint. `sealed` opens with `endpoints.open_secret`."""
+    """An active endpoint. `sealed`: its secrets, newest first, two or more while one is being replaced; each opens with
+    `endpoints.open_secret`."""
 
     url: str
-    sealed: bytes
+    sealed: list[bytes]
     consecutive_failures: int
     last_success_at: datetime | None
 
@@ -114,7 +115,10 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Delivery | No
 _encode = msgspec.json.Encoder().encode
 
 DESTINATIONS = """
-SELECT item.organization_id, item.id, e.url, e.secret, e.consecutive_failures, e.last_success_at
+SELECT item.organization_id, item.id, e.url,
+       ARRAY[e.secret] || ARRAY(SELECT old.sealed FROM unnest(e.old_secrets, e.old_secrets_until) AS old (sealed, until)
+                                 WHERE old.until > now()),
+       e.consecutive_failures, e.last_success_at
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
        CROSS JOIN LATERAL (SELECT * FROM webhook_endpoints
                             WHERE organization_id = item.organization_id AND id = item.id AND status = 'active') e
@@ -132,6 +136,28 @@ INSERT INTO webhook_attempts (organization_id, event_id, endpoint_id, attempt, s
                               detail)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::timestamptz[], $6::integer[],
                      $7::smallint[], $8::text[], $9::text[])
+ON CONFLICT DO NOTHING
+"""
+
+# Attempts whose number is taken: the event was queued anew (a resend, a replay), or two workers held its row one after
+# the other. They go on where the numbers end. One that was stored already, by a commit whose answer was lost, is known
+# by the time of its beginning. Only a handful comes here, so the common INSERT need not look for the last
+# number. (smallint ends at 32,767: who asks for more resends of one event gets them, without a row.)
+INSERT_AGAIN = """
+INSERT INTO webhook_attempts (organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result,
+                              detail)
+SELECT item.organization_id, item.event_id, item.endpoint_id,
+       least(known.last + row_number() OVER (PARTITION BY item.organization_id, item.event_id, item.endpoint_id
+                                             ORDER BY item.started_at), 32767),
+       item.started_at, item.duration_ms, item.status, item.result, item.detail
+  FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::timestamptz[], $6::integer[], $7::smallint[],
+              $8::text[], $9::text[])
+       AS item (organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail)
+       CROSS JOIN LATERAL (
+       SELECT max(attempt) AS last, bool_or(started_at = item.started_at) AS stored FROM webhook_attempts
+        WHERE organization_id = item.organization_id AND event_id = item.event_id AND endpoint_id = item.endpoint_id
+       ) known
+ WHERE NOT known.stored
 ON CONFLICT DO NOTHING
 """
 
@@ -286,8 +312,7 @@ def _standings(tried: Sequence[tuple[Lease, Attempt]]) -> dict[tuple[UUID, UUID]
 
 
 async def _insert(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> None:
-    await conn.execute(
-        INSERT,
+    columns = (
         [lease.organization_id for lease, _ in tried],
         [lease.id for lease, _ in tried],
         [lease.line for lease, _ in tried],
@@ -298,3 +323,6 @@ async def _insert(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> N
         [attempt.result for _, attempt in tried],
         [attempt.detail for _, attempt in tried],
     )
+    done = await conn.execute(INSERT, *columns)
+    if int(done.rpartition(" ")[2]) < len(tried):
+        await conn.execute(INSERT_AGAIN, *columns)

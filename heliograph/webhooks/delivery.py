@@ -93,8 +93,8 @@ class Deliverer:
         self._destinations: Fresh[tuple[UUID, UUID], Destination] = Fresh(self._load, indivisible=is_down)
         self._tick = 0
         self._at = datetime.fromtimestamp(0, UTC)
-        #: With the sealed secret that each was made from.
-        self._signers: dict[UUID, tuple[bytes, signing.Signer]] = {}
+        #: With the sealed secrets that each was made from.
+        self._signers: dict[UUID, tuple[list[bytes], signing.Signer]] = {}
         self._record = Record(pool, disable_after=settings.webhook_disable_hours * 3600.0, landed=self._landed)
         #: Set when something may have changed: new work, a free place.
         self.wake = asyncio.Event()
@@ -352,12 +352,13 @@ class Deliverer:
         known = self._signers.get(lease.line)
         if known is not None and known[0] == destination.sealed:
             return known[1]
-        secret = endpoints.open_secret(
-            self._seal_key, organization_id=lease.organization_id, id=lease.line, sealed=destination.sealed
-        )
+        secrets = [
+            endpoints.open_secret(self._seal_key, organization_id=lease.organization_id, id=lease.line, sealed=sealed)
+            for sealed in destination.sealed
+        ]
         if len(self._signers) >= SIGNERS:
             self._signers.clear()
-        signer = signing.Signer((secret,))
+        signer = signing.Signer(secrets)
         self._signers[lease.line] = (destination.sealed, signer)
         return signer
 
@@ -389,7 +390,11 @@ class Deliverer:
             self._record.put(Ended(line.waiting.popleft().lease, SHED, None))
 
     def _drop(self, lease: Lease) -> None:
-        self._held.pop((lease.id, lease.line), None)
+        key = (lease.id, lease.line)
+        held = self._held.get(key)
+        # What was finished may have been queued anew, and claimed, before this was told.
+        if held is not None and held.lease.token == lease.token:
+            del self._held[key]
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Put rows back at once. It counts as no attempt."""

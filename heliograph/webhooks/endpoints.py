@@ -1,13 +1,13 @@
 """Webhook endpoints: where an organization wants its events, and the secret that signs them.
 
-The rule nobody may break: a secret is shown once, by `create`; what is stored is sealed, and opens only in the row of
-its own endpoint.
+The rule nobody may break: a secret is shown once, by `create` or `rotate_secret`; what is stored is sealed, and opens
+only in the row of its own endpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -24,6 +24,10 @@ from heliograph.webhooks import signing
 from heliograph.webhooks.events import KINDS
 
 MAX_ACTIVE = 10
+#: A secret that was replaced signs beside the new one for this long.
+OVERLAP = timedelta(hours=24)
+#: Replaced secrets that are kept, whatever time they have left: each is 48 bytes in the header of every attempt.
+MAX_OLD = 4
 
 #: Why an endpoint was disabled: by the organization, by the receiver's 410, after failing for days.
 REQUESTED, GONE, FAILING = "requested", "gone", "failing"
@@ -33,6 +37,12 @@ class TooManyEndpoints(Refusal):
     """This organization already has ten active webhook endpoints. Disable one first."""
 
     code, status = "webhook_endpoint_limit_reached", 409
+
+
+class EndpointDisabled(Refusal):
+    """This webhook endpoint is disabled, so nothing can be sent to it."""
+
+    code, status = "webhook_endpoint_disabled", 409
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -145,6 +155,66 @@ async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
             raise NotFound(resource="webhook_endpoint", id=str(id))
         await forget_queued(conn, [id])
     return Endpoint(**row)
+
+
+ROTATE = f"""
+UPDATE webhook_endpoints e
+   SET secret = $3,
+       (old_secrets, old_secrets_until) = (
+           SELECT (ARRAY[e.secret] || coalesce(array_agg(old.sealed ORDER BY old.n), '{{}}'))[:$5],
+                  (ARRAY[now() + $4] || coalesce(array_agg(old.until ORDER BY old.n), '{{}}'))[:$5]
+             FROM unnest(e.old_secrets, e.old_secrets_until) WITH ORDINALITY AS old (sealed, until, n)
+            WHERE old.until > now())
+ WHERE organization_id = $1 AND id = $2 AND status = 'active'
+RETURNING {_COLUMNS}, old_secrets_until[1] AS until
+"""
+
+
+async def rotate_secret(
+    conn: Connection, actor: Actor, *, id: UUID, rules: EndpointRules
+) -> tuple[Endpoint, str, datetime]:
+    """Replace the secret: (endpoint, new secret, until when the one before it signs too).
+
+    The new one is returned here and nowhere else. Raises NotFound and EndpointDisabled.
+    """
+    await active(conn, actor, id=id)
+    secret = signing.new_secret()
+    sealed = seal(rules.seal_key, secret.encode(), _context(actor.organization_id, id))
+    row = await conn.fetchrow(ROTATE, actor.organization_id, id, sealed, OVERLAP, MAX_OLD)
+    if row is None:  # it was disabled at this moment
+        raise EndpointDisabled(id=str(id))
+    *columns, until = row.values()
+    return Endpoint(*columns), secret, until
+
+
+GET = f"SELECT {_COLUMNS} FROM webhook_endpoints WHERE organization_id = $1 AND id = $2"
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
+    """One endpoint of the organization, disabled or not. Raises NotFound."""
+    row = await conn.fetchrow(GET, actor.organization_id, id)
+    if row is None:
+        raise NotFound(resource="webhook_endpoint", id=str(id))
+    return Endpoint(**row)
+
+
+async def active(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
+    """One endpoint that can be sent to. Raises NotFound and EndpointDisabled."""
+    endpoint = await get(conn, actor, id=id)
+    if endpoint.status != "active":
+        raise EndpointDisabled(id=str(id), reason=endpoint.disabled_reason)
+    return endpoint
+
+
+OWNER = "SELECT organization_id FROM webhook_endpoints WHERE id = $1"
+
+
+async def owner(conn: Connection, *, id: UUID) -> UUID:
+    """The organization that an endpoint belongs to, for operators. Raises NotFound."""
+    organization_id: UUID | None = await conn.fetchval(OWNER, id)
+    if organization_id is None:
+        raise NotFound("There is no such webhook endpoint.", id=str(id))
+    return organization_id
 
 
 async def forget_queued(conn: Connection, ids: Sequence[UUID]) -> None:

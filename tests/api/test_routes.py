@@ -16,6 +16,8 @@ CONTRACT = {
     ("GET", "/sms/messages", "listSmsMessages", "sms:read", 200, "reads", NONE),
     ("GET", "/sms/messages/{messageId}", "getSmsMessage", "sms:read", 200, "reads", NONE),
     ("DELETE", "/sms/messages/{messageId}", "cancelSmsMessage", "sms:read", 200, "mutations", OPTIONAL),
+    ("GET", "/account", "getAccountSummary", "account:read", 200, "reads", NONE),
+    ("GET", "/usage", "listUsage", "account:read", 200, "reads", NONE),
     ("GET", "/sender-ids", "listSenderIds", "sender_ids:read", 200, "reads", NONE),
     ("POST", "/sender-ids", "createSenderIdRequest", "sender_ids:write", 201, "mutations", OPTIONAL),
     ("GET", "/api-keys", "listApiKeys", "api_keys:read", 200, "reads", NONE),
@@ -27,6 +29,21 @@ CONTRACT = {
     ("GET", "/webhooks", "listWebhooks", "webhooks:read", 200, "reads", NONE),
     ("POST", "/webhooks", "createWebhook", "webhooks:write", 201, "mutations", OPTIONAL),
     ("DELETE", "/webhooks/{webhookEndpointId}", "disableWebhook", "webhooks:write", 200, "mutations", OPTIONAL),
+    (
+        "POST",
+        "/webhooks/{webhookEndpointId}/rotate-secret",
+        "rotateWebhookSecret",
+        "webhooks:write",
+        200,
+        "mutations",
+        OPTIONAL,
+    ),
+    ("GET", "/webhooks/{webhookEndpointId}/attempts", "listWebhookAttempts", "webhooks:read", 200, "reads", NONE),
+    ("POST", "/webhooks/{webhookEndpointId}/resend", "resendWebhookEvent", "webhooks:write", 202, "mutations", OPTIONAL),
+    ("POST", "/webhooks/{webhookEndpointId}/replay", "replayWebhookEvents", "webhooks:write", 202, "mutations", OPTIONAL),
+    ("GET", "/webhooks/{webhookEndpointId}/replays", "listWebhookReplays", "webhooks:read", 200, "reads", NONE),
+    ("POST", "/webhooks/{webhookEndpointId}/test", "testWebhook", "webhooks:write", 202, "mutations", OPTIONAL),
+    ("GET", "/events", "listEvents", "webhooks:read", 200, "reads", NONE),
 }
 
 

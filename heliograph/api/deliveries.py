@@ -1,0 +1,220 @@
+"""Deliveries to a webhook endpoint: what was tried, and sending again. The rules are `webhooks.history` and
+`webhooks.again`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from heliograph.api import paging
+from heliograph.api.operation import Call
+from heliograph.api.paging import PageQuery
+from heliograph.base.clock import iso
+from heliograph.webhooks import again, history
+from heliograph.webhooks.again import REPLAY_DAYS, Replay
+from heliograph.webhooks.events import KINDS
+from heliograph.webhooks.history import Tried
+
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
+At = Annotated[datetime, Meta(tz=True)]
+
+
+class WebhookAttempt(msgspec.Struct):
+    """One try to deliver an event."""
+
+    event_id: UUID
+    kind: Annotated[str | None, Meta(description="Kind of the event; null once the event is no longer kept.")]
+    attempt: Annotated[int, Meta(description="From 1; a resend or a replay goes on counting.")]
+    started_at: Time
+    duration_ms: int
+    http_status: Annotated[int | None, Meta(description="Status of the receiver's answer; null if there was none.")]
+    result: Annotated[
+        str,
+        Meta(
+            description=(
+                "`delivered` (2xx), `refused` (another status), `gone` (410), or why there was no answer: `timeout`, "
+                "`connect`, `dns`, `tls`, `blocked`, `closed`, `protocol`, `secret`."
+            )
+        ),
+    ]
+
+
+class WebhookAttemptList(msgspec.Struct, rename="camel"):
+    """A page of attempts, newest first."""
+
+    success: Literal[True]
+    items: list[WebhookAttempt]
+    next_cursor: str | None
+    has_more: bool
+
+
+class ResendEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which event is to go out again."""
+
+    event_id: Annotated[UUID, Meta(description="Id of an event of this organization, of any kind.")]
+
+
+class WebhookDelivery(msgspec.Struct):
+    """An event on its way to an endpoint."""
+
+    event_id: UUID
+    webhook_endpoint_id: UUID
+
+
+class WebhookQueued(msgspec.Struct):
+    """The delivery is queued. What comes of it is in the endpoint's attempts."""
+
+    success: Literal[True]
+    queued: Literal[True]
+    delivery: WebhookDelivery
+
+
+class ReplayEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which range of time is to go out again."""
+
+    from_at: Annotated[At, Meta(description=f"Events recorded from here on; within the last {REPLAY_DAYS} days.")] = (
+        msgspec.field(name="from")
+    )
+    to_at: Annotated[At | None, Meta(description="Up to here, excluded. Left out: until now.")] = msgspec.field(
+        name="to", default=None
+    )
+    kinds: Annotated[
+        Annotated[list[Kind], Meta(min_length=1, max_length=100)] | None,
+        Meta(description="Only these of the kinds that the endpoint subscribed to. Left out: all of them."),
+    ] = None
+    only_failed: Annotated[
+        bool, Meta(description="Only events that this endpoint never answered with a 2xx, or was never sent.")
+    ] = False
+
+
+class WebhookReplay(msgspec.Struct, kw_only=True):
+    """A range of time that is sent again, and how far it has come."""
+
+    id: UUID
+    status: Literal["running", "completed", "canceled"]
+    from_at: Time = msgspec.field(name="from")
+    to_at: Time = msgspec.field(name="to")
+    kinds: list[str]
+    only_failed: bool
+    queued: Annotated[int, Meta(description="Deliveries queued so far.")]
+    created_at: Time
+    completed_at: Annotated[Time | None, Meta(description="When the last one was queued.")]
+
+
+class WebhookReplayStarted(msgspec.Struct):
+    """The replay as it starts."""
+
+    success: Literal[True]
+    queued: Literal[True]
+    replay: WebhookReplay
+
+
+class WebhookReplayList(msgspec.Struct, rename="camel"):
+    """A page of an endpoint's replays, newest first."""
+
+    success: Literal[True]
+    items: list[WebhookReplay]
+    next_cursor: str | None
+    has_more: bool
+
+
+async def list_attempts(call: Call) -> WebhookAttemptList:
+    """GET /webhooks/{webhookEndpointId}/attempts"""
+    endpoint_id = call.id("webhookEndpointId")
+    # The cursor is bound to the endpoint by the collection's name.
+    collection = f"webhooks/{endpoint_id}/attempts"
+    query: PageQuery = call.query
+    found = await history.attempts(
+        call.conn,
+        call.actor,
+        endpoint_id=endpoint_id,
+        before=_beginning(paging.after(call, collection)),
+        limit=query.limit + 1,
+    )
+    return WebhookAttemptList(
+        True,
+        *paging.page(
+            call, collection, found, position=lambda row: [row.started_at, row.event_id, row.attempt], shown=_tried
+        ),
+    )
+
+
+async def resend(call: Call) -> WebhookQueued:
+    """POST /webhooks/{webhookEndpointId}/resend"""
+    body: ResendEvent = call.body
+    endpoint_id = call.id("webhookEndpointId")
+    await again.resend(call.conn, call.actor, endpoint_id=endpoint_id, event_id=body.event_id)
+    return WebhookQueued(True, True, WebhookDelivery(body.event_id, endpoint_id))
+
+
+async def send_example(call: Call) -> WebhookQueued:
+    """POST /webhooks/{webhookEndpointId}/test"""
+    endpoint_id = call.id("webhookEndpointId")
+    event_id = await again.send_example(call.conn, call.actor, endpoint_id=endpoint_id, request_id=call.request_id)
+    return WebhookQueued(True, True, WebhookDelivery(event_id, endpoint_id))
+
+
+async def replay(call: Call) -> WebhookReplayStarted:
+    """POST /webhooks/{webhookEndpointId}/replay"""
+    body: ReplayEvents = call.body
+    started = await again.replay(
+        call.conn,
+        call.actor,
+        endpoint_id=call.id("webhookEndpointId"),
+        from_at=body.from_at,
+        to_at=body.to_at,
+        kinds=body.kinds,
+        only_failed=body.only_failed,
+    )
+    return WebhookReplayStarted(True, True, _replay(started))
+
+
+async def list_replays(call: Call) -> WebhookReplayList:
+    """GET /webhooks/{webhookEndpointId}/replays"""
+    endpoint_id = call.id("webhookEndpointId")
+    collection = f"webhooks/{endpoint_id}/replays"
+    query: PageQuery = call.query
+    found = await again.list_replays(
+        call.conn,
+        call.actor,
+        endpoint_id=endpoint_id,
+        before=paging.after_id(call, collection),
+        limit=query.limit + 1,
+    )
+    return WebhookReplayList(True, *paging.page(call, collection, found, position=lambda row: [row.id], shown=_replay))
+
+
+def _beginning(position: list[Any] | None) -> tuple[datetime, UUID, int] | None:
+    return None if position is None else (datetime.fromisoformat(position[0]), UUID(position[1]), position[2])
+
+
+def _tried(row: Tried) -> WebhookAttempt:
+    return WebhookAttempt(
+        event_id=row.event_id,
+        kind=row.kind,
+        attempt=row.attempt,
+        started_at=iso(row.started_at),
+        duration_ms=row.duration_ms,
+        http_status=row.status,
+        result=row.result,
+    )
+
+
+def _replay(row: Replay) -> WebhookReplay:
+    return WebhookReplay(
+        id=row.id,
+        status="running" if row.status == "running" else "completed" if row.status == "completed" else "canceled",
+        from_at=iso(row.from_at),
+        to_at=iso(row.to_at),
+        kinds=row.kinds,
+        only_failed=row.only_failed,
+        queued=row.queued,
+        created_at=iso(row.created_at),
+        completed_at=None if row.completed_at is None else iso(row.completed_at),
+    )

@@ -1,0 +1,75 @@
+"""Events to fetch instead of waiting for them: shapes and handler. The rule is `webhooks.feed`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from heliograph.api import paging
+from heliograph.api.operation import Call
+from heliograph.api.paging import DateFrom, DateTo, PageQuery
+from heliograph.base.clock import iso
+from heliograph.webhooks import feed
+from heliograph.webhooks.events import KINDS
+from heliograph.webhooks.feed import Recorded
+
+COLLECTION = "events"
+
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+class EventQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
+    """Which events to fetch."""
+
+    kind: Annotated[
+        Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})] | None, Meta(description="Only this kind.")
+    ] = None
+    date_from: DateFrom = None
+    date_to: DateTo = None
+
+
+class RecordedEvent(msgspec.Struct, rename="camel"):
+    """What happened, exactly as the body of its callback says it."""
+
+    id: UUID
+    type: Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
+    timestamp: Time
+    request_id: str
+    api_version: Literal["v1"]
+    data: dict[str, Any]
+
+
+class EventList(msgspec.Struct, rename="camel"):
+    """A page of events, oldest first."""
+
+    success: Literal[True]
+    items: list[RecordedEvent]
+    next_cursor: Annotated[
+        str, Meta(description="Keep it, and ask from here on next time, whether there is more now or not.")
+    ]
+    has_more: Annotated[bool, Meta(description="More is there already. True also after a page that is short.")]
+
+
+async def list_events(call: Call) -> EventList:
+    """GET /events"""
+    query: EventQuery = call.query
+    page = await feed.read(
+        call.conn,
+        call.actor,
+        after=paging.after_id(call, COLLECTION),
+        kind=query.kind,
+        date_from=query.date_from,
+        date_to=query.date_to,
+        limit=query.limit,
+    )
+    return EventList(
+        True, [_shown(each) for each in page.events], paging.at(call, COLLECTION, [page.position]), page.more
+    )
+
+
+def _shown(event: Recorded) -> RecordedEvent:
+    data: dict[str, Any] = msgspec.json.decode(event.data)
+    return RecordedEvent(event.id, event.kind, iso(event.created_at), event.request_id, "v1", data)

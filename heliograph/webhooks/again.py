@@ -1,0 +1,290 @@
+"""Sending again: one event, a range of time, or an example, to one endpoint.
+
+The rule nobody may break: an event that goes out again keeps its id, and what is sent again never goes before what
+happens now. A resend is one row of the queue; a replay puts its rows into lane 1, a step at a time, and only while
+the endpoint takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.webhooks import endpoints
+
+#: The kind of an event that somebody asked for.
+TEST = "webhook.test"
+#: How far back a replay reaches: as long as attempts are kept, so that "only what failed" can be told.
+REPLAY_DAYS = 30
+#: Events that one step looks at: some 10 ms.
+STEP = 1000
+#: A replay waits while so many of its rows are due: the queue is not the place to keep a range of time.
+BACKLOG = 2000
+#: Steps in a row, of all replays together.
+STEPS = 20
+#: Lanes of the queue: what happens now, and what is replayed.
+NOW, LATER = 0, 1
+
+
+class ReplayRunning(Refusal):
+    """A replay to this webhook endpoint is running already. Wait for its end."""
+
+    code, status = "webhook_replay_running", 409
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """One row of `webhook_replays`. `status`: running, completed or canceled; `queued`: deliveries so far."""
+
+    id: UUID
+    endpoint_id: UUID
+    status: str
+    from_at: datetime
+    to_at: datetime
+    kinds: list[str]
+    only_failed: bool
+    queued: int
+    created_at: datetime
+    completed_at: datetime | None
+
+
+# A row that is there already stays: it is on its way. Nobody waits for a lock here while holding one, so a worker that
+# finishes rows of the same endpoint at this moment cannot be in a deadlock with it.
+QUEUE = """
+INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
+SELECT 'webhook', $2, $4, $1, now(), id FROM unnest($3::uuid[]) AS id
+ON CONFLICT DO NOTHING
+"""
+# Of those that were there, the ones that wait for a later attempt: theirs comes now.
+HURRY = """
+WITH held AS MATERIALIZED (
+    SELECT waiting.place
+      FROM unnest($2::uuid[]) AS item (id)
+           CROSS JOIN LATERAL (
+           SELECT ctid AS place FROM queue
+            WHERE queue.id = item.id AND queue.line = $1 AND lease_until IS NULL AND due_at > now()
+              FOR UPDATE SKIP LOCKED) waiting
+)
+UPDATE queue SET due_at = now() WHERE ctid = ANY (ARRAY(SELECT place FROM held))
+"""
+
+KNOWN = "SELECT true FROM events WHERE organization_id = $1 AND id = $2"
+
+
+async def resend(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id: UUID) -> None:
+    """Deliver one event of the organization to an endpoint again, whether it subscribed to its kind or not; its
+    schedule of attempts begins anew, or, where one is running, its next attempt comes now.
+
+    Raises NotFound, EndpointDisabled.
+    """
+    await endpoints.active(conn, actor, id=endpoint_id)
+    if not await conn.fetchval(KNOWN, actor.organization_id, event_id):
+        raise NotFound(resource="event", id=str(event_id))
+    async with conn.transaction():
+        await _queue(conn, actor.organization_id, endpoint_id, [event_id], NOW)
+
+
+RECORD_EXAMPLE = """
+INSERT INTO events (organization_id, id, kind, request_id, data, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+"""
+
+
+async def send_example(conn: Connection, actor: Actor, *, endpoint_id: UUID, request_id: str) -> UUID:
+    """Record a `webhook.test` event and deliver it to this endpoint alone, subscribed or not; returns its id.
+
+    Raises NotFound, EndpointDisabled.
+    """
+    endpoint = await endpoints.active(conn, actor, id=endpoint_id)
+    id, at = uuid7(), clock.now()
+    data = _example(endpoint_id, endpoint.subscribed_events, at)
+    async with conn.transaction():
+        await conn.execute(RECORD_EXAMPLE, actor.organization_id, id, TEST, request_id, data, at)
+        await _queue(conn, actor.organization_id, endpoint_id, [id], NOW)
+    return id
+
+
+_COLUMNS = "id, endpoint_id, status, from_at, to_at, kinds, only_failed, queued, created_at, completed_at"
+
+START = f"""
+INSERT INTO webhook_replays (organization_id, id, endpoint_id, from_at, to_at, kinds, only_failed, position, created_at,
+                             stepped_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)
+ON CONFLICT (organization_id, endpoint_id) WHERE status = 'running' DO NOTHING
+RETURNING {_COLUMNS}
+"""
+RUNNING = "SELECT id FROM webhook_replays WHERE organization_id = $1 AND endpoint_id = $2 AND status = 'running'"
+
+
+async def replay(
+    conn: Connection,
+    actor: Actor,
+    *,
+    endpoint_id: UUID,
+    from_at: datetime,
+    to_at: datetime | None = None,
+    kinds: Sequence[str] | None = None,
+    only_failed: bool = False,
+) -> Replay:
+    """Deliver again what was recorded from `from_at` (within the last 30 days) up to `to_at` (excluded; None or later
+    than now: now). A worker does it, step by step.
+
+    `kinds`: some of those that the endpoint subscribed to; None: all of them. Tests are not repeated. `only_failed`:
+    only what this endpoint never answered with a 2xx, so also what it was never sent. Raises NotFound,
+    EndpointDisabled, Invalid, ReplayRunning.
+    """
+    endpoint = await endpoints.active(conn, actor, id=endpoint_id)
+    now = clock.now()
+    # What is being recorded at this moment is delivered as it happens: the endpoint is active.
+    to_at = now if to_at is None else min(to_at, now)
+    if from_at < now - timedelta(days=REPLAY_DAYS):
+        raise Invalid(("from", "range", f"`from` must lie within the last {REPLAY_DAYS} days"))
+    if from_at >= to_at:
+        raise Invalid(("from", "range", "`from` must be before `to`, and in the past"))
+    chosen = _chosen(kinds, endpoint.subscribed_events)
+    row = await conn.fetchrow(
+        START,
+        actor.organization_id,
+        uuid7(),
+        endpoint_id,
+        from_at,
+        to_at,
+        chosen,
+        only_failed,
+        _before(uuid7_floor(from_at)),
+        now,
+    )
+    if row is None:
+        raise ReplayRunning(id=str(await conn.fetchval(RUNNING, actor.organization_id, endpoint_id)))
+    return Replay(*row.values())
+
+
+LIST = f"""
+SELECT {_COLUMNS} FROM webhook_replays
+ WHERE organization_id = $1 AND endpoint_id = $2 AND id < $3 ORDER BY id DESC LIMIT $4
+"""
+_LAST = UUID(int=2**128 - 1)
+
+
+async def list_replays(
+    conn: Connection, actor: Actor, *, endpoint_id: UUID, before: UUID | None = None, limit: int
+) -> list[Replay]:
+    """An endpoint's replays, newest first, those before the id `before`. Raises NotFound."""
+    await endpoints.get(conn, actor, id=endpoint_id)
+    rows = await conn.fetch(LIST, actor.organization_id, endpoint_id, before or _LAST, limit)
+    return [Replay(*row.values()) for row in rows]
+
+
+# Of the replays whose rows were taken, the one that has waited longest.
+TAKE = """
+SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, r.position, e.status AS endpoint
+  FROM webhook_replays r
+       JOIN webhook_endpoints e ON e.organization_id = r.organization_id AND e.id = r.endpoint_id
+ WHERE r.status = 'running'
+   AND (SELECT count(*) FROM (
+           SELECT FROM queue WHERE kind = 'webhook' AND line = r.endpoint_id AND lane = 1
+              AND organization_id = r.organization_id AND due_at <= now() LIMIT $1) waiting) < $1
+ ORDER BY r.stepped_at LIMIT 1 FOR UPDATE OF r SKIP LOCKED
+"""
+# `place` numbers what was looked at, whatever its kind, so that a range without the wanted kinds is crossed in steps.
+LOOK = """
+WITH looked AS MATERIALIZED (
+    SELECT id, kind FROM events WHERE organization_id = $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4
+)
+SELECT (SELECT count(*) FROM looked), (SELECT id FROM looked ORDER BY id DESC LIMIT 1),
+       ARRAY(SELECT id FROM looked
+              WHERE kind = ANY ($5)
+                AND NOT ($6 AND EXISTS (
+                    SELECT FROM webhook_attempts w
+                     WHERE w.organization_id = $1 AND w.event_id = looked.id AND w.endpoint_id = $7
+                       AND w.result = 'delivered'))
+              ORDER BY id)
+"""
+STEPPED = """
+UPDATE webhook_replays
+   SET position = coalesce($3, position), queued = queued + $4, status = $5, stepped_at = clock_timestamp(),
+       completed_at = CASE WHEN $5 <> 'running' THEN clock_timestamp() END
+ WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def advance(conn: Connection) -> int:
+    """Take running replays some steps on, each a transaction; returns how many deliveries were queued.
+
+    Several workers may do this at once; a replay is stepped by one of them at a time.
+    """
+    queued = 0
+    for _ in range(STEPS):
+        async with conn.transaction():
+            taken = await conn.fetchrow(TAKE, BACKLOG)
+            if taken is None:
+                break
+            queued += await _step(conn, taken)
+    return queued
+
+
+async def _step(conn: Connection, taken: asyncpg.Record) -> int:
+    organization_id, endpoint_id = taken["organization_id"], taken["endpoint_id"]
+    if taken["endpoint"] != "active":
+        await conn.execute(STEPPED, organization_id, taken["id"], None, 0, "canceled")
+        return 0
+    looked, reached, wanted = await conn.fetchrow(  # type: ignore[misc]  # a SELECT without FROM has a row
+        LOOK,
+        organization_id,
+        taken["position"],
+        uuid7_floor(taken["to_at"]),
+        STEP,
+        taken["kinds"],
+        taken["only_failed"],
+        endpoint_id,
+    )
+    if wanted:
+        await _queue(conn, organization_id, endpoint_id, wanted, LATER)
+    status = "running" if looked == STEP else "completed"
+    await conn.execute(STEPPED, organization_id, taken["id"], reached, len(wanted), status)
+    return len(wanted)
+
+
+async def _queue(conn: Connection, organization_id: UUID, endpoint_id: UUID, ids: Sequence[UUID], lane: int) -> None:
+    await conn.execute(QUEUE, organization_id, endpoint_id, ids, lane)
+    await conn.execute(HURRY, endpoint_id, ids)
+
+
+def _chosen(asked: Sequence[str] | None, subscribed: Sequence[str]) -> list[str]:
+    if asked is not None and not set(asked) <= set(subscribed):
+        raise Invalid(("kinds", "enum", f"`kinds` may list only what is subscribed to: {', '.join(subscribed)}"))
+    # A test is meant for one endpoint; the range holds those of the others too.
+    return [kind for kind in subscribed if kind != TEST and (asked is None or kind in asked)]
+
+
+def _before(id: UUID) -> UUID:
+    return UUID(int=id.int - 1)
+
+
+def _example(endpoint_id: UUID, subscribed: Sequence[str], at: datetime) -> str:
+    """The data of a test: what it is for, and a message as the events of real ones have it."""
+    return msgspec.json.encode(
+        {
+            "webhookEndpoint": {"id": endpoint_id, "subscribed_events": subscribed},
+            "message": {
+                "id": UUID(int=0),
+                "clientReference": "example",
+                "channel": "sms",
+                "to": "+258841234567",
+                "status": "delivered",
+                "segments": 1,
+                "acceptedAt": clock.iso(at),
+                "sentAt": clock.iso(at),
+                "deliveredAt": clock.iso(at),
+                "failedAt": None,
+                "failure": None,
+            },
+        }
+    ).decode()
