@@ -27,14 +27,15 @@ from heliograph.base.outbound import Outbound
 from heliograph.base.settings import Settings
 from heliograph.queue import leases, timers
 from heliograph.queue.runner import every, listen, loop
-from heliograph.sms import inbound, receipts, retention, suppliers, test_mode
+from heliograph.sms import inbox, receipts, retention, suppliers, test_mode
 from heliograph.sms.dispatch import Dispatcher
 from heliograph.sms.fleet import Fleet
 from heliograph.sms.receipts import Received
+from heliograph.sms.reception import Reception
 from heliograph.sms.recorder import Recorder
-from heliograph.suppliers.contract import Inbound, Outcome, Receipt, Submission
+from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from heliograph.suppliers.smpp import connector as smpp
-from heliograph.webhooks import again, endpoints
+from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import Deliverer
 
 log = structlog.get_logger()
@@ -60,6 +61,12 @@ class Worker:
         self._stopping = asyncio.Event()
         key = suppliers.seal_key(settings)
         self._recorder = Recorder(pool, grace=settings.uncertain_grace_seconds)
+        self._reception = Reception(
+            pool,
+            lease_seconds=settings.lease_seconds,
+            on_deliveries=lambda: self._deliverer.wake.set(),
+            on_messages=lambda: self._dispatcher.wake.set(),
+        )
         self._fleet = Fleet(
             pool,
             self._id,
@@ -67,7 +74,7 @@ class Worker:
             unseal=lambda supplier: suppliers.open_secret(key, supplier),
             on_outcome=self._outcome,
             on_receipts=self._receipts,
-            on_inbound=self._inbound,
+            on_inbound=self._reception.receive,
         )
         self._dispatcher = Dispatcher(
             pool,
@@ -85,7 +92,7 @@ class Worker:
         """Work until `stop`; returns after the orderly end."""
         settings = self._settings
         async with self._pool.acquire() as conn:
-            for name in ("receipts", "quiet", "silent", "keys", "forget", "replays"):
+            for name in ("receipts", "quiet", "silent", "keys", "forget", inbox.TIMER):
                 await timers.ensure(conn, name)
         await self._beat()
         await self._fleet.start()
@@ -94,6 +101,8 @@ class Worker:
             self._loop("dispatch", self._dispatcher.round, self._dispatcher.wake),
             self._loop("webhooks", self._deliverer.round, self._deliverer.wake),
             self._loop("test receipts", self._test_receipts, self._test_wake),
+            self._loop("inbox", self._reception.round, self._reception.wake),
+            self._loop("replies", self._reception.reply, self._reception.wake_replies),
             self._every("beat", self._beat, 5.0),
             self._every("suppliers", self._refresh, 1.0),
             self._every("renew", self._renew, settings.lease_seconds / 3),
@@ -101,7 +110,6 @@ class Worker:
             self._every("quiet", self._shared("quiet", 60.0, receipts.close_quiet), 15.0),
             self._every("silent", self._shared("silent", 60.0, self._close_silent), 15.0),
             self._every("keys", self._shared("keys", 600.0, self._forget_keys, in_steps=True), 60.0),
-            self._every("replays", self._shared("replays", 1.0, self._replay, in_steps=True), 0.5),
             self._every("forget", self._shared("forget", 3600.0, self._forget, in_steps=True), 60.0),
             asyncio.create_task(listen(settings.database_url, self._wake)),
             asyncio.create_task(self._pass_on(self._recorder.deliveries, self._deliverer.wake)),
@@ -119,7 +127,14 @@ class Worker:
         if self._stopping.is_set():
             os._exit(1)
         self._stopping.set()
-        for event in (self._dispatcher.wake, self._deliverer.wake, self._test_wake):
+        reception = self._reception
+        for event in (
+            self._dispatcher.wake,
+            self._deliverer.wake,
+            self._test_wake,
+            reception.wake,
+            reception.wake_replies,
+        ):
             event.set()
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -130,6 +145,7 @@ class Worker:
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
             await asyncio.wait_for(self._recorder.drain(), grace)
+            await asyncio.wait_for(self._reception.drain(), grace)
             await self._fleet.give_back()
             await self._pool.execute("DELETE FROM workers WHERE id = $1", self._id)
         except Exception as error:
@@ -182,10 +198,6 @@ class Worker:
     async def _receipts(self, supplier_id: UUID, received: Sequence[Receipt]) -> None:
         await self._recorder.receipts([Received(supplier_id, receipt) for receipt in received])
 
-    async def _inbound(self, supplier_id: UUID, received: Sequence[Inbound]) -> None:
-        async with self._pool.acquire() as conn:
-            await inbound.store(conn, supplier_id, received)
-
     async def _test_receipts(self) -> int:
         async with self._pool.acquire() as conn:
             claimed = await leases.claim(
@@ -221,10 +233,6 @@ class Worker:
     async def _close_silent(self, conn: Connection) -> None:
         deadline = timedelta(hours=self._settings.receipt_deadline_hours)
         await receipts.close_silent(conn, deadline=deadline, span=timedelta(hours=1))
-
-    async def _replay(self, conn: Connection) -> None:
-        if await again.advance(conn):
-            self._deliverer.wake.set()
 
     async def _forget_keys(self, conn: Connection) -> None:
         await retention.forget_keys(conn, self._settings)

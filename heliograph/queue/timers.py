@@ -10,6 +10,12 @@ TAKE = """
 UPDATE timers SET next_at = now() + make_interval(secs => $2) WHERE name = $1 AND next_at <= now() RETURNING name
 """
 
+# A worker that hangs while it holds the row is put out by the server, so that another one goes on.
+HOLD = """
+WITH impatient AS MATERIALIZED (SELECT set_config('idle_in_transaction_session_timeout', '30s', true))
+SELECT name FROM timers, impatient WHERE name = $1 FOR UPDATE OF timers SKIP LOCKED
+"""
+
 
 async def ensure(conn: Connection, name: str) -> None:
     """Make the timer known."""
@@ -19,3 +25,8 @@ async def ensure(conn: Connection, name: str) -> None:
 async def take(conn: Connection, name: str, *, every: float) -> bool:
     """True if it is time and this worker is the one to do it; `every`: seconds until the next time."""
     return await conn.fetchval(TAKE, name, every) is not None
+
+
+async def hold(conn: Connection, name: str) -> bool:
+    """True if no other worker holds this timer; it is held until the end of the caller's transaction."""
+    return await conn.fetchval(HOLD, name) is not None

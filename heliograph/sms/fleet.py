@@ -21,7 +21,7 @@ from heliograph.queue import leases
 from heliograph.sms import routing, test_mode
 from heliograph.sms.dispatch import Account
 from heliograph.sms.routing import Breaker, Supplier
-from heliograph.suppliers.contract import Connector, ConnectorFactory, Health, Inbound, Receipt, Submission
+from heliograph.suppliers.contract import Connector, ConnectorFactory, Health, Inbound, OnAnswered, Receipt, Submission
 
 log = structlog.get_logger()
 
@@ -189,8 +189,9 @@ class Fleet:
         async def receipts(received: Sequence[Receipt]) -> None:
             await self._on_receipts(supplier.id, received)
 
-        async def inbound(received: Sequence[Inbound]) -> None:
-            await self._on_inbound(supplier.id, received)
+        async def inbound(received: Sequence[Inbound]) -> OnAnswered | None:
+            answered: OnAnswered | None = await self._on_inbound(supplier.id, received)
+            return answered
 
         try:
             connector = self._factories[supplier.kind](

@@ -1,9 +1,16 @@
-"""Messages from handsets, stored as they came before the supplier is told that we have them."""
+"""Messages from handsets as suppliers hand them over: stored as they came, before the supplier is told that we have
+them. `inbox.py` works them through.
+
+The rule nobody may break: what was acknowledged is stored, octet for octet, whoever it turns out to be for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
+
+import msgspec
 
 from heliograph.base.clock import now
 from heliograph.base.db import Connection
@@ -21,14 +28,15 @@ SELECT id, $1, sender, recipient, data_coding, body, raw,
 """
 
 
-async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]) -> None:
-    """Store inbound messages of one supplier."""
+async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]) -> list[UUID]:
+    """Store inbound messages of one supplier; returns their ids."""
     none = (0, 0, 0)
+    ids = [uuid7() for _ in received]
     await conn.execute(
         STORE,
         supplier_id,
         now(),
-        [uuid7() for _ in received],
+        ids,
         [clean(one.sender) for one in received],
         [clean(one.recipient) for one in received],
         [one.data_coding for one in received],
@@ -38,3 +46,71 @@ async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]
         [(one.concatenation or none)[1] for one in received],
         [(one.concatenation or none)[2] for one in received],
     )
+    return ids
+
+
+# In the order in which `inbox.py` locks them.
+ACKNOWLEDGED = """
+WITH held AS MATERIALIZED (SELECT id FROM inbound_messages WHERE id = ANY ($1) ORDER BY id FOR UPDATE)
+UPDATE inbound_messages SET acknowledged = true WHERE id = ANY (ARRAY(SELECT id FROM held))
+"""
+
+
+async def acknowledged(conn: Connection, ids: Sequence[UUID]) -> None:
+    """The supplier was told that we have these: the same again is another message, not a repetition."""
+    await conn.execute(ACKNOWLEDGED, ids)
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A message from a handset as operators see it: assembled, or as it came when it has no organization."""
+
+    id: UUID
+    received_at: datetime
+    organization_id: UUID | None
+    supplier: str | None
+    sender: str
+    recipient: str
+    segments: int
+    missing: int
+    keyword: str | None
+    #: None when it is erased, or no text.
+    text: str | None
+
+
+RECEIVED = """
+SELECT m.id, m.received_at, m.organization_id, s.name AS supplier, m.sender, m.recipient, m.segments, m.missing,
+       m.keyword, t.body AS text
+  FROM (SELECT * FROM received_messages WHERE organization_id = $1 ORDER BY id DESC LIMIT $2) m
+  LEFT JOIN LATERAL (SELECT name FROM suppliers WHERE id = m.supplier_id) s ON true
+  LEFT JOIN LATERAL (SELECT body FROM message_texts
+                      WHERE organization_id = m.organization_id AND message_id = m.id) t ON true
+ ORDER BY m.id DESC
+"""
+UNASSIGNED = """
+SELECT m.id, m.received_at, NULL::uuid AS organization_id, s.name AS supplier, m.sender, m.recipient, 1 AS segments,
+       0 AS missing, NULL::text AS keyword, NULL::text AS text
+  FROM (SELECT * FROM inbound_messages WHERE state = 'unassigned' ORDER BY id DESC LIMIT $1) m
+  LEFT JOIN LATERAL (SELECT name FROM suppliers WHERE id = m.supplier_id) s ON true
+ ORDER BY m.id DESC
+"""
+
+
+async def received(conn: Connection, *, organization_id: UUID, limit: int) -> list[Listed]:
+    """What an organization received, newest first."""
+    return [Listed(*row.values()) for row in await conn.fetch(RECEIVED, organization_id, limit)]
+
+
+async def unassigned(conn: Connection, *, limit: int) -> list[Listed]:
+    """What belongs to no organization, or to several, part by part, newest first."""
+    return [Listed(*row.values()) for row in await conn.fetch(UNASSIGNED, limit)]
+
+
+RETRY = """
+UPDATE inbound_messages SET state = 'new', message_id = NULL, due_at = now()
+ WHERE id IN (SELECT id FROM inbound_messages WHERE state = 'unassigned' ORDER BY id FOR UPDATE)
+"""
+
+
+async def retry(conn: Connection) -> int:
+    """Look again at all that is unassigned, now that its number has an owner; returns how many rows those are."""
+    return int((await conn.execute(RETRY)).rpartition(" ")[2])

@@ -120,7 +120,9 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
 OnOutcome = Callable[[Submission, Outcome], None]
 #: Stores receipts or inbound messages. They are acknowledged to the supplier only after it returned.
 OnReceipts = Callable[[Sequence[Receipt]], Awaitable[None]]
-OnInbound = Callable[[Sequence[Inbound]], Awaitable[None]]
+#: Called with the positions of those whose acknowledgement was written: the supplier has no reason to send them again.
+OnAnswered = Callable[[Sequence[int]], None]
+OnInbound = Callable[[Sequence[Inbound]], Awaitable[OnAnswered | None]]
 
 
 class Health(msgspec.Struct, frozen=True):

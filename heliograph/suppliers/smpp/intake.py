@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from heliograph.suppliers.contract import OnAnswered
 from heliograph.suppliers.smpp import pdu as p
 from heliograph.suppliers.smpp.link import Connection
 
@@ -26,9 +27,14 @@ _BATCH = 500
 
 
 class Intake(Generic[Item]):
-    """A bounded queue in front of `handle`, with one batch in flight."""
+    """A bounded queue in front of `handle`, with one batch in flight.
 
-    def __init__(self, handle: Callable[[Sequence[Item]], Awaitable[None]], *, limit: int, name: str) -> None:
+    `handle` may return a function; it is told which of the batch were answered.
+    """
+
+    def __init__(
+        self, handle: Callable[[Sequence[Item]], Awaitable[OnAnswered | None]], *, limit: int, name: str
+    ) -> None:
         self._handle = handle
         self._limit = limit
         self._name = name
@@ -53,13 +59,16 @@ class Intake(Generic[Item]):
         try:
             while self._queue:
                 batch, self._queue = self._queue[:_BATCH], self._queue[_BATCH:]
-                status = STORED
+                status, on_answered = STORED, None
                 try:
-                    await self._handle([item for item, _, _ in batch])
+                    on_answered = await self._handle([item for item, _, _ in batch])
                 except Exception as error:
                     log.error("smpp_not_stored", intake=self._name, count=len(batch), error=type(error).__name__)
                     status = LATER
-                for _, connection, pdu in batch:
-                    connection.respond(pdu, status)
+                answered = [
+                    place for place, (_, connection, pdu) in enumerate(batch) if connection.respond(pdu, status)
+                ]
+                if on_answered is not None:
+                    on_answered(answered)
         finally:
             self._runner = None

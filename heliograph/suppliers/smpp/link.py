@@ -92,12 +92,13 @@ class Connection(asyncio.Protocol):
             self._flush_due = True
             self._loop.call_soon(self._flush)
 
-    def respond(self, pdu: p.DeliverSm | p.DataSm, status: int) -> None:
-        """Answer a delivered PDU; does nothing when the connection is gone."""
+    def respond(self, pdu: p.DeliverSm | p.DataSm, status: int) -> bool:
+        """Answer a delivered PDU; does nothing, and says False, when the connection is gone."""
         self.session.respond(pdu, status)
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
+        return self._transport is not None and not self._transport.is_closing()
 
     def unbind(self) -> None:
         """Say goodbye; the peer's answer, or its absence, closes the connection."""

@@ -82,6 +82,9 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dlr_id_base: Annotated[Base, "Number base of the id in a receipt's text"] = "text"
     tlv_id_base: Annotated[Base | None, "Number base of the id in a receipt's TLV; empty: as in the text"] = None
     final_states: Annotated[dict[str, ReceiptState], "stat (capitals) → its meaning here: ACCEPTD → delivered"] = {}
+    handles_stop: Annotated[bool, "The supplier answers STOP, START and HELP itself: obey them, but send no reply"] = (
+        False
+    )
     dlr_sniff: Annotated[bool, "Take unmarked messages that have all of a receipt's fields for receipts"] = False
     statuses: Annotated[dict[str, str], "command_status (hex) → R, R1, R2, R3, T, P, F, S, C, PS or FC"] = {}
 

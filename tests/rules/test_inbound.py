@@ -1,0 +1,643 @@
+"""Messages from handsets on a real database: whose they are, what they say, and what their words do, once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from heliograph.base.actor import Actor
+from heliograph.base.clock import now
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+from heliograph.base.settings import Settings
+from heliograph.queue import timers
+from heliograph.sms import inbound, inbox, optouts, replies, retention
+from heliograph.sms.accept import Acceptor, RecipientOptedOut
+from heliograph.suppliers.contract import Inbound
+from tests.rules.dispatching import Bench
+from tests.rules.making import TO, check_books, endpoint, key, organization, send, sender
+
+NUMBER = "258800001234"
+ONE = UUID(int=101)
+
+
+@pytest.fixture(autouse=True)
+async def timer(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, inbox.TIMER)
+
+
+@pytest.fixture
+async def acme(pool: Pool) -> Actor:
+    """An organization with a number."""
+    actor = await organization(pool)
+    await sender(pool, actor, NUMBER)
+    return actor
+
+
+def said(text: str = "hello", *, by: str = TO, to: str = NUMBER, body: bytes | None = None, **values: Any) -> Inbound:
+    return Inbound(
+        **{
+            "sender": by.removeprefix("+"),
+            "recipient": to,
+            "data_coding": 0,
+            "body": text.encode() if body is None else body,
+            "raw": b"raw " + text.encode(),
+            **values,
+        }
+    )
+
+
+def part(number: int, text: str, *, total: int = 3, reference: int = 7, **values: Any) -> Inbound:
+    return said(text, concatenation=(reference, total, number), **values)
+
+
+async def receive(pool: Pool, *some: Inbound, supplier_id: UUID = ONE, answered: bool = True) -> list[UUID]:
+    """Store them, as a worker does, and tell the supplier."""
+    async with pool.acquire() as conn:
+        ids = await inbound.store(conn, supplier_id, some)
+        if answered:
+            await inbound.acknowledged(conn, ids)
+    return ids
+
+
+async def work(pool: Pool) -> inbox.Done:
+    async with pool.acquire() as conn:
+        return await inbox.work_through(conn)
+
+
+async def hear(pool: Pool, *some: Inbound, **values: Any) -> inbox.Done:
+    """Store them and work them through."""
+    await receive(pool, *some, **values)
+    return await work(pool)
+
+
+async def reply(pool: Pool) -> list[tuple[str, str]]:
+    """Accept the replies that are wanted; all replies so far as (recipient, text), in order."""
+    await replies.send(pool, Acceptor(pool), seconds=60)
+    rows = await pool.fetch(
+        "SELECT recipient, body FROM messages m JOIN message_texts ON message_id = m.id"
+        " WHERE m.id IN (SELECT message_id FROM automatic_replies) ORDER BY m.accepted_at, m.id"
+    )
+    return [tuple(row) for row in rows]
+
+
+async def replied(pool: Pool) -> int:
+    """How many messages were accepted."""
+    await replies.send(pool, Acceptor(pool), seconds=60)
+    number: int = await pool.fetchval("SELECT count(*) FROM messages")
+    return number
+
+
+async def told(pool: Pool, kind: str = "message.received") -> list[Any]:
+    """What the events of a kind say, in order."""
+    rows = await pool.fetch("SELECT data FROM events WHERE kind = $1 ORDER BY id", kind)
+    (name,) = ["message"] if kind.startswith("message") else ["contact"]
+    return [msgspec.json.decode(row["data"])[name] for row in rows]
+
+
+async def texts(pool: Pool) -> list[str]:
+    return [one["text"] for one in await told(pool)]
+
+
+async def states(pool: Pool) -> list[str]:
+    return [row[0] for row in await pool.fetch("SELECT state FROM inbound_messages ORDER BY id")]
+
+
+async def age(pool: Pool, by: timedelta) -> None:
+    """Let time pass for what has come."""
+    await pool.execute("UPDATE inbound_messages SET received_at = received_at - $1::interval", by)
+    await pool.execute("UPDATE inbound_messages SET due_at = due_at - $1::interval WHERE due_at IS NOT NULL", by)
+    await pool.execute("UPDATE automatic_replies SET replied_at = replied_at - $1::interval", by)
+
+
+async def opted_out(pool: Pool, actor: Actor, phone: str = TO) -> bool:
+    async with pool.acquire() as conn:
+        return bool(await optouts.current(conn, {(actor.organization_id, phone)}))
+
+
+# -- one message -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_is_its_organizations_with_text_and_event(pool: Pool, acme: Actor) -> None:
+    await endpoint(pool, acme, "message.received")
+    (id,) = await receive(pool, said("Hello there"))
+    assert await work(pool) == inbox.Done(rows=1, deliveries=1)
+    row = await pool.fetchrow("SELECT * FROM received_messages")
+    assert row is not None
+    assert (row["organization_id"], row["id"], row["sender"], row["recipient"]) == (
+        acme.organization_id,
+        id,
+        TO,
+        NUMBER,
+    )
+    (event,) = await told(pool)
+    at = event.pop("receivedAt")
+    assert at.endswith("Z")
+    assert event == {
+        "id": str(id),
+        "channel": "sms",
+        "from": TO,
+        "to": NUMBER,
+        "text": "Hello there",
+        "truncated": False,
+        "segments": 1,
+        "missingSegments": 0,
+        "keyword": None,
+    }
+    assert await pool.fetchval("SELECT body FROM message_texts WHERE message_id = $1", id) == "Hello there"
+    assert await states(pool) == ["received"]
+    assert await work(pool) == inbox.Done()
+
+
+@pytest.mark.parametrize(
+    ("body", "coding", "text"),
+    [
+        (b"\x00\x1b\x65", 0, "@€"),
+        ("Olá".encode("utf-16-be"), 8, "Olá"),
+        ("😀".encode("utf-16-be"), 8, "😀"),
+        ("çã".encode("latin-1"), 3, "çã"),
+        (b"a\0b", 1, "a\ufffdb"),
+        ("a\ud83d".encode("utf-16-be", "surrogatepass"), 8, "a\ufffd"),
+        (b"\x01\x02", 4, None),
+        (b"", 0, ""),
+    ],
+)
+async def test_octets_become_text_by_their_coding(
+    pool: Pool, acme: Actor, body: bytes, coding: int, text: str | None
+) -> None:
+    await hear(pool, said(body=body, data_coding=coding))
+    assert await texts(pool) == [text]
+
+
+async def test_a_suppliers_own_alphabet_is_used(pool: Pool, acme: Actor) -> None:
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+        """ VALUES ($1, 'one', 'smpp', '{"default_alphabet":"latin1"}', '', now(), now())""",
+        ONE,
+    )
+    await hear(pool, said(body="ação @".encode("latin-1")))
+    assert await texts(pool) == ["ação @"]
+
+
+@pytest.mark.parametrize(
+    ("by", "to", "shown"),
+    [
+        ("258841234567", NUMBER, "+258841234567"),
+        ("00258841234567", "00" + NUMBER, "+258841234567"),
+        ("841", NUMBER, "841"),
+        ("Bank", NUMBER, "Bank"),
+        ("258841234567", "+" + NUMBER, "+258841234567"),
+    ],
+)
+async def test_addresses_in_any_form(pool: Pool, acme: Actor, by: str, to: str, shown: str) -> None:
+    await hear(pool, said(by=by, to=to))
+    assert [(one["from"], one["to"]) for one in await told(pool)] == [(shown, NUMBER)]
+
+
+async def test_a_long_text_is_cut_in_its_event_and_kept_whole(pool: Pool, acme: Actor) -> None:
+    text = "\n" * 5000
+    await hear(pool, said(body=text.encode("utf-16-be"), data_coding=8))
+    (event,) = await told(pool)
+    assert (len(event["text"]), event["truncated"]) == (3000, True)
+    assert await pool.fetchval("SELECT max(octet_length(data)) FROM events") < 20_000
+    assert await pool.fetchval("SELECT length(body) FROM message_texts") == 5000
+
+
+async def test_what_is_for_nobody_or_for_several_waits_for_an_operator(pool: Pool, acme: Actor) -> None:
+    other = await organization(pool)
+    shared = "258800005555"
+    await sender(pool, acme, shared)
+    await sender(pool, other, shared)
+    await sender(pool, acme, "258800006666", status="pending")
+    await hear(pool, said("a", to="258899999999"), said("STOP", to=shared), said("c", to="258800006666"), said("d"))
+    assert await states(pool) == ["unassigned", "unassigned", "unassigned", "received"]
+    assert await texts(pool) == ["d"]
+    assert not await opted_out(pool, acme)
+    async with pool.acquire() as conn:
+        assert len(await inbound.unassigned(conn, limit=10)) == 3
+        await pool.execute("UPDATE sender_ids SET status = 'approved' WHERE value = '258800006666'")
+        await pool.execute(
+            "UPDATE sender_ids SET status = 'suspended' WHERE value = $1 AND organization_id = $2",
+            shared,
+            acme.organization_id,
+        )
+        assert await inbound.retry(conn) == 3
+        await work(pool)
+        assert [one.recipient for one in await inbound.unassigned(conn, limit=10)] == ["258899999999"]
+        assert [one.text for one in await inbound.received(conn, organization_id=acme.organization_id, limit=9)] == [
+            "d",
+            "c",
+        ]
+    assert await opted_out(pool, other)
+
+
+async def test_a_suspended_organization_is_still_told(pool: Pool, acme: Actor) -> None:
+    await pool.execute("UPDATE organizations SET state = 'suspended' WHERE id = $1", acme.organization_id)
+    await hear(pool, said("STOP"))
+    assert await opted_out(pool, acme)
+    assert await texts(pool) == ["STOP"]
+    assert await replied(pool) == 0
+    assert await pool.fetchval("SELECT refusal FROM automatic_replies") == "organization_suspended"
+
+
+# -- repetitions -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_again_counts_if_our_answer_had_been_written(pool: Pool, acme: Actor) -> None:
+    await hear(pool, said("YES"))
+    await hear(pool, said("YES"))
+    assert await texts(pool) == ["YES", "YES"]
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_the_same_again_is_a_repetition_if_our_answer_was_lost(pool: Pool, acme: Actor, together: bool) -> None:
+    if together:
+        await hear(pool, said("YES"), said("YES"), answered=False)
+    else:
+        await hear(pool, said("YES"), answered=False)
+        await hear(pool, said("YES"))
+    assert await texts(pool) == ["YES"]
+    assert await states(pool) == ["received", "duplicate"]
+    await hear(pool, said("YES", by="+258840000000"), said("NO"), said("YES", to=NUMBER, data_coding=1))
+    assert len(await texts(pool)) == 4
+    await age(pool, timedelta(minutes=11))
+    await hear(pool, said("YES"))
+    assert len(await texts(pool)) == 5
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2), (2, 3, 1)])
+@pytest.mark.parametrize("together", [False, True])
+async def test_parts_in_any_order_make_one_message(
+    pool: Pool, acme: Actor, order: tuple[int, ...], together: bool
+) -> None:
+    some = [part(number, "-ABC"[number]) for number in order]
+    for batch in [some] if together else [[one] for one in some]:
+        await hear(pool, *batch)
+    (event,) = await told(pool)
+    assert (event["text"], event["segments"], event["missingSegments"]) == ("ABC", 3, 0)
+    assert await states(pool) == ["received"] * 3
+    assert await pool.fetchval("SELECT count(*) FROM received_messages") == 1
+
+
+async def test_parts_of_many_handsets_do_not_mix(pool: Pool, acme: Actor) -> None:
+    chance = random.Random(5)
+    some = [
+        part(number, f"{n:02}{number}", by=f"+25884{n:07}", total=2 + n % 3, reference=n % 2)
+        for n in range(30)
+        for number in range(1, 3 + n % 3)
+    ]
+    chance.shuffle(some)
+    for start in range(0, len(some), 13):
+        await hear(pool, *some[start : start + 13])
+    found = {one["from"]: one["text"] for one in await told(pool)}
+    assert found == {f"+25884{n:07}": "".join(f"{n:02}{number}" for number in range(1, 3 + n % 3)) for n in range(30)}
+
+
+async def test_a_character_cut_in_two_is_whole_again(pool: Pool, acme: Actor) -> None:
+    octets = "ж😀ж".encode("utf-16-be")
+    await hear(pool, *(part(n, "", body=octets[4 * n - 4 : 4 * n], total=2, data_coding=8) for n in (1, 2)))
+    assert await texts(pool) == ["ж😀ж"]
+
+
+async def test_what_has_come_is_shown_after_ten_minutes_and_the_rest_completes_it(pool: Pool, acme: Actor) -> None:
+    await hear(pool, part(1, "A"), part(4, "D", total=5), part(3, "C"))
+    await hear(pool, part(1, "x", total=5), part(5, "y", total=5))
+    assert await texts(pool) == []
+    await age(pool, timedelta(minutes=9, seconds=50))
+    assert (await work(pool)).rows == 0
+    await age(pool, timedelta(seconds=11))
+    await work(pool)
+    found = await told(pool)
+    assert [(one["text"], one["missingSegments"]) for one in found] == [("A [...] C", 1), ("x [...] Dy", 2)]
+    assert await work(pool) == inbox.Done()
+
+    await age(pool, timedelta(hours=20))
+    await hear(pool, part(2, "B"), part(2, "2", total=5))
+    last = (await told(pool))[2:]
+    assert [(one["text"], one["missingSegments"], one["id"]) for one in last] == [("ABC", 0, found[0]["id"])]
+    async with pool.acquire() as conn:
+        listed = await inbound.received(conn, organization_id=acme.organization_id, limit=9)
+    assert sorted((one.text, one.missing) for one in listed) == [("ABC", 0), ("x2 [...] Dy", 1)]
+    assert await pool.fetchval("SELECT count(*) FROM received_messages") == 2
+
+
+async def test_a_part_that_comes_a_day_late_is_a_message_of_its_own(pool: Pool, acme: Actor) -> None:
+    await hear(pool, part(1, "A", total=2))
+    await age(pool, timedelta(hours=25))
+    await work(pool)
+    await hear(pool, part(2, "B", total=2))
+    await age(pool, timedelta(minutes=11))
+    await work(pool)
+    assert await texts(pool) == ["A [...]", "[...] B"]
+
+
+async def test_a_part_twice_is_one_and_a_reference_that_comes_round_is_another_message(pool: Pool, acme: Actor) -> None:
+    await hear(pool, part(1, "A", total=2), part(1, "A", total=2))
+    await hear(pool, part(2, "B", total=2))
+    await hear(pool, part(2, "B", total=2))
+    assert await texts(pool) == ["AB"]
+    assert (await states(pool)).count("duplicate") == 2
+    await hear(pool, part(1, "C", total=2), part(2, "D", total=2))
+    assert await texts(pool) == ["AB", "CD"]
+    await age(pool, timedelta(minutes=11))
+    await hear(pool, part(1, "C", total=2), part(2, "D", total=2))
+    assert await texts(pool) == ["AB", "CD", "CD"]
+
+
+async def test_any_order_and_any_repetition_of_parts_shows_each_text_once(pool: Pool, acme: Actor) -> None:
+    chance = random.Random(3)
+    for reference in range(12):
+        total = chance.randint(2, 5)
+        some = [part(n, f"{reference}.{n} ", total=total, reference=reference) for n in range(1, total + 1)]
+        some += chance.sample(some, chance.randint(0, total))
+        chance.shuffle(some)
+        while some:
+            size = chance.randint(1, 3)
+            await hear(pool, *some[:size])
+            some = some[size:]
+    assert len(await texts(pool)) == 12
+    assert len(set(await texts(pool))) == 12
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+async def test_stop_opts_out_with_one_event_and_one_confirmation(pool: Pool, acme: Actor) -> None:
+    await endpoint(pool, acme, "message.received", "contact.opted_out")
+    (id,) = await receive(pool, said("Stop!"))
+    assert await work(pool) == inbox.Done(rows=1, deliveries=2, replies=1)
+    (contact,) = await told(pool, "contact.opted_out")
+    at = contact.pop("optedOutAt")
+    assert contact == {"phone": TO, "source": "keyword", "keyword": "stop", "messageId": str(id)}
+    ((text, keyword),) = [(one["text"], one["keyword"]) for one in await told(pool)]
+    assert (text, keyword) == ("Stop!", "stop")
+    row = await pool.fetchrow("SELECT * FROM opt_outs")
+    assert row is not None
+    assert (row["recipient"], row["source"], row["keyword"], row["message_id"]) == (TO, "keyword", "stop", id)
+    assert at
+    ((to, text),) = await reply(pool)
+    assert (to, text.startswith("Acme: ")) == (TO, True)
+    with pytest.raises(RecipientOptedOut):
+        await Acceptor(pool).accept(send(acme))
+    await check_books(pool, [acme.organization_id])
+    for _ in range(3):
+        await hear(pool, said("STOP"))
+    assert await replied(pool) == 1
+    assert len(await told(pool, "contact.opted_out")) == 1
+
+
+async def test_the_confirmation_goes_out_though_the_number_opted_out_and_nothing_else_does(
+    pool: Pool, acme: Actor
+) -> None:
+    acceptor = Acceptor(pool)
+    before = await acceptor.accept(send(acme, "still on its way"))
+    await hear(pool, said("STOP"))
+    await reply(pool)
+    bench = Bench(pool)
+    await bench.round()
+    (out,) = bench.only.submitted
+    assert out.sender == NUMBER
+    assert b"Reply START" in out.segments[0]
+    waiting = msgspec.json.decode(before.body)["message"]["id"]
+    row = await pool.fetchrow("SELECT status, failure_code FROM messages WHERE id = $1", UUID(waiting))
+    assert row is not None
+    assert tuple(row) == ("rejected", "opted_out")
+    with pytest.raises(RecipientOptedOut):
+        await acceptor.accept(send(acme, "again"))
+
+
+async def test_start_lifts_it_and_says_so(pool: Pool, acme: Actor) -> None:
+    await hear(pool, said("STOP"))
+    await hear(pool, said("start"))
+    assert not await opted_out(pool, acme)
+    assert [text for _, text in await reply(pool)][-1].startswith("Acme: you will get messages")
+    assert (await Acceptor(pool).accept(send(acme))).status == 202
+    await hear(pool, said("START"))
+    assert await replied(pool) == 3  # two replies and the message between
+
+
+async def test_yes_means_start_only_to_somebody_who_opted_out(pool: Pool, acme: Actor) -> None:
+    await hear(pool, said("YES"))
+    await hear(pool, said("STOP"))
+    await hear(pool, said("Yes"))
+    assert [one["keyword"] for one in await told(pool)] == [None, "stop", "start"]
+    assert not await opted_out(pool, acme)
+
+
+async def test_words_of_one_batch_hold_in_their_order(pool: Pool, acme: Actor) -> None:
+    other = "+258840000009"
+    await hear(pool, said("STOP"), said("START", by=other), said("START"), said("STOP", by=other), said("stop"))
+    assert await opted_out(pool, acme)
+    assert await opted_out(pool, acme, other)
+    assert len(await told(pool, "contact.opted_out")) == 3
+    assert await replied(pool) == 3  # stop and start to the one, stop to the other
+
+
+async def test_help_is_answered_and_changes_nothing(pool: Pool, acme: Actor) -> None:
+    await hear(pool, said("HELP"))
+    await hear(pool, said("INFO"))
+    assert len(await reply(pool)) == 1
+    assert not await opted_out(pool, acme)
+    await hear(pool, said("STOP"))
+    await age(pool, timedelta(hours=25))
+    await hear(pool, said("help"))
+    assert await replied(pool) == 3
+    assert await opted_out(pool, acme)
+
+
+async def test_a_machine_that_answers_everything_is_answered_three_times_a_day(pool: Pool, acme: Actor) -> None:
+    for _ in range(5):
+        for word in ("STOP", "START", "HELP"):
+            await hear(pool, said(word))
+    assert await replied(pool) == 3
+    await age(pool, timedelta(hours=24))
+    await hear(pool, said("HELP"))
+    assert await replied(pool) == 4
+
+
+async def test_an_organizations_own_words_and_texts(pool: Pool, acme: Actor) -> None:
+    await pool.execute(
+        "UPDATE organizations SET opt_out_words = '{ARRÊT,No More}', stop_reply = 'Adieu.', start_reply = ''"
+        " WHERE id = $1",
+        acme.organization_id,
+    )
+    await hear(pool, said(body="Arrêt".encode("utf-16-be"), data_coding=8), said("no more.", by="+258840000009"))
+    assert [one["keyword"] for one in await told(pool, "contact.opted_out")] == ["arrêt", "no more"]
+    await hear(pool, said("START"))
+    assert await reply(pool) == [(TO, "Adieu."), ("+258840000009", "Adieu.")]
+    other = await organization(pool)
+    await sender(pool, other, "258800007777")
+    await hear(pool, said("no more", to="258800007777"))
+    assert not await opted_out(pool, other)
+
+
+async def test_it_is_one_organizations_matter(pool: Pool, acme: Actor) -> None:
+    other = await organization(pool)
+    await hear(pool, said("STOP"))
+    assert (await Acceptor(pool).accept(send(other))).status == 202
+
+
+async def test_no_reply_where_the_supplier_answers_itself(pool: Pool, acme: Actor) -> None:
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+        """ VALUES ($1, 'one', 'smpp', '{"handles_stop":true}', '', now(), now())""",
+        ONE,
+    )
+    await hear(pool, said("STOP"))
+    assert await opted_out(pool, acme)
+    assert await replied(pool) == 0
+
+
+async def test_an_old_word_counts_without_a_reply(pool: Pool, acme: Actor) -> None:
+    await receive(pool, said("STOP"))
+    await age(pool, timedelta(hours=2))
+    await work(pool)
+    assert await opted_out(pool, acme)
+    assert await replied(pool) == 0
+
+
+async def test_without_quota_the_opt_out_stands_and_the_reply_is_refused(pool: Pool) -> None:
+    actor = await organization(pool, quota=0)
+    await sender(pool, actor, NUMBER)
+    await hear(pool, said("STOP"))
+    assert await replied(pool) == 0
+    assert await opted_out(pool, actor)
+    assert await pool.fetchval("SELECT refusal FROM automatic_replies") == "quota_exceeded"
+    assert await pool.fetchval("SELECT count(*) FROM queue") == 0
+
+
+async def test_a_word_from_no_number_and_a_word_that_is_not_whole_do_nothing(pool: Pool, acme: Actor) -> None:
+    await hear(pool, said("STOP", by="841"), part(1, "STOP", total=2))
+    await age(pool, timedelta(minutes=11))
+    await work(pool)
+    assert [one["keyword"] for one in await told(pool)] == [None, None]
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
+
+
+async def test_a_word_in_two_parts_is_a_word(pool: Pool, acme: Actor) -> None:
+    await hear(pool, part(1, "ST", total=2), part(2, "OP", total=2))
+    assert await opted_out(pool, acme)
+
+
+# -- interruptions -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_reply_whose_end_was_lost_is_accepted_once(pool: Pool, acme: Actor) -> None:
+    await hear(pool, said("STOP"))
+    acceptor = Acceptor(pool)
+    row = await pool.fetchrow("SELECT * FROM queue WHERE kind = 'reply'")
+    assert row is not None
+    await replies.send(pool, acceptor, seconds=60)
+    await pool.execute(
+        "INSERT INTO queue (kind, line, organization_id, due_at, id) VALUES ('reply', $1, $2, now(), $3)",
+        row["line"],
+        row["organization_id"],
+        row["id"],
+    )
+    assert await replies.send(pool, acceptor, seconds=60) == 1
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 1
+    await check_books(pool, [acme.organization_id])
+
+
+async def test_workers_at_once_do_everything_once(pool: Pool, acme: Actor) -> None:
+    some = [said("STOP", by=f"+25884{n:07}") for n in range(40)]
+    some += [part(n, str(n), by=f"+25885{m:07}", total=2) for m in range(20) for n in (1, 2)]
+    random.Random(1).shuffle(some)
+
+    async def worker() -> None:
+        async with asyncio.timeout(20):
+            while await pool.fetchval("SELECT EXISTS (SELECT FROM inbound_messages WHERE state = 'new')"):
+                async with pool.acquire() as conn:
+                    await inbox.work_through(conn, limit=7)
+
+    await receive(pool, *some)
+    await asyncio.gather(*(worker() for _ in range(3)))
+    assert len(await told(pool)) == 60
+    assert len(await told(pool, "contact.opted_out")) == 40
+    acceptor = Acceptor(pool)
+    while sum(await asyncio.gather(*(replies.send(pool, acceptor, seconds=60, limit=9) for _ in range(3)))):
+        pass
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 40
+
+
+async def test_a_batch_that_fails_leaves_nothing_behind(pool: Pool, acme: Actor) -> None:
+    await receive(pool, said("STOP"))
+    await pool.execute("ALTER TABLE events RENAME TO elsewhere")
+    with pytest.raises(Exception, match="events"):
+        await work(pool)
+    await pool.execute("ALTER TABLE elsewhere RENAME TO events")
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
+    await work(pool)
+    assert await opted_out(pool, acme)
+
+
+# -- operators, retention ----------------------------------------------------------------------------------------------
+
+
+async def test_operators_add_and_remove(pool: Pool, acme: Actor) -> None:
+    async with pool.acquire() as conn:
+        made = await optouts.add(conn, acme, phone="00258 84 123 4567")
+        assert (made.recipient, made.source) == (TO, "operator")
+        assert await optouts.add(conn, acme, phone=TO) == made
+        assert await optouts.list_all(conn, acme) == [made]
+        with pytest.raises(RecipientOptedOut):
+            await Acceptor(pool).accept(send(acme))
+        await optouts.remove(conn, acme, phone=TO)
+        with pytest.raises(optouts.NotFound):
+            await optouts.remove(conn, acme, phone=TO)
+        with pytest.raises(optouts.Invalid):
+            await optouts.add(conn, acme, phone="841")
+    assert len(await told(pool, "contact.opted_out")) == 1
+    assert (await Acceptor(pool).accept(send(acme, key_name="k", key_hash=key("k")))).status == 202
+
+
+async def test_what_was_said_is_forgotten_everywhere(pool: Pool, acme: Actor) -> None:
+    await hear(pool, said('said "text":"here"'), said("STOP"))
+    settings = Settings(secret_key="a secret key for tests, long enough", text_retention_days=30)
+
+    async def forget() -> None:
+        async with pool.acquire() as conn:
+            await retention.forget(conn, settings)
+
+    await forget()
+    assert await texts(pool) == ['said "text":"here"', "STOP"]
+    # Ids tell the time, so old rows are made by giving rows old ids.
+    old = "overlay({0}::text placing '01900000-0000' from 1 for 13)::uuid"
+    for table, column in (
+        ("events", "id"),
+        ("message_texts", "message_id"),
+        ("inbound_messages", "id"),
+        ("received_messages", "id"),
+    ):
+        await pool.execute(f"UPDATE {table} SET {column} = {old.format(column)}")
+    await pool.execute("UPDATE automatic_replies SET replied_at = now() - interval '31 days'")
+    await forget()
+    assert await texts(pool) == [None, None]
+    assert [one["from"] for one in await told(pool)] == [TO, TO]
+    for table in ("message_texts", "inbound_messages", "automatic_replies"):
+        assert await pool.fetchval(f"SELECT count(*) FROM {table}") == 0, table
+    assert await pool.fetchval("SELECT count(*) FROM received_messages") == 2
+    assert await opted_out(pool, acme)
+
+
+async def test_a_wish_is_bound_to_its_number_and_kind(pool: Pool, acme: Actor) -> None:
+    at = now()
+    some = [
+        replies.Wanted(acme.organization_id, to, kind, uuid7(), at)
+        for to in (TO, "+258840000009")
+        for kind in ("stop", "help", "stop")
+    ]
+    async with pool.acquire() as conn, conn.transaction():
+        assert await replies.want(conn, some) == 4
+        assert await replies.want(conn, some) == 0
+        assert await replies.want(conn, []) == 0

@@ -1,0 +1,93 @@
+"""Words that opt out, opt in and ask for help: what counts as one, and what must not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.sms import keywords
+from heliograph.sms.keywords import find, fold
+
+
+@pytest.mark.parametrize("word", ["STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "REVOKE", "OPTOUT"])
+def test_the_standard_words_stop(word: str) -> None:
+    for text in (word, word.lower(), word.title(), f"  {word}\r\n", f"“{word}!”", f"🛑 {word}. 🙏"):
+        assert find(text) == ("stop", word.lower()), text
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "word"),
+    [
+        ("START", "start", "start"),
+        ("unstop", "start", "unstop"),
+        ("Yes.", "start", "yes"),
+        ("HELP?", "help", "help"),
+        ("info", "help", "info"),
+        ("ＳＴＯＰ", "stop", "stop"),  # full width, as Japanese handsets write
+        ("𝐒𝐓𝐎𝐏", "stop", "stop"),
+        ("ST\u200bOP", "stop", "stop"),
+        ("\u202aSTOP\u202c", "stop", "stop"),
+        ("(STOP)", "stop", "stop"),
+        ("'stop'", "stop", "stop"),
+        ("Opt out", "stop", "optout"),
+        ("OPT-OUT", "stop", "optout"),
+        ("stop   all", "stop", "stopall"),
+        ("STOP\nALL", "stop", "stopall"),
+    ],
+)
+def test_forms_of_a_word(text: str, kind: str, word: str) -> None:
+    assert find(text) == (kind, word)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "!?",
+        "👍",
+        "STOP PLEASE",
+        "Please stop",
+        "stop stop",
+        "non-stop",
+        "stopped",
+        "s t o p",
+        "STOP1",
+        "the end",
+        "Yes please",
+        "ARRET",
+        "ARRÊT",
+        "st op all",
+        "STOP " * 100,
+    ],
+)
+def test_what_is_no_word(text: str) -> None:
+    assert find(text) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "text"),
+    [("ARRÊT", "Arrêt !"), ("ARRÊT", "arre\u0302t"), ("SAIR", "sair"), ("no more", "No  more."), ("BAJA", "¡BAJA!")],
+)
+def test_an_organizations_own_words_stop_too(own: str, text: str) -> None:
+    assert find(text, additions={fold(own)}) == ("stop", fold(own))
+
+
+def test_a_standard_word_cannot_be_taken_for_another() -> None:
+    assert find("START", additions={"start", "help"}) == ("start", "start")
+    assert find("help", additions={"start", "help"}) == ("help", "help")
+
+
+def test_the_groups_are_apart() -> None:
+    groups = [keywords.STOP, keywords.START, keywords.HELP]
+    assert len(frozenset().union(*groups)) == sum(map(len, groups))
+    assert keywords.ONLY_OPTED_OUT <= keywords.START
+    assert all(fold(word) == word for group in groups for word in group)
+
+
+@given(st.text(max_size=120))
+def test_folding_is_stable_and_never_fails(text: str) -> None:
+    once = fold(text)
+    assert fold(once) == once
+    assert find(text) in (None, *[(kind, word) for kind, word in [find(once) or ("", "")] if word])
