@@ -35,7 +35,7 @@ from heliograph.sms.reception import Reception
 from heliograph.sms.recorder import Recorder
 from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from heliograph.suppliers.smpp import connector as smpp
-from heliograph.webhooks import endpoints
+from heliograph.webhooks import again, endpoints
 from heliograph.webhooks.delivery import Deliverer
 
 log = structlog.get_logger()
@@ -92,7 +92,7 @@ class Worker:
         """Work until `stop`; returns after the orderly end."""
         settings = self._settings
         async with self._pool.acquire() as conn:
-            for name in ("receipts", "quiet", "silent", "keys", "forget", inbox.TIMER):
+            for name in ("receipts", "quiet", "silent", "keys", "forget", "replays", inbox.TIMER):
                 await timers.ensure(conn, name)
         await self._beat()
         await self._fleet.start()
@@ -110,6 +110,7 @@ class Worker:
             self._every("quiet", self._shared("quiet", 60.0, receipts.close_quiet), 15.0),
             self._every("silent", self._shared("silent", 60.0, self._close_silent), 15.0),
             self._every("keys", self._shared("keys", 600.0, self._forget_keys, in_steps=True), 60.0),
+            self._every("replays", self._shared("replays", 1.0, self._replay, in_steps=True), 0.5),
             self._every("forget", self._shared("forget", 3600.0, self._forget, in_steps=True), 60.0),
             asyncio.create_task(listen(settings.database_url, self._wake)),
             asyncio.create_task(self._pass_on(self._recorder.deliveries, self._deliverer.wake)),
@@ -233,6 +234,10 @@ class Worker:
     async def _close_silent(self, conn: Connection) -> None:
         deadline = timedelta(hours=self._settings.receipt_deadline_hours)
         await receipts.close_silent(conn, deadline=deadline, span=timedelta(hours=1))
+
+    async def _replay(self, conn: Connection) -> None:
+        if await again.advance(conn):
+            self._deliverer.wake.set()
 
     async def _forget_keys(self, conn: Connection) -> None:
         await retention.forget_keys(conn, self._settings)
