@@ -162,7 +162,8 @@ class Acceptor:
         """
         item = await self._prepare(send)
         try:
-            return await asyncio.shield(self._batcher.put(item))
+            # A caller that is cancelled cancels its future and nothing else: the batch goes on without looking at it.
+            return await self._batcher.put(item)
         except Exception as error:
             if is_down(error):
                 raise Unavailable from error
