@@ -1,0 +1,230 @@
+"""Who gets a campaign: listed numbers, or contacts by tag, each number once.
+
+Contacts are gathered step by step when the campaign starts, so that a million of them take no more memory and no
+longer transactions than a thousand. The rule nobody may break: the audience is what it was at the start; a number
+stands in it once, which its key says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid
+from heliograph.contacts import records
+
+MAX_TAGS = 20
+MAX_RECIPIENTS = 10_000
+#: Contacts looked at by one step of gathering: some 50 ms.
+GATHER = 5_000
+#: Numbers written as people write them cost 20 µs each; others have their turn after so many.
+_TURN = 200
+#: Recipients deleted by one statement.
+FORGET = 5_000
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """Listed recipients: the different numbers among them, and how many different texts are none."""
+
+    valid: list[str]
+    invalid: int
+
+
+def named(
+    recipients: Sequence[str] | None, tags: Sequence[str] | None
+) -> tuple[Sequence[str] | None, list[str] | None]:
+    """(recipients, None) or (None, tags). Raises Invalid unless it is exactly one of them, within its bounds."""
+    if (recipients is None) == (tags is None):
+        raise Invalid(
+            ("audience_tags", "exclusive", "give either `audience_tags` or `recipients`, one of the two"),
+            ("recipients", "exclusive", "give either `audience_tags` or `recipients`, one of the two"),
+        )
+    if recipients is not None:
+        if not 1 <= len(recipients) <= MAX_RECIPIENTS:
+            raise Invalid(("recipients", "length", f"`recipients` must list 1 to {MAX_RECIPIENTS} numbers"))
+        return recipients, None
+    assert tags is not None
+    if not 1 <= len(tags) <= MAX_TAGS:
+        raise Invalid(("audience_tags", "length", f"`audience_tags` must list 1 to {MAX_TAGS} tags"))
+    return None, list(records.tags(tags, "audience_tags"))
+
+
+async def numbers(listed: Sequence[str]) -> Numbers:
+    """The listed recipients as E.164."""
+    valid: dict[str, None] = {}
+    wrong: set[str] = set()
+    unusual = 0
+    for text in listed:
+        number = phones.parse(text)
+        if number is None:
+            unusual += 1
+            if unusual % _TURN == 0:
+                await asyncio.sleep(0)
+            number = phones.normalize(text)
+        if number is None:
+            wrong.add(text)
+        else:
+            valid[number] = None
+    return Numbers(list(valid), len(wrong))
+
+
+# One who could get it is enough to know.
+ANY_LISTED = """
+SELECT EXISTS (SELECT FROM unnest($2::text[]) AS listed (phone)
+                WHERE NOT EXISTS (SELECT FROM opt_outs WHERE organization_id = $1 AND recipient = listed.phone))
+"""
+ANY_TAGGED = """
+SELECT EXISTS (SELECT FROM unnest($2::text[]) AS wanted (tag) CROSS JOIN LATERAL (
+       SELECT c.phone FROM contact_tags t CROSS JOIN LATERAL (
+              SELECT phone, tags FROM contacts WHERE organization_id = $1 AND id = t.contact_id) c
+        WHERE t.organization_id = $1 AND t.tag = wanted.tag AND c.tags @> $3
+          AND NOT EXISTS (SELECT FROM opt_outs WHERE organization_id = $1 AND recipient = c.phone)
+        LIMIT 1) found)
+"""
+
+
+async def anybody(
+    conn: Connection,
+    actor: Actor,
+    *,
+    tags: Sequence[str] | None,
+    match_mode: str,
+    numbers: Sequence[str] | None,
+) -> bool:
+    """True if somebody would get a campaign that started now."""
+    found: bool
+    if tags is None:
+        found = await conn.fetchval(ANY_LISTED, actor.organization_id, numbers)
+    else:
+        found = await conn.fetchval(ANY_TAGGED, actor.organization_id, *_search(tags, match_mode))
+    return found
+
+
+KEEP = """
+INSERT INTO campaign_recipients (organization_id, campaign_id, phone)
+SELECT $1, $2, phone FROM unnest($3::text[]) AS listed (phone)
+"""
+
+
+async def keep(conn: Connection, organization_id: UUID, campaign_id: UUID, numbers: Sequence[str]) -> None:
+    """Store listed recipients."""
+    await conn.execute(KEEP, organization_id, campaign_id, numbers)
+
+
+# A step of one tag, in the order of contacts' ids. `seen` says where it ended; a number that an earlier tag brought
+# stays as it is.
+GATHER_TAGGED = """
+WITH seen AS MATERIALIZED (
+    SELECT contact_id FROM contact_tags
+     WHERE organization_id = $1 AND tag = $3 AND contact_id > $4 ORDER BY contact_id LIMIT $6
+), kept AS (
+    INSERT INTO campaign_recipients (organization_id, campaign_id, phone, name, first_name, last_name)
+    SELECT $1, $2, c.phone, CASE WHEN $7 THEN c.name END, CASE WHEN $7 THEN c.first_name END,
+           CASE WHEN $7 THEN c.last_name END
+      FROM seen CROSS JOIN LATERAL (
+           SELECT phone, name, first_name, last_name, tags FROM contacts
+            WHERE organization_id = $1 AND id = seen.contact_id) c
+     WHERE c.tags @> $5
+        ON CONFLICT DO NOTHING
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM seen)::int AS seen, (SELECT contact_id FROM seen ORDER BY contact_id DESC LIMIT 1) AS last,
+       (SELECT count(*) FROM kept)::int AS kept
+"""
+
+
+class Gathered(msgspec.Struct, frozen=True):
+    """One step of gathering."""
+
+    #: Recipients that it added.
+    added: int
+    #: Where the next one begins; None: there is nobody left.
+    tag: int | None
+    after: UUID
+
+
+async def gather(
+    conn: Connection,
+    organization_id: UUID,
+    campaign_id: UUID,
+    *,
+    tags: Sequence[str],
+    match_mode: str,
+    tag: int,
+    after: UUID,
+    with_names: bool,
+    most: int,
+) -> Gathered:
+    """Add the recipients among the `most` contacts that follow `after` under the `tag`th tag.
+
+    Runs in the caller's transaction.
+    """
+    searched, all_of = _search(tags, match_mode)
+    row = await conn.fetchrow(
+        GATHER_TAGGED, organization_id, campaign_id, searched[tag], after, all_of, most, with_names
+    )
+    assert row is not None
+    if row["seen"] == most:
+        return Gathered(row["kept"], tag, row["last"])
+    return Gathered(row["kept"], tag + 1 if tag + 1 < len(searched) else None, UUID(int=0))
+
+
+# A recipient that was listed has the names of the contact with that number, if there is one.
+NEXT = """
+SELECT r.phone, r.name, r.first_name, r.last_name,
+       EXISTS (SELECT FROM opt_outs WHERE organization_id = $1 AND recipient = r.phone) AS opted_out
+  FROM campaign_recipients r
+ WHERE r.organization_id = $1 AND r.campaign_id = $2 AND r.phone > $3 ORDER BY r.phone LIMIT $4
+"""
+NEXT_WITH_CONTACT = """
+SELECT r.phone, c.name, c.first_name, c.last_name,
+       EXISTS (SELECT FROM opt_outs WHERE organization_id = $1 AND recipient = r.phone) AS opted_out
+  FROM campaign_recipients r LEFT JOIN LATERAL (
+       SELECT name, first_name, last_name FROM contacts WHERE organization_id = $1 AND phone = r.phone) c ON true
+ WHERE r.organization_id = $1 AND r.campaign_id = $2 AND r.phone > $3 ORDER BY r.phone LIMIT $4
+"""
+
+
+async def following(
+    conn: Connection, organization_id: UUID, campaign_id: UUID, *, after: str, limit: int, look_up_names: bool
+) -> list[tuple[str, str | None, str | None, str | None, bool]]:
+    """The next recipients in the order of their numbers: (phone, name, first name, last name, opted out)."""
+    sql = NEXT_WITH_CONTACT if look_up_names else NEXT
+    return [tuple(row) for row in await conn.fetch(sql, organization_id, campaign_id, after, limit)]
+
+
+# What has ended needs its recipients no longer: its messages have them.
+ENDED = """
+SELECT organization_id, id FROM campaigns
+ WHERE NOT forgotten AND status IN ('completed', 'canceled', 'failed') AND step_at IS NULL LIMIT 100
+"""
+DELETE = """
+DELETE FROM campaign_recipients WHERE organization_id = $1 AND campaign_id = $2 AND phone IN (
+    SELECT phone FROM campaign_recipients WHERE organization_id = $1 AND campaign_id = $2 LIMIT $3)
+"""
+FORGOTTEN = "UPDATE campaigns SET forgotten = true WHERE organization_id = $1 AND id = $2"
+
+
+async def forget(conn: Connection) -> int:
+    """Delete the recipients of campaigns that have ended, in short steps, each a commit; returns how many went."""
+    gone = 0
+    while ended := await conn.fetch(ENDED):
+        for organization_id, id in ended:
+            while True:
+                done = int((await conn.execute(DELETE, organization_id, id, FORGET)).rpartition(" ")[2])
+                gone += done
+                if done < FORGET:
+                    break
+            await conn.execute(FORGOTTEN, organization_id, id)
+    return gone
+
+
+def _search(tags: Sequence[str], match_mode: str) -> tuple[Sequence[str], Sequence[str]]:
+    """(tags whose contacts are looked at, tags that each of these must have)"""
+    return (tags[:1], tags) if match_mode == "all" else (tags, [])

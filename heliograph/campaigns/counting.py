@@ -1,0 +1,146 @@
+"""What became of a campaign's messages: counts that are maintained, never taken over all messages for a read.
+
+Messages that were staged together lie in one range of ids, a chunk. Chunks in which something may still change are
+counted again from time to time, soon after a change and rarely when nothing moves, and the difference is added to the
+campaign's row. So a read costs one row, and whatever moves messages knows nothing of campaigns.
+
+The rule nobody may break: the campaign's row is locked before its chunks, by everyone, and the chunk and the campaign
+change in one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+
+from heliograph.base.db import Connection
+from heliograph.campaigns import plan
+
+#: Chunks counted in one transaction: some 50,000 messages at most, 50 ms.
+CHUNKS = 50
+#: Pauses between two counts of a chunk: half the time for which nothing changed, within these bounds.
+SOONEST, LATEST_QUEUED, LATEST_SENT = timedelta(seconds=1), timedelta(seconds=10), timedelta(seconds=60)
+#: An end that a late receipt can still turn into `delivered` is looked at this often, for as long as one can come.
+LATE, LATE_UNTIL = timedelta(hours=1), timedelta(days=10)
+#: A campaign whose receipts do not all come is completed this long after its last message was handed over.
+PATIENCE = timedelta(hours=1)
+
+#: The columns of a chunk that say what became of its messages.
+FATES = ("queued", "sent", "delivered", "failed", "unknown", "canceled")
+
+DUE = """
+SELECT organization_id, campaign_id, first_id FROM campaign_chunks
+ WHERE count_at <= now() ORDER BY count_at LIMIT $1
+"""
+LOCK = """
+SELECT FROM campaigns c
+ WHERE (organization_id, id) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])) ORDER BY organization_id, id FOR UPDATE
+"""
+
+
+async def count_due(conn: Connection) -> int:
+    """Count the chunks whose time it is, and complete campaigns that have nothing left to do; returns how many chunks
+    were counted. Runs in the caller's transaction."""
+    due = await conn.fetch(DUE, CHUNKS)
+    if due:
+        of = sorted({(row["organization_id"], row["campaign_id"]) for row in due})
+        await conn.execute(LOCK, [organization_id for organization_id, _ in of], [id for _, id in of])
+        await recount(conn, [(row["organization_id"], row["campaign_id"], row["first_id"]) for row in due])
+    return len(due)
+
+
+COUNT = """
+SELECT chunk.*, found.*, now() AS at
+  FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS asked (organization_id, campaign_id, first_id)
+       CROSS JOIN LATERAL (
+       SELECT * FROM campaign_chunks c WHERE c.organization_id = asked.organization_id
+          AND c.campaign_id = asked.campaign_id AND c.first_id = asked.first_id) chunk
+       CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE status IN ('accepted', 'sending')) AS queued_now,
+              count(*) FILTER (WHERE status = 'sent') AS sent_now,
+              count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
+              count(*) FILTER (WHERE status IN ('undelivered', 'failed', 'expired', 'rejected')) AS failed_now,
+              count(*) FILTER (WHERE status = 'unknown') AS unknown_now,
+              count(*) FILTER (WHERE status = 'canceled') AS canceled_now,
+              count(*) FILTER (WHERE status = 'expired') AS expired_now
+         FROM messages m WHERE m.organization_id = chunk.organization_id
+          AND m.id BETWEEN chunk.first_id AND chunk.last_id AND m.campaign_id = chunk.campaign_id) found
+"""
+KEEP = """
+UPDATE campaign_chunks c
+   SET queued = v.queued, sent = v.sent, delivered = v.delivered, failed = v.failed, unknown = v.unknown,
+       canceled = v.canceled, changed_at = v.changed_at, count_at = v.count_at
+  FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[],
+              $10::timestamptz[], $11::timestamptz[])
+       AS v (organization_id, campaign_id, first_id, queued, sent, delivered, failed, unknown, canceled, changed_at,
+             count_at)
+ WHERE c.organization_id = v.organization_id AND c.campaign_id = v.campaign_id AND c.first_id = v.first_id
+"""
+DROP = """
+DELETE FROM campaign_chunks c
+ USING unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS v (organization_id, campaign_id, first_id)
+ WHERE c.organization_id = v.organization_id AND c.campaign_id = v.campaign_id AND c.first_id = v.first_id
+"""
+ADD = """
+UPDATE campaigns c
+   SET queued = c.queued + v.queued, sent = c.sent + v.sent, delivered = c.delivered + v.delivered,
+       failed = c.failed + v.failed, unknown = c.unknown + v.unknown, canceled = c.canceled + v.canceled,
+       drained_at = CASE WHEN c.pending + c.queued + v.queued = 0 THEN coalesce(c.drained_at, now()) END
+  FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[])
+       AS v (organization_id, id, queued, sent, delivered, failed, unknown, canceled)
+ WHERE c.organization_id = v.organization_id AND c.id = v.id
+RETURNING c.organization_id, c.id,
+          c.status = 'running' AND c.step_at IS NULL AND c.pending = 0 AND c.queued = 0
+          AND (c.sent = 0 OR c.drained_at <= now() - $9::interval) AS done
+"""
+
+
+async def recount(conn: Connection, chunks: Sequence[tuple[UUID, UUID, UUID]]) -> None:
+    """Count chunks, given as (organization, campaign, first id), and move the counts of their campaigns.
+
+    Runs in the caller's transaction, which holds the campaigns' rows.
+    """
+    rows = await conn.fetch(COUNT, *(list(column) for column in zip(*chunks, strict=True)))
+    kept: list[tuple[object, ...]] = []
+    dropped: list[tuple[UUID, UUID, UUID]] = []
+    moved: dict[tuple[UUID, UUID], list[int]] = {}
+    for row in rows:
+        key = (row["organization_id"], row["campaign_id"], row["first_id"])
+        before = [row[fate] for fate in FATES]
+        after = [row[f"{fate}_now"] for fate in FATES]
+        if sum(after) != sum(before):  # messages past their retention are gone: what was counted last stays
+            after = before
+        difference = moved.setdefault(key[:2], [0] * len(FATES))
+        for place, (old, new) in enumerate(zip(before, after, strict=True)):
+            difference[place] += new - old
+        count_at = _next(row, changed=after != before)
+        if count_at is None:
+            dropped.append(key)
+        else:
+            kept.append((*key, *after, row["at"] if after != before else row["changed_at"], count_at))
+    if kept:
+        await conn.execute(KEEP, *(list(column) for column in zip(*kept, strict=True)))
+    if dropped:
+        await conn.execute(DROP, *(list(column) for column in zip(*dropped, strict=True)))
+    if moved:
+        added = [(*campaign, *difference) for campaign, difference in moved.items()]
+        for organization_id, id, done in await conn.fetch(
+            ADD, *(list(column) for column in zip(*added, strict=True)), PATIENCE
+        ):
+            if done:
+                await plan.move(conn, organization_id, id, "completed")
+
+
+def _next(row: asyncpg.Record, *, changed: bool) -> datetime | None:
+    """When to count a chunk again; None: nothing in it can change any more."""
+    at: datetime = row["at"]
+    age = at - row["staged_at"]
+    if row["queued_now"] or row["sent_now"]:
+        latest = LATEST_QUEUED if row["queued_now"] else LATEST_SENT
+        return at + (SOONEST if changed else min(max((at - row["changed_at"]) / 2, SOONEST), latest))
+    if (row["unknown_now"] or row["expired_now"]) and age < LATE_UNTIL:
+        return at + LATE
+    return None

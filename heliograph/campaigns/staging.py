@@ -1,0 +1,355 @@
+"""How a campaign's recipients become messages.
+
+A worker takes one campaign whose step is due, the next organization's in turn, locks its row, does one step and
+commits: start it, gather contacts, stage a chunk of messages, or withdraw what is staged of a canceled one. Any number
+of workers do this side by side; a kill at any instant undoes the step that was under way and nothing else.
+
+The rule nobody may break: a chunk's messages, their debit and the cursor that has passed their recipients are one
+commit. That is why nobody gets a campaign twice and nobody is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import structlog
+
+from heliograph.accounts import quota
+from heliograph.accounts.organizations import STOPPED
+from heliograph.base import phones
+from heliograph.base.crash import crash_point
+from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.ids import uuid7
+from heliograph.campaigns import audience, counting, plan, template
+from heliograph.queue import leases
+from heliograph.sms import bulk
+from heliograph.sms.bulk import Bulk
+from heliograph.sms.status import Move, move_many
+
+log = structlog.get_logger()
+
+#: Recipients staged in one transaction: some 40 ms, of which the organization's balance is locked for a quarter.
+CHUNK = 1_000
+#: A paced campaign is staged this far ahead: the queue's order and not a worker's turn decides when a message goes.
+AHEAD = timedelta(seconds=20)
+#: Pause before a paused campaign looks for quota again, and after a step that failed.
+RETRY = timedelta(seconds=1)
+FAILED = timedelta(seconds=30)
+#: gather_tag of a campaign whose audience is complete.
+COMPLETE = -1
+
+
+class _Due(msgspec.Struct, frozen=True):
+    """A campaign whose step is due, with all that decides about it. Its row is locked."""
+
+    organization_id: UUID
+    id: UUID
+    status: str
+    mode: str
+    message_template: str
+    sender_id: UUID
+    audience_tags: list[str] | None
+    audience_tag_match_mode: str
+    messages_per_minute: int | None
+    request_id: str
+    gather_tag: int
+    gather_after: UUID
+    staged_to: str
+    due_at: datetime | None
+    #: By the database's clock.
+    at: datetime
+    state: str
+    smart_encoding: bool
+    allowed_countries: list[str] | None
+    sender: str
+    sender_status: str
+    remaining: int
+
+
+# The organizations take turns from the last one served on ($1), each with its campaign that has waited longest.
+TAKE = """
+SELECT c.organization_id, c.id, c.status, c.mode, c.message_template, c.sender_id, c.audience_tags,
+       c.audience_tag_match_mode, c.messages_per_minute, c.request_id, c.gather_tag, c.gather_after, c.staged_to,
+       c.due_at, clock_timestamp() AS at, o.state, o.smart_encoding, o.allowed_countries, s.value AS sender,
+       s.status AS sender_status, q.total - q.used AS remaining
+  FROM campaigns c JOIN organizations o ON o.id = c.organization_id
+       JOIN sender_ids s ON s.organization_id = c.organization_id AND s.id = c.sender_id
+       JOIN quotas q ON q.organization_id = c.organization_id
+ WHERE c.step_at <= now()
+ ORDER BY c.organization_id <= $1, c.organization_id, c.step_at LIMIT 1 FOR UPDATE OF c SKIP LOCKED
+"""
+LATER = "UPDATE campaigns SET step_at = clock_timestamp() + $3::interval WHERE organization_id = $1 AND id = $2"
+
+
+class _Anew(Exception):
+    """What a step was decided on has changed meanwhile. Nothing was done; it is decided again."""
+
+
+class Stager:
+    """Moves campaigns on, step by step; one per worker."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        on_staged: Callable[[], None] = lambda: None,
+        chunk: int = CHUNK,
+        gather: int = audience.GATHER,
+    ) -> None:
+        """`on_staged` is called after each commit that put messages into the queue. `chunk`, `gather`: recipients
+        staged, and contacts looked at, in one step."""
+        self._pool = pool
+        self._chunk, self._gather = chunk, gather
+        self._on_staged = on_staged
+        self._served = UUID(int=0)
+
+    async def round(self) -> int:
+        """Do one step of one campaign; returns 0 if none was due."""
+        due: _Due | None = None
+        staged = False
+        try:
+            async with self._pool.acquire() as conn, conn.transaction():
+                row = await conn.fetchrow(TAKE, self._served)
+                if row is None:
+                    return 0
+                due = _Due(*row.values())
+                self._served = due.organization_id
+                staged = await self._step(conn, due)
+                crash_point("campaign.before_commit")
+            crash_point("campaign.after_commit")
+        except (_Anew, asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
+            return 1
+        except Exception as error:
+            if is_down(error) or due is None:
+                raise
+            # One campaign that fails must not keep the others from their turn.
+            log.exception("campaign step failed", campaign=str(due.id))
+            await self._pool.execute(LATER, due.organization_id, due.id, FAILED)
+            return 1
+        if staged:
+            self._on_staged()
+        return 1
+
+    async def _step(self, conn: Connection, due: _Due) -> bool:
+        """The step that this campaign's state asks for; True if it put messages into the queue."""
+        match due.status:
+            case "scheduled":
+                await plan.move(conn, due.organization_id, due.id, "staging")
+            case "staging":
+                await _gather(conn, due, most=self._gather)
+            case "running" | "paused":
+                return await _stage(conn, due, most=self._chunk)
+            case _:
+                await _withdraw(conn, due)
+        return False
+
+
+GATHERED = """
+UPDATE campaigns SET total = total + $3, pending = pending + $3, gather_tag = $4, gather_after = $5,
+                     step_at = clock_timestamp()
+ WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def _gather(conn: Connection, due: _Due, *, most: int) -> None:
+    if due.audience_tags is None or due.gather_tag == COMPLETE:
+        await plan.move(conn, due.organization_id, due.id, "running")
+        return
+    found = await audience.gather(
+        conn,
+        due.organization_id,
+        due.id,
+        tags=due.audience_tags,
+        match_mode=due.audience_tag_match_mode,
+        tag=due.gather_tag,
+        after=due.gather_after,
+        with_names=bool(template.places(due.message_template) - {"phone"}),
+        most=most,
+    )
+    following = COMPLETE if found.tag is None else found.tag
+    await conn.execute(GATHERED, due.organization_id, due.id, found.added, following, found.after)
+
+
+CHUNKED = """
+INSERT INTO campaign_chunks (organization_id, campaign_id, first_id, last_id, queued, staged_at, changed_at, count_at)
+VALUES ($1, $2, $3, $4, $5, $6, $6, $6::timestamptz + interval '1 second')
+"""
+# The last recipient has been passed: there is no further step ($8).
+ADVANCE = """
+UPDATE campaigns SET staged_to = $3, pending = pending - $4 - $5 - $6, queued = queued + $4, opted_out = opted_out + $5,
+                     invalid = invalid + $6, due_at = $7, drained_at = NULL,
+                     step_at = CASE WHEN NOT $8 THEN greatest(clock_timestamp(), $7::timestamptz - $9::interval) END
+ WHERE organization_id = $1 AND id = $2
+RETURNING pending = 0 AND queued = 0 AND sent = 0 AS done
+"""
+
+
+async def _stage(conn: Connection, due: _Due, *, most: int) -> bool:
+    """Stage the next chunk, as far as quota and pace allow."""
+    campaign = due.organization_id, due.id
+    if due.state in STOPPED:
+        await _pause(conn, due, plan.SUSPENDED)
+        return False
+    if due.sender_status != "approved":
+        await plan.move(conn, *campaign, "failed", reason=plan.SENDER)
+        return False
+    base, each, limit = _pace(due, most)
+    places = template.places(due.message_template)
+    rows = await audience.following(
+        conn,
+        *campaign,
+        after=due.staged_to,
+        limit=limit,
+        look_up_names=due.audience_tags is None and bool(places - {"phone"}),
+    )
+    chunk = _judge(due, rows, personal=bool(places))
+    if chunk.short and not chunk.passed:
+        await _pause(conn, due, plan.QUOTA)
+        return False
+    if due.status == "paused":
+        await plan.move(conn, *campaign, "running")
+    count = len(chunk.recipients)
+    if count:
+        ids = [uuid7() for _ in range(count)]
+        left = await bulk.accept_bulk(
+            conn,
+            Bulk(
+                organization_id=due.organization_id,
+                mode=due.mode,
+                campaign_id=due.id,
+                sender_id=due.sender_id,
+                sender=due.sender,
+                request_id=due.request_id,
+                ids=ids,
+                recipients=chunk.recipients,
+                texts=chunk.texts,
+                text=due.message_template,
+                encodings=chunk.encodings,
+                segments=chunk.segments,
+                due=[] if each is None else [base + each * place for place in range(count)],
+            ),
+            at=due.at,
+        )
+        if left is None:  # somebody used the quota meanwhile
+            raise _Anew
+        await conn.execute(CHUNKED, *campaign, ids[0], ids[-1], count, due.at)
+    following = None if each is None else base + each * count
+    ended = len(rows) < limit and not chunk.short
+    done = await conn.fetchval(
+        ADVANCE,
+        *campaign,
+        chunk.last or due.staged_to,
+        count,
+        chunk.opted_out,
+        chunk.invalid,
+        following,
+        ended,
+        AHEAD / 2,
+    )
+    if ended and done:
+        await plan.move(conn, *campaign, "completed")
+    return count > 0
+
+
+class _Chunk(msgspec.Struct):
+    """Recipients that were looked at: those to write to, and how many are skipped."""
+
+    recipients: list[str]
+    #: Empty if the text is the same for all.
+    texts: list[str]
+    encodings: list[str]
+    segments: list[int]
+    opted_out: int = 0
+    invalid: int = 0
+    #: The last one that was passed, and how many were.
+    last: str | None = None
+    passed: int = 0
+    #: The quota ended before the recipients did.
+    short: bool = False
+
+
+def _judge(due: _Due, rows: list[tuple[str, str | None, str | None, str | None, bool]], *, personal: bool) -> _Chunk:
+    """Decide about each recipient, until the quota ends."""
+    chunk = _Chunk([], [], [], [])
+    allowed = None if due.allowed_countries is None else frozenset(due.allowed_countries)
+    left = due.remaining if due.mode == "live" else len(rows)
+    fill = template.filler(due.message_template)
+    measured = None if personal else template.measure(due.message_template, smart=due.smart_encoding)
+    for phone, name, first_name, last_name, opted_out in rows:
+        if opted_out:
+            chunk.opted_out += 1
+        else:
+            if personal:
+                text = fill((phone, name or "", first_name or "", last_name or ""))
+                measured = template.measure(text, smart=due.smart_encoding)
+            if measured is None or (allowed is not None and phones.country(phone) not in allowed):
+                chunk.invalid += 1
+            elif len(chunk.recipients) >= left:
+                chunk.short = True
+                break
+            else:
+                chunk.recipients.append(phone)
+                chunk.encodings.append(measured[0])
+                chunk.segments.append(measured[1])
+                if personal:
+                    chunk.texts.append(text)
+        chunk.last = phone
+        chunk.passed += 1
+    return chunk
+
+
+def _pace(due: _Due, most: int) -> tuple[datetime, timedelta | None, int]:
+    """When the chunk's first message is due, the time between two (None: no pacing), and how many to stage now."""
+    if due.messages_per_minute is None:
+        return due.at, None, most
+    each = timedelta(minutes=1) / due.messages_per_minute
+    base = max(due.due_at or due.at, due.at)
+    return base, each, max(1, min(most, (due.at + AHEAD - base) // each))
+
+
+async def _pause(conn: Connection, due: _Due, reason: str) -> None:
+    await plan.move(conn, due.organization_id, due.id, "paused", reason=reason)
+    await conn.execute(LATER, due.organization_id, due.id, RETRY)
+
+
+# From the end: what is due last has the best chance of not having been sent.
+STAGED = """
+SELECT first_id, last_id FROM campaign_chunks
+ WHERE organization_id = $1 AND campaign_id = $2 AND NOT withdrawn AND queued > 0 ORDER BY first_id DESC LIMIT 1
+"""
+UNSENT = """
+SELECT id, segments FROM messages
+ WHERE organization_id = $1 AND id BETWEEN $2 AND $3 AND campaign_id = $4 AND status = 'accepted'
+"""
+WITHDRAWN = """
+UPDATE campaign_chunks SET withdrawn = true WHERE organization_id = $1 AND campaign_id = $2 AND first_id = $3
+"""
+NOTHING_LEFT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 AND id = $2"
+
+
+async def _withdraw(conn: Connection, due: _Due) -> None:
+    """Cancel what no worker has taken yet of one chunk, and give back its quota."""
+    campaign = due.organization_id, due.id
+    chunk = await conn.fetchrow(STAGED, *campaign)
+    if chunk is None:
+        await conn.execute(NOTHING_LEFT, *campaign)
+        return
+    unsent = {
+        row["id"]: row["segments"]
+        for row in await conn.fetch(UNSENT, due.organization_id, chunk["first_id"], chunk["last_id"], due.id)
+    }
+    taken = await leases.withdraw(conn, "sms", list(unsent))
+    moves = [Move(due.organization_id, id, "canceled", due.at, unsent=True) for id in taken]
+    moved, _ = await move_many(conn, moves)
+    if moved != taken:  # a worker tried it and put it back, between the two
+        raise _Anew
+    if due.mode == "live" and moved:
+        refunds = [(due.organization_id, id, unsent[id]) for id in moved]
+        await quota.refund_many(conn, refunds, "campaign canceled")
+    await conn.execute(WITHDRAWN, *campaign, chunk["first_id"])
+    await counting.recount(conn, [(*campaign, chunk["first_id"])])
+    await conn.execute(LATER, *campaign, timedelta(0))

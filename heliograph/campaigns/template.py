@@ -1,0 +1,70 @@
+"""The text of a campaign: plain text with places for what is known of a recipient.
+
+The rule nobody may break: filling a place is plain substitution, once. What comes from a contact is never looked at
+again, so nobody's name can be a place or a command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from heliograph.base.errors import Invalid
+from heliograph.sms import encoding
+from heliograph.sms.accept import MAX_SEGMENTS
+
+#: Places that a text may have, and the recipient's values in the order in which `Filler` takes them.
+PLACES = ("phone", "name", "first_name", "last_name")
+#: Longest text, in characters, with its places filled.
+MAX_LENGTH = 1600
+
+_PLACE = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+
+#: Values of PLACES, then the text.
+Filler = Callable[[Sequence[str]], str]
+
+
+def check(template: str, field: str, *, smart: bool) -> None:
+    """Raises Invalid on `field` for an unknown place, or for a text that is too long whoever gets it."""
+    unknown = [name for name in _PLACE.findall(template) if name not in PLACES]
+    if unknown:
+        known = ", ".join(f"{{{{{name}}}}}" for name in sorted(PLACES))
+        shown = "".join(c if c.isprintable() else "\ufffd" for c in unknown[0][:64])
+        raise Invalid(
+            (field, "placeholder", f"`{field}` has the unknown placeholder {{{{{shown}}}}}; there are {known}")
+        )
+    if not template.strip():
+        raise Invalid((field, "length", f"`{field}` must say something"))
+    if measure(_PLACE.sub("", template), smart=smart) is None:
+        raise Invalid(
+            (field, "too_many_segments", f"`{field}` needs more than {MAX_SEGMENTS} segments, even with empty places")
+        )
+
+
+def places(template: str) -> frozenset[str]:
+    """The places that a text has."""
+    return frozenset(_PLACE.findall(template))
+
+
+def filler(template: str) -> Filler:
+    """A function that fills the places of this text."""
+    # The pieces by turns: text, place, text, place, …, text.
+    pieces = _PLACE.split(template)
+    texts, numbers = pieces[::2], [PLACES.index(name) for name in pieces[1::2]]
+
+    def fill(values: Sequence[str]) -> str:
+        parts = [texts[0]]
+        for number, text in zip(numbers, texts[1:], strict=True):
+            parts.append(values[number])
+            parts.append(text)
+        return "".join(parts)
+
+    return fill
+
+
+def measure(text: str, *, smart: bool) -> tuple[encoding.Encoding, int] | None:
+    """Encoding and segments, as `sms.accept` counts them; None: it cannot be sent."""
+    if len(text) > MAX_LENGTH:
+        return None
+    kind, segments = encoding.count(text, smart=smart)
+    return (kind, segments) if segments <= MAX_SEGMENTS else None

@@ -1,0 +1,76 @@
+"""Accepting messages of one campaign by the thousand, in a transaction of the caller's.
+
+One call of `sms_accept_bulk_1` (bulk.sql) stores what `Acceptor` would store of each of them. The caller moves its
+cursor in the same transaction, so that a message exists exactly if the cursor has passed its recipient; that stands
+where a single send has its idempotency key.
+
+The rule nobody may break: whoever is handed over here was judged first (number, country, opt-out, segments, sender,
+organization), and the quota covers all of them or none is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Connection
+from heliograph.sms.accept import BULK
+
+
+class Bulk(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that are accepted together: the lists have an entry for each of them, in the order of their ids."""
+
+    organization_id: UUID
+    #: "live" or "test"; test messages cost no quota.
+    mode: str
+    campaign_id: UUID
+    sender_id: UUID
+    sender: str
+    request_id: str
+    guarantee: str = "at_most_once"
+    ids: Sequence[UUID]
+    #: E.164 with `+`.
+    recipients: Sequence[str]
+    #: Empty: all of them say `text`.
+    texts: Sequence[str]
+    text: str
+    #: What `encoding.count` says of each text.
+    encodings: Sequence[str]
+    segments: Sequence[int]
+    #: When each is due; empty: at once.
+    due: Sequence[datetime]
+
+
+ACCEPT = """
+SELECT sms_accept_bulk_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+"""
+
+
+async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime) -> int | None:
+    """Store them; returns the remaining quota, or None if it does not cover all of them (nothing is stored then).
+
+    `at`: when they are accepted, by the database's clock. A lock that somebody holds for over 2 s fails the call.
+    """
+    left: int | None = await conn.fetchval(
+        ACCEPT,
+        at,
+        bulk.organization_id,
+        bulk.mode == "live",
+        bulk.sender,
+        bulk.sender_id,
+        bulk.campaign_id,
+        bulk.guarantee,
+        bulk.request_id,
+        BULK,
+        bulk.text,
+        bulk.ids,
+        bulk.recipients,
+        bulk.texts,
+        bulk.encodings,
+        bulk.segments,
+        bulk.due,
+    )
+    return left

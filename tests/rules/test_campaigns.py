@@ -1,0 +1,488 @@
+"""Campaigns: who gets one, with what text, when; quota, pace, cancellation; counts that add up; each recipient once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.accounts import quota
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.campaigns import audience, counting, plan, staging, template
+from heliograph.campaigns.plan import Campaign, Counts, Wish
+from heliograph.campaigns.staging import Stager
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
+from heliograph.sms import encoding
+from heliograph.sms.sender_ids import SenderIdNotApproved
+from tests.rules.making import check_books, endpoint, organization, sender
+
+NOBODY = Counts(*[0] * len(Counts.__struct_fields__))
+
+
+def counts(**values: int) -> Counts:
+    return msgspec.structs.replace(NOBODY, total=sum(values.values()), **values)
+
+
+async def contact(pool: Pool, actor: Actor, phone: str, *tags: str, name: str = "Ana", **values: Any) -> None:
+    async with pool.acquire() as conn, conn.transaction():
+        await records.create(conn, actor, entry=Entry(phone, name, tags=tags, **values))
+
+
+async def opt_out(pool: Pool, actor: Actor, phone: str) -> None:
+    await pool.execute("INSERT INTO opt_outs VALUES ($1, $2, now(), 'test')", actor.organization_id, phone)
+
+
+async def create(pool: Pool, actor: Actor, text: str = "hello", **values: Any) -> Campaign:
+    wish = Wish(**{"name": "Sale", "message_template": text} | values)
+    async with pool.acquire() as conn, conn.transaction():
+        return await plan.create(conn, actor, wish=wish, request_id="req")
+
+
+async def get(pool: Pool, actor: Actor, id: UUID) -> Campaign:
+    async with pool.acquire() as conn:
+        return await plan.get(conn, actor, id=id)
+
+
+async def cancel(pool: Pool, actor: Actor, id: UUID) -> Campaign:
+    async with pool.acquire() as conn, conn.transaction():
+        return await plan.cancel(conn, actor, id=id)
+
+
+async def run(pool: Pool, **sizes: int) -> None:
+    """Every step that is due."""
+    stager = Stager(pool, **sizes)
+    for _ in range(200):
+        if not await stager.round():
+            return
+    raise AssertionError("it never comes to rest")
+
+
+async def count(pool: Pool) -> None:
+    """All chunks, as if their time had come."""
+    await pool.execute("UPDATE campaign_chunks SET count_at = now()")
+    async with pool.acquire() as conn, conn.transaction():
+        await counting.count_due(conn)
+
+
+async def end(pool: Pool, status: str) -> None:
+    """Bring the messages that nobody has ended to a state, and out of the queue."""
+    await pool.execute("UPDATE messages SET status = $1 WHERE status IN ('accepted', 'sending', 'sent')", status)
+    await pool.execute("DELETE FROM queue WHERE kind = 'sms'")
+
+
+async def texts(pool: Pool) -> dict[str, str]:
+    rows = await pool.fetch(
+        "SELECT recipient, body FROM messages m JOIN message_texts t"
+        " ON t.organization_id = m.organization_id AND t.message_id = m.id"
+    )
+    assert len(rows) == len({row[0] for row in rows}), "somebody got it twice"
+    return {row[0]: row[1] for row in rows}
+
+
+def number(n: int) -> str:
+    return f"+25884{n:07}"
+
+
+# ── The audience ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_listed_recipients_get_it_once_each(pool: Pool) -> None:
+    actor = await organization(pool)
+    await opt_out(pool, actor, number(3))
+    listed = [number(1), number(1)[1:], "+258 84 000 0001", number(2), number(3), "nobody", "nobody", "12"]
+    made = await create(pool, actor, recipients=listed)
+    assert (made.status, made.counts) == ("staging", counts(pending=3, invalid=2))
+    await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.counts) == ("running", counts(queued=2, opted_out=1, invalid=2))
+    assert await texts(pool) == {number(1): "hello", number(2): "hello"}
+    row = await pool.fetchrow("SELECT * FROM messages LIMIT 1")
+    assert (row["campaign_id"], row["guarantee"], row["mode"]) == (made.id, "at_most_once", "live")
+    assert {row["lane"] for row in await pool.fetch("SELECT lane FROM queue")} == {1}
+    await check_books(pool, [actor.organization_id])
+    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE campaign_id = $1", made.id) == 2
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("any", {1, 2, 3}), ("all", {2})])
+async def test_contacts_by_tag(pool: Pool, mode: str, expected: set[int]) -> None:
+    actor = await organization(pool)
+    other = await organization(pool)
+    await contact(pool, actor, number(1), "vip")
+    await contact(pool, actor, number(2), "vip", "beira")
+    await contact(pool, actor, number(3), "beira")
+    await contact(pool, actor, number(4))
+    await contact(pool, other, number(5), "vip", "beira")
+    made = await create(pool, actor, audience_tags=[" VIP ", "beira", "vip"], audience_tag_match_mode=mode)
+    assert made.audience_tags == ["vip", "beira"]
+    assert plan.shown(made)["recipient_count"] is None
+    await run(pool)
+    assert set(await texts(pool)) == {number(n) for n in expected}
+    assert plan.shown(await get(pool, actor, made.id))["recipient_count"] == len(expected)
+
+
+async def test_an_audience_is_gathered_over_many_steps(pool: Pool) -> None:
+    actor = await organization(pool, quota=1000)
+    entries = [Entry(number(n), f"P{n}", tags=("one", "two") if n % 3 else ("two",)) for n in range(50)]
+    async with pool.acquire() as conn, conn.transaction():
+        await records.create_many(conn, actor, entries=entries)
+    made = await create(pool, actor, "{{name}}", audience_tags=["one", "two"])
+    await run(pool, chunk=11, gather=7)
+    assert await texts(pool) == {number(n): f"P{n}" for n in range(50)}
+    assert (await get(pool, actor, made.id)).counts == counts(queued=50)
+    await check_books(pool, [actor.organization_id])
+
+
+async def test_nobody_is_refused_now_and_allowed_later(pool: Pool) -> None:
+    actor = await organization(pool)
+    await opt_out(pool, actor, number(1))
+    await contact(pool, actor, number(1), "silent")
+    for wish in ({"audience_tags": ["silent"]}, {"audience_tags": ["none"]}, {"recipients": [number(1), "x"]}):
+        with pytest.raises(plan.CampaignAudienceEmpty):
+            await create(pool, actor, **wish)
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    made = await create(pool, actor, audience_tags=["none"], scheduled_at=soon)
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.counts) == ("completed", NOBODY)
+    assert found.completed_at
+
+
+@pytest.mark.parametrize(
+    ("wish", "field"),
+    [
+        ({}, "audience_tags"),
+        ({"recipients": [number(1)], "audience_tags": ["vip"]}, "audience_tags"),
+        ({"recipients": []}, "recipients"),
+        ({"audience_tags": []}, "audience_tags"),
+        ({"audience_tags": ["  "]}, "audience_tags"),
+        ({"audience_tags": [f"t{n}" for n in range(21)]}, "audience_tags"),
+        ({"recipients": [number(1)], "name": "  "}, "name"),
+        ({"recipients": [number(1)], "message_template": "Hi {{nome}}"}, "message_template"),
+        ({"recipients": [number(1)], "message_template": "Hi {{}}"}, "message_template"),
+        ({"recipients": [number(1)], "message_template": " "}, "message_template"),
+        ({"recipients": [number(1)], "message_template": "ж" * 700}, "message_template"),
+        ({"recipients": [number(1)], "sender_id": uuid7()}, "senderId"),
+        ({"recipients": [number(1)], "scheduled_at": datetime.now(UTC) - timedelta(seconds=62)}, "scheduled_at"),
+        ({"recipients": [number(1)], "scheduled_at": datetime.now(UTC) + timedelta(days=366)}, "scheduled_at"),
+    ],
+)
+async def test_what_cannot_be(pool: Pool, wish: dict[str, Any], field: str) -> None:
+    actor = await organization(pool)
+    with pytest.raises(Invalid) as refused:
+        await create(pool, actor, **wish)
+    assert refused.value.details["fields"][0]["field"] == field
+    assert await pool.fetchval("SELECT count(*) FROM campaigns") == 0
+
+
+async def test_the_sender_is_approved_at_the_start_and_all_along(pool: Pool) -> None:
+    actor = await organization(pool)
+    await sender(pool, actor, "PENDING", status="pending")
+    with pytest.raises(SenderIdNotApproved):
+        await create(pool, actor, recipients=[number(1)], sender_name="pending")
+    made = await create(pool, actor, recipients=[number(1)], sender_name="heliograph")
+    await pool.execute("UPDATE sender_ids SET status = 'suspended', is_default = false")
+    await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.status_reason, found.counts) == ("failed", plan.SENDER, counts(canceled=1))
+
+
+# ── The text ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_places_are_filled_once_with_what_is_known(pool: Pool) -> None:
+    actor = await organization(pool)
+    await contact(pool, actor, number(1), "x", name="{{phone}} {{x}}", first_name="Ana")
+    await contact(pool, actor, number(2), "x", name="Zé", last_name="Ω")
+    await create(pool, actor, "{{ name }}|{{first_name}}|{{last_name}}|{{phone}}|{{", audience_tags=["x"])
+    await create(pool, actor, "{{first_name}}{{name}}!", recipients=[number(3), number(4)])
+    await contact(pool, actor, number(4), name="Rui")
+    await run(pool)
+    assert await texts(pool) == {
+        number(1): f"{{{{phone}}}} {{{{x}}}}|Ana||{number(1)}|{{{{",
+        number(2): f"Zé||Ω|{number(2)}|{{{{",
+        number(3): "!",
+        number(4): "Rui!",
+    }
+    for row in await pool.fetch("SELECT recipient, encoding, segments FROM messages"):
+        assert (row["encoding"], row["segments"]) == encoding.count((await texts(pool))[row["recipient"]])
+
+
+async def test_a_contact_may_change_once_the_audience_is_gathered(pool: Pool) -> None:
+    actor = await organization(pool)
+    await contact(pool, actor, number(1), "x", name="Before")
+    await create(pool, actor, "{{name}}", audience_tags=["x"])
+    stager = Stager(pool)
+    await stager.round()
+    await pool.execute("DELETE FROM contacts")
+    await run(pool)
+    assert await texts(pool) == {number(1): "Before"}
+
+
+async def test_a_text_that_is_too_long_for_somebody_is_not_sent_to_them(pool: Pool) -> None:
+    actor = await organization(pool)
+    await contact(pool, actor, number(1), "x", name="a" * 200)
+    await contact(pool, actor, number(2), "x", name="b")
+    made = await create(pool, actor, "{{name}}" * 8, audience_tags=["x"])
+    await run(pool)
+    assert await texts(pool) == {number(2): "b" * 8}
+    assert (await get(pool, actor, made.id)).counts == counts(queued=1, invalid=1)
+
+
+async def test_only_allowed_countries(pool: Pool) -> None:
+    actor = await organization(pool)
+    await pool.execute("UPDATE organizations SET allowed_countries = '{MZ}'")
+    made = await create(pool, actor, recipients=[number(1), "+41791234567"])
+    await run(pool)
+    assert set(await texts(pool)) == {number(1)}
+    assert (await get(pool, actor, made.id)).counts == counts(queued=1, invalid=1)
+
+
+@given(st.text(), st.lists(st.sampled_from(("{{name}}", "{{ phone }}", "{{", "}}", "x")), max_size=6))
+def test_filling_is_plain_substitution(value: str, pieces: list[str]) -> None:
+    text = "".join(pieces)
+    if template.places(text) <= set(template.PLACES):
+        filled = template.filler(text)(["+1", value, "", ""])
+        assert filled == text.replace("{{ phone }}", "+1").replace("{{name}}", value) or "{{{" in text
+
+
+# ── Quota, pace, suspension ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_it_waits_for_quota_and_goes_on_by_itself(pool: Pool) -> None:
+    actor = await organization(pool, quota=3)
+    made = await create(pool, actor, recipients=[number(n) for n in range(10)])
+    await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.status_reason) == ("paused", plan.QUOTA)
+    assert found.counts == counts(queued=3, pending=7)
+    async with pool.acquire() as conn:
+        await quota.grant(conn, actor.organization_id, amount=6, reason="more")
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    assert (await get(pool, actor, made.id)).counts == counts(queued=9, pending=1)
+    async with pool.acquire() as conn:
+        await quota.grant(conn, actor.organization_id, amount=100, reason="more")
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.status_reason, found.counts) == ("running", None, counts(queued=10))
+    assert set(await texts(pool)) == {number(n) for n in range(10)}
+    await check_books(pool, [actor.organization_id])
+
+
+async def test_a_suspended_organization_waits(pool: Pool) -> None:
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(1)])
+    await pool.execute("UPDATE organizations SET state = 'suspended'")
+    await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.status_reason) == ("paused", plan.SUSPENDED)
+    await pool.execute("UPDATE organizations SET state = 'active'")
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    assert (await get(pool, actor, made.id)).counts == counts(queued=1)
+
+
+async def test_a_test_key_costs_nothing(pool: Pool) -> None:
+    actor = await organization(pool, quota=0, mode="test")
+    made = await create(pool, actor, recipients=[number(1)])
+    await run(pool)
+    assert (await get(pool, actor, made.id)).counts == counts(queued=1)
+    assert await pool.fetchval("SELECT line FROM queue") == UUID(int=1)
+    await cancel(pool, actor, made.id)
+    await run(pool)
+    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type <> 'grant'") == 0
+
+
+async def test_pace_spreads_what_is_due_and_stages_little_ahead(pool: Pool) -> None:
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(n) for n in range(100)], messages_per_minute=60)
+    await run(pool)
+    ahead = int(staging.AHEAD.total_seconds())
+    assert (await get(pool, actor, made.id)).counts == counts(queued=ahead, pending=100 - ahead)
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    due = [row[0] for row in await pool.fetch("SELECT due_at FROM queue ORDER BY due_at")]
+    assert len(due) > ahead
+    assert {later - earlier for earlier, later in itertools.pairwise(due)} == {timedelta(seconds=1)}
+    wait = await pool.fetchval("SELECT extract(epoch FROM step_at - now())::float8 FROM campaigns")
+    assert 0 < wait <= ahead
+
+
+async def test_a_schedule_is_the_databases(pool: Pool) -> None:
+    actor = await organization(pool)
+    at = await pool.fetchval("SELECT now()")
+    made = await create(pool, actor, recipients=[number(1)], scheduled_at=at + timedelta(seconds=0.3))
+    just_past = await create(pool, actor, recipients=[number(2)], scheduled_at=at - timedelta(seconds=50))
+    assert (made.status, just_past.status) == ("scheduled", "staging")
+    await run(pool)
+    assert set(await texts(pool)) == {number(2)}
+    async with asyncio.timeout(5):
+        while (await get(pool, actor, made.id)).status != "running":
+            await run(pool)
+            await asyncio.sleep(0.02)
+    assert set(await texts(pool)) == {number(1), number(2)}
+
+
+async def test_organizations_take_turns(pool: Pool) -> None:
+    greedy, modest = await organization(pool), await organization(pool)
+    for _ in range(5):
+        await create(pool, greedy, recipients=[number(n) for n in range(5)])
+    made = await create(pool, modest, recipients=[number(n) for n in range(5)])
+    stager = Stager(pool, chunk=1)
+    for _ in range(16):
+        await stager.round()
+    assert (await get(pool, modest, made.id)).counts.queued >= 5
+
+
+# ── The end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_it_completes_once_and_says_so(pool: Pool) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, "campaign.completed")
+    made = await create(pool, actor, recipients=[number(n) for n in range(4)])
+    await run(pool)
+    await count(pool)
+    assert (await get(pool, actor, made.id)).status == "running"
+    await pool.execute("UPDATE messages SET status = 'sent'")
+    await pool.execute("DELETE FROM queue")
+    await count(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.counts) == ("running", counts(sent=4))
+    await pool.execute("UPDATE messages SET status = 'delivered' WHERE recipient <> $1", number(0))
+    await pool.execute("UPDATE messages SET status = 'undelivered' WHERE recipient = $1", number(0))
+    for _ in range(3):
+        await count(pool)
+        await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.counts) == ("completed", counts(delivered=3, failed=1))
+    events = await pool.fetch("SELECT * FROM events WHERE kind = 'campaign.completed'")
+    assert [msgspec.json.decode(row["data"]) for row in events] == [{"campaign": plan.shown(found)}]
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'webhook'") == 1
+    assert await pool.fetchval("SELECT count(*) FROM campaign_chunks") == 0
+
+
+async def test_receipts_that_never_come_do_not_hold_it_up_for_days(pool: Pool) -> None:
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(1), number(2)])
+    await run(pool)
+    await pool.execute("UPDATE messages SET status = 'sent'")
+    await count(pool)
+    assert (await get(pool, actor, made.id)).status == "running"
+    await pool.execute("UPDATE campaigns SET drained_at = now() - $1::interval", counting.PATIENCE)
+    await count(pool)
+    assert (await get(pool, actor, made.id)).status == "completed"
+    await pool.execute("UPDATE messages SET status = 'unknown'")
+    await count(pool)
+    await pool.execute("UPDATE messages SET status = 'delivered'")
+    await count(pool)
+    assert (await get(pool, actor, made.id)).counts == counts(delivered=2)
+    assert await pool.fetchval("SELECT count(*) FROM events") == 1
+
+
+async def test_cancel_withdraws_what_is_not_sent_and_gives_the_quota_back(pool: Pool) -> None:
+    actor = await organization(pool, quota=10)
+    made = await create(pool, actor, recipients=[number(n) for n in range(20)])
+    await run(pool, chunk=4)
+    assert (await get(pool, actor, made.id)).counts == counts(queued=10, pending=10)
+    # One was taken by a worker, one was sent already.
+    taken = await pool.fetchval("SELECT id FROM messages WHERE recipient = $1", number(1))
+    await pool.execute("UPDATE queue SET lease_until = now() + interval '1 minute' WHERE id = $1", taken)
+    gone = await pool.fetchval("UPDATE messages SET status = 'sent' WHERE recipient = $1 RETURNING id", number(2))
+    await pool.execute("DELETE FROM queue WHERE id = $1", gone)
+    found = await cancel(pool, actor, made.id)
+    assert (found.status, found.counts) == ("canceled", counts(queued=10, canceled=10))
+    await run(pool)
+    assert (await cancel(pool, actor, made.id)).counts == counts(queued=1, sent=1, canceled=18)
+    assert [row[0] for row in await pool.fetch("SELECT id FROM queue")] == [taken]
+    total, used = await pool.fetchrow("SELECT total, used FROM quotas")
+    assert (total, used) == (10, 2)
+    assert await pool.fetchval("SELECT sum(quantity) FROM usage_ledger") == 8
+    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type = 'refund'") == 8
+    await run(pool)
+    assert await pool.fetchval("SELECT step_at FROM campaigns") is None
+
+
+async def test_what_has_ended_cannot_be_canceled(pool: Pool) -> None:
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(1)])
+    await run(pool)
+    await end(pool, "delivered")
+    await count(pool)
+    with pytest.raises(plan.CampaignNotCancelable) as refused:
+        await cancel(pool, actor, made.id)
+    assert refused.value.details == {"id": str(made.id), "status": "completed"}
+    with pytest.raises(NotFound):
+        await cancel(pool, await organization(pool), made.id)
+
+
+async def test_a_scheduled_one_is_canceled_before_its_time(pool: Pool) -> None:
+    actor = await organization(pool)
+    at = datetime.now(UTC) + timedelta(hours=1)
+    made = await create(pool, actor, recipients=[number(1)], scheduled_at=at)
+    await cancel(pool, actor, made.id)
+    await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.counts) == ("canceled", counts(canceled=1))
+    assert await texts(pool) == {}
+
+
+async def test_recipients_are_forgotten_after_the_end(pool: Pool) -> None:
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(1), number(2)])
+    later = await create(pool, actor, recipients=[number(3)], scheduled_at=datetime.now(UTC) + timedelta(hours=1))
+    await run(pool)
+    await cancel(pool, actor, made.id)
+    await run(pool)
+    async with pool.acquire() as conn:
+        assert await audience.forget(conn) == 2
+        assert await audience.forget(conn) == 0
+    assert [row[0] for row in await pool.fetch("SELECT campaign_id FROM campaign_recipients")] == [later.id]
+
+
+# ── Side by side ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_many_workers_stage_each_recipient_once(pool: Pool) -> None:
+    actor = await organization(pool, quota=150)
+    made = [await create(pool, actor, recipients=[number(n) for n in range(i * 100, i * 100 + 100)]) for i in range(2)]
+    await asyncio.gather(*(run(pool, chunk=9) for _ in range(4)))
+    await run(pool)
+    found = [await get(pool, actor, one.id) for one in made]
+    assert sum(one.counts.queued for one in found) == 150
+    assert len(await texts(pool)) == 150
+    await check_books(pool, [actor.organization_id])
+
+
+async def test_one_that_fails_lets_the_others_pass(pool: Pool) -> None:
+    actor = await organization(pool)
+    broken = await create(pool, actor, recipients=[number(1)])
+    await pool.execute("UPDATE campaigns SET message_template = '{{gone}}'")
+    made = await create(pool, actor, recipients=[number(2)])
+    await run(pool)
+    assert set(await texts(pool)) == {number(2)}
+    assert (await get(pool, actor, made.id)).counts.queued == 1
+    assert (await get(pool, actor, broken.id)).counts.pending == 1
+
+
+async def test_pages_are_newest_first(pool: Pool) -> None:
+    actor = await organization(pool)
+    made = [await create(pool, actor, recipients=[number(1)]) for _ in range(3)]
+    async with pool.acquire() as conn:
+        first = await plan.list_page(conn, actor, after=None, limit=2)
+        rest = await plan.list_page(conn, actor, after=first[-1].id, limit=2)
+        assert [one.id for one in (*first, *rest)] == [one.id for one in reversed(made)]
+        assert await plan.list_page(conn, await organization(pool), after=None, limit=2) == []
