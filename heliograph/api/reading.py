@@ -10,6 +10,7 @@ import json
 import re
 import urllib.parse
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -75,11 +76,27 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
             if "\0" in value:
                 raise Invalid((name, "nul", f"`{name}` must not contain NUL"))
         try:
-            return msgspec.convert(values, kind, strict=False)
+            return _in_utc(msgspec.convert(values, kind, strict=False))
         except msgspec.ValidationError as error:
             raise Invalid(_field(str(error))) from None
 
     return read
+
+
+_BEGINNING, _END = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+def _in_utc(query: Query) -> Query:
+    """Times in UTC, so that two spellings of one are one filter; what lies before or after all time is its end."""
+    times = {}
+    for name in query.__struct_fields__:
+        value = getattr(query, name)
+        if isinstance(value, datetime):
+            try:
+                times[name] = value.astimezone(UTC)
+            except OverflowError:
+                times[name] = _BEGINNING if value.year == 1 else _END
+    return msgspec.structs.replace(query, **times) if times else query
 
 
 def _folded(name: str) -> str:
