@@ -102,3 +102,5 @@ def cleaned(text: str, *, numbers: bool = True) -> str:
 
 def _json(entry: object, **options: object) -> str:
     return msgspec.json.encode(entry, enc_hook=repr).decode()
+    # It warns with a traceback each time the pool cannot connect; whoever asked for the connection says so in a line.
+    logging.getLogger("asyncpg").setLevel(logging.ERROR)

@@ -25,7 +25,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.batching import Batcher
 from heliograph.base.clock import iso, now
 from heliograph.base.crash import crash_point
-from heliograph.base.db import Pool, is_down
+from heliograph.base.db import Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.queue.retry import SUBMIT_HORIZON
@@ -146,7 +146,7 @@ class Acceptor:
     """Accepts messages in batches; one per process."""
 
     def __init__(self, pool: Pool, *, smart_header: int = 6, limit: int = 512) -> None:
-        self._pool = pool
+        self._kept = Kept(pool)
         self._senders = SenderBook(pool)
         self._header = smart_header
         self._batcher: Batcher[_Item, Answer] = Batcher(self._commit, limit=limit, indivisible=is_down)
@@ -257,33 +257,34 @@ class Acceptor:
         sends = [item.send for item in items]
         pieces = [_response(item) for item in items]
         crash_point("accept.before_commit")
-        rows = await self._pool.fetch(
-            ACCEPT,
-            at,
-            [send.actor.organization_id for send in sends],
-            [item.id for item in items],
-            [item.refusal is None for item in items],
-            [send.actor.mode == "live" for send in sends],
-            [send.key_hash for send in sends],
-            [send.request_hash for send in sends],
-            [send.to for send in sends],
-            [item.sender.value if item.sender else "" for item in items],
-            [item.sender.id if item.sender else None for item in items],
-            [send.client_reference for send in sends],
-            [send.campaign_id for send in sends],
-            [item.encoding for item in items],
-            [item.segments for item in items],
-            [send.guarantee for send in sends],
-            [send.request_id for send in sends],
-            [expiry(at, send) for send in sends],
-            [send.send_at for send in sends],
-            [send.lane for send in sends],
-            [send.text for send in sends],
-            [head for head, _ in pieces],
-            [tail for _, tail in pieces],
-            BUCKET,
-            *_tolls(sends),
-        )
+        async with self._kept.use() as conn:
+            rows = await conn.fetch(
+                ACCEPT,
+                at,
+                [send.actor.organization_id for send in sends],
+                [item.id for item in items],
+                [item.refusal is None for item in items],
+                [send.actor.mode == "live" for send in sends],
+                [send.key_hash for send in sends],
+                [send.request_hash for send in sends],
+                [send.to for send in sends],
+                [item.sender.value if item.sender else "" for item in items],
+                [item.sender.id if item.sender else None for item in items],
+                [send.client_reference for send in sends],
+                [send.campaign_id for send in sends],
+                [item.encoding for item in items],
+                [item.segments for item in items],
+                [send.guarantee for send in sends],
+                [send.request_id for send in sends],
+                [expiry(at, send) for send in sends],
+                [send.send_at for send in sends],
+                [send.lane for send in sends],
+                [send.text for send in sends],
+                [head for head, _ in pieces],
+                [tail for _, tail in pieces],
+                BUCKET,
+                *_tolls(sends),
+            )
         crash_point("accept.after_commit")
         for send, row in zip(sends, rows, strict=True):
             if send.toll is not None:
