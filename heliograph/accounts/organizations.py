@@ -38,6 +38,10 @@ class Organization(msgspec.Struct, frozen=True):
     allowed_countries: list[str] | None
     #: Opt-out words besides the standard ones.
     opt_out_words: list[str]
+    #: What STOP, START and HELP are answered with; None: a default, empty: nothing.
+    stop_reply: str | None
+    start_reply: str | None
+    help_reply: str | None
     plan: str | None
     period_start: datetime | None
     period_end: datetime | None
@@ -45,8 +49,11 @@ class Organization(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = (
-    "id, name, state, smart_encoding, allowed_countries, opt_out_words, plan, period_start, period_end, created_at"
+    "id, name, state, smart_encoding, allowed_countries, opt_out_words, stop_reply, start_reply, help_reply, plan,"
+    " period_start, period_end, created_at"
 )
+#: Words of an organization's own, and characters of one; characters of a reply: four segments at most.
+MOST_WORDS, LONGEST_WORD, LONGEST_REPLY = 50, 64, 268
 
 INSERT = f"INSERT INTO organizations (id, name, state, created_at) VALUES ($1, $2, $3, $4) RETURNING {_COLUMNS}"
 
@@ -113,7 +120,10 @@ CONFIGURE = f"""
 UPDATE organizations
    SET smart_encoding = coalesce($2, smart_encoding),
        allowed_countries = CASE WHEN $3 THEN $4::text[] ELSE allowed_countries END,
-       opt_out_words = coalesce($5::text[], opt_out_words)
+       opt_out_words = coalesce($5::text[], opt_out_words),
+       stop_reply = CASE WHEN $6 THEN $7 ELSE stop_reply END,
+       start_reply = CASE WHEN $8 THEN $9 ELSE start_reply END,
+       help_reply = CASE WHEN $10 THEN $11 ELSE help_reply END
  WHERE id = $1
 RETURNING {_COLUMNS}
 """
@@ -126,12 +136,43 @@ async def configure(
     smart_encoding: bool | None = None,
     allowed_countries: list[str] | msgspec.UnsetType | None = msgspec.UNSET,
     opt_out_words: list[str] | None = None,
+    stop_reply: str | msgspec.UnsetType | None = msgspec.UNSET,
+    start_reply: str | msgspec.UnsetType | None = msgspec.UNSET,
+    help_reply: str | msgspec.UnsetType | None = msgspec.UNSET,
 ) -> Organization:
-    """Change an organization's own rules; what is left out stays. `allowed_countries=None` lifts the restriction."""
-    given = allowed_countries is not msgspec.UNSET
-    countries = allowed_countries if given else None
-    row = await conn.fetchrow(CONFIGURE, id, smart_encoding, given, countries, opt_out_words)
+    """Change an organization's own rules; what is left out stays.
+
+    `allowed_countries=None` lifts the restriction. A reply of None is the default text again, an empty one none at all.
+    Raises Invalid, NotFound.
+    """
+    if opt_out_words is not None:
+        opt_out_words = _checked_words(opt_out_words)
+    replies = {"stop_reply": stop_reply, "start_reply": start_reply, "help_reply": help_reply}
+    values: list[object] = []
+    for name, value in {"allowed_countries": allowed_countries, **replies}.items():
+        given = value is not msgspec.UNSET
+        values += [given, value if given else None]
+        if isinstance(value, str) and not _is_text(value, LONGEST_REPLY):
+            raise Invalid((name, "length", f"`{name}` must have at most {LONGEST_REPLY} characters"))
+    row = await conn.fetchrow(CONFIGURE, id, smart_encoding, *values[:2], opt_out_words, *values[2:])
     return _known(row, id)
+
+
+def _checked_words(words: list[str]) -> list[str]:
+    """Each once, trimmed."""
+    trimmed = list(dict.fromkeys(word.strip() for word in words))
+    if len(trimmed) > MOST_WORDS:
+        raise Invalid(("opt_out_words", "count", f"there may be {MOST_WORDS} opt-out words"))
+    for word in trimmed:
+        # One of signs alone would be in every message that has none but signs.
+        if not _is_text(word, LONGEST_WORD) or not any(map(str.isalnum, word)):
+            rule = f"an opt-out word has at most {LONGEST_WORD} characters, a letter or digit among them"
+            raise Invalid(("opt_out_words", "pattern", rule))
+    return trimmed
+
+
+def _is_text(text: str, longest: int) -> bool:
+    return len(text) <= longest and "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def _known(row: Any, id: UUID) -> Organization:

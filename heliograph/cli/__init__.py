@@ -27,6 +27,8 @@ NAMES = (
     "supplier",
     "quota",
     "message",
+    "inbound",
+    "optout",
     "webhook",
     "simulate",
 )

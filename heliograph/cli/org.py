@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from heliograph.accounts import organizations, quota
 from heliograph.accounts.organizations import Organization
+from heliograph.base import phones
 from heliograph.base.db import Connection
 from heliograph.cli.console import DataDir, Json, as_plain, group, on_database, organization, settings_of, show
 
@@ -91,6 +93,90 @@ def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
       heliograph org resume "Acme Lda"
     """
     _set_state(which, "active", json, data_dir)
+
+
+@app.command("configure")
+def configure(
+    which: Which,
+    smart_encoding: Annotated[
+        bool | None,
+        typer.Option(
+            "--smart-encoding/--no-smart-encoding",
+            show_default=False,
+            help="Replace look-alike characters so that a text fits GSM-7.",
+        ),
+    ] = None,
+    country: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REGION", show_default=False, help="ISO region that may be sent to, repeatable; `any`: all of them."
+        ),
+    ] = None,
+    opt_out_word: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORD",
+            show_default=False,
+            help="Word that opts out besides STOP and its kin, repeatable; these replace those before; `none`: none.",
+        ),
+    ] = None,
+    stop_reply: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", show_default=False, help="Answer to STOP; `default`: the standard text; empty: no answer."
+        ),
+    ] = None,
+    start_reply: Annotated[
+        str | None, typer.Option(metavar="TEXT", show_default=False, help="The same for START.")
+    ] = None,
+    help_reply: Annotated[
+        str | None, typer.Option(metavar="TEXT", show_default=False, help="The same for HELP.")
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Change an organization's own rules. What is left out stays.
+
+    \b
+    Examples:
+      heliograph org configure "Acme Lda" --opt-out-word ARRET --opt-out-word SAIR
+      heliograph org configure "Acme Lda" --help-reply "Acme, +258 21 000 000. Reply STOP to get no more."
+      heliograph org configure "Acme Lda" --country MZ --country ZA
+    """
+    countries: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    if country:
+        countries = None if country == ["any"] else _regions(country)
+
+    async def work(conn: Connection) -> Organization:
+        found = await organization(conn, which)
+        return await organizations.configure(
+            conn,
+            id=found.id,
+            smart_encoding=smart_encoding,
+            allowed_countries=countries,
+            opt_out_words=[] if opt_out_word == ["none"] else opt_out_word or None,
+            stop_reply=_reply(stop_reply),
+            start_reply=_reply(start_reply),
+            help_reply=_reply(help_reply),
+        )
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+def _regions(given: list[str]) -> list[str]:
+    known = set(phones.REGIONS.values())
+    regions = [one.upper() for one in given]
+    for one in regions:
+        if one not in known:
+            raise typer.BadParameter(f"{one!r} is no region with a calling code of its own")
+    return regions
+
+
+def _reply(given: str | None) -> str | msgspec.UnsetType | None:
+    """As `organizations.configure` takes it."""
+    if given is None:
+        return msgspec.UNSET
+    return None if given == "default" else given
 
 
 def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:

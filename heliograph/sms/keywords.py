@@ -30,6 +30,8 @@ def find(text: str, *, additions: Collection[str] = ()) -> tuple[Keyword, str] |
     if len(text) > LONGEST:
         return None
     word = fold(text)
+    if not word:  # nothing but signs
+        return None
     # "OPT OUT" and "STOP ALL" are written with a space as often as without.
     for one in (word, word.replace(" ", "", 1)) if word.count(" ") == 1 else (word,):
         if one in STOP:

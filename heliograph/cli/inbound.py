@@ -1,0 +1,62 @@
+"""`heliograph inbound`: messages from handsets."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heliograph.base.db import Connection
+from heliograph.cli.console import DataDir, Json, Org, as_plain, group, on_database, operator, say, settings_of, show
+from heliograph.sms import inbound
+from heliograph.sms.inbound import Listed
+
+app = group("Messages from handsets: list them, and look again at those without an organization.")
+
+COLUMNS = ("received_at", "sender", "recipient", "segments", "missing", "keyword", "supplier", "id")
+
+
+@app.command("list")
+def list_(
+    unassigned: Annotated[
+        bool, typer.Option("--unassigned", help="Those to a number of no organization, or of several, part by part.")
+    ] = False,
+    text: Annotated[bool, typer.Option("--text", help="Show also what they say.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, at most.")] = 50,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List messages that an organization received, newest first.
+
+    For operators: it shows whole phone numbers.
+
+    \b
+    Examples:
+      heliograph inbound list --org "Acme Lda" --text
+      heliograph inbound list --unassigned
+    """
+
+    async def work(conn: Connection) -> list[Listed]:
+        if unassigned:
+            return await inbound.unassigned(conn, limit=limit)
+        actor = await operator(conn, org)
+        return await inbound.received(conn, organization_id=actor.organization_id, limit=limit)
+
+    found = as_plain(on_database(work, settings_of(data_dir)))
+    if not text:
+        for one in found:
+            del one["text"]
+    show(found, json, (*COLUMNS, "text") if text else COLUMNS)
+
+
+@app.command("retry")
+def retry(data_dir: DataDir = None) -> None:
+    """Look again at all that is unassigned, after its number was approved for one organization.
+
+    \b
+    Example:
+      heliograph inbound retry
+    """
+    count = on_database(inbound.retry, settings_of(data_dir))
+    say(f"{count} will be looked at again by the next free worker.")
