@@ -96,7 +96,7 @@ class Kept:
             return
         self._busy = self._used = True
         try:
-            if self._connection is None or self._connection.is_closed():
+            if self._connection is None or not _is_open(self._connection):
                 await self._give_back()
                 self._connection = await self._pool.acquire()
                 if self._timer is None:
@@ -143,6 +143,13 @@ def is_down(error: BaseException) -> bool:
         | asyncpg.QueryCanceledError
         | asyncpg.InternalClientError,
     )
+
+
+def _is_open(connection: Connection) -> bool:
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:  # it was lost, and the pool has taken it back by itself
+        return False
 
 
 async def _keep(connection: Connection) -> None:

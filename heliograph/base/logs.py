@@ -79,6 +79,8 @@ def configure(settings: Settings) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=max(logging.WARNING, LEVELS[settings.log_level]), force=True)
+    # It warns with a traceback each time the pool cannot connect; whoever asked for the connection says so in a line.
+    logging.getLogger("asyncpg").setLevel(logging.ERROR)
 
 
 def clean(logger: Any, method: str, entry: Any) -> Any:
@@ -102,5 +104,3 @@ def cleaned(text: str, *, numbers: bool = True) -> str:
 
 def _json(entry: object, **options: object) -> str:
     return msgspec.json.encode(entry, enc_hook=repr).decode()
-    # It warns with a traceback each time the pool cannot connect; whoever asked for the connection says so in a line.
-    logging.getLogger("asyncpg").setLevel(logging.ERROR)
