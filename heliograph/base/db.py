@@ -81,7 +81,7 @@ class Kept:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._connection: Connection | None = None
+        self._connection: PoolConnectionProxy[asyncpg.Record] | None = None
         self._busy = False
         self._used = False
         self._timer: asyncio.TimerHandle | None = None
