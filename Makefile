@@ -12,7 +12,8 @@ help: ## Show this list
 
 # A stamp per lock file: an install happens again only when what it names has changed.
 $(VENV)/runtime.stamp: requirements.lock pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Heliograph needs Python 3.11 or later; name one with PYTHON=...")'
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python has no venv: on Debian, apt-get install python3-venv"; exit 1; }
 	$(PIP) install --require-hashes -r requirements.lock
 	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/heliograph.pth"
 	@printf '#!/bin/sh\nexec "%s/python" -m heliograph "$$@"\n' "$(CURDIR)/$(BIN)" > $(BIN)/heliograph && chmod 755 $(BIN)/heliograph
@@ -24,7 +25,7 @@ $(VENV)/dev.stamp: $(VENV)/runtime.stamp requirements-dev.lock
 
 # smpp.twisted3 pins old versions of what we use too, so it lives apart.
 .peers/stamp: requirements-peers.lock
-	@test -x .peers/bin/python || $(PYTHON) -m venv .peers
+	@test -x .peers/bin/pip || $(PYTHON) -m venv .peers
 	.peers/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-peers.lock
 	@touch $@
 
@@ -44,7 +45,7 @@ format: $(VENV)/dev.stamp ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/dev.stamp ## Measure against the budgets (about ten minutes)
+bench: $(VENV)/dev.stamp ## Measure against the budgets (about a quarter of an hour)
 	$(BIN)/python -m bench $(ARGS)
 
 faults: $(VENV)/dev.stamp .peers/stamp ## The fault tests in their long form
