@@ -14,6 +14,7 @@ from pathlib import Path
 from bench import machine, profile
 from bench.accept import Lengths, accept
 from bench.backlog import backlog
+from bench.contacts import contacts
 from bench.figures import Report
 from bench.growth import growth
 from bench.memory import memory
@@ -23,7 +24,7 @@ from bench.way import way
 from heliograph.base.postgres import PostgresError
 
 RESULTS = Path(__file__).parent / "results"
-QUICK = Lengths(rounds=1, window=3.0, way=6.0, backlog=20_000)
+QUICK = Lengths(rounds=1, window=3.0, way=6.0, backlog=20_000, contacts=60_000)
 #: Share of the machine that others may use before it is worth a remark: kernel threads alone use some.
 QUIET = 0.1
 #: In this order: what grows the database comes last, and `start` has the machine for itself.
@@ -32,6 +33,7 @@ SECTIONS: dict[str, Callable[[Stage, Report, Lengths], Awaitable[None]]] = {
     "accept": accept,
     "way": way,
     "backlog": backlog,
+    "contacts": contacts,
     "memory": memory,
     "growth": growth,
 }
@@ -45,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--window", type=float, metavar="S", help="seconds of one window of pgbench or accepts (5)")
     parser.add_argument("--backlog", type=int, metavar="N", help="messages of a backlog (100 000)")
     parser.add_argument("--growth", type=int, metavar="N", help="messages stored for growth (10 000 000)")
+    parser.add_argument("--contacts", type=int, metavar="N", help="rows of an imported file of contacts (200 000)")
     parser.add_argument("--api-processes", type=int, metavar="N", help="web processes (1)")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="watch memory under load for this long")
     parser.add_argument("--dir", type=Path, help="where to put the temporary database: a real disk")
@@ -57,7 +60,7 @@ async def measure(chosen: argparse.Namespace) -> int:
     """Everything that was asked for; returns the exit status."""
     given = {
         name: value
-        for name in ("rounds", "window", "backlog", "growth", "api_processes", "soak")
+        for name in ("rounds", "window", "backlog", "growth", "contacts", "api_processes", "soak")
         if (value := getattr(chosen, name)) is not None
     }
     base = QUICK if chosen.quick else Lengths()

@@ -25,6 +25,8 @@ class Lengths(msgspec.Struct, frozen=True):
     way: float = 15.0
     backlog: int = 100_000
     growth: int = 10_000_000
+    #: Rows of a file of contacts.
+    contacts: int = 200_000
     api_processes: int = 1
     #: How long memory is watched under load, minutes; 0: once is enough.
     soak: float = 0.0

@@ -26,6 +26,7 @@ NAMES = (
     "sender",
     "supplier",
     "quota",
+    "contacts",
     "message",
     "inbound",
     "optout",

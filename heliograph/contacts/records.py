@@ -6,6 +6,7 @@ only while the contact's row is held. Whether somebody opted out is read from `o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal
@@ -28,6 +29,7 @@ OnDuplicate = Literal["skip", "update"]
 
 #: Between the tags of one contact on their way to the database. `tag` lets no control character through.
 _SEPARATOR = "\x1f"
+_has_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 #: Not before any id.
 _END = UUID(int=2**128 - 1)
 
@@ -95,7 +97,7 @@ def tag(text: str, field: str = "tags") -> str:
     text = " ".join(text.split()).lower()
     if not 1 <= len(text) <= MAX_TAG:
         raise Invalid((field, "length", f"each of `{field}` must have 1 to {MAX_TAG} characters"))
-    if not text.isprintable():
+    if _has_control(text):
         raise Invalid((field, "pattern", f"`{field}` must not contain control characters"))
     return text
 
@@ -226,7 +228,7 @@ SELECT {_COLUMNS}
 async def list_page(
     conn: Connection, actor: Actor, *, limit: int, after: UUID | None = None, tag: str | None = None
 ) -> list[Contact]:
-    """Up to `limit` contacts, newest first, older than `after`. `tag`: only those that have it; as `tag()` writes it."""
+    """Up to `limit` contacts, newest first, older than `after`; with `tag` (in its form of `tag()`), those only."""
     values = (actor.organization_id, after or _END, limit)
     rows = await (conn.fetch(LIST, *values) if tag is None else conn.fetch(LIST_TAGGED, *values, tag))
     return [Contact(*row.values()) for row in rows]

@@ -31,6 +31,7 @@ FIGURES = {
     "backlog_plain": ("Backlog of 100 000 drained, receipts recorded", "/s"),
     "backlog_webhooks": ("Backlog of 100 000 drained, a webhook each", "/s"),
     "growth_ratio": ("Accepted with 10 million messages stored ÷ with none", ""),
+    "contacts_import": ("Contacts imported from a CSV file, two tags each", "/s"),
     "memory_api": ("Resident memory, API process", "MB"),
     "memory_worker": ("Resident memory, worker", "MB"),
     "start_delivered": ("`up` on a new data directory to the first delivered message", "s"),

@@ -1,0 +1,219 @@
+"""Contacts by the file: a CSV file in, contacts and a file of rejected rows out.
+
+The rule nobody may break: each batch of rows is one transaction that can be repeated without effect. So an import
+that was killed is simply run again: it finds what is there, completes the rest, and makes nobody twice. Memory does
+not grow with the file; while the database writes one batch, the next one is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection, plan_by_key
+from heliograph.base.errors import Invalid
+from heliograph.contacts import records, sheets
+from heliograph.contacts.records import MAX_NAME, MAX_TAGS, Entry, OnDuplicate
+from heliograph.contacts.sheets import Layout, Reader, Row, Writer
+
+#: Rows a transaction. Larger ones are no faster, and what they lock is locked for longer.
+BATCH = 5_000
+
+#: What a spreadsheet makes of a long number: 2.58841E+11.
+_is_rounded = re.compile(r"[0-9]+[.,][0-9]+[eE]\+?[0-9]+").fullmatch
+_tag_separators = re.compile(r"[;,|]|:::")
+#: What the file of rejected rows has before the columns of the original.
+REJECT_COLUMNS = ("row", "reason")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How a file is to be imported."""
+
+    on_duplicate: OnDuplicate = "update"
+    #: Tags for everybody in the file, besides those of its rows; as `records.tags` returns them.
+    tags: tuple[str, ...] = ()
+    batch: int = BATCH
+
+
+class Summary(msgspec.Struct):
+    """What became of a file's rows: `rows` is the sum of the others."""
+
+    rows: int = 0
+    created: int = 0
+    updated: int = 0
+    #: There already, and left as they were; a number that comes again within a batch included.
+    unchanged: int = 0
+    rejected: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far an import has come, in bytes of its file."""
+
+    position: int
+    size: int
+    summary: Summary
+
+
+class _Batch(msgspec.Struct):
+    rows: int
+    position: int
+    #: By number; each with the row that it came from, the last one if several were joined.
+    entries: dict[str, tuple[Entry, Row]]
+    rejected: list[tuple[Row, str]]
+
+
+async def run(
+    conn: Connection,
+    actor: Actor,
+    *,
+    path: Path,
+    layout: Layout,
+    rejects: Path,
+    options: Options,
+    on_progress: Callable[[Progress], None],
+) -> Summary:
+    """Import a file that `sheets.layout` has looked at. `conn` plans by key from then on.
+
+    `rejects` is written anew, and is not there afterwards if no row was rejected. Raises Invalid if it is the file.
+    """
+    if rejects.resolve() == path.resolve():
+        raise Invalid(("rejects", "format", "the file of rejected rows must be another one than the imported file"))
+    await plan_by_key(conn)
+    rejects.unlink(missing_ok=True)
+    summary = Summary()
+    reader = Reader(path, layout)
+    reading = asyncio.create_task(asyncio.to_thread(_next_batch, reader, layout, options))
+    sink = _Rejects(rejects, layout)
+    try:
+        while (batch := await reading).rows:
+            reading = asyncio.create_task(asyncio.to_thread(_next_batch, reader, layout, options))
+            await _write(conn, actor, batch, options, summary, sink)
+            on_progress(Progress(batch.position, reader.size, summary))
+    finally:
+        await asyncio.wait([reading])
+        reader.close()
+        sink.close()
+    return summary
+
+
+async def _write(
+    conn: Connection, actor: Actor, batch: _Batch, options: Options, summary: Summary, sink: _Rejects
+) -> None:
+    entries = [entry for entry, _ in batch.entries.values()]
+    written = await records.create_many(conn, actor, entries=entries, on_duplicate=options.on_duplicate)
+    full = f"its contact would have more than {MAX_TAGS} tags"
+    rejected = batch.rejected + [(batch.entries[number][1], full) for number in written.overfull]
+    rejected.sort(key=lambda each: each[0].number)
+    sink.add(rejected)
+    summary.rows += batch.rows
+    summary.created += written.created
+    summary.updated += written.updated
+    summary.rejected += len(rejected)
+    summary.unchanged += batch.rows - written.created - written.updated - len(rejected)
+
+
+class _Rejects:
+    """The file of rejected rows, made with its first one. It has the form of the original, so that its rows can be
+    mended and imported themselves."""
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self._path, self._layout = path, layout
+        self._file: TextIO | None = None
+        self._writer: Writer
+
+    def add(self, rejected: list[tuple[Row, str]]) -> None:
+        if rejected and self._file is None:
+            self._file = self._path.open("w", encoding="utf-8-sig", newline="")
+            columns = [*REJECT_COLUMNS, *self._layout.columns]
+            self._writer = Writer(self._file, columns, delimiter=self._layout.delimiter)
+        for row, reason in rejected:
+            self._writer.row([str(row.number), reason, *row.cells])
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _next_batch(reader: Reader, layout: Layout, options: Options) -> _Batch:
+    """The next rows as entries. Runs in a thread."""
+    rows = reader.take(options.batch)
+    entries: dict[str, tuple[Entry, Row]] = {}
+    rejected: list[tuple[Row, str]] = []
+    # A field without a column finds the empty cell that is put behind each row.
+    width = len(layout.columns)
+    phone, name, first, last, tags = (layout.fields.get(field, width) for field in sheets.FIELDS)
+    for row in rows:
+        cells = row.cells
+        if len(cells) > width and any(cells[width:]):
+            row.problem = "it has more cells than the header"
+        if row.problem:
+            rejected.append((row, row.problem))
+            continue
+        cells = [*cells[:width], *[""] * (width + 1 - len(cells[:width]))]
+        try:
+            entry = _entry(cells[phone], cells[name], cells[first], cells[last], cells[tags], options.tags)
+            known = entries.get(entry.phone)
+            if known is None:
+                entries[entry.phone] = (entry, row)
+            elif options.on_duplicate == "update":
+                entries[entry.phone] = (_joined(known[0], entry), row)
+        except Invalid as refusal:
+            rejected.append((row, refusal.message))
+    return _Batch(len(rows), reader.position, entries, rejected)
+
+
+def _entry(phone: str, name: str, first: str, last: str, tags: str, more: tuple[str, ...]) -> Entry:
+    """What a row says. Raises Invalid, whose message is the reason for the rejects."""
+    number = _number(phone)
+    name, first, last = _name(name), _name(first), _name(last)
+    whole = name or records.full_name(first, last)
+    if max(len(whole or ""), len(first), len(last)) > MAX_NAME:
+        raise Invalid(("name", "length", f"the name has more than {MAX_NAME} characters"))
+    return Entry(number, whole, first or None, last or None, _tags(tags, more) if tags else more)
+
+
+def _number(cell: str) -> str:
+    # Tables of numbers are often written as fractions: 258841234567.0.
+    number = None if cell.endswith(".0") else phones.normalize(cell)
+    if number is not None:
+        return number
+    text = sheets.unguarded(cell.strip()).removesuffix(".0")
+    if not text:
+        raise Invalid(("phone", "required", "it has no phone number"))
+    if _is_rounded(text):
+        raise Invalid(("phone", "pattern", "a spreadsheet has rounded the phone number: format that column as text"))
+    number = phones.normalize(text)
+    if number is None:
+        raise Invalid(("phone", "pattern", "the phone number cannot exist, or has no country code"))
+    return number
+
+
+def _name(cell: str) -> str:
+    if not cell:
+        return cell
+    cell = sheets.unguarded(" ".join(cell.split()))
+    if "\0" in cell:
+        raise Invalid(("name", "nul", "the name contains NUL"))
+    return cell
+
+
+# Most rows of a file have the tags of many others.
+@lru_cache(maxsize=4096)
+def _tags(cell: str, more: tuple[str, ...]) -> tuple[str, ...]:
+    given = [sheets.unguarded(one.strip()) for one in _tag_separators.split(cell)]
+    return records.tags([*(one for one in given if one), *more])
+
+
+def _joined(earlier: Entry, later: Entry) -> Entry:
+    """One contact of two rows, as if the later one had been written after the earlier one."""
+    named = later if later.name is not None else earlier
+    tags = records.tags((*earlier.tags, *later.tags))
+    return Entry(earlier.phone, named.name, named.first_name, named.last_name, tags)

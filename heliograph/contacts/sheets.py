@@ -1,0 +1,250 @@
+"""What CSV files of people look like: encodings, delimiters, headers, and cells that a spreadsheet takes for formulas.
+
+The rule nobody may break: what cannot be understood is said, with the row and the reason, and never guessed at.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+import msgspec
+
+from heliograph.base.errors import Invalid
+
+#: What a column can be, and the headers that say so: in lower case, letters and digits only, accents taken off.
+FIELDS: dict[str, tuple[str, ...]] = {
+    "phone": (
+        *("phone", "phonenumber", "phoneno", "mobile", "mobilephone", "mobilenumber", "mobileno", "cell", "cellphone"),
+        *("cellnumber", "telephone", "telephonenumber", "tel", "msisdn", "number", "recipient", "to", "phone1value"),
+        *("primaryphone", "whatsapp", "telefone", "telemovel", "celular", "contacto", "numero", "telefono", "movil"),
+        *("handy", "handynummer", "telefon", "telefonnummer", "mobil", "portable"),
+    ),
+    "name": (
+        *("name", "fullname", "displayname", "contactname", "customername", "customer", "nome", "nomecompleto"),
+        *("nombre", "nombrecompleto", "nom", "nomcomplet"),
+    ),
+    "first_name": (*("firstname", "first", "givenname", "forename", "primeironome", "primeiro", "prenom", "vorname"),),
+    "last_name": (
+        *("lastname", "last", "surname", "familyname", "ultimonome", "sobrenome", "apelido", "apellido", "apellidos"),
+        *("nachname", "nomdefamille"),
+    ),
+    "tags": (
+        *("tags", "tag", "labels", "label", "groups", "group", "groupmembership", "categories", "category", "segment"),
+        *("etiquetas", "etiqueta", "grupos", "grupo", "categorias", "categoria"),
+    ),
+}
+_FIELD_OF = {header: field for field, headers in FIELDS.items() for header in headers}
+
+_DELIMITERS = (",", ";", "\t", "|")
+#: What a header may have at most; a file without line ends is not read into memory.
+_HEADER = 65_536
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+#: What spreadsheets of the West write when they do not write UTF-8.
+_FALLBACK = "cp1252"
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """How a file is to be read."""
+
+    encoding: str
+    delimiter: str
+    #: The header's cells.
+    columns: list[str]
+    #: Field of FIELDS to index of its column.
+    fields: dict[str, int]
+    #: Lines before the header: spreadsheets write `sep=;`.
+    preamble: int
+
+
+class Row(msgspec.Struct, gc=False):
+    """A row below the header. `number`: as a spreadsheet counts, the header being 1. `problem`: it cannot be read."""
+
+    number: int
+    cells: list[str]
+    problem: str = ""
+
+
+def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: str | None = None) -> Layout:
+    """Find out how to read a file. `columns`: header to field, before what is known of headers.
+
+    The encoding is what the byte order mark says, else UTF-8 if all of the file is, else Windows-1252. Raises Invalid
+    (`file`, `map`, `encoding`): it is empty, a column is missing, no column has phone numbers.
+    """
+    if encoding is None:
+        encoding = _encoding(path)
+    else:
+        try:
+            codecs.lookup(encoding)
+        except LookupError:
+            raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding")) from None
+    with path.open("rb") as raw, _text(raw, encoding) as text:
+        sample = text.read(_HEADER)
+    first, _, rest = sample.partition("\n")
+    preamble, delimiter = 0, ""
+    if match := re.fullmatch(r'"?sep=(.)"?\r?', first):
+        preamble, delimiter, sample = 1, match[1], rest
+    delimiter = delimiter or _delimiter(sample)
+    try:
+        header = next(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter), [])
+    except csv.Error as error:
+        raise Invalid(("file", "format", f"the header cannot be read: {error}")) from None
+    if not any(cell.strip() for cell in header):
+        raise Invalid(("file", "required", "the file does not begin with a header"))
+    return Layout(encoding, delimiter, header, _fields(header, columns or {}), preamble)
+
+
+class Reader:
+    """The rows of a file, from its first below the header on. Memory does not grow with the file."""
+
+    def __init__(self, path: Path, found: Layout) -> None:
+        self._raw = path.open("rb")
+        self._text = _text(self._raw, found.encoding)
+        self._csv = csv.reader(self._text, delimiter=found.delimiter)
+        self._number = 0
+        self._rows = self._read()
+        for _ in range(found.preamble + 1):
+            next(self._rows, None)
+        self._number = 1
+        self.size = path.stat().st_size
+
+    @property
+    def position(self) -> int:
+        """Bytes read."""
+        return self._raw.tell()
+
+    def take(self, count: int) -> list[Row]:
+        """The next rows, up to `count`; none: the end. Rows without a value are left out."""
+        taken: list[Row] = []
+        for row in self._rows:
+            taken.append(row)
+            if len(taken) >= count:
+                break
+        return taken
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._text.close()
+
+    def _read(self) -> Iterator[Row]:
+        while True:
+            self._number += 1
+            try:
+                cells = next(self._csv)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield Row(self._number, [], f"cannot be read: {error}")
+                continue
+            if any(cells) or self._number == 1:
+                yield Row(self._number, cells)
+
+
+def header_of(found: Layout, field: str) -> str | None:
+    """The header of a field's column."""
+    return found.columns[found.fields[field]] if field in found.fields else None
+
+
+# ── Cells that begin like a formula ───────────────────────────────────────────────────────────────────────────────
+
+_is_formula = re.compile(r"[=@\t\r]|[+-](?![0-9 ().-]*$)").match
+_is_guarded = re.compile(r"'[=@\t\r+-]").match
+
+
+def guarded(cell: str) -> str:
+    """A cell that no spreadsheet computes: an apostrophe goes before what begins like a formula. Numbers stay."""
+    return f"'{cell}" if _is_formula(cell) else cell
+
+
+def unguarded(cell: str) -> str:
+    """What `guarded` was given; spreadsheets mark texts that look like numbers in the same way."""
+    return cell[1:] if _is_guarded(cell) else cell
+
+
+class Writer:
+    """A CSV file whose cells are guarded."""
+
+    def __init__(self, file: TextIO, columns: Sequence[str], *, delimiter: str = ",") -> None:
+        self._write = csv.writer(file, delimiter=delimiter, lineterminator="\n").writerow
+        self.row(columns)
+
+    def row(self, cells: Sequence[str]) -> None:
+        """Write one row."""
+        self._write([guarded(cell) for cell in cells])
+
+
+def _encoding(path: Path) -> str:
+    with path.open("rb") as file:
+        start = file.read(4)
+        for mark, encoding in _BOMS:
+            if start.startswith(mark):
+                return encoding
+        file.seek(0)
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            while piece := file.read(1 << 20):
+                decoder.decode(piece)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return _FALLBACK
+    return "utf-8"
+
+
+def _text(raw: BinaryIO, encoding: str) -> io.TextIOWrapper:
+    # What an encoding has no character for becomes U+FFFD: one bad byte must not end the reading of a file.
+    return io.TextIOWrapper(raw, encoding, errors="replace", newline="")
+
+
+def _delimiter(sample: str) -> str:
+    def width(delimiter: str) -> int:
+        try:
+            return len(next(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter), []))
+        except csv.Error:
+            return 0
+
+    return max(_DELIMITERS, key=width)  # of equals, the first
+
+
+def _fields(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]:
+    fields: dict[str, int] = {}
+    chosen = set()
+    for name, field in columns.items():
+        if field not in FIELDS:
+            raise Invalid(("map", "enum", f"{field!r} is not a field: there are {', '.join(FIELDS)}"))
+        places = [at for at, cell in enumerate(header) if cell.strip().casefold() == name.strip().casefold()]
+        if not places:
+            raise Invalid(("map", "unknown", f"the file has no column {name!r}: there are {_listed(header)}"))
+        fields[field] = places[0]
+        chosen.add(places[0])
+    for at, cell in enumerate(header):
+        known = _FIELD_OF.get(_folded(cell))
+        if known is not None and at not in chosen:
+            fields.setdefault(known, at)
+    if "phone" not in fields:
+        raise Invalid(
+            (
+                "file",
+                "required",
+                f"no column is known to have phone numbers: name it, of {_listed(header)}, by a mapping",
+            )
+        )
+    return fields
+
+
+def _folded(header: str) -> str:
+    plain = unicodedata.normalize("NFKD", header).casefold()
+    return "".join(character for character in plain if character.isalnum())
+
+
+def _listed(header: Sequence[str]) -> str:
+    return ", ".join(repr(cell[:40]) for cell in header[:30])

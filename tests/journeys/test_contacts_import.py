@@ -1,0 +1,237 @@
+"""Contacts by the file: what is imported, what is rejected and why, and an import that is killed and run again."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import re
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.contacts import exporting, importing, records, sheets
+from heliograph.contacts.importing import Options, Summary
+from heliograph.contacts.records import MAX_TAGS
+from tests.journeys.test_cli import Cli
+from tests.rules.making import organization
+from tests.rules.test_contacts import APART
+
+PEOPLE = """Telemóvel;Primeiro nome;Apelido;Grupos;Email
++258841234567;João;Silva;VIP, Maputo;joao@example.com
+258 84 123 4568;;;;
+;Sem;Número;;
+2,58841E+11;Ana;;;
+0841234569;Eva;;;
++258841234567;João;da Silva;Beira;
+258841234570.0;=cmd|' /C calc'!A0;;x;
++258841234571;Rui;;{long};
++258841234572;a;b;c;d;more
+"""
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    path = tmp_path / "people.csv"
+    path.write_bytes(PEOPLE.format(long="x" * 65).encode("utf-8-sig"))
+    return path
+
+
+async def import_(pool: Pool, actor: Actor, path: Path, **options: Any) -> Summary:
+    layout = sheets.layout(path)
+    rejects = path.with_suffix(".rejects.csv")
+    async with pool.acquire() as conn:
+        summary = await importing.run(
+            conn,
+            actor,
+            path=path,
+            layout=layout,
+            rejects=rejects,
+            options=Options(**options),
+            on_progress=lambda at: None,
+        )
+    assert summary.rows == summary.created + summary.updated + summary.unchanged + summary.rejected
+    assert rejects.exists() == bool(summary.rejected)
+    assert await pool.fetchval(APART) == 0
+    return summary
+
+
+async def contacts(pool: Pool, actor: Actor, *, limit: int = 1000) -> dict[str, records.Contact]:
+    async with pool.acquire() as conn:
+        return {each.phone: each for each in await records.list_page(conn, actor, limit=limit)}
+
+
+def rejected(path: Path) -> list[list[str]]:
+    with path.with_suffix(".rejects.csv").open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.reader(file, delimiter=";"))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 1000])
+async def test_people_are_imported_and_the_others_named(pool: Pool, people: Path, batch: int) -> None:
+    actor = await organization(pool)
+    summary = await import_(pool, actor, people, batch=batch, tags=("spring",))
+    # A number that comes again is changed or joined, depending on where a batch ends.
+    assert (summary.rows, summary.created, summary.rejected) == (9, 3, 5)
+    assert summary.updated + summary.unchanged == 1
+    found = await contacts(pool, actor)
+    assert found.keys() == {"+258841234567", "+258841234568", "+258841234570"}
+    joao = found["+258841234567"]
+    assert (joao.name, joao.first_name, joao.last_name) == ("João da Silva", "João", "da Silva")
+    assert sorted(joao.tags) == ["beira", "maputo", "spring", "vip"]
+    assert (found["+258841234568"].name, found["+258841234568"].tags) == ("+258841234568", ["spring"])
+
+    header, *rows = rejected(people)
+    assert header == ["row", "reason", "Telemóvel", "Primeiro nome", "Apelido", "Grupos", "Email"]
+    assert [(row[0], row[1]) for row in rows] == [
+        ("4", "it has no phone number"),
+        ("5", "a spreadsheet has rounded the phone number: format that column as text"),
+        ("6", "the phone number cannot exist, or has no country code"),
+        ("9", "each of `tags` must have 1 to 64 characters"),
+        ("10", "it has more cells than the header"),
+    ]
+    assert rows[0][2:] == ["", "Sem", "Número", "", ""]
+
+    # Mended, the file of rejected rows can be imported itself.
+    fixed = people.with_name("fixed.csv")
+    fixed.write_text(
+        people.with_suffix(".rejects.csv").read_text("utf-8-sig").replace(";0841234569;", ";258841234569;")
+    )
+    assert (await import_(pool, actor, fixed)).created == 1
+    assert (await contacts(pool, actor))["+258841234569"].name == "Eva"
+
+
+async def test_a_file_a_second_time_changes_nothing(pool: Pool, people: Path) -> None:
+    actor = await organization(pool)
+    await import_(pool, actor, people)
+    before = await contacts(pool, actor)
+    summary = await import_(pool, actor, people)
+    assert (summary.created, summary.updated, summary.unchanged, summary.rejected) == (0, 0, 4, 5)
+    assert await contacts(pool, actor) == before
+
+
+async def test_known_numbers_can_be_skipped(pool: Pool, people: Path) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        await records.create(conn, actor, entry=records.Entry("+258841234568", "Maria", tags=("mine",)))
+    summary = await import_(pool, actor, people, on_duplicate="skip")
+    assert (summary.created, summary.updated, summary.unchanged) == (2, 0, 2)
+    found = await contacts(pool, actor)
+    assert (found["+258841234568"].name, found["+258841234568"].tags) == ("Maria", ["mine"])
+    assert found["+258841234567"].name == "João Silva"
+
+
+async def test_too_many_tags_in_the_end(pool: Pool, tmp_path: Path) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        full = tuple(str(one) for one in range(MAX_TAGS))
+        await records.create(conn, actor, entry=records.Entry("+258841234567", "Ana", tags=full))
+    path = tmp_path / "people.csv"
+    path.write_text("phone;tags\n+258841234567;another\n+258841234568;x\n")
+    summary = await import_(pool, actor, path)
+    assert (summary.created, summary.rejected) == (1, 1)
+    assert rejected(path)[1][:3] == ["2", f"its contact would have more than {MAX_TAGS} tags", "+258841234567"]
+
+
+async def test_what_is_exported_can_be_imported(pool: Pool, people: Path, tmp_path: Path) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    await import_(pool, actor, people)
+    out = tmp_path / "out.csv"
+    async with pool.acquire() as conn:
+        with out.open("w", newline="") as file:
+            assert await exporting.write(conn, actor, file=file, on_progress=lambda count: None) == 3
+        with (tmp_path / "vip.csv").open("w", newline="") as file:
+            assert await exporting.write(conn, actor, file=file, tag="vip", on_progress=lambda count: None) == 1
+    with out.open(newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert "'=cmd|' /C calc'!A0" in cells
+    assert not [cell for cell in cells if re.match(r"[=@\t\r]|[+-](?![0-9]+$)", cell)]
+    await import_(pool, other, out)
+
+    async def told(by: Actor) -> dict[str, tuple[Any, ...]]:
+        found = (await contacts(pool, by)).values()
+        return {each.phone: (each.name, each.first_name, each.last_name, each.tags) for each in found}
+
+    assert await told(actor) == await told(other)
+
+
+async def test_memory_does_not_grow_with_the_file(pool: Pool, tmp_path: Path) -> None:
+    actor = await organization(pool)
+    peaks = []
+    for rows in (3_000, 12_000):
+        path = _many(tmp_path / f"{rows}.csv", rows)
+        tracemalloc.start()
+        try:
+            await import_(pool, actor, path, batch=500)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < peaks[0] * 1.5
+
+
+def _many(path: Path, rows: int) -> Path:
+    lines = (f"+25884{number:07},Person {number},group {number % 40}\n" for number in range(rows))
+    path.write_text("phone,name,tags\n" + "".join(lines))
+    return path
+
+
+async def test_killed_in_the_middle_and_run_again(database_url: str, pool: Pool, tmp_path: Path) -> None:
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    actor = await organization(pool)
+    rows = 60_000
+    path = _many(tmp_path / "people.csv", rows)
+    with path.open("a") as file:
+        file.write("+258,too short,\n" + "".join(f"+25884{number:07},Again {number},twice\n" for number in range(100)))
+    left = 0
+    for part in (0.1, 0.4):
+        process = await cli._start(("contacts", "import", str(path)), {}, stderr=asyncio.subprocess.DEVNULL)
+        while process.returncode is None:
+            left = await pool.fetchval("SELECT count(*) FROM contacts")
+            if left > rows * part:
+                process.kill()
+                await process.wait()
+            await asyncio.sleep(0.005)
+        assert process.returncode == -9, "it was done before it could be killed"
+    assert 0 < left < rows
+    assert await pool.fetchval(APART) == 0
+
+    done = await cli("contacts", "import", str(path), "--json")
+    assert done.data["rows"] == rows + 101
+    assert (done.data["rejected"], done.data["rejects"]) == (1, str(path.with_suffix(".rejects.csv")))
+    assert 0 < done.data["created"] < rows
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == rows
+    assert len(await contacts(pool, actor, limit=2 * rows)) == rows
+    assert await pool.fetchval("SELECT count(*) FROM contacts WHERE name LIKE 'Again %'") == 100
+    assert await pool.fetchval("SELECT count(*) FROM contacts WHERE cardinality(tags) = 0") == 0
+    assert await pool.fetchval(APART) == 0
+    with path.with_suffix(".rejects.csv").open(encoding="utf-8-sig", newline="") as file:
+        assert [row[0] for row in csv.reader(file)] == ["row", str(rows + 2)]
+
+
+async def test_the_commands(database_url: str, pool: Pool, people: Path, tmp_path: Path) -> None:
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    await organization(pool)
+    done = await cli("contacts", "import", str(people), "--map", "Email=tags", "--tag", "Spring", "--org", "Acme")
+    assert done.status == 0, done.err
+    assert re.search(r"^created +4$", done.out, re.M)
+    assert "phone from 'Telemóvel'" in done.err
+    assert "Not used: 'Grupos'" in done.err
+    listed, wrong, missing, out, lines = await asyncio.gather(
+        cli("contacts", "list", "--tag", "joao@example.com", "--json"),
+        cli("contacts", "import", str(people), "--map", "Fax=phone"),
+        cli("contacts", "import", str(people) + "x"),
+        cli("contacts", "export", "--tag", "spring"),
+        cli("contacts", "export", "--json"),
+    )
+    assert [msgspec.json.decode(line)["name"] for line in lines.out.splitlines()][-1] == "João da Silva"
+    assert [each["phone"] for each in listed.data] == ["+258841234567"]
+    assert (wrong.status, missing.status) == (1, 2)
+    assert "no column 'Fax'" in wrong.err
+    assert len(out.out.splitlines()) == 5
+    assert "4 contacts" in out.err
+    (tmp_path / "empty.csv").write_text("name,email\n")
+    refused = await cli("contacts", "import", str(tmp_path / "empty.csv"))
+    assert (refused.status, "no column is known" in refused.err) == (1, True)

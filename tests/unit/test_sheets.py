@@ -1,0 +1,145 @@
+"""What CSV files look like: encodings, delimiters, headers, and cells that begin like a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.base.errors import Invalid
+from heliograph.contacts import sheets
+from heliograph.contacts.sheets import Reader, guarded, unguarded
+
+
+def file(place: Path, content: str, encoding: str = "utf-8") -> Path:
+    path = place / "people.csv"
+    path.write_bytes(content.encode(encoding))
+    return path
+
+
+def read(path: Path, **options: str) -> list[list[str]]:
+    reader = Reader(path, sheets.layout(path, **options))  # type: ignore[arg-type]
+    try:
+        return [row.cells for row in reader.take(1000)]
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "found"),
+    [
+        ("utf-8", "utf-8"),
+        ("utf-8-sig", "utf-8-sig"),
+        ("utf-16", "utf-16"),
+        ("cp1252", "cp1252"),
+    ],
+)
+def test_encodings_are_found_out(tmp_path: Path, encoding: str, found: str) -> None:
+    path = file(tmp_path, "Telemóvel;Nome\n+258841234567;João\n", encoding)
+    layout = sheets.layout(path)
+    assert (layout.encoding, layout.delimiter, layout.fields) == (found, ";", {"phone": 0, "name": 1})
+    assert read(path) == [["+258841234567", "João"]]
+
+
+def test_a_late_byte_decides_too(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_bytes(b"phone,name\n" + b"+258841234567,Ana\n" * 100_000 + b"+258841234568,Jo\xe3o\n")
+    assert sheets.layout(path).encoding == "cp1252"
+    with pytest.raises(Invalid):
+        sheets.layout(path, encoding="klingon")
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_delimiters_are_found_out(tmp_path: Path, delimiter: str) -> None:
+    rows = [["Name", "Phone, mobile", "x"], ["Silva, Ana; dr.", "+258841234567", "a|b"]]
+    out = io.StringIO()
+    csv.writer(out, delimiter=delimiter).writerows(rows)
+    path = file(tmp_path, out.getvalue())
+    assert sheets.layout(path, columns={"phone, MOBILE": "phone"}).fields == {"phone": 1, "name": 0}
+    assert read(path, columns={"Phone, mobile": "phone"}) == rows[1:]  # type: ignore[arg-type]
+
+
+def test_a_line_that_names_the_delimiter(tmp_path: Path) -> None:
+    path = file(tmp_path, "sep=;\r\nPhone;Name\r\n+258841234567;Ana, B\r\n", "utf-8-sig")
+    assert read(path) == [["+258841234567", "Ana, B"]]
+
+
+@pytest.mark.parametrize(
+    ("header", "field"),
+    [
+        ("Phone Number", "phone"),
+        ("phone_number", "phone"),
+        ("Telemóvel", "phone"),
+        ("MSISDN", "phone"),
+        ("Phone 1 - Value", "phone"),
+        ("First Name", "first_name"),
+        ("firstName", "first_name"),
+        ("Último nome", "last_name"),
+        ("Etiquetas", "tags"),
+        ("Nome completo", "name"),
+    ],
+)
+def test_headers_are_known(tmp_path: Path, header: str, field: str) -> None:
+    found = sheets.layout(file(tmp_path, f'"{header}",number of the phone\n'), columns={"number of the phone": "phone"})
+    assert found.fields.get(field) == (1 if field == "phone" else 0)
+    if field == "phone":
+        assert sheets.layout(file(tmp_path, f'"{header}",x\n')).fields == {"phone": 0}
+
+
+def test_of_two_columns_for_a_field_the_first_counts(tmp_path: Path) -> None:
+    assert sheets.layout(file(tmp_path, "name,mobile,phone\n")).fields == {"name": 0, "phone": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "field"),
+    [
+        ("", {}, "file"),
+        ("\n\n", {}, "file"),
+        ("name,email\n", {}, "file"),
+        ("name,phone\n", {"mobile": "phone"}, "map"),
+        ("name,phone\n", {"phone": "fax"}, "map"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, content: str, columns: dict[str, str], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        sheets.layout(file(tmp_path, content), columns=columns)
+    assert refused.value.details["fields"][0]["field"] == field
+
+
+def test_rows_are_counted_as_a_spreadsheet_does(tmp_path: Path) -> None:
+    path = file(tmp_path, 'phone,name\n\n1,"two\nlines"\n,\n3,x\n')
+    reader = Reader(path, sheets.layout(path))
+    assert [(row.number, row.cells) for row in reader.take(10)] == [(3, ["1", "two\nlines"]), (5, ["3", "x"])]
+    assert reader.take(10) == []
+    assert reader.position == reader.size
+    reader.close()
+
+
+def test_a_quote_that_is_never_closed_ends_no_import(tmp_path: Path) -> None:
+    path = file(tmp_path, 'phone,name\n1,"' + "x" * 200_000 + "\n2,y\n")
+    reader = Reader(path, sheets.layout(path))
+    problems = [row.problem for row in reader.take(10)]
+    assert "field larger than field limit" in problems[0]
+    reader.close()
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd", "\t=1", "+A1"])
+def test_what_begins_like_a_formula_is_guarded(cell: str) -> None:
+    assert guarded(cell) == "'" + cell
+
+
+@pytest.mark.parametrize("cell", ["+258841234567", "+258 84 (123)-4567", "-5", "Ana", "", "a=b"])
+def test_numbers_and_names_are_left_as_they_are(cell: str) -> None:
+    assert guarded(cell) == cell
+
+
+@given(st.text(alphabet="=+-@\t'1aA |!"))
+def test_a_guard_can_be_taken_off(cell: str) -> None:
+    shown = guarded(cell)
+    assert shown[:1] not in "=@\t" or not shown
+    if not cell.startswith("'"):
+        assert unguarded(shown) == cell
