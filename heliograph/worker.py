@@ -20,7 +20,8 @@ from uuid import UUID
 
 import structlog
 
-from heliograph.base import crash
+from heliograph.accounts import plans
+from heliograph.base import clock, crash
 from heliograph.base.db import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.outbound import Outbound
@@ -92,7 +93,7 @@ class Worker:
         """Work until `stop`; returns after the orderly end."""
         settings = self._settings
         async with self._pool.acquire() as conn:
-            for name in ("receipts", "quiet", "silent", "keys", "forget", "replays", inbox.TIMER):
+            for name in ("receipts", "quiet", "silent", "keys", "forget", "plans", "replays", inbox.TIMER):
                 await timers.ensure(conn, name)
         await self._beat()
         await self._fleet.start()
@@ -112,6 +113,7 @@ class Worker:
             self._every("keys", self._shared("keys", 600.0, self._forget_keys, in_steps=True), 60.0),
             self._every("replays", self._shared("replays", 1.0, self._replay, in_steps=True), 0.5),
             self._every("forget", self._shared("forget", 3600.0, self._forget, in_steps=True), 60.0),
+            self._every("plans", self._shared("plans", 30.0, self._renew_plans, in_steps=True), 10.0),
             asyncio.create_task(listen(settings.database_url, self._wake)),
             asyncio.create_task(self._pass_on(self._recorder.deliveries, self._deliverer.wake)),
         ]
@@ -238,6 +240,9 @@ class Worker:
     async def _replay(self, conn: Connection) -> None:
         if await again.advance(conn):
             self._deliverer.wake.set()
+
+    async def _renew_plans(self, conn: Connection) -> None:
+        await plans.renew(conn, now=clock.now())
 
     async def _forget_keys(self, conn: Connection) -> None:
         await retention.forget_keys(conn, self._settings)

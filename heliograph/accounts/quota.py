@@ -36,8 +36,22 @@ class Quota(msgspec.Struct, frozen=True):
         return self.total - self.used
 
 
+#: Messages in one grant or allowance.
+MOST = 10**15
+#: Longest reason, characters; customers read it in their ledger.
+MAX_REASON = 500
+
+
+class Reset(msgspec.Struct, frozen=True):
+    """The quota that begins for an organization, in messages, and when it will begin anew."""
+
+    organization_id: UUID
+    allowance: int
+    resets_at: datetime | None
+
+
 # The CHECK used <= total is the guard against taking away what is already spent; the WHERE says it beforehand.
-GRANT = """
+CHANGE = """
 UPDATE quotas SET total = total + $2
  WHERE organization_id = $1 AND total + $2 >= used
 RETURNING total, used, resets_at
@@ -50,18 +64,27 @@ VALUES ($1, $2, $3, 'sms', $4, $5, $6, $7)
 
 
 async def grant(conn: Connection, organization_id: UUID, *, amount: int, reason: str) -> Quota:
-    """Add `amount` messages to the quota; a negative amount takes away, never below what is used."""
-    if amount == 0 or abs(amount) > 10**15:
+    """Add `amount` messages to the quota; a negative amount is an adjustment, never below what is used."""
+    return await _change(conn, organization_id, "grant" if amount > 0 else "adjustment", amount, reason)
+
+
+async def adjust(conn: Connection, organization_id: UUID, *, amount: int, reason: str) -> Quota:
+    """Correct the quota by `amount` messages, up or down, never below what is used."""
+    return await _change(conn, organization_id, "adjustment", amount, reason)
+
+
+async def _change(conn: Connection, organization_id: UUID, kind: str, amount: int, reason: str) -> Quota:
+    if amount == 0 or abs(amount) > MOST:
         raise Invalid(("amount", "range", "`amount` must be a number of messages other than 0, up to 10^15"))
+    if not 1 <= len(reason := reason.strip()) <= MAX_REASON or "\0" in reason:
+        raise Invalid(("reason", "length", f"`reason` must have 1 to {MAX_REASON} characters"))
     async with conn.transaction():
-        row = await conn.fetchrow(GRANT, organization_id, amount)
+        row = await conn.fetchrow(CHANGE, organization_id, amount)
         if row is None:
             remaining = (await get(conn, organization_id)).remaining
             raise QuotaExceeded(remainingQuota=remaining, requested=-amount)
         quota = Quota(**row)
-        kind = "grant" if amount > 0 else "adjustment"
-        at = clock.now()
-        await conn.execute(RECORD, organization_id, uuid7(), kind, amount, quota.remaining, reason, at)
+        await conn.execute(RECORD, organization_id, uuid7(), kind, amount, quota.remaining, reason, clock.now())
     return quota
 
 
@@ -79,8 +102,8 @@ async def get(conn: Connection, organization_id: UUID) -> Quota:
 # The rows are locked in the order in which accepting locks them, so the two never wait for each other in a circle.
 LOCK = "SELECT FROM quotas WHERE organization_id = ANY ($1) ORDER BY organization_id FOR UPDATE"
 
-# Only what was paid comes back, and once. A period that began since has nothing used to take it from: it is added to
-# the total then.
+# Only what was paid comes back, and once. If a new period has nothing used to take it
+# from, it is added to the total.
 REFUND = """
 WITH due AS MATERIALIZED (
     SELECT asked.*, paid.channel, paid.campaign_id, -paid.quantity AS units,
@@ -125,3 +148,47 @@ async def refund_many(conn: Connection, messages: Sequence[tuple[UUID, UUID, int
         clock.now(),
     )
     return {row["message_id"] for row in rows}
+
+
+# What remained ends, and the allowance begins: a row for each in the ledger, so that its sum stays what remains.
+RESET = """
+WITH item AS MATERIALIZED (
+    SELECT asked.*, quotas.total - quotas.used AS remaining
+      FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[], $4::uuid[], $5::uuid[])
+           AS asked (organization_id, allowance, resets_at, ending, beginning)
+      JOIN quotas USING (organization_id)
+), reset AS (
+    UPDATE quotas SET total = item.allowance, used = 0, resets_at = item.resets_at
+      FROM item WHERE quotas.organization_id = item.organization_id
+)
+INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, reason, created_at)
+SELECT organization_id, ending, 'adjustment', 'sms', -remaining, 0, $6 || ': what remained', $7::timestamptz
+  FROM item WHERE remaining > 0
+UNION ALL
+SELECT organization_id, beginning, 'grant', 'sms', allowance, allowance, $6, $7::timestamptz
+  FROM item WHERE allowance > 0
+"""
+
+
+async def reset_many(conn: Connection, resets: Sequence[Reset], *, reason: str) -> None:
+    """Begin these quotas; what remained before ends. Runs in the caller's transaction."""
+    organizations = [each.organization_id for each in resets]
+    await conn.execute(LOCK, organizations)
+    await conn.execute(
+        RESET,
+        organizations,
+        [each.allowance for each in resets],
+        [each.resets_at for each in resets],
+        [uuid7() for _ in resets],
+        [uuid7() for _ in resets],
+        reason,
+        clock.now(),
+    )
+
+
+SET_RESETS_AT = "UPDATE quotas SET resets_at = $2 WHERE organization_id = $1"
+
+
+async def set_resets_at(conn: Connection, organization_id: UUID, at: datetime | None) -> None:
+    """When the quota begins anew; None: never."""
+    await conn.execute(SET_RESETS_AT, organization_id, at)

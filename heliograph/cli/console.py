@@ -12,7 +12,7 @@ import os
 import sys
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -171,6 +171,17 @@ def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
             say("Nothing to show.")
     else:
         print(record(plain))
+
+
+def moment(text: str, option: str) -> datetime:
+    """A time that an operator wrote, in UTC. Raises typer.BadParameter on `option`."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter("must be a time such as 2027-01-31T00:00:00Z", param_hint=option) from None
+    if at.tzinfo is None:
+        raise typer.BadParameter("needs a zone: add Z for UTC", param_hint=option)
+    return at.astimezone(UTC)
 
 
 def say(line: str) -> None:

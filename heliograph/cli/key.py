@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Literal, Protocol
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from heliograph.cli.console import (
     acting_for,
     as_plain,
     group,
+    moment,
     on_database,
     operator,
     say,
@@ -150,10 +151,4 @@ def _when(text: str) -> datetime:
             return clock.now() + timedelta(days=int(text[:-1]))
         except OverflowError:
             raise typer.BadParameter("that is too far away", param_hint="--expires") from None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter("must be a time such as 2027-01-31T00:00:00Z, or days such as 90d") from None
-    if at.tzinfo is None:
-        raise typer.BadParameter("needs a zone: add Z for UTC", param_hint="--expires")
-    return at.astimezone(UTC)
+    return moment(text, "--expires")

@@ -7,13 +7,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from heliograph.accounts import organizations, quota
+from heliograph.accounts import organizations, plans, quota
 from heliograph.accounts.organizations import Organization
-from heliograph.base import phones
+from heliograph.base import clock, phones
 from heliograph.base.db import Connection
-from heliograph.cli.console import DataDir, Json, as_plain, group, on_database, organization, settings_of, show
+from heliograph.cli.console import DataDir, Json, as_plain, group, moment, on_database, organization, settings_of, show
 
-app = group("Organizations: create, look at, suspend and resume them.")
+app = group("Organizations: create, look at, suspend and resume them, and put them on plans.")
 
 COLUMNS = ("id", "name", "state", "created_at")
 Which = Annotated[str, typer.Argument(metavar="ORG", help="Id of the organization, or its name.")]
@@ -65,12 +65,71 @@ def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
       heliograph org show "Acme Lda"
     """
 
+    show(on_database(lambda conn: _whole(conn, which), settings_of(data_dir)), json)
+
+
+@app.command("plan")
+def plan(
+    which: Which,
+    plan: Annotated[str | None, typer.Argument(help="Name of the plan; left out with --end.")] = None,
+    allowance: Annotated[
+        int | None,
+        typer.Option(
+            "--quota",
+            min=0,
+            show_default=False,
+            help="Messages that each period brings, from this one on; what remained is not carried over. Without it,"
+            " the quota is left alone.",
+        ),
+    ] = None,
+    months: Annotated[int, typer.Option(min=1, max=plans.MAX_MONTHS, help="Length of a period.")] = 1,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="When the first period began, with its zone: 2027-01-01T00:00:00Z. Now."),
+    ] = None,
+    end: Annotated[bool, typer.Option("--end", help="Take the organization off its plan; its quota stays.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Put an organization on a plan, whose periods then follow each other by themselves.
+
+    \b
+    Examples:
+      heliograph org plan "Acme Lda" business --quota 50000
+      heliograph org plan "Acme Lda" yearly --quota 600000 --months 12 --since 2026-01-01T00:00:00Z
+      heliograph org plan "Acme Lda" --end
+    """
+    if (plan is None) != end:
+        raise typer.BadParameter("name a plan, or give --end")
+    anchor = moment(since, "--since") if since else None
+
     async def work(conn: Connection) -> dict[str, object]:
         found = await organization(conn, which)
-        balance = await quota.get(conn, found.id)
-        return as_plain(found) | {"quota": as_plain(balance) | {"remaining": balance.remaining}}
+        if plan is None:
+            await plans.unsubscribe(conn, found.id)
+        else:
+            await plans.subscribe(
+                conn, found.id, plan=plan, allowance=allowance, now=clock.now(), anchor=anchor, months=months
+            )
+        return await _whole(conn, str(found.id))
 
     show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("state")
+def state(
+    which: Which,
+    state: Annotated[str, typer.Argument(help=f"One of {', '.join(organizations.STATES)}.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Set an organization's commercial state. In `suspended` and `closed` its keys can only read.
+
+    \b
+    Example:
+      heliograph org state "Acme Lda" past_due
+    """
+    _set_state(which, state, json, data_dir)
 
 
 @app.command("suspend")
@@ -93,6 +152,12 @@ def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
       heliograph org resume "Acme Lda"
     """
     _set_state(which, "active", json, data_dir)
+
+
+async def _whole(conn: Connection, which: str) -> dict[str, object]:
+    found = await organization(conn, which)
+    balance = await quota.get(conn, found.id)
+    return as_plain(found) | {"quota": as_plain(balance) | {"remaining": balance.remaining}}
 
 
 @app.command("configure")

@@ -11,7 +11,7 @@ from heliograph.accounts.quota import Quota
 from heliograph.base.db import Connection
 from heliograph.cli.console import DataDir, Json, Org, as_plain, group, on_database, organization, settings_of, show
 
-app = group("Quota: grant messages to an organization, and show what is left.")
+app = group("Quota: grant messages to an organization, correct its balance, and show what is left.")
 
 
 @app.command("grant", context_settings={"ignore_unknown_options": True})
@@ -33,6 +33,29 @@ def grant(
     async def work(conn: Connection) -> Quota:
         found = await organization(conn, org)
         return await quota.grant(conn, found.id, amount=amount, reason=reason)
+
+    _show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("adjust", context_settings={"ignore_unknown_options": True})
+def adjust(
+    amount: Annotated[int, typer.Argument(help="Messages, up or down; never below what is used.")],
+    reason: Annotated[str, typer.Option(help="Written to the ledger, which the organization reads.")],
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Correct an organization's quota. The ledger says `adjustment`, whichever way it goes.
+
+    \b
+    Examples:
+      heliograph quota adjust 120 --org "Acme Lda" --reason "undelivered on 3 March"
+      heliograph quota adjust -500 --org "Acme Lda" --reason "entered twice"
+    """
+
+    async def work(conn: Connection) -> Quota:
+        found = await organization(conn, org)
+        return await quota.adjust(conn, found.id, amount=amount, reason=reason)
 
     _show(on_database(work, settings_of(data_dir)), json)
 

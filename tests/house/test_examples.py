@@ -101,7 +101,7 @@ async def test_the_api_by_example(database_url: str, pool: Pool, tmp_path: Path)
     assert recipients == ["+258841234567"] * 2
 
 
-@pytest.mark.parametrize(("name", "count"), [("operations.md", 5), ("adding-a-supplier.md", 6)])
+@pytest.mark.parametrize(("name", "count"), [("operations.md", 10), ("adding-a-supplier.md", 6)])
 async def test_commands_by_example(name: str, count: int, database_url: str) -> None:
     """In this process: a process for each command would take most of the time of all these tests."""
     environment = {"HELIOGRAPH_DATABASE_URL": database_url, "HELIOGRAPH_SECRET_KEY": SECRET_KEY}

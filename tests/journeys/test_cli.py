@@ -150,6 +150,28 @@ async def test_an_organization_from_nothing(cli: Cli) -> None:
     assert (await cli("org", "resume", "Acme", "--json")).data["state"] == "active"
 
 
+async def test_plans_states_and_adjustments(cli: Cli) -> None:
+    await cli("org", "create", "Acme")
+    planned = await cli(
+        "org", "plan", "Acme", "business", "--quota", "500", "--since", "2026-01-31T00:00:00Z", "--json"
+    )
+    assert planned.data["plan"] == "business"
+    assert planned.data["quota"]["remaining"] == 500
+    assert planned.data["quota"]["resets_at"] == planned.data["period_end"] > planned.data["period_start"]
+    adjusted = await cli("quota", "adjust", "-1", "--reason", "entered twice", "--json")
+    assert adjusted.data["remaining"] == 499
+    due = await cli("org", "state", "Acme", "past_due", "--json")
+    assert due.data["state"] == "past_due"
+    ended = await cli("org", "plan", "Acme", "--end", "--json")
+    assert (ended.data["plan"], ended.data["quota"]["resets_at"]) == (None, None)
+    refused, unnamed, unknown = await asyncio.gather(
+        cli("quota", "adjust", "-500", "--reason", "all"),
+        cli("org", "plan", "Acme"),
+        cli("org", "state", "Acme", "odd"),
+    )
+    assert (refused.status, unnamed.status, unknown.status) == (1, 2, 1)
+
+
 async def test_sender_ids_are_asked_for_and_decided_on(cli: Cli) -> None:
     await cli("org", "create", "Acme")
     asked = await cli("sender", "request", "Acme Lda", "--json")

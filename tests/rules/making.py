@@ -291,6 +291,24 @@ async def blocked(pool: Pool, *, kill: bool = False) -> None:
     raise AssertionError("nobody waits for a lock")
 
 
+async def check_ledger(pool: Pool, organizations: Iterable[UUID]) -> None:
+    """The ledger's sum is what remains, it never was negative, and each live message is in it once."""
+    for id in organizations:
+        total, used = await pool.fetchrow("SELECT total, used FROM quotas WHERE organization_id = $1", id)
+        sums = await pool.fetchrow(
+            "SELECT sum(quantity) AS booked, min(balance_after) AS lowest,"
+            "       count(*) FILTER (WHERE type = 'usage') AS uses, count(*) FILTER (WHERE type = 'refund') AS refunds,"
+            "       count(DISTINCT message_id) FILTER (WHERE type = 'refund') AS refunded"
+            "  FROM usage_ledger WHERE organization_id = $1",
+            id,
+        )
+        spent = await pool.fetchval("SELECT count(*) FROM messages WHERE organization_id = $1 AND mode = 'live'", id)
+        assert 0 <= used <= total
+        assert total - used == sums["booked"]
+        assert sums["lowest"] >= 0
+        assert (sums["uses"], sums["refunds"]) == (spent, sums["refunded"])
+
+
 async def check_books(pool: Pool, organizations: Iterable[UUID]) -> None:
     """Quota is never negative, the ledger's sum is what remains, and each live message cost one."""
     for id in organizations:

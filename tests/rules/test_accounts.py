@@ -1,13 +1,17 @@
-"""Organizations and their quota."""
+"""Organizations, their quota and their plans."""
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from heliograph.accounts import organizations, quota
+from heliograph.accounts import organizations, plans, quota
 from heliograph.accounts.quota import Quota, QuotaExceeded
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
@@ -109,3 +113,141 @@ async def check_sums(pool: Pool) -> None:
         "  FROM quotas JOIN usage_ledger ledger USING (organization_id) GROUP BY organization_id"
     )
     assert [row for row in rows if not row["remaining"] == row["booked"] == row["last"]] == []
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("anchor", "months", "now", "start", "end"),
+    [
+        ("2026-01-31", 1, "2026-01-31", "2026-01-31", "2026-02-28"),
+        ("2026-01-31", 1, "2026-02-28", "2026-02-28", "2026-03-31"),
+        ("2026-01-31T12:00", 1, "2026-02-28T11:59", "2026-01-31T12:00", "2026-02-28T12:00"),
+        ("2024-02-29", 12, "2025-03-01", "2025-02-28", "2026-02-28"),
+        ("2024-02-29", 12, "2028-02-29", "2028-02-29", "2029-02-28"),
+        ("2025-11-15", 3, "2026-02-14", "2025-11-15", "2026-02-15"),
+        ("2025-11-15", 3, "2026-02-15", "2026-02-15", "2026-05-15"),
+    ],
+)
+def test_periods_by_the_calendar(anchor: str, months: int, now: str, start: str, end: str) -> None:
+    assert plans.period(at(anchor), months, at(now)) == (at(start), at(end))
+
+
+SPANS = st.timedeltas(timedelta(0), timedelta(days=15_000))
+
+
+@given(since=SPANS, months=st.integers(1, 120), passed=SPANS)
+def test_periods_follow_each_other_without_a_gap(since: timedelta, months: int, passed: timedelta) -> None:
+    anchor = at("2020-01-01") + since
+    now = anchor + passed
+    start, end = plans.period(anchor, months, now)
+    assert anchor <= start <= now < end
+    assert plans.period(anchor, months, end)[0] == end
+    assert plans.period(anchor, months, start) == (start, end)
+
+
+async def test_a_plan_brings_its_quota_again_and_again(pool: Pool) -> None:
+    now = at("2026-01-31T10:00")
+    async with pool.acquire() as conn:
+        id = (await organizations.create(conn, name="Acme")).id
+        assert plans.subscription(await organizations.get(conn, id=id)) is None
+        await quota.grant(conn, id, amount=30, reason="welcome")
+        await plans.subscribe(conn, id, plan=" business ", allowance=100, now=now)
+        await conn.execute("UPDATE quotas SET used = 40")
+        await conn.execute(
+            "INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, created_at)"
+            " VALUES ($1, $2, 'usage', 'sms', -40, 60, now())",
+            id,
+            uuid7(),
+        )
+        assert await plans.renew(conn, now=at("2026-02-28T09:59")) == 0
+        assert await plans.renew(conn, now=at("2026-02-28T10:00")) == 1
+        assert await plans.renew(conn, now=at("2026-02-28T10:00")) == 0
+        assert await quota.get(conn, id) == Quota(100, 0, at("2026-03-31T10:00"))
+        await quota.grant(conn, id, amount=5, reason="more")
+        # Nobody was there in April.
+        assert await plans.renew(conn, now=at("2026-05-05T00:00")) == 1
+        subscribed = plans.subscription(await organizations.get(conn, id=id))
+        assert subscribed == plans.Subscription("business", "active", at("2026-04-30T10:00"), at("2026-05-31T10:00"))
+        assert await quota.get(conn, id) == Quota(100, 0, at("2026-05-31T10:00"))
+        await organizations.set_state(conn, id=id, state="closed")
+        assert await plans.renew(conn, now=at("2026-07-01T00:00")) == 0
+        await organizations.set_state(conn, id=id, state="trial")
+        await plans.unsubscribe(conn, id)
+        assert await plans.renew(conn, now=at("2026-07-01T00:00")) == 0
+        assert plans.subscription(await organizations.get(conn, id=id)) is None
+        assert await quota.get(conn, id) == Quota(100, 0, None)
+        rows = await conn.fetch("SELECT type, quantity, balance_after, reason FROM usage_ledger ORDER BY id")
+    assert [tuple(row) for row in rows] == [
+        ("grant", 30, 30, "welcome"),
+        ("adjustment", -30, 0, "plan business: what remained"),
+        ("grant", 100, 100, "plan business"),
+        ("usage", -40, 60, None),
+        ("adjustment", -60, 0, "new period: what remained"),
+        ("grant", 100, 100, "new period"),
+        ("grant", 5, 105, "more"),
+        ("adjustment", -105, 0, "new period: what remained"),
+        ("grant", 100, 100, "new period"),
+    ]
+    await check_sums(pool)
+
+
+async def test_a_plan_without_quota_leaves_it_alone(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        id = (await organizations.create(conn, name="Acme")).id
+        await quota.grant(conn, id, amount=30, reason="bought")
+        await plans.subscribe(conn, id, plan="prepaid", allowance=None, now=at("2026-01-01"), months=12)
+        assert await plans.renew(conn, now=at("2028-06-01")) == 1
+        assert await quota.get(conn, id) == Quota(30, 0, None)
+        found = await organizations.get(conn, id=id)
+        assert (found.period_start, found.period_end) == (at("2028-01-01"), at("2029-01-01"))
+        for wrong in (
+            {"plan": " "},
+            {"plan": "x" * 101},
+            {"months": 0},
+            {"allowance": -1},
+            {"anchor": at("2030-01-01")},
+        ):
+            with pytest.raises(Invalid):
+                await plans.subscribe(
+                    conn,
+                    id,
+                    **({"plan": "p", "allowance": None, "now": at("2026-01-01")} | wrong),  # type: ignore[arg-type]
+                )
+        for change in (
+            plans.unsubscribe(conn, uuid7()),
+            plans.subscribe(conn, uuid7(), plan="p", allowance=1, now=at("2026-01-01")),
+        ):
+            with pytest.raises(NotFound):
+                await change
+
+
+async def test_a_period_begins_once_whoever_begins_it(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        for number in range(7):
+            id = (await organizations.create(conn, name=f"Acme {number}")).id
+            await plans.subscribe(conn, id, plan="p", allowance=10, now=at("2026-01-01"))
+
+    async def renew() -> int:
+        async with pool.acquire() as conn:
+            return await plans.renew(conn, now=at("2026-02-01"))
+
+    assert sum(await asyncio.gather(*(renew() for _ in range(4)))) == 7
+    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type = 'grant'") == 14
+    await check_sums(pool)
+
+
+async def test_adjustments_say_so_and_need_a_reason(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        id = (await organizations.create(conn, name="Acme")).id
+        assert (await quota.adjust(conn, id, amount=5, reason=" found ")).remaining == 5
+        with pytest.raises(QuotaExceeded):
+            await quota.adjust(conn, id, amount=-6, reason="lost")
+        assert (await quota.adjust(conn, id, amount=-2, reason="lost")).remaining == 3
+        for reason in ("", " ", "x" * 501, "a\0b"):
+            with pytest.raises(Invalid):
+                await quota.adjust(conn, id, amount=1, reason=reason)
+        rows = await conn.fetch("SELECT type, quantity, reason FROM usage_ledger ORDER BY id")
+    assert [tuple(row) for row in rows] == [("adjustment", 5, "found"), ("adjustment", -2, "lost")]

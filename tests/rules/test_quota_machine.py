@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from heliograph.accounts import quota
+from heliograph.accounts.quota import Reset
 from heliograph.base.actor import Actor
 from heliograph.base.clock import now
 from heliograph.base.db import Pool
@@ -18,7 +19,7 @@ from heliograph.sms import accept
 from heliograph.sms.accept import Acceptor, Answer
 from heliograph.sms.status import STATUSES, Move, guard, may_move, move_many
 from tests.rules.machines import Machine, run_machine
-from tests.rules.making import TO, check_books, message, organization, send
+from tests.rules.making import TO, check_ledger, message, organization, send
 
 KEYS = [None, "a", "b", "c"]
 TEXTS = ["one", "two"]
@@ -45,6 +46,7 @@ class Quota(Machine):
         self.actors = [self.run(organization(self.pool, quota=amount)) for amount in quotas]
         self.left = dict(zip((actor.organization_id for actor in self.actors), quotas, strict=True))
         self.known: dict[tuple[UUID, str], tuple[str, bytes]] = {}
+        self.refunded: set[UUID] = set()
         self.acceptors = [Acceptor(self.pool), Acceptor(self.pool)]
         for actor in self.actors:
             self.run(
@@ -113,6 +115,33 @@ class Quota(Machine):
             self.left[id] += amount
             assert self.left[id] >= 0
 
+    @rule(data=st.data(), process=st.integers(0, 1))
+    def refund(self, data: st.DataObject, process: int) -> None:
+        """Messages that are never sent, some of them refunded before, in one transaction."""
+        rows = self.run(self.pool.fetch("SELECT organization_id, id FROM messages WHERE mode = 'live' ORDER BY id"))
+        chosen = data.draw(st.lists(st.sampled_from(rows), max_size=4) if rows else st.just([]))
+
+        async def work() -> set[UUID]:
+            async with self.pool.acquire() as conn, conn.transaction():
+                return await quota.refund_many(conn, [(row[0], row[1], 1) for row in chosen], "canceled")
+
+        done = self.run(work())
+        assert done == {row[1] for row in chosen} - self.refunded
+        self.refunded |= done
+        for row in rows:
+            self.left[row[0]] += row[1] in done
+
+    @rule(who=st.integers(0, 1), allowance=st.integers(0, 6))
+    def begin_a_period(self, who: int, allowance: int) -> None:
+        id = self.actors[who].organization_id
+
+        async def work() -> None:
+            async with self.pool.acquire() as conn, conn.transaction():
+                await quota.reset_many(conn, [Reset(id, allowance, None)], reason="period")
+
+        self.run(work())
+        self.left[id] = allowance
+
     @rule(who=st.integers(0, 1))
     def exactly_what_is_left_can_be_sent(self, who: int) -> None:
         actor = self.actors[who]
@@ -133,7 +162,7 @@ class Quota(Machine):
     def the_books_are_right(self) -> None:
         if not hasattr(self, "left"):
             return
-        self.run(check_books(self.pool, self.left))
+        self.run(check_ledger(self.pool, self.left))
         rows = self.run(self.pool.fetch("SELECT organization_id, total - used AS remaining FROM quotas"))
         assert {row["organization_id"]: row["remaining"] for row in rows} == self.left
         assert self.run(self.pool.fetchval("SELECT count(*) FROM idempotency")) == len(self.known)

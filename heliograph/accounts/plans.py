@@ -1,0 +1,164 @@
+"""Plans: what an organization subscribed to, in which period it is, and the quota that each period brings.
+
+The rule nobody may break: a period begins in one transaction with the quota that it brings, and the ledger says both
+what ended and what began. Whoever finds a period at its end may begin the next one; it begins once.
+"""
+
+from __future__ import annotations
+
+import calendar
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import quota
+from heliograph.accounts.organizations import Organization
+from heliograph.accounts.quota import Reset
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, NotFound
+
+#: Longest name of a plan, characters.
+MAX_NAME = 100
+MAX_MONTHS = 120
+#: Organizations whose period begins in one transaction.
+BATCH = 200
+
+#: The standing of a subscription by the organization's state.
+STATUS = {
+    "active": "active",
+    "trial": "trial",
+    "past_due": "past_due",
+    "suspended": "suspended",
+    "closed": "canceled",
+}
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A plan and its present period, from `start` to before `end`. `status`: one of STATUS's values."""
+
+    plan: str
+    status: str
+    start: datetime | None
+    end: datetime | None
+
+
+def subscription(organization: Organization) -> Subscription | None:
+    """What an organization subscribed to; None without a plan."""
+    if organization.plan is None:
+        return None
+    status = STATUS[organization.state]
+    return Subscription(organization.plan, status, organization.period_start, organization.period_end)
+
+
+def period(anchor: datetime, months: int, at: datetime) -> tuple[datetime, datetime]:
+    """Start and end of the period that holds `at`, of those that begin every `months` months from `anchor`, in UTC.
+
+    A day that a month does not have is its last one. `at` is not before `anchor`.
+    """
+    passed = (at.year - anchor.year) * 12 + at.month - anchor.month
+    number = passed // months
+    if later(anchor, number * months) > at:
+        number -= 1
+    return later(anchor, number * months), later(anchor, (number + 1) * months)
+
+
+def later(anchor: datetime, months: int) -> datetime:
+    """`months` months after `anchor`: the same day and time, or the month's last day if it is shorter."""
+    years, month = divmod(anchor.month - 1 + months, 12)
+    year = anchor.year + years
+    day = min(anchor.day, calendar.monthrange(year, month + 1)[1])
+    return anchor.replace(year=year, month=month + 1, day=day)
+
+
+LOCK = "SELECT FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+
+SUBSCRIBE = """
+UPDATE organizations
+   SET plan = $2, allowance = $3, period_anchor = $4, period_months = $5, period_start = $6, period_end = $7
+ WHERE id = $1
+"""
+
+
+async def subscribe(
+    conn: Connection,
+    organization_id: UUID,
+    *,
+    plan: str,
+    allowance: int | None,
+    now: datetime,
+    anchor: datetime | None = None,
+    months: int = 1,
+) -> None:
+    """Put an organization on a plan; its present period is the one that holds `now`. Raises Invalid, NotFound.
+
+    `allowance`: messages that each period brings, beginning with this one: what remains then is replaced by them. None
+    leaves the quota alone, now and later. `anchor`: when the first period began, not after `now`, which it defaults to.
+    """
+    plan, anchor = plan.strip(), anchor or now
+    if not 1 <= len(plan) <= MAX_NAME or "\0" in plan:
+        raise Invalid(("plan", "length", f"`plan` must have 1 to {MAX_NAME} characters"))
+    if not 1 <= months <= MAX_MONTHS:
+        raise Invalid(("months", "range", f"`months` must be 1 to {MAX_MONTHS}"))
+    if allowance is not None and not 0 <= allowance <= quota.MOST:
+        raise Invalid(("allowance", "range", "`allowance` must be a number of messages from 0 to 10^15"))
+    if anchor > now:
+        raise Invalid(("anchor", "range", "a plan cannot begin in the future"))
+    start, end = period(anchor, months, now)
+    async with conn.transaction():
+        await _lock(conn, organization_id)
+        await conn.execute(SUBSCRIBE, organization_id, plan, allowance, anchor, months, start, end)
+        if allowance is None:
+            await quota.set_resets_at(conn, organization_id, None)
+        else:
+            await quota.reset_many(conn, [Reset(organization_id, allowance, end)], reason=f"plan {plan}")
+
+
+async def unsubscribe(conn: Connection, organization_id: UUID) -> None:
+    """Take an organization off its plan. Its quota stays as it is, and is not reset again. Raises NotFound."""
+    async with conn.transaction():
+        await _lock(conn, organization_id)
+        await conn.execute(SUBSCRIBE, organization_id, None, None, None, None, None, None)
+        await quota.set_resets_at(conn, organization_id, None)
+
+
+# Whoever locks a row first moves it on; to the others it is not due any more. A closed organization stands still.
+DUE = """
+SELECT id, plan, allowance, period_anchor, period_months FROM organizations
+ WHERE period_anchor IS NOT NULL AND period_end <= $1 AND state <> 'closed'
+ ORDER BY period_end LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+RENEW = """
+UPDATE organizations SET period_start = item.start, period_end = item.until
+  FROM unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[]) AS item (id, start, until)
+ WHERE organizations.id = item.id
+"""
+
+
+async def renew(conn: Connection, *, now: datetime) -> int:
+    """Begin the periods that are due, with their quota; returns how many began. At most BATCH in one transaction.
+
+    Periods that nobody was there to begin are passed over: their quota could not have been used.
+    """
+    began = 0
+    while True:
+        async with conn.transaction():
+            rows = await conn.fetch(DUE, now, BATCH)
+            spans = [period(row["period_anchor"], row["period_months"], now) for row in rows]
+            ends = [end for _, end in spans]
+            await conn.execute(RENEW, [row["id"] for row in rows], [start for start, _ in spans], ends)
+            resets = [
+                Reset(row["id"], row["allowance"], end)
+                for row, end in zip(rows, ends, strict=True)
+                if row["allowance"] is not None
+            ]
+            await quota.reset_many(conn, resets, reason="new period")
+        began += len(rows)
+        if len(rows) < BATCH:
+            return began
+
+
+async def _lock(conn: Connection, organization_id: UUID) -> None:
+    if await conn.fetchrow(LOCK, organization_id) is None:
+        raise NotFound(resource="organization", id=str(organization_id))
