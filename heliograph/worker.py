@@ -26,6 +26,8 @@ from heliograph.base.db import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.outbound import Outbound
 from heliograph.base.settings import Settings
+from heliograph.campaigns import audience, counting
+from heliograph.campaigns.staging import Stager
 from heliograph.queue import leases, timers
 from heliograph.queue.runner import every, listen, loop
 from heliograph.sms import inbox, receipts, retention, suppliers, test_mode
@@ -88,12 +90,14 @@ class Worker:
         self._outbound = Outbound(settings)
         self._deliverer = Deliverer(pool, self._outbound, settings, seal_key=endpoints.seal_key(settings))
         self._test_wake = asyncio.Event()
+        self._stager = Stager(pool, on_staged=self._dispatcher.wake.set)
+        self._campaign_wake = asyncio.Event()
 
     async def run(self, *, on_ready: Callable[[], None] = lambda: None) -> None:
         """Work until `stop`; returns after the orderly end."""
         settings = self._settings
         async with self._pool.acquire() as conn:
-            for name in ("receipts", "quiet", "silent", "keys", "forget", "plans", "replays", inbox.TIMER):
+            for name in ("receipts", "quiet", "silent", "keys", "forget", "plans", "replays", "campaigns", inbox.TIMER):
                 await timers.ensure(conn, name)
         await self._beat()
         await self._fleet.start()
@@ -104,6 +108,7 @@ class Worker:
             self._loop("test receipts", self._test_receipts, self._test_wake),
             self._loop("inbox", self._reception.round, self._reception.wake),
             self._loop("replies", self._reception.reply, self._reception.wake_replies),
+            self._loop("campaigns", self._stager.round, self._campaign_wake),
             self._every("beat", self._beat, 5.0),
             self._every("suppliers", self._refresh, 1.0),
             self._every("renew", self._renew, settings.lease_seconds / 3),
@@ -112,6 +117,7 @@ class Worker:
             self._every("silent", self._shared("silent", 60.0, self._close_silent), 15.0),
             self._every("keys", self._shared("keys", 600.0, self._forget_keys, in_steps=True), 60.0),
             self._every("replays", self._shared("replays", 1.0, self._replay, in_steps=True), 0.5),
+            self._every("campaigns", self._shared("campaigns", 1.0, self._count_campaigns), 0.5),
             self._every("forget", self._shared("forget", 3600.0, self._forget, in_steps=True), 60.0),
             self._every("plans", self._shared("plans", 30.0, self._renew_plans, in_steps=True), 10.0),
             asyncio.create_task(listen(settings.database_url, self._wake)),
@@ -135,6 +141,7 @@ class Worker:
             self._dispatcher.wake,
             self._deliverer.wake,
             self._test_wake,
+            self._campaign_wake,
             reception.wake,
             reception.wake_replies,
         ):
@@ -244,11 +251,15 @@ class Worker:
     async def _renew_plans(self, conn: Connection) -> None:
         await plans.renew(conn, now=clock.now())
 
+    async def _count_campaigns(self, conn: Connection) -> None:
+        await counting.count_due(conn)
+
     async def _forget_keys(self, conn: Connection) -> None:
         await retention.forget_keys(conn, self._settings)
 
     async def _forget(self, conn: Connection) -> None:
         await retention.forget(conn, self._settings)
+        await audience.forget(conn)
 
 
 async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[], None] = lambda: None) -> None:

@@ -7,6 +7,7 @@ from heliograph.accounts.organizations import OrganizationSuspended
 from heliograph.api import (
     account,
     api_keys,
+    campaigns,
     contacts,
     deliveries,
     discovery,
@@ -19,6 +20,7 @@ from heliograph.api import (
 from heliograph.api.operation import OPTIONAL, REQUIRED, Operation
 from heliograph.api.paging import PageQuery
 from heliograph.base.errors import NotFound
+from heliograph.campaigns.plan import CampaignAudienceEmpty, CampaignNotCancelable
 from heliograph.contacts.records import ContactAlreadyExists
 from heliograph.sms import accept
 from heliograph.sms.messages import MessageNotCancelable
@@ -276,6 +278,67 @@ OPERATIONS: tuple[Operation, ...] = (
         response=contacts.ContactDeleted,
         refusals=(NotFound,),
         handler=contacts.delete_contact,
+    ),
+    Operation(
+        method="GET",
+        path="/campaigns",
+        id="listCampaigns",
+        summary="List campaigns",
+        scope="campaigns:read",
+        bucket="reads",
+        query=PageQuery,
+        response=campaigns.CampaignList,
+        handler=campaigns.list_campaigns,
+    ),
+    Operation(
+        method="POST",
+        path="/campaigns",
+        id="createCampaign",
+        summary="Create a campaign",
+        scope="campaigns:write",
+        bucket="campaigns",
+        idempotency=OPTIONAL,
+        status=201,
+        request=campaigns.CreateCampaign,
+        response=campaigns.CampaignAnswer,
+        refusals=(SenderIdNotApproved, CampaignAudienceEmpty),
+        handler=campaigns.create_campaign,
+        description=(
+            "One text to many recipients, at once or at a set time: to contacts by tag, or to a list of numbers. "
+            "Everybody gets it once; who opted out gets none. When the quota runs out it waits for more."
+        ),
+        example={
+            "name": "Spring sale",
+            "message_template": "Hello {{name}}, 20 % off until Friday.",
+            "audience_tags": ["customers", "maputo"],
+            "audience_tag_match_mode": "all",
+        },
+    ),
+    Operation(
+        method="GET",
+        path="/campaigns/{campaignId}",
+        id="getCampaign",
+        summary="Show a campaign",
+        scope="campaigns:read",
+        bucket="reads",
+        response=campaigns.CampaignAnswer,
+        handler=campaigns.get_campaign,
+    ),
+    Operation(
+        method="DELETE",
+        path="/campaigns/{campaignId}",
+        id="cancelCampaign",
+        summary="Cancel a campaign",
+        scope="campaigns:write",
+        bucket="campaigns",
+        idempotency=OPTIONAL,
+        response=campaigns.CampaignAnswer,
+        refusals=(CampaignNotCancelable,),
+        handler=campaigns.cancel_campaign,
+        description=(
+            "Nothing more is staged from this answer on. What no supplier has yet is canceled in the following "
+            "seconds, and its quota comes back."
+        ),
     ),
     Operation(
         method="GET",

@@ -27,6 +27,7 @@ NAMES = (
     "supplier",
     "quota",
     "contacts",
+    "campaign",
     "message",
     "inbound",
     "optout",
