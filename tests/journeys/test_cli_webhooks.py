@@ -1,0 +1,87 @@
+"""Webhooks from the command line: what operators send again, to whom, and what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from click.testing import Result
+from typer.testing import CliRunner
+
+from heliograph.base import clock
+from heliograph.base.db import Pool
+from heliograph.base.errors import Refusal
+from heliograph.cli import app
+from heliograph.webhooks import again, endpoints
+from tests.hooks import endpoint, organization, record, settings
+
+URL = "https://example.com/hooks"
+
+
+class Cli:
+    """Runs commands in this process: a process for each would take most of the time."""
+
+    def __init__(self, database_url: str) -> None:
+        self._environment = {"HELIOGRAPH_DATABASE_URL": database_url, "HELIOGRAPH_SECRET_KEY": settings().secret_key}
+
+    async def __call__(self, *arguments: str) -> Result:
+        return await asyncio.to_thread(CliRunner().invoke, app, ["webhook", *arguments], env=self._environment)
+
+    async def data(self, *arguments: str) -> Any:
+        done = await self(*arguments, "--json")
+        assert done.exit_code == 0, done.output
+        return msgspec.json.decode(done.stdout)
+
+
+async def test_an_operator_sends_again(database_url: str, pool: Pool) -> None:
+    cli, actor = Cli(database_url), await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    (event_id,) = await record(pool, actor)
+    await pool.execute("DELETE FROM queue")
+    assert await cli.data("resend", str(id), event_id) == {"event_id": event_id, "endpoint_id": str(id)}
+    example = await cli.data("test", str(id))
+    queued = {str(row["id"]) for row in await pool.fetch("SELECT id FROM queue")}
+    assert queued == {event_id, example["event_id"]}
+    begun = await cli.data("replay", str(id), "--from", "2h", "--kind", "message.delivered", "--only-failed")
+    assert (begun["status"], begun["kinds"], begun["only_failed"]) == ("running", ["message.delivered"], True)
+    async with pool.acquire() as conn:
+        await again.advance(conn)
+    (listed,) = await cli.data("replays", str(id))
+    assert (listed["id"], listed["status"]) == (begun["id"], "completed")
+    at = clock.iso(clock.now() - timedelta(days=2))
+    assert (await cli.data("replay", str(id), "--from", at, "--to", "1d"))["from_at"] == at
+    assert await cli.data("attempts", str(id)) == []
+
+
+async def test_an_operator_replaces_a_secret(database_url: str, pool: Pool) -> None:
+    cli, actor = Cli(database_url), await organization(pool)
+    id, old = await endpoint(pool, actor, URL)
+    rotated = await cli.data("rotate", str(id))
+    assert rotated["signing_secret"] != old
+    sealed = await pool.fetchval("SELECT secret FROM webhook_endpoints")
+    key = endpoints.seal_key(settings())
+    opened = endpoints.open_secret(key, organization_id=actor.organization_id, id=id, sealed=sealed)
+    assert opened == rotated["signing_secret"]
+    assert rotated["previous_secret_expires_at"] > clock.iso(clock.now() + timedelta(hours=23))
+    assert "signing secret" not in (await cli("list")).output
+
+
+async def test_what_cannot_be_meant(database_url: str, pool: Pool) -> None:
+    cli, actor = Cli(database_url), await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    for arguments in (
+        ("replay", str(id), "--from", "yesterday"),
+        ("replay", str(id), "--from", "2026-03-01T00:00:00"),
+        ("replay", str(id)),
+        ("test", "x"),
+    ):
+        assert (await cli(*arguments)).exit_code == 2, arguments
+    for arguments in (
+        ("test", str(actor.organization_id)),
+        ("resend", str(id), str(id)),
+        ("replay", str(id), "--from", "60d"),
+        ("replays", str(actor.organization_id)),
+    ):
+        assert isinstance((await cli(*arguments)).exception, Refusal), arguments
