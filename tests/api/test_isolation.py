@@ -1,0 +1,353 @@
+"""Another organization's ids, on every operation that the OpenAPI document has.
+
+The document is walked for everything that takes an id: path, query and body. Each of them gets an id of another
+organization and one that never existed, and the two answers must be the same to the byte. Every list gets the other
+organization's cursor. Meanwhile nothing of the other organization may change, and nothing of it may show in any answer.
+
+An operation that is added to the document is in this test at once. If it takes an id of a kind that is not in SAMPLES,
+or is a list of something that no tenant here has, the test fails and says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from heliograph.base import clock
+from heliograph.base.clock import iso
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+from heliograph.webhooks import events
+from heliograph.webhooks.events import Event
+
+from .conftest import Api, Tenant, make_tenant, running
+
+#: What each id stands for, by the name that it goes by, or by operation and name where the name alone says nothing.
+SAMPLES = {
+    "messageId": "message",
+    "campaignId": "campaign",
+    "apiKeyId": "api_key",
+    "webhookEndpointId": "endpoint",
+    "senderId": "sender",
+    "sender_id": "sender",
+    "event_id": "event",
+    "deleteContact.id": "contact",
+}
+#: Bodies of requests whose example is of another time.
+BODIES = {
+    "replayWebhookEvents": {"from": iso(clock.now() - timedelta(hours=1)), "to": iso(clock.now())},
+}
+#: Answers of these are the same for everybody.
+PUBLIC = frozenset({"getApiIndex", "getHealth", "getOpenApiDocument"})
+#: A mark in everything that the other organization wrote.
+MARK = "alpha"
+_IS_ID = re.compile(r"(?:^id|_ids?|[a-z]Ids?)$").search
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A place of an operation that takes an id. `path`: where it stands in a body."""
+
+    place: str
+    name: str
+    path: tuple[str | int, ...] = ()
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """An operation as the document describes it. `body`: an example of one; None if it takes none."""
+
+    id: str
+    method: str
+    path: str
+    slots: tuple[Slot, ...]
+    query: frozenset[str]
+    body: dict[str, Any] | None
+
+    def sample(self, slot: Slot) -> str | None:
+        """The kind of thing that a slot's id stands for."""
+        return SAMPLES.get(f"{self.id}.{slot.name}") or SAMPLES.get(slot.name)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What can be told apart from outside, the id that was asked for left out."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: str
+
+
+def operations(document: dict[str, Any]) -> list[Operation]:
+    """Every operation: what only asks comes first, what deletes comes last."""
+    found = []
+    for path, methods in document["paths"].items():
+        for method, described in methods.items():
+            slots, query = [], set()
+            for parameter in described["parameters"]:
+                parameter = resolved(document, parameter)
+                if parameter["in"] == "query":
+                    query.add(parameter["name"])
+                if parameter["in"] != "header" and is_id(parameter["name"], parameter["schema"]):
+                    slots.append(Slot(parameter["in"], parameter["name"]))
+            media = described.get("requestBody", {}).get("content", {}).get("application/json", {})
+            for at in ids_of(document, media.get("schema", {})):
+                name = [part for part in at if isinstance(part, str)][-1]
+                slots.append(Slot("body", name, at))
+            found.append(
+                Operation(
+                    described["operationId"],
+                    method.upper(),
+                    path,
+                    tuple(slots),
+                    frozenset(query),
+                    BODIES.get(described["operationId"], media.get("example", {})) if media else None,
+                )
+            )
+    return sorted(found, key=lambda one: ("GET", "POST").index(one.method) if one.method != "DELETE" else 2)
+
+
+def ids_of(document: dict[str, Any], schema: dict[str, Any], name: str = "") -> Iterator[tuple[str | int, ...]]:
+    """Where in a body ids stand."""
+    schema = resolved(document, schema)
+    if name and is_id(name, schema):
+        yield ()
+        return
+    for choice in itertools.chain.from_iterable(schema.get(word, ()) for word in ("anyOf", "oneOf", "allOf")):
+        yield from ids_of(document, choice, name)
+    for field, shape in schema.get("properties", {}).items():
+        for at in dict.fromkeys(ids_of(document, shape, field)):
+            yield (field, *at)
+    if "items" in schema:
+        for at in ids_of(document, schema["items"], name):
+            yield (0, *at)
+
+
+def is_id(name: str, schema: dict[str, Any]) -> bool:
+    return schema.get("format") == "uuid" or (_IS_ID(name) is not None and schema.get("type") == "string")
+
+
+def resolved(document: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in shape:
+        target: Any = document
+        for part in shape["$ref"].removeprefix("#/").split("/"):
+            target = target[part]
+        shape = target
+    return shape
+
+
+def with_id(body: Any, path: tuple[str | int, ...], id: str) -> Any:
+    """The body with an id put in."""
+    if not path:
+        return id
+    first, *rest = path
+    if isinstance(first, int):
+        return [with_id(None, tuple(rest), id)]
+    body = body or {}
+    return body | {first: with_id(body.get(first), tuple(rest), id)}
+
+
+ATTEMPT = """
+INSERT INTO webhook_attempts (organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result,
+                              detail) VALUES ($1, $2, $3, 1, now(), 1, 200, 'delivered', '')
+"""
+REPLAY = """
+INSERT INTO webhook_replays (organization_id, id, endpoint_id, from_at, to_at, kinds, only_failed, status, position,
+                             created_at, stepped_at, completed_at)
+VALUES ($1, $2, $3, now() - interval '1 day', now(), '{}', false, 'completed', $2, now(), now(), now())
+"""
+TENANT_TABLES = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+       JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'organization_id'
+ WHERE n.nspname = 'public' AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+ ORDER BY 1
+"""
+# When a key was last used is written a while after it was used.
+ROWS = "SELECT (to_jsonb(row) - 'last_used_at')::text FROM {} AS row WHERE organization_id = $1 ORDER BY 1"
+
+
+class Party:
+    """An organization that asks, and what it owns: two of each kind, so that every list has a second page."""
+
+    def __init__(self, api: Api, tenant: Tenant, name: str) -> None:
+        self.api, self.tenant, self.name = api, tenant, name
+        self.own: dict[str, str] = {}
+        self.marks: set[str] = {str(tenant.id), str(tenant.key_id)}
+        self._keys = itertools.count()
+
+    async def call(
+        self,
+        operation: Operation,
+        ids: dict[Slot, str],
+        *,
+        hidden: tuple[str, ...] = (),
+        query: dict[str, str] | None = None,
+    ) -> Answer:
+        """Ask with these ids; slots without one keep what this party owns. `hidden`: ids that are asked for."""
+        path, body, query = operation.path, operation.body, dict(query or {})
+        for slot in operation.slots:
+            kind = operation.sample(slot)
+            if slot.place == "path":
+                path = path.replace(f"{{{slot.name}}}", ids.get(slot) or self.own[str(kind)])
+            elif slot.place == "query" and slot in ids:
+                query[slot.name] = ids[slot]
+            elif slot.place == "body" and (slot in ids or (body is not None and slot.path[0] in body)):
+                body = with_id(body or {}, slot.path, ids.get(slot) or self.own[str(kind)])
+        headers = self.tenant.headers | {"Idempotency-Key": f"{self.name}-{next(self._keys)}"}
+        url = self.api.base_url + "/v1" + path
+        async with self.api.session.request(operation.method, url, json=body, headers=headers, params=query) as answer:
+            text = (await answer.read()).decode()
+            for id in hidden:
+                text = text.replace(id, "<id>")
+            volatile = ("date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset")
+            shown = tuple(sorted((k.lower(), v) for k, v in answer.headers.items() if k.lower() not in volatile))
+            return Answer(answer.status, shown, text)
+
+    async def make(self, pool: Pool) -> None:
+        """Own two of everything, all of it written with this party's name."""
+        at = iso(clock.now() + timedelta(hours=1))
+        digits = str(self.tenant.id.int)[-6:]
+        for number in (1, 2):
+            name = f"{self.name} {number}"
+            phone = f"+25884{digits}{number}"
+            tags = {"tags": [self.name, "customers", "maputo"]}
+            contact = await self._post("/contacts", {"name": name, "phone": phone} | tags)
+            key = await self._post("/api-keys", {"name": name, "profile": "read_only"})
+            url = f"https://{self.name}.example.com/{number}"
+            endpoint = await self._post("/webhooks", {"url": url, "subscribed_events": ["message.delivered"]})
+            campaign = await self._post(
+                "/campaigns", {"name": name, "content": name, "recipients": [phone], "scheduled_at": at}
+            )
+            message = await self._post(
+                "/sms/send", {"to": phone, "message": name, "clientReference": name, "sendAt": at}
+            )
+            await self._post("/sender-ids", {"value": f"{self.name} {number}"})
+            self.own |= {
+                "contact": contact["contact"]["id"],
+                "api_key": key["apiKey"]["id"],
+                "endpoint": endpoint["webhookEndpoint"]["id"],
+                "campaign": campaign["campaign"]["id"],
+                "message": message["message"]["id"],
+            }
+            self.marks |= {*self.own.values(), phone, phone[1:]}
+        self.own["sender"] = str(
+            await pool.fetchval("SELECT id FROM sender_ids WHERE organization_id = $1 AND is_default", self.tenant.id)
+        )
+        await self._make_history(pool)
+        self.marks |= {*self.own.values()}
+
+    async def _make_history(self, pool: Pool) -> None:
+        """Events, attempts to deliver them and a replay that is over: what only a worker makes."""
+        organization, endpoint = self.tenant.id, UUID(self.own["endpoint"])
+        for _ in range(2):
+            id = uuid7()
+            self.own["event"] = str(id)
+            self.marks.add(str(id))
+            event = Event(organization, id, "message.delivered", self.name, f'{{"by":"{self.name}"}}', clock.now())
+            async with pool.acquire() as conn:
+                await events.record(conn, [event])
+            await pool.execute(ATTEMPT, organization, id, endpoint)
+            await pool.execute(REPLAY, organization, uuid7(), endpoint)
+
+    async def _post(self, path: str, body: dict[str, Any]) -> Any:
+        headers = self.tenant.headers | {"Idempotency-Key": f"{self.name}-{next(self._keys)}"}
+        status, _, answer = await self.api.ask("POST", path, json=body, headers=headers)
+        assert status < 300, (path, answer)
+        return answer
+
+    async def state(self, pool: Pool) -> dict[str, list[str]]:
+        """Every row of this organization, in every table that has rows of organizations."""
+        state = {}
+        for (table,) in await pool.fetch(TENANT_TABLES):
+            rows = await pool.fetch(ROWS.format(table), self.tenant.id)
+            state[table] = [row[0] for row in rows]
+        rows = await pool.fetch("SELECT to_jsonb(row)::text FROM organizations AS row WHERE id = $1", self.tenant.id)
+        return state | {"organizations": [row[0] for row in rows]}
+
+
+@pytest.mark.timeout(120)
+async def test_another_organizations_ids_are_as_unknown_as_any(database_url: str, pool: Pool) -> None:
+    async with running(database_url) as api:
+        _, _, document = await api.ask("GET", "/openapi.json")
+        listed = operations(document)
+        without = [f"{one.id}: {slot.name}" for one in listed for slot in one.slots if one.sample(slot) is None]
+        assert without == [], "these take an id that this test has no sample for"
+        assert {one.sample(slot) for one in listed for slot in one.slots} == set(SAMPLES.values())
+
+        other = Party(api, await make_tenant(pool), MARK)
+        stranger = Party(api, await make_tenant(pool), "beta")
+        for party in (other, stranger):
+            await party.make(pool)
+        cursors = await cursors_of(other, listed)
+        before = await other.state(pool)
+        assert len([rows for rows in before.values() if rows]) > 12
+
+        for operation in listed:
+            if operation.id in PUBLIC:
+                continue
+            for slot in operation.slots:
+                await check_id(operation, slot, stranger, other)
+            if operation.id in cursors:
+                await check_cursor(operation, cursors[operation.id], stranger, other)
+            if operation.method == "GET":
+                answer = await stranger.call(operation, {}, query={"limit": "200"})
+                assert answer.status == 200, (operation.id, answer.body)
+                check_marks(operation, answer, other)
+
+        changed = [table for table, rows in (await other.state(pool)).items() if rows != before[table]]
+        assert changed == [], "what belongs to the other organization has changed"
+        await check_that_the_samples_are_good(listed, other)
+
+
+async def check_id(operation: Operation, slot: Slot, stranger: Party, other: Party) -> None:
+    """An id of another organization, and one that never existed: the same answer."""
+    foreign, missing = other.own[str(operation.sample(slot))], str(uuid7())
+    answers = [await stranger.call(operation, {slot: id}, hidden=(id,)) for id in (foreign, missing)]
+    where = f"{operation.id}: {slot.name}"
+    assert answers[0] == answers[1], where
+    if operation.method == "GET" and slot.place == "query":  # a filter, which fits nothing
+        assert (answers[0].status, msgspec.json.decode(answers[0].body)["items"]) == (200, []), where
+    else:
+        assert answers[0].status in ((404,) if slot.place == "path" else (400, 404, 409)), where
+    check_marks(operation, answers[0], other)
+
+
+async def check_cursor(operation: Operation, cursor: str, stranger: Party, other: Party) -> None:
+    """A cursor of another organization's is refused as one that was made up."""
+    answers = [
+        await stranger.call(operation, {}, query={"limit": "1", "cursor": text}) for text in (cursor, "A" * len(cursor))
+    ]
+    assert answers[0] == answers[1], operation.id
+    assert answers[0].status == 400, operation.id
+    check_marks(operation, answers[0], other)
+
+
+def check_marks(operation: Operation, answer: Answer, other: Party) -> None:
+    """Nothing that the other organization owns or wrote is in the answer."""
+    shown = answer.body.lower()
+    assert [mark for mark in (*other.marks, MARK) if mark.lower() in shown] == [], operation.id
+
+
+async def cursors_of(party: Party, listed: list[Operation]) -> dict[str, str]:
+    """A cursor of each list, by operation."""
+    cursors = {}
+    for operation in listed:
+        if "cursor" in operation.query:
+            answer = await party.call(operation, {}, query={"limit": "1"})
+            assert answer.status == 200, (operation.id, answer.body)
+            cursor = msgspec.json.decode(answer.body)["nextCursor"]
+            assert cursor, f"{operation.id}: this test has no two samples of what it lists"
+            cursors[operation.id] = cursor
+    return cursors
+
+
+async def check_that_the_samples_are_good(listed: list[Operation], owner: Party) -> None:
+    """What is unknown to others is known to its owner; else the answers above would say nothing."""
+    for operation in listed:
+        for slot in operation.slots:
+            answer = await owner.call(operation, {slot: owner.own[str(operation.sample(slot))]})
+            assert answer.status < 300, (operation.id, slot.name, answer.body)
