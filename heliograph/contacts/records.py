@@ -117,9 +117,11 @@ def full_name(first_name: str | None, last_name: str | None) -> str | None:
 
 # ── Operations ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+# Not EXISTS: that may be answered by reading all opt-outs of the organization into a hash first, for one page.
 _COLUMNS = """
 c.id, c.name, c.first_name, c.last_name, c.phone, c.tags,
-EXISTS (SELECT FROM opt_outs o WHERE o.organization_id = c.organization_id AND o.recipient = c.phone) AS opted_out,
+(SELECT o.since FROM opt_outs o WHERE o.organization_id = c.organization_id AND o.recipient = c.phone)
+    IS NOT NULL AS opted_out,
 c.created_at, c.updated_at
 """
 
