@@ -23,6 +23,7 @@ from heliograph.api.refusals import (
     RateLimited,
     RequestTimeout,
     UnsupportedMediaType,
+    UriTooLong,
 )
 from heliograph.base.errors import Invalid, NotFound, Refusal, Unavailable
 from heliograph.base.settings import Settings
@@ -181,7 +182,8 @@ def _responses(each: Operation) -> dict[str, Any]:
     for refusal in dict.fromkeys(_refusals(each)):
         by_status.setdefault(refusal.status, []).append(refusal)
     for status, refusals in sorted(by_status.items()):
-        own = {"x-request-id": headers["x-request-id"]} if status in (400, 401, 408, 431, 500, 503) else dict(headers)
+        unknown_key = status in (400, 401, 408, 414, 431, 500, 503)
+        own = {"x-request-id": headers["x-request-id"]} if unknown_key else dict(headers)
         if status in (409, 429, 503):
             own["Retry-After"] = _header("RetryAfter")
         responses[str(status)] = {
@@ -202,7 +204,7 @@ def _refusals(each: Operation) -> Iterable[type[Refusal]]:
     yield BadRequest
     if each.request is not None:
         yield from (InvalidJson, Invalid, UnsupportedMediaType, RequestTimeout)
-    yield from (PayloadTooLarge, HeadersTooLarge)
+    yield from (PayloadTooLarge, UriTooLong, HeadersTooLarge)
     if each.scope:
         yield from (Unauthorized, ScopeRequired, RateLimited)
     if "{" in each.path:
