@@ -98,7 +98,7 @@ async def test_the_api_by_example(database_url: str, pool: Pool, tmp_path: Path)
         environment = dict(os.environ) | {"BASE": api.base_url, "KEY": tenant.secret}
         assert await run_document(DOCS / "api.md", environment, tmp_path) >= 9
     recipients = [row[0] for row in await pool.fetch("SELECT recipient FROM messages")]
-    assert recipients == ["+258841234567"] * 2
+    assert recipients == ["+258841234567"] * 3
 
 
 @pytest.mark.parametrize(("name", "count"), [("operations.md", 10), ("adding-a-supplier.md", 6)])
