@@ -28,11 +28,11 @@ At = Annotated[datetime, Meta(tz=True)]
 class WebhookAttempt(msgspec.Struct):
     """One try to deliver an event."""
 
-    event_id: UUID
+    event_id: Annotated[UUID, Meta(description="The same at every attempt.")]
     kind: Annotated[str | None, Meta(description="Kind of the event; null once the event is no longer kept.")]
     attempt: Annotated[int, Meta(description="From 1; a resend or a replay goes on counting.")]
-    started_at: Time
-    duration_ms: int
+    started_at: Annotated[Time, Meta(description="When this attempt began.")]
+    duration_ms: Annotated[int, Meta(description="Until the answer came, or was given up; milliseconds.")]
     http_status: Annotated[int | None, Meta(description="Status of the receiver's answer; null if there was none.")]
     result: Annotated[
         str,
@@ -63,8 +63,8 @@ class ResendEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WebhookDelivery(msgspec.Struct):
     """An event on its way to an endpoint."""
 
-    event_id: UUID
-    webhook_endpoint_id: UUID
+    event_id: Annotated[UUID, Meta(description="Id that the callback will carry.")]
+    webhook_endpoint_id: Annotated[UUID, Meta(description="Where it goes.")]
 
 
 class WebhookQueued(msgspec.Struct):
@@ -96,15 +96,18 @@ class ReplayEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class WebhookReplay(msgspec.Struct, kw_only=True):
     """A range of time that is sent again, and how far it has come."""
 
-    id: UUID
-    status: Literal["running", "completed", "canceled"]
-    from_at: Time = msgspec.field(name="from")
-    to_at: Time = msgspec.field(name="to")
-    kinds: list[str]
-    only_failed: bool
+    id: Annotated[UUID, Meta(description="Id of the replay.")]
+    status: Annotated[
+        Literal["running", "completed", "canceled"],
+        Meta(description="`completed`: all of it is queued. `canceled`: the endpoint was disabled meanwhile."),
+    ]
+    from_at: Annotated[Time, Meta(description="Where the range begins.")] = msgspec.field(name="from")
+    to_at: Annotated[Time, Meta(description="Where it ends, excluded.")] = msgspec.field(name="to")
+    kinds: Annotated[list[str], Meta(description="Kinds of events that are sent again.")]
+    only_failed: Annotated[bool, Meta(description="Whether what was delivered is left out.")]
     queued: Annotated[int, Meta(description="Deliveries queued so far.")]
-    created_at: Time
-    completed_at: Annotated[Time | None, Meta(description="When the last one was queued.")]
+    created_at: Annotated[Time, Meta(description="When it was asked for.")]
+    completed_at: Annotated[Time | None, Meta(description="When it ended; null while it is running.")]
 
 
 class WebhookReplayStarted(msgspec.Struct):

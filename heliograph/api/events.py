@@ -34,12 +34,12 @@ class EventQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
 class RecordedEvent(msgspec.Struct, rename="camel"):
     """What happened, exactly as the body of its callback says it."""
 
-    id: UUID
-    type: Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
-    timestamp: Time
-    request_id: str
-    api_version: Literal["v1"]
-    data: dict[str, Any]
+    id: Annotated[UUID, Meta(description="Id of the event; its callbacks carry the same.")]
+    type: Annotated[str, Meta(description="What kind of event it is.", extra_json_schema={"enum": list(KINDS)})]
+    timestamp: Annotated[Time, Meta(description="When it happened.")]
+    request_id: Annotated[str, Meta(description="Id of the request that caused it.")]
+    api_version: Annotated[Literal["v1"], Meta(description="Version of this form.")]
+    data: Annotated[dict[str, Any], Meta(description="What happened, by kind: `message` for events of messages.")]
 
 
 class EventList(msgspec.Struct, rename="camel"):
