@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from heliograph.base import phones
 from heliograph.base.db import Connection
 from heliograph.cli.console import DataDir, Json, Org, as_plain, group, on_database, operator, say, settings_of, show
 from heliograph.contacts import exporting, importing, records, sheets
@@ -38,6 +39,14 @@ def import_(
     on_duplicate: Annotated[
         OnDuplicate, typer.Option(help="Numbers that have a contact: replace the name and add the tags, or skip them.")
     ] = "update",
+    country: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            help="Country, such as MZ, whose code numbers without one are given. Without it they are rejected, or, if"
+            " they begin like it, taken for numbers of another country.",
+        ),
+    ] = None,
     rejects: Annotated[
         Path | None,
         typer.Option(help="Where rejected rows go, with their reason.", show_default="FILE with .rejects.csv"),
@@ -54,10 +63,13 @@ def import_(
     \b
     Examples:
       heliograph contacts import people.csv --org "Acme Lda"
-      heliograph contacts import people.csv --map "Contact no.=phone" --tag spring --on-duplicate skip
+      heliograph contacts import people.csv --map "Contact no.=phone" --country MZ --on-duplicate skip
     """
     settings = settings_of(data_dir)
-    options = Options(on_duplicate=on_duplicate, tags=records.tags(tag or [], "tag"))
+    region = country.upper() if country else None
+    if region is not None and region not in phones.REGIONS.values():
+        raise typer.BadParameter(f"{country!r} is not the code of a country", param_hint="--country")
+    options = Options(on_duplicate=on_duplicate, tags=records.tags(tag or [], "tag"), country=region)
     layout = sheets.layout(file, columns=_mapping(map_ or []), encoding=encoding)
     target = rejects or file.with_suffix(".rejects.csv")
     if not json:

@@ -40,6 +40,8 @@ class Options(msgspec.Struct, frozen=True):
     on_duplicate: OnDuplicate = "update"
     #: Tags for everybody in the file, besides those of its rows; as `records.tags` returns them.
     tags: tuple[str, ...] = ()
+    #: ISO region of numbers that have no country code; None: they are rejected.
+    country: str | None = None
     batch: int = BATCH
 
 
@@ -159,7 +161,7 @@ def _next_batch(reader: Reader, layout: Layout, options: Options) -> _Batch:
             continue
         cells = [*cells[:width], *[""] * (width + 1 - len(cells[:width]))]
         try:
-            entry = _entry(cells[phone], cells[name], cells[first], cells[last], cells[tags], options.tags)
+            entry = _entry(cells[phone], cells[name], cells[first], cells[last], cells[tags], options)
             known = entries.get(entry.phone)
             if known is None:
                 entries[entry.phone] = (entry, row)
@@ -170,19 +172,20 @@ def _next_batch(reader: Reader, layout: Layout, options: Options) -> _Batch:
     return _Batch(len(rows), reader.position, entries, rejected)
 
 
-def _entry(phone: str, name: str, first: str, last: str, tags: str, more: tuple[str, ...]) -> Entry:
+def _entry(phone: str, name: str, first: str, last: str, tags: str, options: Options) -> Entry:
     """What a row says. Raises Invalid, whose message is the reason for the rejects."""
-    number = _number(phone)
+    number = _number(phone, options.country)
     name, first, last = _name(name), _name(first), _name(last)
     whole = name or records.full_name(first, last)
     if max(len(whole or ""), len(first), len(last)) > MAX_NAME:
         raise Invalid(("name", "length", f"the name has more than {MAX_NAME} characters"))
-    return Entry(number, whole, first or None, last or None, _tags(tags, more) if tags else more)
+    all_tags = _tags(tags, options.tags) if tags else options.tags
+    return Entry(number, whole, first or None, last or None, all_tags)
 
 
-def _number(cell: str) -> str:
+def _number(cell: str, country: str | None) -> str:
     # Tables of numbers are often written as fractions: 258841234567.0.
-    number = None if cell.endswith(".0") else phones.normalize(cell)
+    number = None if cell.endswith(".0") else phones.normalize(cell, region=country)
     if number is not None:
         return number
     text = sheets.unguarded(cell.strip()).removesuffix(".0")
@@ -190,7 +193,7 @@ def _number(cell: str) -> str:
         raise Invalid(("phone", "required", "it has no phone number"))
     if _is_rounded(text):
         raise Invalid(("phone", "pattern", "a spreadsheet has rounded the phone number: format that column as text"))
-    number = phones.normalize(text)
+    number = phones.normalize(text, region=country)
     if number is None:
         raise Invalid(("phone", "pattern", "the phone number cannot exist, or has no country code"))
     return number

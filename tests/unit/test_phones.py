@@ -141,3 +141,25 @@ def test_the_quick_way_and_the_long_one_agree() -> None:
 )
 def test_the_quick_way_takes_no_wrong_number(text: str, expected: str | None) -> None:
     assert phones.normalize(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("841234567", "+258841234567"),
+        ("84 123 4567", "+258841234567"),
+        ("258841234567", "+258841234567"),
+        ("+258841234567", "+258841234567"),
+        ("+4407911123456", "+447911123456"),
+        ("0044 7911 123456", "+447911123456"),
+        ("84123", None),
+        ("Ana", None),
+    ],
+)
+def test_numbers_as_people_of_one_country_write_them(text: str, expected: str | None) -> None:
+    assert phones.normalize(text, region="MZ") == expected
+
+
+def test_a_zero_in_front_is_national() -> None:
+    assert phones.normalize("07911 123456", region="GB") == "+447911123456"
+    assert phones.normalize("07911 123456") is None
