@@ -35,7 +35,16 @@ POST   /webhooks                      createWebhook                webhooks:writ
 DELETE /webhooks/{webhookEndpointId}  disableWebhook               webhooks:write   200
 """
 #: Beyond the contract, which it allows: paths that begin so.
-ADDITIONS = ("/sms/messages", "/sms/preview", "/campaigns/", "/webhooks/", "/events", "/api-keys/", "/usage/", "/account/")
+ADDITIONS = (
+    "/sms/messages",
+    "/sms/preview",
+    "/campaigns/",
+    "/webhooks/",
+    "/events",
+    "/api-keys/",
+    "/usage/",
+    "/account/",
+)
 
 
 def table() -> dict[tuple[str, str], tuple[str, str | None, int]]:
