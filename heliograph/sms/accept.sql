@@ -89,10 +89,11 @@ BEGIN
                          ON known.organization_id = item.organization AND known.key_hash = item.key
                   LEFT JOIN opt_outs silence
                          ON silence.organization_id = item.organization AND silence.recipient = item.recipient
-                        -- The confirmation of an opt-out is the one message that still goes to such a number.
-                        AND NOT EXISTS (SELECT FROM automatic_replies reply
-                                         WHERE reply.organization_id = silence.organization_id
-                                           AND reply.recipient = silence.recipient AND reply.message_id = item.id)
+                        -- The confirmation of an opt-out is the one message that still goes to such a number. Counted,
+                        -- because EXISTS may be planned as a hash of the whole table.
+                        AND (SELECT count(*) FROM automatic_replies reply
+                              WHERE reply.organization_id = silence.organization_id
+                                AND reply.recipient = silence.recipient AND reply.message_id = item.id) = 0
               ) judged
           ) ranked
       ) decided;

@@ -102,9 +102,9 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accep
                       WHERE organization_id = item.organization_id AND id = m.sender_id) s ON true
   LEFT JOIN LATERAL (SELECT since FROM opt_outs
                       WHERE organization_id = item.organization_id AND recipient = m.recipient
-                        AND NOT EXISTS (SELECT FROM automatic_replies
-                                         WHERE organization_id = item.organization_id AND recipient = m.recipient
-                                           AND message_id = item.id)) silence ON true
+                        AND (SELECT count(*) FROM automatic_replies
+                              WHERE organization_id = item.organization_id AND recipient = m.recipient
+                                AND message_id = item.id) = 0) silence ON true
   LEFT JOIN LATERAL (
        SELECT attempt, supplier_id, state, started_at, reference,
               count(*) FILTER (WHERE state = 'refused') OVER () AS refusals
