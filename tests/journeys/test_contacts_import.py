@@ -174,7 +174,7 @@ async def test_what_is_exported_can_be_imported(pool: Pool, people: Path, tmp_pa
 async def test_memory_does_not_grow_with_the_file(pool: Pool, tmp_path: Path) -> None:
     actor = await organization(pool)
     peaks = []
-    for rows in (3_000, 12_000):
+    for rows in (2_000, 8_000):
         path = _many(tmp_path / f"{rows}.csv", rows)
         tracemalloc.start()
         try:
@@ -194,7 +194,7 @@ def _many(path: Path, rows: int) -> Path:
 async def test_killed_in_the_middle_and_run_again(database_url: str, pool: Pool, tmp_path: Path) -> None:
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
     actor = await organization(pool)
-    rows = 60_000
+    rows = 30_000
     path = _many(tmp_path / "people.csv", rows)
     with path.open("a") as file:
         file.write("+258,too short,\n" + "".join(f"+25884{number:07},Again {number},twice\n" for number in range(100)))
