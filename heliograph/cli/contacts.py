@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,19 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from heliograph.base import phones
 from heliograph.base.db import Connection
-from heliograph.cli.console import DataDir, Json, Org, as_plain, group, on_database, operator, say, settings_of, show
+from heliograph.cli.console import (
+    DataDir,
+    Json,
+    Org,
+    Problem,
+    as_plain,
+    group,
+    on_database,
+    operator,
+    say,
+    settings_of,
+    show,
+)
 from heliograph.contacts import exporting, importing, records, sheets
 from heliograph.contacts.importing import Options, Summary
 from heliograph.contacts.records import Contact, OnDuplicate
@@ -71,7 +84,7 @@ def import_(
         raise typer.BadParameter(f"{country!r} is not the code of a country", param_hint="--country")
     options = Options(on_duplicate=on_duplicate, tags=records.tags(tag or [], "tag"), country=region)
     layout = sheets.layout(file, columns=_mapping(map_ or []), encoding=encoding)
-    target = rejects or file.with_suffix(".rejects.csv")
+    target = _writable(rejects or file.with_suffix(".rejects.csv"))
     if not json:
         _explain(layout)
 
@@ -110,6 +123,8 @@ def export(
       heliograph contacts export --tag vip > vip.csv
     """
     wanted = None if tag is None else records.tag(tag, "tag")
+    if file is not None:
+        _writable(file)
 
     async def work(conn: Connection) -> int:
         actor = await operator(conn, org)
@@ -164,6 +179,13 @@ def _mapping(texts: list[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not COLUMN=FIELD", param_hint="--map")
         found[column] = field.strip()
     return found
+
+
+def _writable(path: Path) -> Path:
+    """The path. Raises Problem if no file can be made there: better now than after a million rows."""
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Problem(f"{path} cannot be written: name another place")
+    return path
 
 
 def _explain(layout: sheets.Layout) -> None:

@@ -243,6 +243,8 @@ async def test_the_commands(database_url: str, pool: Pool, people: Path, tmp_pat
     assert [each["phone"] for each in listed.data] == ["+258841234567"]
     assert (wrong.status, missing.status) == (1, 2)
     assert "no column 'Fax'" in wrong.err
+    nowhere = await cli("contacts", "export", str(tmp_path / "no" / "such.csv"))
+    assert (nowhere.status, "cannot be written" in nowhere.err) == (1, True)
     assert len(out.out.splitlines()) == 5
     assert "4 contacts" in out.err
     (tmp_path / "empty.csv").write_text("name,email\n")
