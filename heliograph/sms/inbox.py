@@ -38,6 +38,8 @@ TIMER = "inbound"
 SHOWN_TEXT = 3000
 #: A reply to something older than this would surprise more than it informs: workers were down, or it had no owner.
 REPLY_WITHIN = timedelta(hours=1)
+#: Parts under one reference that are looked at: two messages of the most parts that there can be.
+MOST_PARTS = 510
 #: What a supplier's `default_alphabet` is called where octets are decoded.
 ALPHABETS: dict[str, Alphabet] = {"gsm": "gsm7", "latin1": "latin1", "ascii": "ascii"}
 
@@ -100,15 +102,16 @@ SELECT item.id FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::s
           AND concatenation IS NULL AND NOT acknowledged LIMIT 1) earlier
 """
 
+# The newest message under a reference is the one that a part may belong to.
 PARTS = """
 SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::timestamptz[])
        AS item (supplier_id, sender, recipient, reference, total, after) CROSS JOIN LATERAL (
        SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id
          FROM inbound_messages
-        WHERE sender = item.sender AND recipient = item.recipient AND received_at > item.after
-          AND supplier_id = item.supplier_id AND concatenation[1] = item.reference AND concatenation[2] = item.total
-          AND state IN ('waiting', 'received', 'unassigned')) part
- ORDER BY part.id
+        WHERE sender = item.sender AND recipient = item.recipient AND concatenation[1] = item.reference
+          AND received_at > item.after AND supplier_id = item.supplier_id AND concatenation[2] = item.total
+          AND concatenation IS NOT NULL AND state IN ('waiting', 'received', 'unassigned')
+        ORDER BY received_at DESC LIMIT $7) part
 """
 
 # At most two of each, since two are as good as many: nobody can say whose message it is.
@@ -226,7 +229,10 @@ async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
     if not oldest:
         return []
     columns = [list(column) for column in zip(*oldest, strict=True)]
-    return [_row(row) for row in await conn.fetch(PARTS, *columns, [at - LATEST for at in oldest.values()])]
+    found = await conn.fetch(PARTS, *columns, [at - LATEST for at in oldest.values()], MOST_PARTS)
+    # Those whose time is up are among them, however much came after them.
+    known = {row.id: row for row in [*map(_row, found), *(row for row in rows if row.state == "waiting")]}
+    return [known[id] for id in sorted(known)]
 
 
 async def _owners(conn: Connection, numbers: Iterable[str]) -> Mapping[str, _Owner]:

@@ -641,3 +641,23 @@ async def test_a_wish_is_bound_to_its_number_and_kind(pool: Pool, acme: Actor) -
         assert await replies.want(conn, some) == 4
         assert await replies.want(conn, some) == 0
         assert await replies.want(conn, []) == 0
+
+
+async def test_one_handset_that_floods_does_not_slow_the_others_down(pool: Pool, acme: Actor) -> None:
+    """What it wrote before is in no index that the next look reads, and parts are looked for by their reference."""
+    flood = [said(f"{n}") for n in range(3000)]
+    flood += [part(1 + n % 2, f"{n}", total=2, reference=n // 2 % 256) for n in range(3000)]
+    for start in range(0, len(flood), 1000):
+        await receive(pool, *flood[start : start + 1000])
+    while (await work(pool)).rows:
+        pass
+    assert len(await told(pool)) == 4500
+    async with pool.acquire() as conn:
+        for name, sql in (("unanswered", inbox.SAME), ("parts", inbox.PARTS)):
+            statement = await conn.prepare(sql)
+            await conn.execute(f"PREPARE look AS {sql}")
+            nothing = ", ".join("NULL" for _ in statement.get_parameters())
+            plan = "\n".join(row[0] for row in await conn.fetch(f"EXPLAIN EXECUTE look({nothing})"))
+            await conn.execute("DEALLOCATE look")
+            assert f"inbound_messages_{name}" in plan, plan
+            assert "Filter: (sender" not in plan
