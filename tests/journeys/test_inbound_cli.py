@@ -1,0 +1,101 @@
+"""What operators do about messages from handsets: list them, look again, opt out and in, set words and replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from heliograph.base.db import Pool
+from heliograph.base.errors import Refusal
+from heliograph.cli import app
+from heliograph.queue import timers
+from heliograph.sms import inbound, inbox
+from heliograph.suppliers.contract import Inbound
+from tests.rules.making import TO, organization, sender
+
+NUMBER = "258800001234"
+Command = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+def command(database_url: str) -> Command:
+    """Runs a command in this process; its data, or the error that it ends with."""
+    environment = {"HELIOGRAPH_DATABASE_URL": database_url}
+
+    async def run(*arguments: str) -> Any:
+        done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=environment)
+        if isinstance(done.exception, Refusal):
+            return done.exception.code
+        assert done.exit_code in (0, 2), f"{done.output} {done.exception!r}"
+        if done.exit_code == 2:
+            return "usage"
+        return msgspec.json.decode(done.stdout) if "--json" in arguments else done.output
+
+    return run
+
+
+async def hear(pool: Pool, *texts: str, to: str = NUMBER) -> None:
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, inbox.TIMER)
+        some = [Inbound(TO[1:], to, 0, text.encode(), b"raw") for text in texts]
+        await inbound.acknowledged(conn, await inbound.store(conn, UUID(int=5), some))
+        await inbox.work_through(conn)
+
+
+async def test_received_and_unassigned_messages_are_listed(pool: Pool, command: Command) -> None:
+    actor = await organization(pool)
+    await hear(pool, "for nobody")
+    assert await command("inbound", "list", "--json") == []
+    (row,) = await command("inbound", "list", "--unassigned", "--json")
+    assert (row["sender"], row["recipient"], row["organization_id"]) == (TO[1:], NUMBER, None)
+    await sender(pool, actor, NUMBER)
+    assert "1 will be looked at again" in await command("inbound", "retry")
+    await hear(pool, "STOP")
+    stop, first = await command("inbound", "list", "--text", "--json")
+    assert (stop["text"], stop["keyword"], first["text"], first["keyword"]) == ("STOP", "stop", "for nobody", None)
+    assert "text" not in (await command("inbound", "list", "--json"))[0]
+    assert "STOP" not in await command("inbound", "list")
+    assert TO in await command("inbound", "list", "--text", "--limit", "1")
+    assert await command("inbound", "list", "--unassigned", "--json") == []
+
+
+async def test_opt_outs_are_listed_added_and_removed(pool: Pool, command: Command) -> None:
+    await sender(pool, await organization(pool), NUMBER)
+    await hear(pool, "stop")
+    made = await command("optout", "add", "+258 84 000 00 09", "--json")
+    assert (made["recipient"], made["source"]) == ("+258840000009", "operator")
+    listed = await command("optout", "list", "--json")
+    assert [(one["recipient"], one["keyword"]) for one in listed] == [("+258840000009", None), (TO, "stop")]
+    assert "may be written to again" in await command("optout", "remove", TO)
+    assert await command("optout", "remove", TO) == "not_found"
+    assert await command("optout", "add", "841") == "validation_error"
+    assert len(await command("optout", "list", "--json")) == 1
+
+
+async def test_an_organizations_rules_are_set_one_by_one(pool: Pool, command: Command) -> None:
+    await organization(pool)
+
+    async def configured(*options: str) -> Any:
+        return await command("org", "configure", "Acme", *options, "--json")
+
+    before = await configured()
+    assert (before["opt_out_words"], before["stop_reply"], before["help_reply"]) == ([], None, None)
+    after = await configured("--opt-out-word", "ARRÊT", "--opt-out-word", " SAIR ", "--stop-reply", "Adieu")
+    assert (after["opt_out_words"], after["stop_reply"]) == (["ARRÊT", "SAIR"], "Adieu")
+    after = await configured("--help-reply", "", "--country", "mz", "--smart-encoding")
+    assert (after["help_reply"], after["stop_reply"], after["allowed_countries"]) == ("", "Adieu", ["MZ"])
+    assert after["smart_encoding"] is True
+    after = await configured("--opt-out-word", "none", "--stop-reply", "default", "--country", "any")
+    after |= {"smart_encoding": False, "help_reply": None}
+    assert after == before
+    for options in (("--opt-out-word", "!?"), ("--opt-out-word", "x" * 65), ("--help-reply", "x" * 269)):
+        assert await configured(*options) == "validation_error"
+    assert await configured("--country", "Mozambique") == "usage"
+    words = [option for n in range(51) for option in ("--opt-out-word", f"w{n}")]
+    assert await configured(*words) == "validation_error"
