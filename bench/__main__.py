@@ -14,6 +14,7 @@ from pathlib import Path
 from bench import machine, profile
 from bench.accept import Lengths, accept
 from bench.backlog import backlog
+from bench.campaigns import campaigns
 from bench.contacts import contacts
 from bench.figures import Report
 from bench.growth import growth
@@ -24,7 +25,7 @@ from bench.way import way
 from heliograph.base.postgres import PostgresError
 
 RESULTS = Path(__file__).parent / "results"
-QUICK = Lengths(rounds=1, window=3.0, way=6.0, backlog=20_000, contacts=60_000)
+QUICK = Lengths(rounds=1, window=3.0, way=6.0, backlog=20_000, contacts=60_000, campaign=60_000)
 #: Share of the machine that others may use before it is worth a remark: kernel threads alone use some.
 QUIET = 0.1
 #: In this order: what grows the database comes last, and `start` has the machine for itself.
@@ -34,6 +35,7 @@ SECTIONS: dict[str, Callable[[Stage, Report, Lengths], Awaitable[None]]] = {
     "way": way,
     "backlog": backlog,
     "contacts": contacts,
+    "campaigns": campaigns,
     "memory": memory,
     "growth": growth,
 }
@@ -48,6 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--backlog", type=int, metavar="N", help="messages of a backlog (100 000)")
     parser.add_argument("--growth", type=int, metavar="N", help="messages stored for growth (10 000 000)")
     parser.add_argument("--contacts", type=int, metavar="N", help="rows of an imported file of contacts (200 000)")
+    parser.add_argument("--campaign", type=int, metavar="N", help="recipients of a campaign (200 000)")
     parser.add_argument("--api-processes", type=int, metavar="N", help="web processes (1)")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="watch memory under load for this long")
     parser.add_argument("--dir", type=Path, help="where to put the temporary database: a real disk")
@@ -60,7 +63,7 @@ async def measure(chosen: argparse.Namespace) -> int:
     """Everything that was asked for; returns the exit status."""
     given = {
         name: value
-        for name in ("rounds", "window", "backlog", "growth", "contacts", "api_processes", "soak")
+        for name in ("rounds", "window", "backlog", "growth", "contacts", "campaign", "api_processes", "soak")
         if (value := getattr(chosen, name)) is not None
     }
     base = QUICK if chosen.quick else Lengths()

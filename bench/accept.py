@@ -27,6 +27,8 @@ class Lengths(msgspec.Struct, frozen=True):
     growth: int = 10_000_000
     #: Rows of a file of contacts.
     contacts: int = 200_000
+    #: Recipients of a campaign.
+    campaign: int = 200_000
     api_processes: int = 1
     #: How long memory is watched under load, minutes; 0: once is enough.
     soak: float = 0.0

@@ -37,6 +37,7 @@ BUDGETS = {
     "backlog_webhooks": Budget(3_000, 7_000),
     "growth_ratio": Budget(0.9, 1.0),
     "contacts_import": Budget(20_000, 30_000),
+    "campaign_staging": Budget(20_000, 50_000),
     "memory_api": Budget(150, 100, at_most=True),
     "memory_worker": Budget(150, 100, at_most=True),
     "start_delivered": Budget(20, 10, at_most=True),

@@ -29,6 +29,10 @@ _TURN = 200
 FORGET = 5_000
 
 
+#: One who gets a campaign: phone, name, first name, last name, opted out.
+Recipient = tuple[str, str | None, str | None, str | None, bool]
+
+
 class Numbers(msgspec.Struct, frozen=True):
     """Listed recipients: the different numbers among them, and how many different texts are none."""
 
@@ -193,8 +197,8 @@ SELECT r.phone, c.name, c.first_name, c.last_name,
 
 async def following(
     conn: Connection, organization_id: UUID, campaign_id: UUID, *, after: str, limit: int, look_up_names: bool
-) -> list[tuple[str, str | None, str | None, str | None, bool]]:
-    """The next recipients in the order of their numbers: (phone, name, first name, last name, opted out)."""
+) -> list[Recipient]:
+    """The next recipients in the order of their numbers."""
     sql = NEXT_WITH_CONTACT if look_up_names else NEXT
     return [tuple(row) for row in await conn.fetch(sql, organization_id, campaign_id, after, limit)]
 

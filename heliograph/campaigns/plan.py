@@ -59,6 +59,10 @@ class CampaignNotCancelable(Refusal):
     code, status = "campaign_not_cancelable", 409
 
 
+class Anew(Exception):
+    """What a step was decided on has changed meanwhile. The step is undone, and decided again."""
+
+
 class Counts(msgspec.Struct, frozen=True):
     """Recipients by what became of them: disjoint, and `total` is the sum of the others."""
 

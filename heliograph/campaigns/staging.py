@@ -10,6 +10,7 @@ commit. That is why nobody gets a campaign twice and nobody is forgotten.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -18,17 +19,14 @@ import asyncpg
 import msgspec
 import structlog
 
-from heliograph.accounts import quota
 from heliograph.accounts.organizations import STOPPED
 from heliograph.base import phones
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience, counting, plan, template
-from heliograph.queue import leases
+from heliograph.campaigns import audience, plan, template, withdrawal
 from heliograph.sms import bulk
 from heliograph.sms.bulk import Bulk
-from heliograph.sms.status import Move, move_many
 
 log = structlog.get_logger()
 
@@ -39,6 +37,8 @@ AHEAD = timedelta(seconds=20)
 #: Pause before a paused campaign looks for quota again, and after a step that failed.
 RETRY = timedelta(seconds=1)
 FAILED = timedelta(seconds=30)
+#: What was read ahead is used for this long: somebody may have opted out since, seconds.
+FRESH = 1.0
 #: gather_tag of a campaign whose audience is complete.
 COMPLETE = -1
 
@@ -85,10 +85,6 @@ SELECT c.organization_id, c.id, c.status, c.mode, c.message_template, c.sender_i
 LATER = "UPDATE campaigns SET step_at = clock_timestamp() + $3::interval WHERE organization_id = $1 AND id = $2"
 
 
-class _Anew(Exception):
-    """What a step was decided on has changed meanwhile. Nothing was done; it is decided again."""
-
-
 class Stager:
     """Moves campaigns on, step by step; one per worker."""
 
@@ -106,11 +102,14 @@ class Stager:
         self._chunk, self._gather = chunk, gather
         self._on_staged = on_staged
         self._served = UUID(int=0)
+        self._ahead: _Ahead | None = None
 
     async def round(self) -> int:
         """Do one step of one campaign; returns 0 if none was due."""
         due: _Due | None = None
         staged = False
+        if self._ahead is not None:  # waited for without a connection: it needs one itself
+            await asyncio.wait([self._ahead.task])
         try:
             async with self._pool.acquire() as conn, conn.transaction():
                 row = await conn.fetchrow(TAKE, self._served)
@@ -121,7 +120,7 @@ class Stager:
                 staged = await self._step(conn, due)
                 crash_point("campaign.before_commit")
             crash_point("campaign.after_commit")
-        except (_Anew, asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
+        except (plan.Anew, asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             return 1
         except Exception as error:
             if is_down(error) or due is None:
@@ -142,10 +141,68 @@ class Stager:
             case "staging":
                 await _gather(conn, due, most=self._gather)
             case "running" | "paused":
-                return await _stage(conn, due, most=self._chunk)
+                return await self._stage(conn, due)
             case _:
-                await _withdraw(conn, due)
+                await withdrawal.withdraw(conn, due.organization_id, due.id, mode=due.mode, at=due.at)
         return False
+
+    async def _stage(self, conn: Connection, due: _Due) -> bool:
+        """Stage the next chunk, as far as quota and pace allow."""
+        campaign = due.organization_id, due.id
+        if due.state in STOPPED:
+            await _pause(conn, due, plan.SUSPENDED)
+            return False
+        if due.sender_status != "approved":
+            await plan.move(conn, *campaign, "failed", reason=plan.SENDER)
+            return False
+        base, each, limit = _pace(due, self._chunk)
+        wanted = _Wanted(due, due.staged_to, limit)
+        chunk = self._read_before(wanted) or await _read(conn, wanted)
+        if due.mode == "live" and len(chunk.recipients) > due.remaining:
+            chunk = _judge(wanted, chunk.rows, left=due.remaining)
+            if not chunk.passed:
+                await _pause(conn, due, plan.QUOTA)
+                return False
+        elif each is None and len(chunk.rows) == limit:
+            self._read_ahead(_Wanted(due, chunk.last, limit))
+        if due.status == "paused":
+            await plan.move(conn, *campaign, "running")
+        count = len(chunk.recipients)
+        if count:
+            await _accept(conn, due, chunk, due_at=[] if each is None else [base + each * n for n in range(count)])
+        ended = chunk.passed < limit and chunk.passed == len(chunk.rows)
+        done = await conn.fetchval(
+            ADVANCE,
+            *campaign,
+            chunk.last,
+            count,
+            chunk.opted_out,
+            chunk.invalid,
+            None if each is None else base + each * count,
+            ended,
+            AHEAD / 2,
+        )
+        if ended and done:
+            await plan.move(conn, *campaign, "completed")
+        return count > 0
+
+    def _read_ahead(self, wanted: _Wanted) -> None:
+        """Read the chunk after this one while this one is being stored: a third of the time."""
+
+        async def read() -> _Chunk:
+            async with self._pool.acquire() as conn:
+                return await _read(conn, wanted)
+
+        task = asyncio.create_task(read())
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        self._ahead = _Ahead(wanted, task, task.get_loop().time())
+
+    def _read_before(self, wanted: _Wanted) -> _Chunk | None:
+        """The chunk if it was read ahead, is what is wanted, and its opt-outs are still fresh."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or not ahead.wanted.alike(wanted) or ahead.task.get_loop().time() - ahead.at > FRESH:
+            return None
+        return None if ahead.task.cancelled() or ahead.task.exception() else ahead.task.result()
 
 
 GATHERED = """
@@ -188,118 +245,115 @@ RETURNING pending = 0 AND queued = 0 AND sent = 0 AS done
 """
 
 
-async def _stage(conn: Connection, due: _Due, *, most: int) -> bool:
-    """Stage the next chunk, as far as quota and pace allow."""
-    campaign = due.organization_id, due.id
-    if due.state in STOPPED:
-        await _pause(conn, due, plan.SUSPENDED)
-        return False
-    if due.sender_status != "approved":
-        await plan.move(conn, *campaign, "failed", reason=plan.SENDER)
-        return False
-    base, each, limit = _pace(due, most)
-    places = template.places(due.message_template)
-    rows = await audience.following(
-        conn,
-        *campaign,
-        after=due.staged_to,
-        limit=limit,
-        look_up_names=due.audience_tags is None and bool(places - {"phone"}),
-    )
-    chunk = _judge(due, rows, personal=bool(places))
-    if chunk.short and not chunk.passed:
-        await _pause(conn, due, plan.QUOTA)
-        return False
-    if due.status == "paused":
-        await plan.move(conn, *campaign, "running")
-    count = len(chunk.recipients)
-    if count:
-        ids = [uuid7() for _ in range(count)]
-        left = await bulk.accept_bulk(
-            conn,
-            Bulk(
-                organization_id=due.organization_id,
-                mode=due.mode,
-                campaign_id=due.id,
-                sender_id=due.sender_id,
-                sender=due.sender,
-                request_id=due.request_id,
-                ids=ids,
-                recipients=chunk.recipients,
-                texts=chunk.texts,
-                text=due.message_template,
-                encodings=chunk.encodings,
-                segments=chunk.segments,
-                due=[] if each is None else [base + each * place for place in range(count)],
-            ),
-            at=due.at,
-        )
-        if left is None:  # somebody used the quota meanwhile
-            raise _Anew
-        await conn.execute(CHUNKED, *campaign, ids[0], ids[-1], count, due.at)
-    following = None if each is None else base + each * count
-    ended = len(rows) < limit and not chunk.short
-    done = await conn.fetchval(
-        ADVANCE,
-        *campaign,
-        chunk.last or due.staged_to,
-        count,
-        chunk.opted_out,
-        chunk.invalid,
-        following,
-        ended,
-        AHEAD / 2,
-    )
-    if ended and done:
-        await plan.move(conn, *campaign, "completed")
-    return count > 0
-
-
 class _Chunk(msgspec.Struct):
     """Recipients that were looked at: those to write to, and how many are skipped."""
 
-    recipients: list[str]
-    #: Empty if the text is the same for all.
-    texts: list[str]
-    encodings: list[str]
-    segments: list[int]
+    rows: list[audience.Recipient]
+    #: The last one that was passed, and how many were.
+    last: str
+    passed: int = 0
     opted_out: int = 0
     invalid: int = 0
-    #: The last one that was passed, and how many were.
-    last: str | None = None
-    passed: int = 0
-    #: The quota ended before the recipients did.
-    short: bool = False
+    recipients: list[str] = msgspec.field(default_factory=list)
+    #: Empty if the text is the same for all.
+    texts: list[str] = msgspec.field(default_factory=list)
+    encodings: list[str] = msgspec.field(default_factory=list)
+    segments: list[int] = msgspec.field(default_factory=list)
 
 
-def _judge(due: _Due, rows: list[tuple[str, str | None, str | None, str | None, bool]], *, personal: bool) -> _Chunk:
-    """Decide about each recipient, until the quota ends."""
-    chunk = _Chunk([], [], [], [])
+class _Wanted(msgspec.Struct, frozen=True):
+    """Which recipients, and all that decides about them."""
+
+    due: _Due
+    after: str
+    limit: int
+
+    def alike(self, other: _Wanted) -> bool:
+        """Whether the same would come of it."""
+        return self._key() == other._key()
+
+    def _key(self) -> tuple[object, ...]:
+        due = self.due
+        return due.organization_id, due.id, self.after, self.limit, due.smart_encoding, due.allowed_countries
+
+
+class _Ahead(msgspec.Struct, frozen=True):
+    """A chunk that is being read before its turn."""
+
+    wanted: _Wanted
+    task: asyncio.Task[_Chunk]
+    at: float
+
+
+async def _read(conn: Connection, wanted: _Wanted) -> _Chunk:
+    """The next recipients, each with what becomes of them, whatever the quota is."""
+    due = wanted.due
+    rows = await audience.following(
+        conn,
+        due.organization_id,
+        due.id,
+        after=wanted.after,
+        limit=wanted.limit,
+        look_up_names=due.audience_tags is None and bool(template.places(due.message_template) - {"phone"}),
+    )
+    return _judge(wanted, rows, left=len(rows))
+
+
+def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, left: int) -> _Chunk:
+    """Decide about each recipient, until more than `left` are to be written to."""
+    due = wanted.due
+    chunk = _Chunk(rows, wanted.after)
     allowed = None if due.allowed_countries is None else frozenset(due.allowed_countries)
-    left = due.remaining if due.mode == "live" else len(rows)
-    fill = template.filler(due.message_template)
-    measured = None if personal else template.measure(due.message_template, smart=due.smart_encoding)
+    fill = template.filler(due.message_template) if template.places(due.message_template) else None
+    text = due.message_template
+    measured = template.measure(text, smart=due.smart_encoding)
     for phone, name, first_name, last_name, opted_out in rows:
         if opted_out:
             chunk.opted_out += 1
         else:
-            if personal:
+            if fill is not None:
                 text = fill((phone, name or "", first_name or "", last_name or ""))
                 measured = template.measure(text, smart=due.smart_encoding)
             if measured is None or (allowed is not None and phones.country(phone) not in allowed):
                 chunk.invalid += 1
             elif len(chunk.recipients) >= left:
-                chunk.short = True
                 break
             else:
                 chunk.recipients.append(phone)
                 chunk.encodings.append(measured[0])
                 chunk.segments.append(measured[1])
-                if personal:
+                if fill is not None:
                     chunk.texts.append(text)
         chunk.last = phone
         chunk.passed += 1
     return chunk
+
+
+async def _accept(conn: Connection, due: _Due, chunk: _Chunk, *, due_at: list[datetime]) -> None:
+    """Store the chunk's messages. Raises plan.Anew if somebody used the quota meanwhile."""
+    ids = [uuid7() for _ in chunk.recipients]
+    left = await bulk.accept_bulk(
+        conn,
+        Bulk(
+            organization_id=due.organization_id,
+            mode=due.mode,
+            campaign_id=due.id,
+            sender_id=due.sender_id,
+            sender=due.sender,
+            request_id=due.request_id,
+            ids=ids,
+            recipients=chunk.recipients,
+            texts=chunk.texts,
+            text=due.message_template,
+            encodings=chunk.encodings,
+            segments=chunk.segments,
+            due=due_at,
+        ),
+        at=due.at,
+    )
+    if left is None:
+        raise plan.Anew
+    await conn.execute(CHUNKED, due.organization_id, due.id, ids[0], ids[-1], len(ids), due.at)
 
 
 def _pace(due: _Due, most: int) -> tuple[datetime, timedelta | None, int]:
@@ -314,42 +368,3 @@ def _pace(due: _Due, most: int) -> tuple[datetime, timedelta | None, int]:
 async def _pause(conn: Connection, due: _Due, reason: str) -> None:
     await plan.move(conn, due.organization_id, due.id, "paused", reason=reason)
     await conn.execute(LATER, due.organization_id, due.id, RETRY)
-
-
-# From the end: what is due last has the best chance of not having been sent.
-STAGED = """
-SELECT first_id, last_id FROM campaign_chunks
- WHERE organization_id = $1 AND campaign_id = $2 AND NOT withdrawn AND queued > 0 ORDER BY first_id DESC LIMIT 1
-"""
-UNSENT = """
-SELECT id, segments FROM messages
- WHERE organization_id = $1 AND id BETWEEN $2 AND $3 AND campaign_id = $4 AND status = 'accepted'
-"""
-WITHDRAWN = """
-UPDATE campaign_chunks SET withdrawn = true WHERE organization_id = $1 AND campaign_id = $2 AND first_id = $3
-"""
-NOTHING_LEFT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 AND id = $2"
-
-
-async def _withdraw(conn: Connection, due: _Due) -> None:
-    """Cancel what no worker has taken yet of one chunk, and give back its quota."""
-    campaign = due.organization_id, due.id
-    chunk = await conn.fetchrow(STAGED, *campaign)
-    if chunk is None:
-        await conn.execute(NOTHING_LEFT, *campaign)
-        return
-    unsent = {
-        row["id"]: row["segments"]
-        for row in await conn.fetch(UNSENT, due.organization_id, chunk["first_id"], chunk["last_id"], due.id)
-    }
-    taken = await leases.withdraw(conn, "sms", list(unsent))
-    moves = [Move(due.organization_id, id, "canceled", due.at, unsent=True) for id in taken]
-    moved, _ = await move_many(conn, moves)
-    if moved != taken:  # a worker tried it and put it back, between the two
-        raise _Anew
-    if due.mode == "live" and moved:
-        refunds = [(due.organization_id, id, unsent[id]) for id in moved]
-        await quota.refund_many(conn, refunds, "campaign canceled")
-    await conn.execute(WITHDRAWN, *campaign, chunk["first_id"])
-    await counting.recount(conn, [(*campaign, chunk["first_id"])])
-    await conn.execute(LATER, *campaign, timedelta(0))

@@ -32,6 +32,7 @@ FIGURES = {
     "backlog_webhooks": ("Backlog of 100 000 drained, a webhook each", "/s"),
     "growth_ratio": ("Accepted with 10 million messages stored ÷ with none", ""),
     "contacts_import": ("Contacts imported from a CSV file, two tags each", "/s"),
+    "campaign_staging": ("Campaign staged, from contacts by tag, a text of their own each", "/s"),
     "memory_api": ("Resident memory, API process", "MB"),
     "memory_worker": ("Resident memory, worker", "MB"),
     "start_delivered": ("`up` on a new data directory to the first delivered message", "s"),
