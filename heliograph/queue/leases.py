@@ -212,8 +212,16 @@ async def put(conn: Connection, kind: str, items: Sequence[tuple[UUID, UUID, UUI
 
 
 # A claim that is about to be committed is waited for, and then looked at as it is: what it leased is not taken away.
+# `kind` is spelled so that no index leads by it: the look-up is to go by the id, not through all rows of a kind.
 WITHDRAW = """
-DELETE FROM queue WHERE kind = $1 AND id = ANY ($2) AND (lease_until IS NULL OR lease_until < now()) RETURNING id
+WITH held AS MATERIALIZED (
+    SELECT mine.place
+      FROM unnest($2::uuid[]) AS item (id) CROSS JOIN LATERAL (
+           SELECT ctid AS place FROM queue
+            WHERE queue.id = item.id AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now())
+              FOR UPDATE) mine
+)
+DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING id
 """
 
 

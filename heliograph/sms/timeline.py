@@ -66,10 +66,12 @@ SELECT r.attempt, r.part, r.state, r.error, r.keys, r.received_at, r.tries, s.na
   FROM receipts r LEFT JOIN suppliers s ON s.id = r.supplier_id
  WHERE r.message_id = $1 AND r.received_on >= $2
 """
-# Events other than the contract's one have no index by message; they are made at once with the move that they tell of.
+# Events other than the contract's one have no index by message; they are made at once with the move that they tell of,
+# and found among those of that moment.
 EVENTS = """
-SELECT id, kind, created_at FROM events
- WHERE organization_id = $1 AND (id = $3 OR (id BETWEEN $4 AND $5 AND message_id = $2))
+SELECT id, kind, created_at FROM events WHERE organization_id = $1 AND id = $3
+UNION
+SELECT id, kind, created_at FROM events WHERE organization_id = $1 AND id BETWEEN $4 AND $5 AND message_id = $2
 """
 WEBHOOKS = """
 SELECT w.event_id, w.endpoint_id, e.url, w.attempt, w.started_at, w.duration_ms, w.status, w.result, w.detail
@@ -83,8 +85,8 @@ SELECT q.kind, q.id, q.line, q.lane, q.due_at, q.tries, q.claims, q.lease_until,
  WHERE q.id = ANY ($2) ORDER BY q.due_at
 """
 
-#: An event is recorded within this of the move that raised it.
-AT_ONCE = timedelta(seconds=5)
+#: The event of a move is made this long before or after the time that the move is stamped with.
+BEFORE, AFTER = timedelta(milliseconds=100), timedelta(seconds=2)
 
 
 async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> Timeline:
@@ -124,7 +126,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
 async def raised(conn: Connection, organization_id: UUID, message: asyncpg.Record) -> list[asyncpg.Record]:
     """id, kind and created_at of the events that a message (a row of `messages`) raised."""
     sent_at = message["sent_at"] or message["accepted_at"]
-    around = uuid7_floor(sent_at - AT_ONCE), uuid7_floor(sent_at + AT_ONCE)
+    around = uuid7_floor(sent_at - BEFORE), uuid7_floor(sent_at + AFTER)
     return await conn.fetch(EVENTS, organization_id, message["id"], message["event_id"], *around)
 
 
