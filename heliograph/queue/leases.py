@@ -211,17 +211,11 @@ async def put(conn: Connection, kind: str, items: Sequence[tuple[UUID, UUID, UUI
     await conn.execute(PUT, kind, *(list(column) for column in zip(*items, strict=True)))
 
 
-# A claim that is about to be committed is waited for, and then looked at as it is: what it leased is not taken away.
+# A claim that is about to be committed is waited for, and its rows are then taken as they are: what was leased stays.
+# So they are not locked first and deleted by place, as above: a place that came with that commit would not be seen.
 # `kind` is spelled so that no index leads by it: the look-up is to go by the id, not through all rows of a kind.
 WITHDRAW = """
-WITH held AS MATERIALIZED (
-    SELECT mine.place
-      FROM unnest($2::uuid[]) AS item (id) CROSS JOIN LATERAL (
-           SELECT ctid AS place FROM queue
-            WHERE queue.id = item.id AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now())
-              FOR UPDATE) mine
-)
-DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING id
+DELETE FROM queue WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now()) RETURNING id
 """
 
 

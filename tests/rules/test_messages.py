@@ -493,6 +493,13 @@ async def test_a_preview_refuses_what_a_send_would_refuse_and_in_its_order(pool:
             assert previewing.value.message == sending.value.message
 
 
+async def test_withdrawing_reads_no_other_rows(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        await conn.execute(f"PREPARE withdraw (text, uuid[]) AS {leases.WITHDRAW}")
+        plan = "\n".join(row[0] for row in await conn.fetch("EXPLAIN EXECUTE withdraw ('sms', '{}')"))
+    assert "Index Scan using queue_pkey" in plan
+
+
 async def test_a_queue_row_that_is_leased_is_not_withdrawn(pool: Pool) -> None:
     actor = await organization(pool)
     id = await message(pool, actor)
