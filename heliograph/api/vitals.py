@@ -36,9 +36,11 @@ class Checks(msgspec.Struct, frozen=True):
 DOWN = Checks("down", "down", "down")
 
 # The age of a row that is due and that nobody holds. A thousand of them tell enough; a long queue must not cost more.
+# Campaigns (lane 1) may wait for as long as they are large.
 CHECK = """
 SELECT coalesce((SELECT extract(epoch FROM now() - min(due_at))
-                   FROM (SELECT due_at FROM queue WHERE due_at <= now() AND lease_until IS NULL LIMIT 1000) AS due), 0)
+                   FROM (SELECT due_at FROM queue WHERE due_at <= now() AND lease_until IS NULL AND lane = 0
+                           LIMIT 1000) AS due), 0)
            AS late,
        EXISTS (SELECT FROM workers WHERE seen_at > now() - make_interval(secs => $1)) AS worker
 """

@@ -226,12 +226,12 @@ async def withdraw(conn: Connection, kind: str, ids: Sequence[UUID]) -> set[UUID
 
 OLDEST = """
 SELECT coalesce(extract(epoch FROM now() - min(due_at)), 0)::float8 FROM queue
- WHERE kind = $1 AND due_at <= now() AND lease_until IS NULL
+ WHERE kind = $1 AND due_at <= now() AND lease_until IS NULL AND lane = 0
 """
 
 
 async def oldest(conn: Connection, kind: str) -> float:
-    """Age in seconds of the row that has been due and waiting longest."""
+    """Age in seconds of the row of lane 0 that has been due and waiting longest; lane 1 is for what may wait."""
     age: float = await conn.fetchval(OLDEST, kind)
     return age
 

@@ -23,9 +23,10 @@ from heliograph.campaigns.plan import Campaign, Counts, Wish
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from heliograph.queue import leases
 from heliograph.sms import encoding
 from heliograph.sms.sender_ids import SenderIdNotApproved
-from tests.rules.making import check_books, endpoint, organization, sender
+from tests.rules.making import check_books, endpoint, message, organization, sender
 
 NOBODY = Counts(*[0] * len(Counts.__struct_fields__))
 
@@ -345,6 +346,20 @@ async def test_organizations_take_turns(pool: Pool) -> None:
     for _ in range(16):
         await stager.round()
     assert (await get(pool, modest, made.id)).counts.queued >= 5
+
+
+async def test_single_sends_go_first(pool: Pool) -> None:
+    busy, other = await organization(pool), await organization(pool)
+    for _ in range(3):
+        await create(pool, busy, recipients=[number(n) for n in range(200)])
+    await run(pool)
+    singles = {await message(pool, actor) for actor in (busy, other)}
+    async with pool.acquire() as conn:
+        claimed = await leases.claim(conn, "sms", {leases.UNROUTED: 2}, seconds=60)
+        assert {lease.id for lease in claimed} == singles
+        # What a campaign still has in the queue is no sign of a fault.
+        await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour'")
+        assert await leases.oldest(conn, "sms") == 0
 
 
 # ── The end ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,71 @@
+"""`heliograph campaign`, as an operator uses it while a worker stages one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7
+from heliograph.campaigns import counting, plan
+from heliograph.campaigns.plan import Campaign, Wish
+from heliograph.campaigns.staging import Stager
+from heliograph.cli import app
+from tests.rules.making import organization
+
+
+async def call(url: str, *arguments: str) -> Result:
+    """In this process: this is about campaigns, not about how commands start and end."""
+    environment = {"HELIOGRAPH_DATABASE_URL": url}
+    return await asyncio.to_thread(CliRunner().invoke, app, ["campaign", *arguments], env=environment)
+
+
+async def data(url: str, *arguments: str) -> Any:
+    done = await call(url, *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return msgspec.json.decode(done.stdout)
+
+
+async def create(pool: Pool, actor: Actor, amount: int) -> Campaign:
+    wish = Wish(name="Sale", message_template="Hi", recipients=[f"+25884{n:07}" for n in range(amount)])
+    async with pool.acquire() as conn, conn.transaction():
+        return await plan.create(conn, actor, wish=wish, request_id="req")
+
+
+async def test_list_show_cancel(pool: Pool, database_url: str) -> None:
+    actor = await organization(pool)
+    made = [await create(pool, actor, 3) for _ in range(2)]
+    listed = await data(database_url, "list")
+    assert [one["id"] for one in listed] == [str(one.id) for one in reversed(made)]
+    assert [one["id"] for one in await data(database_url, "list", "--limit", "1")] == [str(made[1].id)]
+    assert "staging" in (await call(database_url, "list")).stdout
+    shown = await data(database_url, "show", str(made[0].id))
+    assert (shown["recipient_count"], shown["counts"]["pending"]) == (3, 3)
+    canceled = await data(database_url, "cancel", str(made[0].id))
+    assert (canceled["status"], canceled["counts"]["canceled"]) == ("canceled", 3)
+    with pytest.raises(NotFound):
+        raise (await call(database_url, "show", str(uuid7()))).exception or AssertionError
+    assert "is not the id of a campaign" in str((await call(database_url, "show", "x")).exception)
+
+
+async def test_watch_until_it_is_done(pool: Pool, database_url: str) -> None:
+    actor = await organization(pool)
+    made = await create(pool, actor, 3)
+    watching = [asyncio.create_task(call(database_url, "watch", str(made.id), *how)) for how in ((), ("--json",))]
+    stager = Stager(pool)
+    while await stager.round():
+        continue
+    await pool.execute("UPDATE messages SET status = 'delivered'")
+    await pool.execute("UPDATE campaign_chunks SET count_at = now()")
+    async with pool.acquire() as conn, conn.transaction():
+        await counting.count_due(conn)
+    drawn, records = await asyncio.wait_for(asyncio.gather(*watching), 20)
+    assert "100% of 3  completed  delivered 3" in drawn.stderr
+    last = msgspec.json.decode(records.stdout.splitlines()[-1])
+    assert (last["status"], last["counts"]["delivered"]) == ("completed", 3)
