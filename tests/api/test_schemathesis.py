@@ -18,7 +18,7 @@ from .conftest import make_tenant, running
 
 EXAMPLES = 20_000 if os.environ.get("HELIOGRAPH_FAULTS") == "long" else 25
 CONFIG = Path(__file__).with_name("schemathesis.toml")
-UNLIMITED = dict.fromkeys(("rate_sms_send", "rate_mutations", "rate_reads", "rate_failures"), 10**9)
+UNLIMITED = dict.fromkeys(("rate_sms_send", "rate_campaigns", "rate_mutations", "rate_reads", "rate_failures"), 10**9)
 
 
 @pytest.mark.timeout(7200 if EXAMPLES > 1000 else 120)
