@@ -23,7 +23,7 @@ from heliograph.base.settings import Settings, SettingsError, demand_secret_key
 from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, settings_of, show, shown_url
 from heliograph.cli.http import address, ask
 from heliograph.queue import leases
-from heliograph.sms import routing, suppliers
+from heliograph.sms import inbound, routing, suppliers
 
 #: The oldest PostgreSQL that everything here runs on.
 OLDEST_POSTGRES = 15
@@ -58,7 +58,7 @@ def command(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Check settings, database, workers, suppliers, queue and API. Exits with 1 if something is wrong.
+    """Check settings, database, workers, suppliers, queue, inbox and API. Exits with 1 if something is wrong.
 
     \b
     Examples:
@@ -107,7 +107,13 @@ async def _database(conn: Connection, settings: Settings) -> list[Check]:
         checks.append(Check("migrations", "failed", f"pending: {', '.join(pending)}", "Run `heliograph migrate`."))
     else:
         checks.append(Check("migrations", "ok", "none is pending"))
-    rest: list[Callable[[Connection, Settings], Awaitable[list[Check]]]] = [_partitions, _workers, _suppliers, _queue]
+    rest: list[Callable[[Connection, Settings], Awaitable[list[Check]]]] = [
+        _partitions,
+        _workers,
+        _suppliers,
+        _queue,
+        _inbox,
+    ]
     try:
         for check in rest:
             checks += await check(conn, settings)
@@ -203,6 +209,16 @@ async def _queue(conn: Connection, settings: Settings) -> list[Check]:
         detail = ", ".join(f"{kind} is {age:.0f} s late" for kind, age in late.items())
         return [Check("queue", "failed", detail, "Look at workers and suppliers first; else start more workers.")]
     return [Check("queue", "ok", "nothing is late")]
+
+
+async def _inbox(conn: Connection, settings: Settings) -> list[Check]:
+    late, unassigned = await inbound.standing(conn)
+    if late > QUEUE_LATE:
+        return [Check("inbox", "failed", f"messages from handsets are {late:.0f} s late", "Start a worker.")]
+    if unassigned:
+        detail = f"{unassigned} messages from handsets are to numbers of no organization, or of several"
+        return [Check("inbox", "warning", detail, "See `heliograph inbound list --unassigned`.")]
+    return [Check("inbox", "ok", "every message from a handset has its organization")]
 
 
 def _api(url: str) -> Check:

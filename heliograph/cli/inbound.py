@@ -51,7 +51,7 @@ def list_(
 
 
 @app.command("retry")
-def retry(data_dir: DataDir = None) -> None:
+def retry(json: Json = False, data_dir: DataDir = None) -> None:
     """Look again at all that is unassigned, after its number was approved for one organization.
 
     \b
@@ -59,4 +59,6 @@ def retry(data_dir: DataDir = None) -> None:
       heliograph inbound retry
     """
     count = on_database(inbound.retry, settings_of(data_dir))
+    if json:
+        show({"count": count}, json)
     say(f"{count} will be looked at again by the next free worker.")

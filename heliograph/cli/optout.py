@@ -53,7 +53,7 @@ def add(number: Number, org: Org = None, json: Json = False, data_dir: DataDir =
 
 
 @app.command("remove")
-def remove(number: Number, org: Org = None, data_dir: DataDir = None) -> None:
+def remove(number: Number, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
     """Let a number be written to again. Only for an owner who asked for it: a handset does it by START.
 
     \b
@@ -61,8 +61,8 @@ def remove(number: Number, org: Org = None, data_dir: DataDir = None) -> None:
       heliograph optout remove +258841234567 --org "Acme Lda"
     """
 
-    async def work(conn: Connection) -> None:
-        await optouts.remove(conn, await operator(conn, org), phone=number)
+    async def work(conn: Connection) -> OptOut:
+        return await optouts.remove(conn, await operator(conn, org), phone=number)
 
-    on_database(work, settings_of(data_dir))
+    show(on_database(work, settings_of(data_dir)), json)
     say("It may be written to again.")

@@ -105,6 +105,20 @@ async def unassigned(conn: Connection, *, limit: int) -> list[Listed]:
     return [Listed(*row.values()) for row in await conn.fetch(UNASSIGNED, limit)]
 
 
+STANDING = """
+SELECT coalesce((SELECT extract(epoch FROM now() - due_at) FROM inbound_messages
+                  WHERE due_at <= now() ORDER BY due_at LIMIT 1), 0)::float8,
+       (SELECT count(*) FROM inbound_messages WHERE state = 'unassigned')
+"""
+
+
+async def standing(conn: Connection) -> tuple[float, int]:
+    """Seconds that the oldest message has been due, and how many are unassigned."""
+    row = await conn.fetchrow(STANDING)
+    assert row is not None
+    return row[0], row[1]
+
+
 RETRY = """
 UPDATE inbound_messages SET state = 'new', message_id = NULL, due_at = now()
  WHERE id IN (SELECT id FROM inbound_messages WHERE state = 'unassigned' ORDER BY id FOR UPDATE)

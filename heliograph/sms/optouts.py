@@ -93,7 +93,7 @@ CURRENT = """
 SELECT opt_outs.organization_id, opt_outs.recipient
   FROM unnest($1::uuid[], $2::text[]) AS item (organization_id, recipient) CROSS JOIN LATERAL (
        SELECT organization_id, recipient FROM opt_outs
-        WHERE organization_id = item.organization_id AND recipient = item.recipient) opt_outs
+        WHERE organization_id = item.organization_id AND recipient = item.recipient LIMIT 1) opt_outs
 """
 
 
@@ -126,10 +126,14 @@ async def add(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
     return OptOut(*row.values())
 
 
-async def remove(conn: Connection, actor: Actor, *, phone: str) -> None:
-    """An operator answers for a number that wants messages again. Raises Invalid, NotFound."""
-    if not await lift(conn, {(actor.organization_id, _number(phone))}):
-        raise NotFound("This number has not opted out.", resource="opt_out")
+async def remove(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
+    """An operator answers for a number that wants messages again; returns what it was. Raises Invalid, NotFound."""
+    recipient = _number(phone)
+    async with conn.transaction():
+        row = await conn.fetchrow(GET, actor.organization_id, recipient)
+        if row is None or not await lift(conn, {(actor.organization_id, recipient)}):
+            raise NotFound("This number has not opted out.", resource="opt_out")
+    return OptOut(*row.values())
 
 
 def _number(phone: str) -> str:

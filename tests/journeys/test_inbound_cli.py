@@ -52,10 +52,13 @@ async def test_received_and_unassigned_messages_are_listed(pool: Pool, command: 
     actor = await organization(pool)
     await hear(pool, "for nobody")
     assert await command("inbound", "list", "--json") == []
+    async with pool.acquire() as conn:
+        late, waiting = await inbound.standing(conn)
+        assert (late, waiting) == (0, 1)
     (row,) = await command("inbound", "list", "--unassigned", "--json")
     assert (row["sender"], row["recipient"], row["organization_id"]) == (TO[1:], NUMBER, None)
     await sender(pool, actor, NUMBER)
-    assert "1 will be looked at again" in await command("inbound", "retry")
+    assert await command("inbound", "retry", "--json") == {"count": 1}
     await hear(pool, "STOP")
     stop, first = await command("inbound", "list", "--text", "--json")
     assert (stop["text"], stop["keyword"], first["text"], first["keyword"]) == ("STOP", "stop", "for nobody", None)
@@ -72,7 +75,7 @@ async def test_opt_outs_are_listed_added_and_removed(pool: Pool, command: Comman
     assert (made["recipient"], made["source"]) == ("+258840000009", "operator")
     listed = await command("optout", "list", "--json")
     assert [(one["recipient"], one["keyword"]) for one in listed] == [("+258840000009", None), (TO, "stop")]
-    assert "may be written to again" in await command("optout", "remove", TO)
+    assert (await command("optout", "remove", TO, "--json"))["keyword"] == "stop"
     assert await command("optout", "remove", TO) == "not_found"
     assert await command("optout", "add", "841") == "validation_error"
     assert len(await command("optout", "list", "--json")) == 1
