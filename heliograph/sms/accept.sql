@@ -84,16 +84,22 @@ BEGIN
                   FROM unnest(p_organization, p_id, p_eligible, p_billed, p_key, p_request, p_recipient, p_slot,
                               p_place, p_limit) WITH ORDINALITY
                        AS item(organization, id, eligible, billed, key, request, recipient, slot, place, most, n)
-                  LEFT JOIN quotas quota ON quota.organization_id = item.organization
-                  LEFT JOIN idempotency known
-                         ON known.organization_id = item.organization AND known.key_hash = item.key
-                  LEFT JOIN opt_outs silence
-                         ON silence.organization_id = item.organization AND silence.recipient = item.recipient
-                        -- The confirmation of an opt-out is the one message that still goes to such a number. Counted,
-                        -- because EXISTS may be planned as a hash of the whole table.
-                        AND (SELECT count(*) FROM automatic_replies reply
-                              WHERE reply.organization_id = silence.organization_id
-                                AND reply.recipient = silence.recipient AND reply.message_id = item.id) = 0
+                  -- LIMIT keeps each look-up a look-up, whatever a plan that was made while a table was empty thinks.
+                  LEFT JOIN LATERAL (
+                       SELECT quotas.total, quotas.used FROM quotas
+                        WHERE organization_id = item.organization LIMIT 1) quota ON true
+                  LEFT JOIN LATERAL (
+                       SELECT request_hash, idempotency.status, idempotency.body FROM idempotency
+                        WHERE organization_id = item.organization AND key_hash = item.key LIMIT 1) known ON true
+                  -- The confirmation of an opt-out is the one message that still goes to such a number. Counted,
+                  -- because EXISTS may be planned as a hash of the whole table.
+                  LEFT JOIN LATERAL (
+                       SELECT opt_outs.since FROM opt_outs
+                        WHERE organization_id = item.organization AND recipient = item.recipient
+                          AND (SELECT count(*) FROM automatic_replies reply
+                                WHERE reply.organization_id = item.organization AND reply.recipient = item.recipient
+                                  AND reply.message_id = item.id) = 0
+                        LIMIT 1) silence ON true
               ) judged
           ) ranked
       ) decided;

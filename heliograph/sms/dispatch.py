@@ -87,24 +87,26 @@ class _Due(msgspec.Struct, frozen=True, gc=False):
     refusals: int
 
 
-# Attempts are looked at only for rows that were tried or claimed before (`again`).
+# Attempts are looked at only for rows that were tried or claimed before (`again`). LIMIT keeps each look-up a look-up:
+# a plan made while a table is empty could otherwise read all of it once for a batch, and still do so when it is full.
 DUE = """
 SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accepted_at, m.expires_at, t.body,
        o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
        coalesce(a.attempt, 0) AS attempt, a.supplier_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
        a.reference, coalesce(a.refusals, 0) AS refusals
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, again, n)
-  LEFT JOIN LATERAL (SELECT * FROM messages WHERE organization_id = item.organization_id AND id = item.id) m ON true
+  LEFT JOIN LATERAL (SELECT * FROM messages
+                      WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
   LEFT JOIN LATERAL (SELECT body FROM message_texts
-                      WHERE organization_id = item.organization_id AND message_id = item.id) t ON true
-  LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id) o ON true
+                      WHERE organization_id = item.organization_id AND message_id = item.id LIMIT 1) t ON true
+  LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
   LEFT JOIN LATERAL (SELECT status FROM sender_ids
-                      WHERE organization_id = item.organization_id AND id = m.sender_id) s ON true
+                      WHERE organization_id = item.organization_id AND id = m.sender_id LIMIT 1) s ON true
   LEFT JOIN LATERAL (SELECT since FROM opt_outs
                       WHERE organization_id = item.organization_id AND recipient = m.recipient
                         AND (SELECT count(*) FROM automatic_replies
                               WHERE organization_id = item.organization_id AND recipient = m.recipient
-                                AND message_id = item.id) = 0) silence ON true
+                                AND message_id = item.id) = 0 LIMIT 1) silence ON true
   LEFT JOIN LATERAL (
        SELECT attempt, supplier_id, state, started_at, reference,
               count(*) FILTER (WHERE state = 'refused') OVER () AS refusals
