@@ -1,4 +1,4 @@
-"""The web process: settings → pool → the API → uvicorn with our own protocol.
+"""The web process: settings → pool → the API at /v1 and its page at /docs → uvicorn with our own protocol.
 
 Several of them may share a port (SO_REUSEPORT); they share nothing else but the database. The rule nobody may break:
 a process that is told to stop answers what it has begun, and takes nothing new.
@@ -12,7 +12,7 @@ import gc
 import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import cast
 
 import uvicorn
@@ -20,11 +20,12 @@ import uvloop
 
 from heliograph.accounts.keyring import Keyring
 from heliograph.api import openapi
-from heliograph.api.guard import Guard
+from heliograph.api.docs import Docs
+from heliograph.api.guard import Guard, Receive, Scope, Send
 from heliograph.api.limits import Limiter
 from heliograph.api.operation import Services
 from heliograph.api.protocol import Watch, limits_of
-from heliograph.api.routes import OPERATIONS
+from heliograph.api.routes import OPERATIONS, PREFIX
 from heliograph.api.vitals import Vitals
 from heliograph.base import crash
 from heliograph.base.crypto import derive_key
@@ -76,7 +77,8 @@ async def serve(
     )
     server = _Server(
         uvicorn.Config(
-            Guard(OPERATIONS, services),
+            _front(Guard(OPERATIONS, services), Docs()),
+            interface="asgi3",
             http=cast("type[asyncio.Protocol]", watch.protocol),
             ws="none",
             lifespan="off",
@@ -134,6 +136,18 @@ def listen(host: str, port: int) -> socket.socket:
 def run(settings: Settings, *, host: str, port: int) -> None:
     """A whole web process: serve on uvloop until told to stop."""
     uvloop.run(serve(settings, host=host, port=port))
+
+
+def _front(guard: Guard, docs: Docs) -> Callable[..., Awaitable[None]]:
+    """Who answers. Not a coroutine: what goes to the API pays one comparison for it."""
+    paths = docs.paths
+
+    def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if scope["path"].startswith(PREFIX) or scope["path"] not in paths:
+            return guard(scope, receive, send)
+        return docs(scope, receive, send)
+
+    return app
 
 
 class _Server(uvicorn.Server):

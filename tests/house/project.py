@@ -15,6 +15,8 @@ DOCS = ROOT / "docs"
 #: Everything that is ours; environments, caches and measurements are not.
 _FOLDERS = ("heliograph", "tests", "bench", "docs", ".ci")
 _FILES = ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore", "pyproject.toml")
+#: What others wrote, kept as they published it.
+VENDORED = ROOT / "heliograph" / "api" / "viewer"
 _LEFT_OUT = frozenset({"__pycache__", "results", ".hypothesis", ".pytest_cache"})
 
 

@@ -1,0 +1,102 @@
+"""GET /docs: the OpenAPI document, shown by a vendored Swagger UI (`viewer/`, licence beside it).
+
+The rule nobody may break: the page runs and loads nothing that this server does not serve itself, and its policy
+says so to the browser. A file's address holds its digest, so it may be kept for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from heliograph.base.ids import uuid7_text
+
+Headers = list[tuple[bytes, bytes]]
+
+#: Inline scripts, inline styles and eval are all refused: Swagger UI sets styles through the CSSOM only.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+)
+PATH = "/docs"
+#: Bytes that are written at once.
+PIECE = 65_536
+
+_FOLDER = Path(__file__).with_name("viewer")
+_TYPES = {
+    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+    "swagger-ui.css": "text/css; charset=utf-8",
+    "docs.js": "text/javascript; charset=utf-8",
+    "docs.css": "text/css; charset=utf-8",
+}
+_ALWAYS: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", POLICY.encode()),
+]
+
+
+class _Page:
+    """What stands at one address."""
+
+    def __init__(self, body: bytes, kind: str, caching: str) -> None:
+        self.body = body
+        self.etag = f'"{_digest(body)}"'.encode()
+        self.headers: Headers = [(b"etag", self.etag), (b"cache-control", caching.encode()), *_ALWAYS]
+        self.described: Headers = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))]
+
+
+class Docs:
+    """The pages as an ASGI application. `paths`: the addresses that it answers for."""
+
+    def __init__(self) -> None:
+        html = (_FOLDER / "docs.html").read_text()
+        self._pages: dict[str, _Page] = {}
+        for name, kind in _TYPES.items():
+            body = (_FOLDER / name).read_bytes()
+            address = f"{PATH}/{_digest(body)}/{name}"
+            self._pages[address] = _Page(body, kind, "public, max-age=31536000, immutable")
+            html = html.replace(f"{{{name}}}", address)
+        page = _Page(html.encode(), "text/html; charset=utf-8", "no-cache")
+        self._pages[PATH] = self._pages[PATH + "/"] = page
+        self.paths = frozenset(self._pages)
+
+    async def __call__(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[dict[str, Any]]],
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        page = self._pages[scope["path"]]
+        status: int
+        headers: Headers
+        if scope["method"] not in ("GET", "HEAD"):
+            status, headers, body = 405, [(b"allow", b"GET, HEAD"), (b"content-length", b"0"), *_ALWAYS], b""
+        elif _has(scope["headers"], page.etag):
+            status, headers, body = 304, page.headers, b""
+        else:
+            status, headers, body = 200, page.described + page.headers, page.body
+        headers = [*headers, (b"x-request-id", uuid7_text().encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        if scope["method"] == "HEAD":
+            body = b""
+        # In pieces: a slow line then has its time for each of them, and not for all at once.
+        for start in range(0, len(body), PIECE):
+            await send({"type": "http.response.body", "body": body[start : start + PIECE], "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _has(headers: Headers, etag: bytes) -> bool:
+    """Does If-None-Match name it? Compared weakly (RFC 9110 §13.1.2)."""
+    for name, value in headers:
+        if name == b"if-none-match":
+            given = {one.strip().removeprefix(b"W/") for one in value.split(b",")}
+            if etag in given or b"*" in given:
+                return True
+    return False
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]

@@ -1,0 +1,64 @@
+"""The page that shows the OpenAPI document: what it may load, how it is kept, and that it is what was published."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from heliograph.api.docs import POLICY
+from tests.house.project import VENDORED
+
+from .conftest import Api
+
+
+async def test_the_page_and_its_files_come_under_a_strict_policy(api: Api) -> None:
+    async with api.session.get(api.base_url + "/docs") as answer:
+        page = await answer.text()
+        assert (answer.status, answer.content_type) == (200, "text/html")
+        assert answer.headers["content-security-policy"] == POLICY
+        assert answer.headers["cache-control"] == "no-cache"
+    assert "unsafe" not in POLICY
+    assert re.search(r"<style|\sstyle=|\son\w+=|<script(?! src=)", page) is None
+    files = re.findall(r'(?:src|href)="(/docs/[^"]+)"', page)
+    assert len(files) == 4
+    for file in files:
+        async with api.session.get(api.base_url + file) as answer:
+            body = await answer.read()
+            assert answer.status == 200
+            assert answer.content_type == ("text/css" if file.endswith(".css") else "text/javascript")
+            assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["x-request-id"]
+        assert file.split("/")[2] == hashlib.sha256(body).hexdigest()[:16]
+
+
+async def test_what_the_browser_has_is_not_sent_again(api: Api) -> None:
+    address = api.base_url + "/docs"
+    async with api.session.head(address) as answer:
+        etag = answer.headers["etag"]
+        assert (answer.status, await answer.read()) == (200, b"")
+    for given, status in ((etag, 304), (f'"other", W/{etag}', 304), ("*", 304), ('"other"', 200)):
+        async with api.session.get(address, headers={"If-None-Match": given}) as answer:
+            assert (answer.status, answer.headers["etag"]) == (status, etag)
+            assert bool(await answer.read()) is (status == 200)
+
+
+async def test_other_methods_and_other_paths_are_refused(api: Api) -> None:
+    async with api.session.post(api.base_url + "/docs", data=b"x" * 100) as answer:
+        assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+    for path in ("/docs/README.md", "/docs/../serve.py", "/docs/%2e%2e/docs.py", "/docsx", "/"):
+        async with api.session.get(api.base_url + path) as answer:
+            assert answer.status == 404
+            assert (await answer.json())["error"]["code"] == "not_found"
+
+
+def test_the_viewer_is_what_its_authors_published() -> None:
+    sums = re.findall(r"^([0-9a-f]{64})  (\S+)$", (VENDORED / "README.md").read_text(), re.M)
+    assert {name for _, name in sums} == {each.name for each in VENDORED.iterdir()} - {
+        "README.md",
+        "docs.html",
+        "docs.css",
+        "docs.js",
+    }
+    for digest, name in sums:
+        assert hashlib.sha256((VENDORED / name).read_bytes()).hexdigest() == digest
