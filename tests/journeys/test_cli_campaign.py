@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from typing import Any
 
 import msgspec
@@ -57,7 +59,16 @@ async def test_list_show_cancel(pool: Pool, database_url: str) -> None:
 async def test_watch_until_it_is_done(pool: Pool, database_url: str) -> None:
     actor = await organization(pool)
     made = await create(pool, actor, 3)
-    watching = [asyncio.create_task(call(database_url, "watch", str(made.id), *how)) for how in ((), ("--json",))]
+    # Processes of their own: two commands in one process would write into each other's output.
+    watching = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "heliograph", "campaign", "watch", str(made.id), *how),
+            env={**os.environ, "HELIOGRAPH_DATABASE_URL": database_url},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        for how in ((), ("--json",))
+    ]
     stager = Stager(pool)
     while await stager.round():
         continue
@@ -65,7 +76,7 @@ async def test_watch_until_it_is_done(pool: Pool, database_url: str) -> None:
     await pool.execute("UPDATE campaign_chunks SET count_at = now()")
     async with pool.acquire() as conn, conn.transaction():
         await counting.count_due(conn)
-    drawn, records = await asyncio.wait_for(asyncio.gather(*watching), 20)
-    assert "100% of 3  completed  delivered 3" in drawn.stderr
-    last = msgspec.json.decode(records.stdout.splitlines()[-1])
+    (_, drawn), (records, _) = await asyncio.wait_for(asyncio.gather(*(one.communicate() for one in watching)), 60)
+    assert b"100% of 3  completed  delivered 3" in drawn
+    last = msgspec.json.decode(records.splitlines()[-1])
     assert (last["status"], last["counts"]["delivered"]) == ("completed", 3)
