@@ -11,34 +11,36 @@ from msgspec import Meta
 
 from heliograph.accounts import organizations, plans, quota, usage
 from heliograph.api import paging
+from heliograph.api.fields import HasMore, Items, NextCursor, Success, Time
 from heliograph.api.operation import Call
 from heliograph.base.clock import iso
-
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class AccountOrganization(msgspec.Struct):
     """Whose account it is."""
 
-    id: UUID
-    name: str
+    id: Annotated[UUID, Meta(description="Id of the organization.")]
+    name: Annotated[str, Meta(description="Its name.")]
 
 
 class Subscription(msgspec.Struct, rename="camel"):
     """The plan, and the period that it is in."""
 
-    plan: str
-    status: Literal["active", "trial", "past_due", "suspended", "canceled"]
-    current_period_start: Time | None
+    plan: Annotated[str, Meta(description="Name of the plan.")]
+    status: Annotated[
+        Literal["active", "trial", "past_due", "suspended", "canceled"],
+        Meta(description="How the subscription stands."),
+    ]
+    current_period_start: Annotated[Time | None, Meta(description="When this period began.")]
     current_period_end: Annotated[Time | None, Meta(description="When the next period begins.")]
 
 
 class AccountQuota(msgspec.Struct, rename="camel"):
     """How many messages may still be sent. Exact: it changes with the commit that accepts a message."""
 
-    unit: Literal["message"]
-    total: int
-    used: int
+    unit: Annotated[Literal["message"], Meta(description="What is counted.")]
+    total: Annotated[int, Meta(description="What was granted for this period.")]
+    used: Annotated[int, Meta(description="What of it is used.")]
     remaining: Annotated[int, Meta(description="`total` less `used`, and the sum of the usage ledger.")]
     resets_at: Annotated[Time | None, Meta(description="When the plan's quota begins anew; null: it does not.")]
 
@@ -46,20 +48,20 @@ class AccountQuota(msgspec.Struct, rename="camel"):
 class Account(msgspec.Struct, rename="camel"):
     """An organization's standing."""
 
-    organization: AccountOrganization
+    organization: Annotated[AccountOrganization, Meta(description="Whose account it is.")]
     commercial_state: Annotated[
         Literal["active", "trial", "past_due", "suspended", "closed"],
         Meta(description="`suspended` and `closed` can read, but not send or change anything."),
     ]
-    subscription: Subscription | None
-    quota: AccountQuota
+    subscription: Annotated[Subscription | None, Meta(description="The plan; null without one.")]
+    quota: Annotated[AccountQuota, Meta(description="What may still be sent.")]
 
 
 class AccountSummary(msgspec.Struct):
     """The account as it is now."""
 
-    success: Literal[True]
-    account: Account
+    success: Success
+    account: Annotated[Account, Meta(description="The account.")]
 
 
 class UsageQuery(paging.PageQuery, frozen=True, rename="camel", kw_only=True):
@@ -73,24 +75,24 @@ class UsageEntry(msgspec.Struct, rename="camel"):
     """One change of the quota. The ledger is only ever added to, and the sum of `quantity` is what remains."""
 
     id: Annotated[UUID, Meta(description="Of a usage entry, its message's id.")]
-    type: Literal["usage", "refund", "adjustment", "grant"]
-    channel: Literal["sms", "whatsapp"]
+    type: Annotated[Literal["usage", "refund", "adjustment", "grant"], Meta(description="Why the quota changed.")]
+    channel: Annotated[Literal["sms", "whatsapp"], Meta(description="What it counts for.")]
     quantity: Annotated[int, Meta(description="Messages: negative where the quota became less.")]
-    balance_after: int
+    balance_after: Annotated[int, Meta(description="What remained then.")]
     segments: Annotated[int | None, Meta(description="What the message was sent in; null where there is none.")]
-    message_id: UUID | None
-    campaign_id: UUID | None
-    reason: str | None
-    created_at: Time
+    message_id: Annotated[UUID | None, Meta(description="The message that it is about, if any.")]
+    campaign_id: Annotated[UUID | None, Meta(description="The campaign that it belongs to, if any.")]
+    reason: Annotated[str | None, Meta(description="What an operator gave as the reason, if any.")]
+    created_at: Annotated[Time, Meta(description="When the quota changed.")]
 
 
 class UsageList(msgspec.Struct, rename="camel"):
     """A page of the ledger, newest first."""
 
-    success: Literal[True]
-    items: list[UsageEntry]
-    next_cursor: str | None
-    has_more: bool
+    success: Success
+    items: Items[UsageEntry]
+    next_cursor: NextCursor
+    has_more: HasMore
 
 
 async def get_account_summary(call: Call) -> AccountSummary:

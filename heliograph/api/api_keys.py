@@ -11,10 +11,9 @@ from msgspec import Meta
 
 from heliograph.accounts import api_keys
 from heliograph.accounts.api_keys import PROFILES, SCOPES
+from heliograph.api.fields import CreatedAt, Items, Success, Time
 from heliograph.api.operation import Call
 from heliograph.base.clock import iso
-
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class CreateApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,43 +61,43 @@ class CreateApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ApiKey(msgspec.Struct):
     """A key, without its secret."""
 
-    id: UUID
-    name: str
+    id: Annotated[UUID, Meta(description="Id of the key; it is no secret.")]
+    name: Annotated[str, Meta(description="What the key is for.")]
     prefix: Annotated[str, Meta(description="What the secret begins with: `hg_live_` or `hg_test_`.")]
     last4: Annotated[str, Meta(description="What it ends with.")]
-    profile: str | None
-    scopes: list[str]
-    mode: Literal["live", "test"]
+    profile: Annotated[str | None, Meta(description="The named set that its scopes came from; null: they were listed.")]
+    scopes: Annotated[list[str], Meta(description="What it may do.")]
+    mode: Annotated[Literal["live", "test"], Meta(description="Messages of a test key reach nobody.")]
     status: Annotated[
         Literal["active", "suspended", "revoked", "expired"], Meta(description="Only `active` ones count toward five.")
     ]
     allowed_ips: Annotated[list[str], Meta(description="Networks that it works from; none: from anywhere.")]
     last_used_at: Annotated[Time | None, Meta(description="To the minute.")]
-    created_at: Time
-    expires_at: Time | None
-    revoked_at: Time | None
+    created_at: CreatedAt
+    expires_at: Annotated[Time | None, Meta(description="Refused from then on; null: never.")]
+    revoked_at: Annotated[Time | None, Meta(description="When it was revoked; null: it was not.")]
 
 
 class ApiKeyCreated(msgspec.Struct, rename="camel"):
     """The new key, and its secret. It is shown only here."""
 
-    success: Literal[True]
-    api_key: ApiKey
-    secret: str
+    success: Success
+    api_key: Annotated[ApiKey, Meta(description="The key.")]
+    secret: Annotated[str, Meta(description="What to authenticate with. Keep it: it is not shown again.")]
 
 
 class ApiKeyRevoked(msgspec.Struct, rename="camel"):
     """The key as it is now."""
 
-    success: Literal[True]
-    api_key: ApiKey
+    success: Success
+    api_key: Annotated[ApiKey, Meta(description="The key.")]
 
 
 class ApiKeyList(msgspec.Struct):
     """All keys, newest first, revoked ones included."""
 
-    success: Literal[True]
-    items: list[ApiKey]
+    success: Success
+    items: Items[ApiKey]
 
 
 async def list_api_keys(call: Call) -> ApiKeyList:

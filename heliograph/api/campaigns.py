@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.api import paging
+from heliograph.api.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time
 from heliograph.api.operation import Call
 from heliograph.base.errors import Invalid
 from heliograph.campaigns import plan
@@ -20,7 +21,6 @@ from heliograph.contacts.records import MAX_TAG
 
 COLLECTION = "campaigns"
 
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_LENGTH, extra_json_schema={"pattern": r"\S"})]
 SenderName = Annotated[str, Meta(min_length=1, max_length=64)]
 Moment = Annotated[datetime, Meta(tz=True)]
@@ -56,7 +56,15 @@ class CreateCampaign(
 ):
     """A campaign to create: a text, and either tags of contacts or recipients."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME, extra_json_schema={"pattern": r"\S"})]
+    name: Annotated[
+        str,
+        Meta(
+            description="What the campaign is called.",
+            min_length=1,
+            max_length=MAX_NAME,
+            extra_json_schema={"pattern": r"\S"},
+        ),
+    ]
     message_template: Annotated[
         Text | None,
         Meta(
@@ -107,14 +115,14 @@ class CreateCampaign(
 class CampaignCounts(msgspec.Struct):
     """Recipients by what became of them: disjoint, and `total` is the sum of the others."""
 
-    total: int
+    total: Annotated[int, Meta(description="All of them.")]
     pending: Annotated[int, Meta(description="Still to be staged.")]
     queued: Annotated[int, Meta(description="Staged, and not sent yet.")]
     sent: Annotated[int, Meta(description="Sent; how it ended is not known yet.")]
-    delivered: int
+    delivered: Annotated[int, Meta(description="Reached the recipient.")]
     failed: Annotated[int, Meta(description="`undelivered`, `failed`, `expired` or `rejected`.")]
     unknown: Annotated[int, Meta(description="Sent, and nothing was ever heard of it.")]
-    canceled: int
+    canceled: Annotated[int, Meta(description="Not sent any more: the campaign was canceled.")]
     opted_out: Annotated[int, Meta(description="Skipped: they asked for no more messages.")]
     invalid: Annotated[
         int, Meta(description="Skipped: not a number that may be sent to, or too long a text with its places filled.")
@@ -124,9 +132,9 @@ class CampaignCounts(msgspec.Struct):
 class Campaign(msgspec.Struct):
     """One text for many recipients."""
 
-    id: UUID
-    name: str
-    status: Annotated[str, Meta(extra_json_schema={"enum": list(STATES)})]
+    id: Annotated[UUID, Meta(description="Id of the campaign.")]
+    name: Annotated[str, Meta(description="What it is called.")]
+    status: Annotated[str, Meta(description="Where it stands now.", extra_json_schema={"enum": list(STATES)})]
     status_reason: Annotated[
         str | None,
         Meta(
@@ -134,33 +142,33 @@ class Campaign(msgspec.Struct):
             " `sender_id_not_approved`. A paused one goes on by itself."
         ),
     ]
-    message_template: str
-    sender_id: UUID
+    message_template: Annotated[str, Meta(description="The text, with its places.")]
+    sender_id: Annotated[UUID, Meta(description="The sender ID that it is sent as.")]
     audience_tags: Annotated[list[str] | None, Meta(description="Null: the recipients were listed.")]
-    audience_tag_match_mode: _MODES
-    messages_per_minute: int | None
+    audience_tag_match_mode: Annotated[_MODES, Meta(description="Whether one of the tags is enough.")]
+    messages_per_minute: Annotated[int | None, Meta(description="No faster than this; null: as fast as it goes.")]
     recipient_count: Annotated[int | None, Meta(description="Null until the audience is gathered, at the start.")]
-    scheduled_at: Time | None
-    started_at: Time | None
-    completed_at: Time | None
-    created_at: Time
-    counts: CampaignCounts
+    scheduled_at: Annotated[Time | None, Meta(description="When it is to start; null: at once.")]
+    started_at: Annotated[Time | None, Meta(description="When it started; null: not yet.")]
+    completed_at: Annotated[Time | None, Meta(description="When it ended; null: not yet.")]
+    created_at: CreatedAt
+    counts: Annotated[CampaignCounts, Meta(description="What became of its recipients.")]
 
 
 class CampaignAnswer(msgspec.Struct):
     """The campaign as it is now."""
 
-    success: Literal[True]
-    campaign: Campaign
+    success: Success
+    campaign: Annotated[Campaign, Meta(description="The campaign.")]
 
 
 class CampaignList(msgspec.Struct, rename="camel"):
     """A page of campaigns, newest first."""
 
-    success: Literal[True]
-    items: list[Campaign]
-    next_cursor: str | None
-    has_more: bool
+    success: Success
+    items: Items[Campaign]
+    next_cursor: NextCursor
+    has_more: HasMore
 
 
 async def create_campaign(call: Call) -> CampaignAnswer:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
 from heliograph.api import paging
+from heliograph.api.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time
 from heliograph.api.operation import Call
 from heliograph.api.paging import PageQuery
 from heliograph.base.clock import iso
@@ -18,7 +19,6 @@ from heliograph.contacts.records import MAX_NAME, MAX_TAG, MAX_TAGS, Entry
 
 COLLECTION = "contacts"
 
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, extra_json_schema={"pattern": r"\S"})]
 Tag = Annotated[str, Meta(min_length=1, max_length=MAX_TAG, extra_json_schema={"pattern": r"\S"})]
 #: As short as "1 4155550100" may be written, as long as what people paste.
@@ -50,37 +50,37 @@ class CreateContact(
 class Contact(msgspec.Struct):
     """A person and their number."""
 
-    id: UUID
-    name: str
-    first_name: str | None
-    last_name: str | None
+    id: Annotated[UUID, Meta(description="Id of the contact.")]
+    name: Annotated[str, Meta(description="The whole name.")]
+    first_name: Annotated[str | None, Meta(description="Its first part, if the parts were given.")]
+    last_name: Annotated[str | None, Meta(description="Its last part, if the parts were given.")]
     phone: Annotated[str, Meta(description="E.164.", examples=["+258841234567"])]
-    tags: list[str]
+    tags: Annotated[list[str], Meta(description="Labels, in lower case.")]
     opted_out: Annotated[bool, Meta(description="They asked for no more messages, and get none.")]
-    created_at: Time
-    updated_at: Time
+    created_at: CreatedAt
+    updated_at: Annotated[Time, Meta(description="When it was last changed.")]
 
 
 class ContactCreated(msgspec.Struct):
     """The contact as it is stored."""
 
-    success: Literal[True]
-    contact: Contact
+    success: Success
+    contact: Annotated[Contact, Meta(description="The contact.")]
 
 
 class ContactDeleted(msgspec.Struct):
     """The contact is gone."""
 
-    success: Literal[True]
+    success: Success
 
 
 class ContactList(msgspec.Struct, rename="camel"):
     """A page of contacts, newest first."""
 
-    success: Literal[True]
-    items: list[Contact]
-    next_cursor: str | None
-    has_more: bool
+    success: Success
+    items: Items[Contact]
+    next_cursor: NextCursor
+    has_more: HasMore
 
 
 class ContactQuery(PageQuery, frozen=True, rename="camel", kw_only=True):

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.api import paging
+from heliograph.api.fields import HasMore, Items, NextCursor, Queued, Success, Time
 from heliograph.api.operation import Call
 from heliograph.api.paging import PageQuery
 from heliograph.base.clock import iso
@@ -20,7 +21,6 @@ from heliograph.webhooks.again import REPLAY_DAYS, Replay
 from heliograph.webhooks.events import KINDS
 from heliograph.webhooks.history import Tried
 
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 At = Annotated[datetime, Meta(tz=True)]
 
@@ -48,10 +48,10 @@ class WebhookAttempt(msgspec.Struct):
 class WebhookAttemptList(msgspec.Struct, rename="camel"):
     """A page of attempts, newest first."""
 
-    success: Literal[True]
-    items: list[WebhookAttempt]
-    next_cursor: str | None
-    has_more: bool
+    success: Success
+    items: Items[WebhookAttempt]
+    next_cursor: NextCursor
+    has_more: HasMore
 
 
 class ResendEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,9 +70,9 @@ class WebhookDelivery(msgspec.Struct):
 class WebhookQueued(msgspec.Struct):
     """The delivery is queued. What comes of it is in the endpoint's attempts."""
 
-    success: Literal[True]
-    queued: Literal[True]
-    delivery: WebhookDelivery
+    success: Success
+    queued: Queued
+    delivery: Annotated[WebhookDelivery, Meta(description="The event, and where it goes.")]
 
 
 class ReplayEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -113,18 +113,18 @@ class WebhookReplay(msgspec.Struct, kw_only=True):
 class WebhookReplayStarted(msgspec.Struct):
     """The replay as it starts."""
 
-    success: Literal[True]
-    queued: Literal[True]
-    replay: WebhookReplay
+    success: Success
+    queued: Queued
+    replay: Annotated[WebhookReplay, Meta(description="The replay.")]
 
 
 class WebhookReplayList(msgspec.Struct, rename="camel"):
     """A page of an endpoint's replays, newest first."""
 
-    success: Literal[True]
-    items: list[WebhookReplay]
-    next_cursor: str | None
-    has_more: bool
+    success: Success
+    items: Items[WebhookReplay]
+    next_cursor: NextCursor
+    has_more: HasMore
 
 
 async def list_attempts(call: Call) -> WebhookAttemptList:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from heliograph.api.fields import Success
 from heliograph.api.operation import Call
 from heliograph.api.vitals import Checks
 from heliograph.base import clock
@@ -16,30 +17,33 @@ from heliograph.base.errors import Unavailable
 class Index(msgspec.Struct):
     """Where everything is."""
 
-    success: Literal[True]
-    name: Literal["Heliograph"]
-    version: Literal["v1"]
-    docs: str
-    openapi: str
-    health: str
+    success: Success
+    name: Annotated[Literal["Heliograph"], Meta(description="Name of the service.")]
+    version: Annotated[Literal["v1"], Meta(description="Version of the API.")]
+    docs: Annotated[str, Meta(description="Address of the page for people.")]
+    openapi: Annotated[str, Meta(description="Address of the OpenAPI document.")]
+    health: Annotated[str, Meta(description="Address of the health snapshot.")]
 
 
 class Health(msgspec.Struct):
     """A snapshot of how the service is."""
 
-    success: Literal[True]
-    status: Literal["ok", "degraded"]
-    version: Literal["v1"]
-    time: Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-    checks: Checks
+    success: Success
+    status: Annotated[
+        Literal["ok", "degraded"],
+        Meta(description="`degraded`: a check is not `ok`. Requests are taken."),
+    ]
+    version: Annotated[Literal["v1"], Meta(description="Version of the API.")]
+    time: Annotated[str, Meta(description="When this was said.", extra_json_schema={"format": "date-time"})]
+    checks: Annotated[Checks, Meta(description="Each part.")]
 
 
 class Document(msgspec.Struct):
     """An OpenAPI 3.1 document."""
 
-    openapi: str
-    info: dict[str, Any]
-    paths: dict[str, Any]
+    openapi: Annotated[str, Meta(description="Version of OpenAPI.")]
+    info: Annotated[dict[str, Any], Meta(description="Title, version and summary.")]
+    paths: Annotated[dict[str, Any], Meta(description="Operations by path and method.")]
 
 
 async def get_index(call: Call) -> Index:

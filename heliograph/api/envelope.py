@@ -7,11 +7,12 @@ it came from, never its values: a driver's message may quote a phone number or a
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from typing import Annotated, Any
 
 import asyncpg
 import msgspec
 import structlog
+from msgspec import Meta
 
 from heliograph.base.db import is_down
 from heliograph.base.errors import Refusal, Unavailable
@@ -32,16 +33,18 @@ class InternalError(Refusal):
 class Failure(msgspec.Struct):
     """`error` of the envelope."""
 
-    code: str
-    message: str
-    details: dict[str, Any]
+    code: Annotated[str, Meta(description="Decide by this: it stays what it is.")]
+    message: Annotated[str, Meta(description="For people; its words may change.")]
+    details: Annotated[
+        dict[str, Any], Meta(description="What the code calls for, such as the `fields` that are wrong.")
+    ]
 
 
 class Envelope(msgspec.Struct):
     """What every refusal looks like."""
 
-    success: bool
-    error: Failure
+    success: Annotated[bool, Meta(description="Always false.")]
+    error: Annotated[Failure, Meta(description="What is wrong.")]
 
 
 _encode = msgspec.json.Encoder().encode

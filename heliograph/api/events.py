@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.api import paging
+from heliograph.api.fields import Items, Success, Time
 from heliograph.api.operation import Call
 from heliograph.api.paging import DateFrom, DateTo, PageQuery
 from heliograph.base.clock import iso
@@ -17,8 +18,6 @@ from heliograph.webhooks.events import KINDS
 from heliograph.webhooks.feed import Recorded
 
 COLLECTION = "events"
-
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class EventQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
@@ -45,8 +44,8 @@ class RecordedEvent(msgspec.Struct, rename="camel"):
 class EventList(msgspec.Struct, rename="camel"):
     """A page of events, oldest first."""
 
-    success: Literal[True]
-    items: list[RecordedEvent]
+    success: Success
+    items: Items[RecordedEvent]
     next_cursor: Annotated[
         str, Meta(description="Keep it, and ask from here on next time, whether there is more now or not.")
     ]

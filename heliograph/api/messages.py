@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.api import paging
+from heliograph.api.fields import HasMore, Items, NextCursor, Success, Time
 from heliograph.api.operation import Call
 from heliograph.api.paging import DateFrom, DateTo, PageQuery
 from heliograph.api.sms import NUMBER
@@ -20,7 +21,6 @@ from heliograph.sms import messages
 from heliograph.sms.messages import Filters, Step
 from heliograph.sms.status import FAILURES, STATUSES
 
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 StatusName = Annotated[str, Meta(extra_json_schema={"enum": list(STATUSES)})]
 
 
@@ -121,25 +121,25 @@ class SmsStep(msgspec.Struct, rename="camel"):
 class SmsMessageList(msgspec.Struct, rename="camel"):
     """A page of messages, newest first. One with filters may hold fewer than asked for, though there are more."""
 
-    success: Literal[True]
-    items: list[SmsMessage]
-    next_cursor: str | None
-    has_more: bool
+    success: Success
+    items: Items[SmsMessage]
+    next_cursor: NextCursor
+    has_more: HasMore
 
 
 class SmsMessageRead(msgspec.Struct):
     """A message, what it says, and what happened to it, in order of time."""
 
-    success: Literal[True]
-    message: SmsMessageWithText
-    timeline: list[SmsStep]
+    success: Success
+    message: Annotated[SmsMessageWithText, Meta(description="The message.")]
+    timeline: Annotated[list[SmsStep], Meta(description="What happened to it, in order of time.")]
 
 
 class SmsCanceled(msgspec.Struct):
     """The message as it is now: canceled."""
 
-    success: Literal[True]
-    message: SmsMessage
+    success: Success
+    message: Annotated[SmsMessage, Meta(description="The message, canceled.")]
 
 
 async def list_messages(call: Call) -> SmsMessageList:

@@ -44,7 +44,6 @@ _HEADERS: dict[str, dict[str, Any]] = {
         "schema": {"type": "string", "enum": ["stored", "replayed"]},
     },
     "RetryAfter": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
-    "Allow": {"description": "Methods of this path.", "schema": {"type": "string"}},
 }
 
 _PARAMETERS: dict[str, dict[str, Any]] = {
@@ -61,6 +60,27 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
         "example": "0199c5a0-7c1e-7d2a-9f00-3f1f5a6b7c8d",
     },
+}
+
+#: Ids in paths, by name.
+_IDS = {
+    "messageId": "Id of the message, as it was answered to the send.",
+    "apiKeyId": "Id of the API key; not its secret.",
+    "campaignId": "Id of the campaign.",
+    "webhookEndpointId": "Id of the webhook endpoint.",
+}
+
+_TAGS = {
+    "discovery": "What there is and how it is. No key is needed.",
+    "sms": "Messages: sent, looked at, listed and canceled.",
+    "account": "The organization's standing.",
+    "usage": "The ledger of the quota.",
+    "sender-ids": "Names and numbers that messages are sent as.",
+    "api-keys": "Who may do what.",
+    "contacts": "People and their numbers.",
+    "campaigns": "One text for many recipients.",
+    "webhooks": "Where events are posted to, and what became of that.",
+    "events": "What happened, to be fetched.",
 }
 
 
@@ -85,7 +105,9 @@ def document(operations: Sequence[Operation], settings: Settings) -> bytes:
                 "license": {"name": "MIT", "identifier": "MIT"},
             },
             "servers": [{"url": settings.public_url.rstrip("/") + "/v1"}],
-            "tags": [{"name": name} for name in dict.fromkeys(_tag(each) for each in operations)],
+            "tags": [
+                {"name": name, "description": _TAGS[name]} for name in dict.fromkeys(_tag(each) for each in operations)
+            ],
             "paths": paths,
             "components": {
                 "schemas": components,
@@ -127,7 +149,13 @@ def _description(each: Operation, settings: Settings) -> str:
 
 def _parameters(each: Operation) -> list[dict[str, Any]]:
     parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": _IDS[name],
+            "schema": {"type": "string", "format": "uuid"},
+        }
         for name in re.findall(r"\{(\w+)\}", each.path)
     ]
     if each.query is not None:
@@ -173,7 +201,7 @@ def _responses(each: Operation) -> dict[str, Any]:
         success["x-idempotency-status"] = _header("IdempotencyStatus")
     responses: dict[str, Any] = {
         str(each.status): {
-            "description": "Success.",
+            "description": _first_words(each.response),
             "headers": success,
             "content": {"application/json": {"schema": _ref(each.response)}},
         }
@@ -187,7 +215,7 @@ def _responses(each: Operation) -> dict[str, Any]:
         if status in (409, 429, 503):
             own["Retry-After"] = _header("RetryAfter")
         responses[str(status)] = {
-            "description": "\n".join(f"* `{one.code}`: {_text(one)}" for one in refusals),
+            "description": "\n".join(f"* `{one.code}`: {_first_words(one)}" for one in refusals),
             "headers": own,
             "content": {
                 "application/json": {
@@ -225,11 +253,11 @@ def _failure(refusal: type[Refusal]) -> dict[str, Any]:
         details = {"bucket": "minute", "limit": "sms_send", "retryAfterSeconds": 12}
     elif refusal is PayloadTooLarge:
         details = {"maxBytes": 262_144}
-    return {"code": refusal.code, "message": _text(refusal), "details": details}
+    return {"code": refusal.code, "message": _first_words(refusal), "details": details}
 
 
-def _text(refusal: type[Refusal]) -> str:
-    return (refusal.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+def _first_words(described: type) -> str:
+    return " ".join((described.__doc__ or "").strip().split("\n\n")[0].split())
 
 
 def _ref(shape: type[msgspec.Struct]) -> dict[str, str]:

@@ -8,11 +8,10 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from heliograph.api.fields import CreatedAt, Items, Success, Time
 from heliograph.api.operation import Call
 from heliograph.base.clock import iso
 from heliograph.sms import sender_ids
-
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class CreateSenderIdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,29 +34,29 @@ class CreateSenderIdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 class SenderId(msgspec.Struct):
     """A name or number that messages may be sent as, once it is approved."""
 
-    id: UUID
-    value: str
+    id: Annotated[UUID, Meta(description="Give it as `senderId` of a send.")]
+    value: Annotated[str, Meta(description="What recipients see.")]
     status: Annotated[
         Literal["pending", "approved", "rejected", "suspended"], Meta(description="Only an approved one sends.")
     ]
     is_default: Annotated[bool, Meta(description="Sends when a send names none.")]
     rejection_reason: Annotated[str | None, Meta(description="Why it is rejected or suspended, if that was said.")]
-    created_at: Time
+    created_at: CreatedAt
     reviewed_at: Annotated[Time | None, Meta(description="When it was decided on; null while it is pending.")]
 
 
 class SenderIdRequested(msgspec.Struct, rename="camel"):
     """The record as it is now."""
 
-    success: Literal[True]
-    sender_id: SenderId
+    success: Success
+    sender_id: Annotated[SenderId, Meta(description="The sender ID.")]
 
 
 class SenderIdList(msgspec.Struct):
     """All sender IDs, oldest first, whatever their status."""
 
-    success: Literal[True]
-    items: list[SenderId]
+    success: Success
+    items: Items[SenderId]
 
 
 async def list_sender_ids(call: Call) -> SenderIdList:

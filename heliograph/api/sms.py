@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from heliograph.api.fields import Queued, Success, Time
 from heliograph.api.idempotency import request_hash
 from heliograph.api.operation import Call
 from heliograph.base import clock, phones
@@ -16,8 +17,6 @@ from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.sms import preview
 from heliograph.sms.accept import Answer, Send
-
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 MAX_AHEAD = timedelta(days=365)
 MAX_PAST = timedelta(seconds=60)
@@ -76,28 +75,28 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
 class AcceptedMessage(msgspec.Struct, rename="camel"):
     """The message, as far as it is known when it is accepted."""
 
-    id: UUID
-    client_reference: str | None
+    id: Annotated[UUID, Meta(description="Id of the message, in reads and in events.")]
+    client_reference: Annotated[str | None, Meta(description="As it was sent.")]
 
 
 class AcceptedProvider(msgspec.Struct, rename="camel"):
     """Who will carry it: always this service."""
 
-    code: Annotated[str, Meta(examples=["heliograph"])]
-    message_id: None
-    http_status: Literal[202]
+    code: Annotated[str, Meta(description="Always this service.", examples=["heliograph"])]
+    message_id: Annotated[None, Meta(description="Always null.")]
+    http_status: Annotated[Literal[202], Meta(description="Always 202.")]
 
 
 class SmsAccepted(msgspec.Struct, rename="camel"):
     """The message is stored and queued; it is not delivered yet."""
 
-    success: Literal[True]
-    queued: Literal[True]
-    status: Literal["accepted"]
-    count: Literal[1]
-    remaining_quota: int
-    message: AcceptedMessage
-    provider: AcceptedProvider
+    success: Success
+    queued: Queued
+    status: Annotated[Literal["accepted"], Meta(description="Accepted is not delivered: events say what comes of it.")]
+    count: Annotated[Literal[1], Meta(description="How many messages this is.")]
+    remaining_quota: Annotated[int, Meta(description="Units of quota that are left.")]
+    message: Annotated[AcceptedMessage, Meta(description="The message.")]
+    provider: Annotated[AcceptedProvider, Meta(description="Who will carry it.")]
 
 
 class PreviewedSender(msgspec.Struct):
@@ -141,7 +140,7 @@ class Previewed(msgspec.Struct, rename="camel"):
     """The message as it would be."""
 
     to: Annotated[str, Meta(description="Recipient, with `+` and country code.", examples=["+258841234567"])]
-    sender: PreviewedSender
+    sender: Annotated[PreviewedSender, Meta(description="Who it would come from.")]
     encoding: Annotated[Literal["gsm7", "ucs2"], Meta(description="One of them for the whole text.")]
     text: Annotated[str, Meta(description="What would be sent, which smart encoding may have changed.")]
     units: Annotated[int, Meta(description="Septets of GSM-7, or 16-bit units of UCS-2, in all.")]
@@ -149,15 +148,15 @@ class Previewed(msgspec.Struct, rename="camel"):
     parts: Annotated[list[PreviewedSegment], Meta(description="Each segment.")]
     send_at: Annotated[Time | None, Meta(description="Not before this, if that is asked for.")]
     expires_at: Annotated[Time, Meta(description="Not sent any more after this.")]
-    quota: PreviewedQuota
-    warnings: list[PreviewWarning]
+    quota: Annotated[PreviewedQuota, Meta(description="What it would cost.")]
+    warnings: Annotated[list[PreviewWarning], Meta(description="What may not be meant.")]
 
 
 class SmsPreviewed(msgspec.Struct):
     """What a send would do. Nothing was stored."""
 
-    success: Literal[True]
-    preview: Previewed
+    success: Success
+    preview: Annotated[Previewed, Meta(description="The message as it would be.")]
 
 
 async def send_sms(call: Call) -> Answer:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from heliograph.base.db import Pool, is_down
 from heliograph.base.fresh import Fresh
@@ -28,9 +29,9 @@ Check = Literal["ok", "degraded", "down"]
 class Checks(msgspec.Struct, frozen=True):
     """Database: can be asked. Queue: nothing is long overdue. Worker: one was seen lately."""
 
-    database: Check
-    queue: Check
-    worker: Check
+    database: Annotated[Check, Meta(description="Whether it can be asked.")]
+    queue: Annotated[Check, Meta(description="`degraded` when something is long overdue.")]
+    worker: Annotated[Check, Meta(description="Whether one was seen lately.")]
 
 
 DOWN = Checks("down", "down", "down")

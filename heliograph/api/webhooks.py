@@ -9,59 +9,67 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from heliograph.api.fields import CreatedAt, Items, Success, Time
 from heliograph.api.operation import Call
 from heliograph.base.clock import iso
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.endpoints import Endpoint
 from heliograph.webhooks.events import KINDS
 
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-
 
 class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where events are to go, and which."""
 
-    url: Annotated[str, Meta(min_length=1, max_length=2048, extra_json_schema={"format": "uri"})]
+    url: Annotated[
+        str,
+        Meta(
+            description="Where events are posted to: a public address.",
+            min_length=1,
+            max_length=2048,
+            extra_json_schema={"format": "uri"},
+        ),
+    ]
     subscribed_events: Annotated[
-        list[Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]], Meta(min_length=1, max_length=100)
+        list[Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]],
+        Meta(min_length=1, max_length=100, description="The kinds of events that go there."),
     ]
 
 
 class WebhookEndpoint(msgspec.Struct):
     """A destination of events."""
 
-    id: UUID
-    url: str
-    subscribed_events: list[str]
-    status: Literal["active", "disabled"]
-    created_at: Time
-    disabled_at: Time | None
-    disabled_reason: str | None
-    last_success_at: Time | None
-    consecutive_failures: int
+    id: Annotated[UUID, Meta(description="Id of the endpoint.")]
+    url: Annotated[str, Meta(description="Where events are posted to.")]
+    subscribed_events: Annotated[list[str], Meta(description="The kinds of events that go there.")]
+    status: Annotated[Literal["active", "disabled"], Meta(description="Nothing goes to a disabled one.")]
+    created_at: CreatedAt
+    disabled_at: Annotated[Time | None, Meta(description="When it was disabled; null: it is not.")]
+    disabled_reason: Annotated[str | None, Meta(description="Why it was disabled, if it was.")]
+    last_success_at: Annotated[Time | None, Meta(description="When it last answered with a 2xx.")]
+    consecutive_failures: Annotated[int, Meta(description="Attempts since then that failed.")]
 
 
 class WebhookCreated(msgspec.Struct, rename="camel"):
     """The new endpoint, and the secret that its events are signed with. It is shown only here."""
 
-    success: Literal[True]
-    webhook_endpoint: WebhookEndpoint
-    signing_secret: str
+    success: Success
+    webhook_endpoint: Annotated[WebhookEndpoint, Meta(description="The endpoint.")]
+    signing_secret: Annotated[str, Meta(description="What signatures are made with. Keep it: it is not shown again.")]
 
 
 class WebhookDisabled(msgspec.Struct, rename="camel"):
     """The endpoint as it is now."""
 
-    success: Literal[True]
-    webhook_endpoint: WebhookEndpoint
+    success: Success
+    webhook_endpoint: Annotated[WebhookEndpoint, Meta(description="The endpoint.")]
 
 
 class WebhookSecretRotated(msgspec.Struct, rename="camel"):
     """The endpoint's new secret. It is shown only here."""
 
-    success: Literal[True]
-    webhook_endpoint: WebhookEndpoint
-    signing_secret: str
+    success: Success
+    webhook_endpoint: Annotated[WebhookEndpoint, Meta(description="The endpoint.")]
+    signing_secret: Annotated[str, Meta(description="The new secret. Keep it: it is not shown again.")]
     previous_secret_expires_at: Annotated[
         Time, Meta(description="Until then the secret before it signs too, in `webhook-signature`.")
     ]
@@ -70,8 +78,8 @@ class WebhookSecretRotated(msgspec.Struct, rename="camel"):
 class WebhookList(msgspec.Struct):
     """All endpoints, newest first, disabled ones included."""
 
-    success: Literal[True]
-    items: list[WebhookEndpoint]
+    success: Success
+    items: Items[WebhookEndpoint]
 
 
 async def list_webhooks(call: Call) -> WebhookList:

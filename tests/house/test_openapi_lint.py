@@ -1,0 +1,148 @@
+"""The OpenAPI document is complete: nothing is unnamed, undescribed or unused, and its examples fit its schemas."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+
+from heliograph.api import openapi
+from heliograph.api.routes import OPERATIONS
+from heliograph.base.settings import Settings
+
+DOCUMENT: dict[str, Any] = msgspec.json.decode(
+    openapi.document(OPERATIONS, Settings(database_url="postgresql://none/none", secret_key="s" * 32))
+)
+SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
+DESCRIBED = [
+    pytest.param(path, method, operation, id=operation["operationId"])
+    for path, methods in DOCUMENT["paths"].items()
+    for method, operation in methods.items()
+]
+OPERATION = pytest.mark.parametrize(("path", "method", "operation"), DESCRIBED)
+
+
+def check(value: Any, schema: dict[str, Any]) -> None:
+    Draft202012Validator(schema | {"components": DOCUMENT["components"]}).validate(value)
+
+
+def resolved(one: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" not in one:
+        return one
+    found: Any = DOCUMENT
+    for step in one["$ref"].removeprefix("#/").split("/"):
+        found = found[step]
+    return found
+
+
+def walk(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for each in value.values():
+            yield from walk(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from walk(each)
+
+
+def test_it_is_openapi() -> None:
+    validate(DOCUMENT)
+    assert DOCUMENT["openapi"] == "3.1.0"
+    assert {"title", "version", "description", "license"} <= DOCUMENT["info"].keys()
+
+
+def test_operations_are_told_apart() -> None:
+    for field in ("operationId", "summary"):
+        seen = Counter(each.values[2][field] for each in DESCRIBED)
+        assert [name for name, times in seen.items() if times > 1] == []
+
+
+def test_tags_are_those_that_are_used_and_say_what_they_are() -> None:
+    used = {tag for each in DESCRIBED for tag in each.values[2]["tags"]}
+    assert {tag["name"] for tag in DOCUMENT["tags"]} == used
+    assert all(tag["description"] for tag in DOCUMENT["tags"])
+
+
+@OPERATION
+def test_an_operation_says_what_it_is(path: str, method: str, operation: dict[str, Any]) -> None:
+    assert re.fullmatch(r"[a-z][A-Za-z]+", operation["operationId"])
+    assert operation["summary"]
+    assert not operation["summary"].endswith(".")
+    assert operation["description"]
+    assert len(operation["tags"]) == 1
+
+
+@OPERATION
+def test_a_parameter_is_described_and_its_example_fits(path: str, method: str, operation: dict[str, Any]) -> None:
+    parameters = [resolved(one) for one in operation["parameters"]]
+    assert sorted(re.findall(r"\{(\w+)\}", path)) == sorted(one["name"] for one in parameters if one["in"] == "path")
+    for one in parameters:
+        assert one["description"], one["name"]
+        assert one["schema"], one["name"]
+        if "example" in one:
+            check(one["example"], one["schema"])
+
+
+@OPERATION
+def test_a_body_has_an_example_that_fits(path: str, method: str, operation: dict[str, Any]) -> None:
+    if "requestBody" not in operation:
+        return
+    media = operation["requestBody"]["content"]["application/json"]
+    check(media["example"], media["schema"])
+
+
+@OPERATION
+def test_every_answer_is_described_and_every_refusal_shown(path: str, method: str, operation: dict[str, Any]) -> None:
+    responses = operation["responses"]
+    assert sum(status.startswith("2") for status in responses) == 1
+    expected = {"400", "413", "414", "431", "500", "503"}
+    if operation["security"]:
+        expected |= {"401", "403", "429"}
+    if "{" in path:
+        expected.add("404")
+    assert expected <= responses.keys()
+    for status, response in responses.items():
+        assert response["description"], status
+        assert "x-request-id" in response["headers"]
+        media = response["content"]["application/json"]
+        assert media["schema"]["$ref"]
+        if status.startswith("2"):
+            continue
+        assert media["examples"], status
+        for code, example in media["examples"].items():
+            assert f"`{code}`" in response["description"]
+            assert example["value"]["error"]["code"] == code
+            check(example["value"], media["schema"])
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_field_is_described(name: str) -> None:
+    schema = SCHEMAS[name]
+    assert schema["description"]
+    undescribed = [field for field, shape in schema.get("properties", {}).items() if not shape.get("description")]
+    assert undescribed == []
+    for field, shape in schema.get("properties", {}).items():
+        for example in shape.get("examples", ()):
+            try:
+                check(example, shape)
+            except Exception as error:
+                raise AssertionError(f"{name}.{field}: {error}") from error
+
+
+def test_nothing_is_named_that_is_not_used() -> None:
+    used = {one["$ref"] for one in walk(DOCUMENT) if isinstance(one.get("$ref"), str)}
+    kept = {
+        f"#/components/{kind}/{name}"
+        for kind, components in DOCUMENT["components"].items()
+        if kind != "securitySchemes"
+        for name in components
+    }
+    assert kept == used
+    schemes = {name for each in DESCRIBED for one in each.values[2]["security"] for name in one}
+    assert schemes == DOCUMENT["components"]["securitySchemes"].keys()
