@@ -7,7 +7,7 @@ it came from, never its values: a driver's message may quote a phone number or a
 from __future__ import annotations
 
 import traceback
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import asyncpg
 import msgspec
@@ -43,7 +43,7 @@ class Failure(msgspec.Struct):
 class Envelope(msgspec.Struct):
     """What every refusal looks like."""
 
-    success: Annotated[bool, Meta(description="Always false.")]
+    success: Annotated[Literal[False], Meta(description="Always false.")]
     error: Annotated[Failure, Meta(description="What is wrong.")]
 
 

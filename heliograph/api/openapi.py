@@ -29,6 +29,7 @@ from heliograph.base.errors import Invalid, NotFound, Refusal, Unavailable
 from heliograph.base.settings import Settings
 from heliograph.sms.accept import IdempotencyConflict, IdempotencyInProgress
 
+_JSON_TYPES = {bool: "boolean", int: "integer", str: "string"}
 _DATE_TIME = {"type": "string", "format": "date-time"}
 
 _HEADERS: dict[str, dict[str, Any]] = {
@@ -110,7 +111,7 @@ def document(operations: Sequence[Operation], settings: Settings) -> bytes:
             ],
             "paths": paths,
             "components": {
-                "schemas": components,
+                "schemas": _typed(components),
                 "headers": _HEADERS,
                 "parameters": _PARAMETERS,
                 "securitySchemes": {
@@ -120,6 +121,21 @@ def document(operations: Sequence[Operation], settings: Settings) -> bytes:
             },
         }
     )
+
+
+def _typed(schema: Any) -> Any:
+    """A schema whose enumerations say of what type they are, single values as `const`: generators need both."""
+    if isinstance(schema, list):
+        return [_typed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    typed = {name: _typed(one) for name, one in schema.items()}
+    values = schema.get("enum")
+    if isinstance(values, list) and (kind := _JSON_TYPES.get(type(values[0]))):
+        typed["type"] = kind
+        if len(values) == 1:
+            typed["const"] = typed.pop("enum")[0]
+    return typed
 
 
 def _operation(each: Operation, settings: Settings) -> dict[str, Any]:
@@ -178,7 +194,7 @@ def _query_parameters(query: type[msgspec.Struct]) -> list[dict[str, Any]]:
             (given,) = (one for one in shape["anyOf"] if one != {"type": "null"})
             described = given
         described = {key: value for key, value in described.items() if not (key == "default" and value is None)}
-        parameter = {"name": name, "in": "query", "schema": described}
+        parameter = {"name": name, "in": "query", "schema": _typed(described)}
         if "description" in shape:
             parameter["description"] = shape["description"]
         if name in schema.get("required", ()):

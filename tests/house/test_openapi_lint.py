@@ -135,6 +135,16 @@ def test_every_field_is_described(name: str) -> None:
                 raise AssertionError(f"{name}.{field}: {error}") from error
 
 
+def test_enumerations_say_of_what_type_they_are() -> None:
+    """Without it, generators leave out whatever holds one."""
+    types = {str: "string", int: "integer", bool: "boolean"}
+    listed = [one for one in walk(DOCUMENT) if isinstance(one.get("enum"), list) or "const" in one]
+    assert listed
+    for one in listed:
+        for value in one.get("enum", [one.get("const")]):
+            assert one.get("type") == types[type(value)], one
+
+
 def test_nothing_is_named_that_is_not_used() -> None:
     used = {one["$ref"] for one in walk(DOCUMENT) if isinstance(one.get("$ref"), str)}
     kept = {
