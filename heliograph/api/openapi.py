@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,6 +29,9 @@ from heliograph.api.refusals import (
 from heliograph.base.errors import Invalid, NotFound, Refusal, Unavailable
 from heliograph.base.settings import Settings
 from heliograph.sms.accept import IdempotencyConflict, IdempotencyInProgress
+
+#: An answer of each operation that succeeds, by its id; most are those of docs/api.md.
+ANSWERS: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes())
 
 _JSON_TYPES = {bool: "boolean", int: "integer", str: "string"}
 _DATE_TIME = {"type": "string", "format": "date-time"}
@@ -219,7 +223,7 @@ def _responses(each: Operation) -> dict[str, Any]:
         str(each.status): {
             "description": _first_words(each.response),
             "headers": success,
-            "content": {"application/json": {"schema": _ref(each.response)}},
+            "content": {"application/json": {"schema": _ref(each.response), "example": ANSWERS[each.id]}},
         }
     }
     by_status: dict[int, list[type[Refusal]]] = {}

@@ -15,6 +15,7 @@ from openapi_spec_validator import validate
 from heliograph.api import openapi
 from heliograph.api.routes import OPERATIONS
 from heliograph.base.settings import Settings
+from tests.house.project import DOCS, blocks
 
 DOCUMENT: dict[str, Any] = msgspec.json.decode(
     openapi.document(OPERATIONS, Settings(database_url="postgresql://none/none", secret_key="s" * 32))
@@ -113,12 +114,19 @@ def test_every_answer_is_described_and_every_refusal_shown(path: str, method: st
         media = response["content"]["application/json"]
         assert media["schema"]["$ref"]
         if status.startswith("2"):
+            check(media["example"], media["schema"])
             continue
         assert media["examples"], status
         for code, example in media["examples"].items():
             assert f"`{code}`" in response["description"]
             assert example["value"]["error"]["code"] == code
             check(example["value"], media["schema"])
+
+
+def test_answers_of_the_pages_for_people_are_the_same() -> None:
+    shown = [msgspec.json.decode(block.text) for block in blocks(DOCS / "api.md") if block.words == ["json"]]
+    assert openapi.ANSWERS.keys() == {each.id for each in OPERATIONS}
+    assert sum(answer in shown for answer in openapi.ANSWERS.values()) >= 20
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
