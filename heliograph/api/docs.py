@@ -6,7 +6,10 @@ says so to the browser. A file's address holds its digest, so it may be kept for
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import hashlib
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -37,15 +40,31 @@ _ALWAYS: Headers = [
     (b"content-security-policy", POLICY.encode()),
 ]
 
+#: `gzip;q=0`: anything but that.
+_REFUSED = re.compile(rb";\s*q\s*=\s*0(?:\.0*)?\s*$", re.IGNORECASE).search
+
 
 class _Page:
     """What stands at one address."""
 
     def __init__(self, body: bytes, kind: str, caching: str) -> None:
         self.body = body
+        self.kind = (b"content-type", kind.encode())
+        # Sent as weak: it is the same for both encodings.
         self.etag = f'"{_digest(body)}"'.encode()
-        self.headers: Headers = [(b"etag", self.etag), (b"cache-control", caching.encode()), *_ALWAYS]
-        self.described: Headers = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))]
+        self.headers: Headers = [
+            (b"etag", b"W/" + self.etag),
+            (b"cache-control", caching.encode()),
+            (b"vary", b"accept-encoding"),
+            *_ALWAYS,
+        ]
+        self._packed = b""
+
+    async def packed(self) -> bytes:
+        """By gzip, in a thread and once: the viewer takes 70 ms, and becomes a quarter of its size."""
+        if not self._packed:
+            self._packed = await asyncio.to_thread(gzip.compress, self.body, 6, mtime=0)
+        return self._packed
 
 
 class Docs:
@@ -77,7 +96,10 @@ class Docs:
         elif _has(scope["headers"], page.etag):
             status, headers, body = 304, page.headers, b""
         else:
-            status, headers, body = 200, page.described + page.headers, page.body
+            status, headers, body = 200, [page.kind, *page.headers], page.body
+            if _takes_gzip(scope["headers"]):
+                headers, body = [(b"content-encoding", b"gzip"), *headers], await page.packed()
+            headers.append((b"content-length", b"%d" % len(body)))
         headers = [*headers, (b"x-request-id", uuid7_text().encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         if scope["method"] == "HEAD":
@@ -96,6 +118,15 @@ def _has(headers: Headers, etag: bytes) -> bool:
             if etag in given or b"*" in given:
                 return True
     return False
+
+
+def _takes_gzip(headers: Headers) -> bool:
+    return any(
+        coding.split(b";")[0].strip().lower() == b"gzip" and not _REFUSED(coding)
+        for name, value in headers
+        if name == b"accept-encoding"
+        for coding in value.split(b",")
+    )
 
 
 def _digest(body: bytes) -> str:
