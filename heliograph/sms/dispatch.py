@@ -40,6 +40,8 @@ log = structlog.get_logger()
 SUSPENDED_PAUSE = 60.0
 #: Tries that a supplier answered with "later" before another one is asked.
 PATIENCE = 2
+#: Messages that may be out without a recorded answer, in claims.
+UNRECORDED = 2
 #: Statuses of a message that no supplier has taken.
 UNSENT = ("accepted", "sending")
 #: Seconds between looks into the lines of suppliers that no row is known to wait in.
@@ -262,7 +264,9 @@ class Dispatcher:
             if id != test_mode.SUPPLIER:
                 total += account.room
                 self._usable.append(account.supplier)
-        return min(total, self._claim_limit)
+        # What was answered and is not recorded yet counts as in flight: otherwise a fast supplier's answers, and then
+        # its receipts, would pile up in front of the recorder until it has to send the receipts away.
+        return max(0, min(total, self._claim_limit, UNRECORDED * self._claim_limit - len(self._flying)))
 
     async def _claim(self, conn: Connection, room: int) -> list[Lease]:
         """First what waits in the suppliers' own lines, then new work for the room that is left.

@@ -22,8 +22,9 @@ Item = TypeVar("Item")
 
 STORED = 0x00
 LATER = 0x64
-#: The handler commits a batch at a time; more than this in one would keep the first of it waiting.
-_BATCH = 500
+#: The handler commits a batch at a time; more than this in one would keep the first of it waiting. It is twice what is
+#: submitted meanwhile at the most, so that receipts never fall behind the submits that they speak of.
+_BATCH = 2000
 
 
 class Intake(Generic[Item]):
