@@ -49,7 +49,7 @@ bench: $(VENV)/dev.stamp ## Measure against the budgets (about a quarter of an h
 	$(BIN)/python -m bench $(ARGS)
 
 faults: $(VENV)/dev.stamp .peers/stamp ## The fault tests in their long form
-	HELIOGRAPH_FAULTS=long $(BIN)/python -m pytest tests/faults --timeout 7200 $(ARGS)
+	HELIOGRAPH_FAULTS=long $(BIN)/python -m pytest tests/faults tests/api/test_schemathesis.py --timeout 7200 $(ARGS)
 
 lock: $(VENV)/dev.stamp ## Renew the lock files
 	$(PIP) install uv

@@ -34,6 +34,8 @@ from heliograph.sms.accept import IdempotencyConflict, IdempotencyInProgress
 ANSWERS: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes())
 
 _JSON_TYPES = {bool: "boolean", int: "integer", str: "string"}
+#: In its usual form; a format alone is a hint.
+_UUID = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
 _DATE_TIME = {"type": "string", "format": "date-time"}
 
 _HEADERS: dict[str, dict[str, Any]] = {
@@ -174,7 +176,7 @@ def _parameters(each: Operation) -> list[dict[str, Any]]:
             "in": "path",
             "required": True,
             "description": _IDS[name],
-            "schema": {"type": "string", "format": "uuid"},
+            "schema": {"type": "string", "format": "uuid", "pattern": _UUID},
         }
         for name in re.findall(r"\{(\w+)\}", each.path)
     ]

@@ -60,6 +60,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
     with different values is refused: nobody could say which one counts.
     """
     names = {_folded(name): name for name in kind.__struct_encode_fields__}
+    attributes = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
 
     def read(raw: bytes) -> Query:
         values: dict[str, str] = {}
@@ -76,13 +77,23 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
             if "\0" in value:
                 raise Invalid((name, "nul", f"`{name}` must not contain NUL"))
         try:
-            return _in_utc(msgspec.convert(values, kind, strict=False))
+            query = msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as error:
             raise Invalid(_field(str(error))) from None
+        for name, text in values.items():
+            # Where no text is wanted, msgspec takes the word `null` for nothing, so that a filter would silently be
+            # none, and a number for seconds since 1970.
+            value = getattr(query, attributes[name])
+            if value is None:
+                raise Invalid((name, "type", f"`{name}` has no null: leave it out"))
+            if isinstance(value, datetime) and not _is_dated(text):
+                raise Invalid((name, "format", f"`{name}`: Invalid RFC3339 encoded date-time"))
+        return _in_utc(query)
 
     return read
 
 
+_is_dated = re.compile(r"\d{4}-").match
 _BEGINNING, _END = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 

@@ -145,6 +145,8 @@ async def test_dates_bound_the_ledger(api: Api, tenant: Tenant, pool: Pool) -> N
     for wrong, field in (
         (f"dateFrom={last}&dateTo={first}", "dateFrom"),
         ("dateFrom=2026-01-01", "dateFrom"),
+        ("dateFrom=null", "dateFrom"),
+        ("dateFrom=0.5", "dateFrom"),
         ("limit=0", "limit"),
         ("limit=201", "limit"),
         ("cursor=x", "cursor"),
