@@ -145,10 +145,9 @@ BUCKET = "sms_send"
 class Acceptor:
     """Accepts messages in batches; one per process."""
 
-    def __init__(self, pool: Pool, *, smart_header: int = 6, limit: int = 512) -> None:
+    def __init__(self, pool: Pool, *, limit: int = 512) -> None:
         self._kept = Kept(pool)
         self._senders = SenderBook(pool)
-        self._header = smart_header
         self._batcher: Batcher[_Item, Answer] = Batcher(self._commit, limit=limit, indivisible=is_down)
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()

@@ -38,7 +38,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     """The supplier's word on one segment: `number` counts from 1."""
 
     number: int
-    #: As the supplier wrote it; None when it gave none.
+    #: Normalized, as `Receipt.keys` are, so that the two can be compared; None when it gave none.
     supplier_message_id: str | None
     #: Protocol status as the supplier wrote it, such as "0x00000000".
     status: str = ""
