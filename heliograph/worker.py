@@ -20,6 +20,7 @@ from uuid import UUID
 
 import structlog
 
+from heliograph import retention
 from heliograph.accounts import plans
 from heliograph.base import clock, crash
 from heliograph.base.db import Connection, Pool, is_down, open_pool
@@ -30,7 +31,7 @@ from heliograph.campaigns import audience, counting
 from heliograph.campaigns.staging import Stager
 from heliograph.queue import leases, timers
 from heliograph.queue.runner import every, listen, loop
-from heliograph.sms import inbox, receipts, retention, suppliers, test_mode
+from heliograph.sms import inbox, receipts, suppliers, test_mode
 from heliograph.sms.dispatch import Dispatcher
 from heliograph.sms.fleet import Fleet
 from heliograph.sms.receipts import Received

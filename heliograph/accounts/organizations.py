@@ -11,7 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock
+from heliograph.base import clock, phones
+from heliograph.base.actor import Actor
 from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
@@ -25,6 +26,12 @@ class OrganizationSuspended(Refusal):
     """This organization is suspended. It can read, but not send or change anything."""
 
     code, status = "organization_suspended", 403
+
+
+class DestinationNotAllowed(Refusal):
+    """This organization may not send to this country."""
+
+    code, status = "destination_not_allowed", 403
 
 
 class Organization(msgspec.Struct, frozen=True):
@@ -54,6 +61,18 @@ _COLUMNS = (
 )
 #: Words of an organization's own, and characters of one; characters of a reply: four segments at most.
 MOST_WORDS, LONGEST_WORD, LONGEST_REPLY = 50, 64, 268
+
+
+def forbidden(actor: Actor, to: str) -> Refusal | None:
+    """What is never allowed for this organization: OrganizationSuspended, DestinationNotAllowed. `to`: E.164."""
+    if actor.state in STOPPED:
+        return OrganizationSuspended()
+    if actor.allowed_countries is not None:
+        country = phones.country(to)
+        if country not in actor.allowed_countries:
+            return DestinationNotAllowed(country=country)
+    return None
+
 
 INSERT = f"INSERT INTO organizations (id, name, state, created_at) VALUES ($1, $2, $3, $4) RETURNING {_COLUMNS}"
 

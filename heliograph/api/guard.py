@@ -17,6 +17,7 @@ import msgspec
 
 from heliograph.accounts.api_keys import ScopeRequired, Unauthorized
 from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
+from heliograph.accounts.requests import Answer, Toll
 from heliograph.api import envelope, idempotency
 from heliograph.api.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.reading import query_reader, reader
@@ -24,7 +25,6 @@ from heliograph.api.refusals import MethodNotAllowed, PayloadTooLarge, RateLimit
 from heliograph.base.db import is_down
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7_text
-from heliograph.sms.accept import Answer, Toll
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

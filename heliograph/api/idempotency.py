@@ -16,12 +16,12 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.base import clock
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import seal, unseal
 from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid
-from heliograph.sms.accept import IdempotencyConflict, IdempotencyInProgress
 
 #: What a key may look like: 1 to 255 printable ASCII characters.
 MAX_LENGTH = 255

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from heliograph.accounts.requests import Toll
 from heliograph.base.batching import Batcher
 from heliograph.base.clock import iso
 from heliograph.base.db import Pool, is_down
 from heliograph.base.settings import Settings
-from heliograph.sms.accept import Toll
 
 #: The bucket of refused keys; its windows belong to an address, not to an organization.
 FAILURES = "failures"

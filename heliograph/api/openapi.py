@@ -14,6 +14,7 @@ import msgspec
 
 from heliograph.accounts.api_keys import SCOPES, ScopeRequired, Unauthorized
 from heliograph.accounts.organizations import OrganizationSuspended
+from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.api.envelope import Envelope, InternalError
 from heliograph.api.operation import NONE, REQUIRED, Operation
 from heliograph.api.refusals import (
@@ -28,7 +29,6 @@ from heliograph.api.refusals import (
 )
 from heliograph.base.errors import Invalid, NotFound, Refusal, Unavailable
 from heliograph.base.settings import Settings
-from heliograph.sms.accept import IdempotencyConflict, IdempotencyInProgress
 
 #: An answer of each operation that succeeds, by its id; most are those of docs/api.md.
 ANSWERS: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes())

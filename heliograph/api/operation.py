@@ -9,13 +9,14 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts.keyring import Keyring
+from heliograph.accounts.requests import Toll
 from heliograph.api.limits import Limiter
 from heliograph.api.vitals import Vitals
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection, Pool
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.settings import Settings
-from heliograph.sms.accept import Acceptor, Toll
+from heliograph.sms.accept import Acceptor
 from heliograph.webhooks.endpoints import EndpointRules
 
 #: Is an Idempotency-Key needed?

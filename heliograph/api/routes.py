@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.accounts.api_keys import TooManyActiveKeys
-from heliograph.accounts.organizations import OrganizationSuspended
+from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.api import (
     account,
     api_keys,
@@ -21,6 +21,7 @@ from heliograph.api.operation import OPTIONAL, REQUIRED, Operation
 from heliograph.api.paging import PageQuery
 from heliograph.base.errors import NotFound
 from heliograph.campaigns.plan import CampaignAudienceEmpty, CampaignNotCancelable
+from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.contacts.records import ContactAlreadyExists
 from heliograph.sms import accept
 from heliograph.sms.messages import MessageNotCancelable
@@ -68,8 +69,8 @@ OPERATIONS: tuple[Operation, ...] = (
         response=sms.SmsAccepted,
         refusals=(
             OrganizationSuspended,
-            accept.DestinationNotAllowed,
-            accept.RecipientOptedOut,
+            DestinationNotAllowed,
+            RecipientOptedOut,
             SenderIdNotApproved,
             accept.QuotaExceeded,
         ),
@@ -93,8 +94,8 @@ OPERATIONS: tuple[Operation, ...] = (
         response=sms.SmsPreviewed,
         refusals=(
             OrganizationSuspended,
-            accept.DestinationNotAllowed,
-            accept.RecipientOptedOut,
+            DestinationNotAllowed,
+            RecipientOptedOut,
             SenderIdNotApproved,
             accept.QuotaExceeded,
         ),

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from heliograph.accounts.requests import Answer
 from heliograph.api.fields import Queued, Success, Time
 from heliograph.api.idempotency import request_hash
 from heliograph.api.operation import Call
@@ -16,7 +17,7 @@ from heliograph.base import clock, phones
 from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.sms import preview
-from heliograph.sms.accept import Answer, Send
+from heliograph.sms.accept import Send
 
 MAX_AHEAD = timedelta(days=365)
 MAX_PAST = timedelta(seconds=60)

@@ -42,8 +42,11 @@ PARTITIONED = {
     "webhook_attempts": "uuid",
     "receipts": "date",
     "received_messages": "uuid",
+    "whatsapp_messages": "uuid",
+    "whatsapp_contents": "uuid",
+    "whatsapp_attempts": "uuid",
 }
-FILL = {"messages": 75, "sms_attempts": 80}
+FILL = {"messages": 75, "sms_attempts": 80, "whatsapp_messages": 75, "whatsapp_attempts": 80}
 
 
 class MigrationChanged(Exception):

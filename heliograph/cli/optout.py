@@ -8,8 +8,8 @@ import typer
 
 from heliograph.base.db import Connection
 from heliograph.cli.console import DataDir, Json, Org, group, on_database, operator, say, settings_of, show
-from heliograph.sms import optouts
-from heliograph.sms.optouts import OptOut
+from heliograph.consent import optouts
+from heliograph.consent.optouts import OptOut
 
 app = group("Opt-outs: numbers that asked an organization for no more messages.")
 

@@ -19,6 +19,8 @@ from heliograph.base.db import Connection
 
 #: The line of work that has no supplier yet.
 UNROUTED = UUID(int=0)
+#: Lanes: single messages, and campaigns.
+SINGLE, BULK = 0, 1
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):

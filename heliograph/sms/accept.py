@@ -12,15 +12,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
-from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
+from heliograph.accounts.organizations import forbidden
 from heliograph.accounts.quota import QuotaExceeded
-from heliograph.base import phones
+from heliograph.accounts.requests import (
+    Answer,
+    IdempotencyConflict,
+    IdempotencyInProgress,
+    OverLimit,
+    Toll,
+    windows_of,
+)
 from heliograph.base.actor import Actor
 from heliograph.base.batching import Batcher
 from heliograph.base.clock import iso, now
@@ -28,64 +34,15 @@ from heliograph.base.crash import crash_point
 from heliograph.base.db import Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
+from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.queue.leases import SINGLE
 from heliograph.queue.retry import SUBMIT_HORIZON
 from heliograph.sms import encoding
 from heliograph.sms.sender_ids import SenderBook, SenderId
 
 #: Most segments of one message. Networks deliver longer ones unreliably, and each one is billed.
 MAX_SEGMENTS = 10
-SINGLE, BULK = 0, 1
 SUPPLIER_WORD = "heliograph"
-
-
-class DestinationNotAllowed(Refusal):
-    """This organization may not send to this country."""
-
-    code, status = "destination_not_allowed", 403
-
-
-class RecipientOptedOut(Refusal):
-    """The recipient has opted out of messages from this organization."""
-
-    code, status = "recipient_opted_out", 409
-
-
-class IdempotencyConflict(Refusal):
-    """This Idempotency-Key was used earlier with a different payload."""
-
-    code, status = "idempotency_conflict", 409
-
-
-class IdempotencyInProgress(Refusal):
-    """The first request with this Idempotency-Key is still being worked on."""
-
-    code, status = "idempotency_in_progress", 409
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.headers = {"retry-after": "1"}
-
-
-class OverLimit(Exception):
-    """The request's toll says that its key's window is used up. Nothing was stored."""
-
-
-class Toll:
-    """One unit of a key's rate window, to be taken in the very commit that stores the message.
-
-    A toll that was not taken (`used` is 0) belongs to a request that never came to a commit.
-    """
-
-    __slots__ = ("at", "key_id", "limit", "used", "window_start")
-
-    def __init__(self, key_id: UUID, limit: int) -> None:
-        self.key_id = key_id
-        self.limit = limit
-        #: The how-manieth request of its window it is, from 1.
-        self.used = 0
-        self.window_start: datetime | None = None
-        #: When it was taken; like the window, by the database's clock.
-        self.at: datetime | None = None
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -111,14 +68,6 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     toll: Toll | None = None
     #: The id that the message will have; None: a new one.
     id: UUID | None = None
-
-
-class Answer(msgspec.Struct, frozen=True, gc=False):
-    """A stored outcome, as it goes to the client."""
-
-    status: int
-    body: bytes
-    replayed: bool
 
 
 class _Item(msgspec.Struct, frozen=True, gc=False):
@@ -183,7 +132,7 @@ class Acceptor:
     async def _prepare(self, send: Send) -> _Item:
         kind, segments = measure(send)
         sender: SenderId | None = None
-        refusal = forbidden(send)
+        refusal = forbidden(send.actor, send.to)
         if refusal is None:
             try:
                 sender = await self._senders.resolve(send.actor, sender_id=send.sender_id, sender_name=send.sender_name)
@@ -282,7 +231,7 @@ class Acceptor:
                 [head for head, _ in pieces],
                 [tail for _, tail in pieces],
                 BUCKET,
-                *_tolls(sends),
+                *windows_of([(send.actor.organization_id, send.toll) for send in sends]),
             )
         crash_point("accept.after_commit")
         for send, row in zip(sends, rows, strict=True):
@@ -302,47 +251,12 @@ def measure(send: Send) -> tuple[encoding.Encoding, int]:
     return kind, segments
 
 
-def forbidden(send: Send) -> Refusal | None:
-    """What is never allowed for this organization: OrganizationSuspended, DestinationNotAllowed."""
-    if send.actor.state in STOPPED:
-        return OrganizationSuspended()
-    if send.actor.allowed_countries is not None:
-        country = phones.country(send.to)
-        if country not in send.actor.allowed_countries:
-            return DestinationNotAllowed(country=country)
-    return None
-
-
 def expiry(at: datetime, send: Send) -> datetime | None:
     """When a message accepted at `at` is no longer worth delivering; None: the retry schedule's horizon decides."""
     if send.validity_seconds is not None:
         return (send.send_at or at) + timedelta(seconds=send.validity_seconds)
     # Without a validity of its own a message has the retry schedule's horizon, from when it is due.
     return send.send_at and max(send.send_at, at) + timedelta(seconds=SUBMIT_HORIZON)
-
-
-def _tolls(sends: Sequence[Send]) -> tuple[list[Any], ...]:
-    """The windows of a batch in the order of their rows' locks, with their units; then for each item its window's
-    number (from 1), its place among that window's units, and its limit."""
-    units: dict[tuple[UUID, UUID], int] = {}
-    places: list[int | None] = []
-    for send in sends:
-        if send.toll is None:
-            places.append(None)
-            continue
-        window = (send.actor.organization_id, send.toll.key_id)
-        units[window] = units.get(window, 0) + 1
-        places.append(units[window])
-    windows = sorted(units, key=lambda window: (window[0].int, window[1].int))
-    numbers = {window: number for number, window in enumerate(windows, 1)}
-    return (
-        [organization_id for organization_id, _ in windows],
-        [key_id for _, key_id in windows],
-        [units[window] for window in windows],
-        [send.toll and numbers[send.actor.organization_id, send.toll.key_id] for send in sends],
-        places,
-        [send.toll and send.toll.limit for send in sends],
-    )
 
 
 def _answer(item: _Item, row: asyncpg.Record) -> Answer | BaseException:

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.db import Connection
-from heliograph.sms.accept import BULK
+from heliograph.queue.leases import BULK
 
 
 class Bulk(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,10 +23,11 @@ from heliograph.base.clock import iso
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
+from heliograph.consent import keywords, optouts
+from heliograph.consent.optouts import OptOut, Pair
 from heliograph.queue import timers
-from heliograph.sms import keywords, optouts, replies
+from heliograph.sms import replies
 from heliograph.sms.assembly import AGAIN, LATEST, Alphabet, Group, Row, assemble, text_of
-from heliograph.sms.optouts import OptOut, Pair
 from heliograph.sms.replies import Wanted
 from heliograph.webhooks import events
 

@@ -9,12 +9,14 @@ from datetime import datetime
 
 import msgspec
 
+from heliograph.accounts.organizations import forbidden
 from heliograph.accounts.quota import QuotaExceeded
 from heliograph.base.clock import iso, now
 from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, Refusal
+from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms import accept, encoding, sender_ids
-from heliograph.sms.accept import RecipientOptedOut, Send
+from heliograph.sms.accept import Send
 from heliograph.sms.outcomes import deadline
 from heliograph.sms.sender_ids import SenderId
 
@@ -69,7 +71,7 @@ async def preview(conn: Connection, send: Send) -> Preview:
     """Raises what `Acceptor.accept` would raise for this send, but for what only an idempotency key is refused for."""
     actor = send.actor
     accept.measure(send)
-    refusal = accept.forbidden(send)
+    refusal = forbidden(send.actor, send.to)
     if refusal is not None:
         raise refusal
     sender: SenderId | Refusal

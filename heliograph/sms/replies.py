@@ -20,6 +20,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from heliograph.accounts.requests import IdempotencyInProgress
 from heliograph.base.actor import Actor
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool
@@ -27,7 +28,7 @@ from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
-from heliograph.sms.accept import Acceptor, IdempotencyInProgress, Send
+from heliograph.sms.accept import Acceptor, Send
 
 log = structlog.get_logger()
 

@@ -12,12 +12,16 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from heliograph.accounts import requests
+from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
+from heliograph.accounts.requests import Answer
 from heliograph.base import clock
 from heliograph.base.db import Pool, open_pool
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import time_of, uuid7
+from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms import accept
-from heliograph.sms.accept import Acceptor, Answer
+from heliograph.sms.accept import Acceptor
 from heliograph.sms.sender_ids import SenderIdNotApproved
 from tests.rules.making import TO, blocked, check_books, message, organization, send, sender
 
@@ -116,7 +120,7 @@ async def test_a_second_post_of_the_same_key_is_the_first_answer_byte_for_byte(a
 async def test_another_payload_under_a_used_key_conflicts(acceptor: Acceptor, pool: Pool) -> None:
     actor = await organization(pool)
     await acceptor.accept(send(actor, "one", key_name="k"))
-    with pytest.raises(accept.IdempotencyConflict):
+    with pytest.raises(requests.IdempotencyConflict):
         await acceptor.accept(send(actor, "two", key_name="k"))
     assert await pool.fetchval("SELECT count(*) FROM messages") == 1
 
@@ -163,11 +167,11 @@ async def test_the_first_thing_that_is_wrong_is_the_answer(pool: Pool) -> None:
         return type(await attempt(acceptor, one))
 
     assert await said(send(everything, text, sender_id=pending)) is Invalid
-    assert await said(send(everything, sender_id=pending)) is accept.OrganizationSuspended
+    assert await said(send(everything, sender_id=pending)) is OrganizationSuspended
     not_there = msgspec.structs.replace(everything, state="active")
-    assert await said(send(not_there, sender_id=pending)) is accept.DestinationNotAllowed
+    assert await said(send(not_there, sender_id=pending)) is DestinationNotAllowed
     assert await said(send(actor, sender_id=uuid7())) is Invalid
-    assert await said(send(actor, sender_id=pending)) is accept.RecipientOptedOut
+    assert await said(send(actor, sender_id=pending)) is RecipientOptedOut
     await pool.execute("DELETE FROM opt_outs")
     assert await said(send(actor, sender_id=pending)) is SenderIdNotApproved
     assert await said(send(actor)) is accept.QuotaExceeded
@@ -176,7 +180,7 @@ async def test_the_first_thing_that_is_wrong_is_the_answer(pool: Pool) -> None:
 
 @pytest.mark.parametrize("state", ["suspended", "closed"])
 async def test_a_stopped_organization_sends_nothing(acceptor: Acceptor, pool: Pool, state: str) -> None:
-    with pytest.raises(accept.OrganizationSuspended):
+    with pytest.raises(OrganizationSuspended):
         await acceptor.accept(send(await organization(pool, state=state)))
 
 
@@ -188,7 +192,7 @@ async def test_other_states_send(acceptor: Acceptor, pool: Pool, state: str) -> 
 async def test_only_allowed_countries_are_sent_to(acceptor: Acceptor, pool: Pool) -> None:
     actor = await organization(pool, allowed_countries=frozenset({"MZ"}))
     assert (await acceptor.accept(send(actor))).status == 202
-    with pytest.raises(accept.DestinationNotAllowed) as refused:
+    with pytest.raises(DestinationNotAllowed) as refused:
         await acceptor.accept(send(actor, to="+351912345678"))
     assert refused.value.details == {"country": "PT"}
 
@@ -196,7 +200,7 @@ async def test_only_allowed_countries_are_sent_to(acceptor: Acceptor, pool: Pool
 async def test_an_opted_out_recipient_is_refused_with_the_time(acceptor: Acceptor, pool: Pool) -> None:
     actor, other = await organization(pool), await organization(pool)
     await opt_out(pool, actor.organization_id)
-    with pytest.raises(accept.RecipientOptedOut) as refused:
+    with pytest.raises(RecipientOptedOut) as refused:
         await acceptor.accept(send(actor))
     assert refused.value.details == {"since": "2026-01-02T03:04:05.000Z"}
     assert (await acceptor.accept(send(other))).status == 202
@@ -304,7 +308,7 @@ async def test_two_hundred_identical_posts_are_one_message(
     assert Counter(answer.replayed for answer in answers) == {False: 1, True: 199}
     assert len({answer.body for answer in answers}) == 1
     changed = await asyncio.gather(*(attempt(acceptor, send(actor, "changed", key_name="k")) for _ in range(20)))
-    assert {type(one) for one in changed} == {accept.IdempotencyConflict}
+    assert {type(one) for one in changed} == {requests.IdempotencyConflict}
     assert await pool.fetchval("SELECT count(*) FROM messages") == 1
     await check_books(pool, [actor.organization_id])
 
@@ -315,7 +319,7 @@ async def test_twins_within_a_batch(acceptor: Acceptor, pool: Pool) -> None:
         *(attempt(acceptor, send(actor, text, key_name="k")) for text in ("one", "two", "one", "one"))
     )
     assert isinstance(outcomes[0], Answer)
-    assert isinstance(outcomes[1], accept.IdempotencyConflict)
+    assert isinstance(outcomes[1], requests.IdempotencyConflict)
     assert outcomes[2] == outcomes[3] == Answer(202, outcomes[0].body, True)
     assert await pool.fetchval("SELECT count(*) FROM messages") == 1
 
@@ -327,7 +331,7 @@ async def test_a_twin_of_a_refused_one_has_the_key_to_itself(acceptor: Acceptor,
     outcomes = await asyncio.gather(
         *(attempt(acceptor, send(actor, key_name="k", **values)) for values in (gone, gone, fine, fine))
     )
-    assert [type(one) for one in outcomes] == [accept.RecipientOptedOut, accept.RecipientOptedOut, Answer, Answer]
+    assert [type(one) for one in outcomes] == [RecipientOptedOut, RecipientOptedOut, Answer, Answer]
     assert [one.replayed for one in outcomes if isinstance(one, Answer)] == [False, True]
 
 
@@ -336,7 +340,7 @@ async def test_many_refused_payloads_under_one_key_hold_nobody_up(acceptor: Acce
     posts = [attempt(acceptor, send(actor, f"text {n}", key_name="k")) for n in range(300)]
     *refused, answer = await asyncio.gather(*posts, attempt(acceptor, send(other)))
     assert isinstance(answer, Answer)
-    assert {type(one) for one in refused} == {accept.QuotaExceeded, accept.IdempotencyInProgress}
+    assert {type(one) for one in refused} == {accept.QuotaExceeded, requests.IdempotencyInProgress}
 
 
 async def test_quota_is_exact_to_the_last_unit_across_processes(
@@ -430,7 +434,7 @@ async def test_an_organization_that_is_held_up_holds_up_no_other(acceptor: Accep
         with_key, without, fine = await asyncio.gather(
             *(attempt(acceptor, one) for one in (send(held, key_name="k"), send(held), send(other)))
         )
-    assert isinstance(with_key, accept.IdempotencyInProgress)
+    assert isinstance(with_key, requests.IdempotencyInProgress)
     assert with_key.headers == {"retry-after": "1"}
     assert isinstance(without, Unavailable)
     assert isinstance(fine, Answer)

@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
+from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.api.idempotency import Outcome, checked_key, key_hash, once, request_hash
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.sms.accept import IdempotencyConflict, IdempotencyInProgress
 
 KEY = key_hash("POST", "/things", "one")
 REQUEST = request_hash({"a": 1})

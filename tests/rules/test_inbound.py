@@ -11,14 +11,17 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from heliograph import retention
 from heliograph.base.actor import Actor
 from heliograph.base.clock import now
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import Settings
+from heliograph.consent import optouts
+from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue import timers
-from heliograph.sms import inbound, inbox, optouts, replies, retention
-from heliograph.sms.accept import Acceptor, RecipientOptedOut
+from heliograph.sms import inbound, inbox, replies
+from heliograph.sms.accept import Acceptor
 from heliograph.suppliers.contract import Inbound
 from tests.rules.dispatching import Bench
 from tests.rules.making import TO, check_books, endpoint, key, organization, send, sender

@@ -10,16 +10,17 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.accounts.organizations import OrganizationSuspended
+from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.quota import QuotaExceeded
 from heliograph.base import clock
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
+from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue import leases
 from heliograph.queue.leases import UNROUTED
-from heliograph.sms import accept, messages, preview
+from heliograph.sms import messages, preview
 from heliograph.sms.accept import Acceptor
 from heliograph.sms.messages import Filters, MessageNotCancelable
 from heliograph.sms.sender_ids import SenderIdNotApproved
@@ -470,7 +471,7 @@ async def test_a_preview_refuses_what_a_send_would_refuse_and_in_its_order(pool:
     cases: list[tuple[Actor, dict[str, Any], type[Refusal]]] = [
         (suspended, {"text": "x" * 1600}, Invalid),
         (suspended, {"sender_id": uuid7()}, OrganizationSuspended),
-        (fenced, {"sender_id": uuid7()}, accept.DestinationNotAllowed),
+        (fenced, {"sender_id": uuid7()}, DestinationNotAllowed),
         (fresh, {"sender_id": uuid7()}, Invalid),
         (fresh, {"sender_id": pending}, SenderIdNotApproved),
         (fresh, {"sender_name": "NOBODY"}, SenderIdNotApproved),
@@ -487,7 +488,7 @@ async def test_a_preview_refuses_what_a_send_would_refuse_and_in_its_order(pool:
             with pytest.raises(Refusal) as sending:
                 await Acceptor(pool).accept(asked)
             if silent and expected.status == 409:
-                expected = accept.RecipientOptedOut
+                expected = RecipientOptedOut
             assert type(previewing.value) is type(sending.value) is expected
             assert previewing.value.details == sending.value.details
             assert previewing.value.message == sending.value.message

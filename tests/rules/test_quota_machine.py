@@ -9,14 +9,15 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from heliograph.accounts import quota
+from heliograph.accounts import quota, requests
 from heliograph.accounts.quota import Reset
+from heliograph.accounts.requests import Answer
 from heliograph.base.actor import Actor
 from heliograph.base.clock import now
 from heliograph.base.db import Pool
 from heliograph.base.errors import Refusal
-from heliograph.sms import accept
-from heliograph.sms.accept import Acceptor, Answer
+from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.sms.accept import Acceptor
 from heliograph.sms.status import STATUSES, Move, guard, may_move, move_many
 from tests.rules.machines import Machine, run_machine
 from tests.rules.making import TO, check_ledger, message, organization, send
@@ -89,12 +90,12 @@ class Quota(Machine):
                 assert self.left[id] >= 0, "more was accepted than the quota allows"
                 if key:
                     self.known[id, key] = (payload, outcome.body)
-            case accept.IdempotencyConflict():
+            case requests.IdempotencyConflict():
                 assert known is not None
                 assert known[0] != payload
-            case accept.RecipientOptedOut():
+            case RecipientOptedOut():
                 assert to == SILENT
-            case accept.IdempotencyInProgress() | quota.QuotaExceeded():
+            case requests.IdempotencyInProgress() | quota.QuotaExceeded():
                 assert isinstance(outcome, Refusal)
             case _:
                 raise AssertionError(outcome)

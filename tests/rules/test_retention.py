@@ -9,11 +9,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from heliograph import retention
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.migrate import make_partitions
 from heliograph.base.settings import Settings
-from heliograph.sms import retention
 from heliograph.sms.accept import Acceptor
 from tests.rules.making import organization, send
 

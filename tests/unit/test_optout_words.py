@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.sms import keywords
-from heliograph.sms.keywords import find, fold
+from heliograph.consent import keywords
+from heliograph.consent.keywords import find, fold
 
 
 @pytest.mark.parametrize("word", ["STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "REVOKE", "OPTOUT"])

@@ -17,9 +17,16 @@ from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.clock import iso, now
 from heliograph.base.db import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.webhooks import events
+
+
+class RecipientOptedOut(Refusal):
+    """The recipient has opted out of messages from this organization."""
+
+    code, status = "recipient_opted_out", 409
+
 
 KEYWORD, OPERATOR = "keyword", "operator"
 

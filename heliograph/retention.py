@@ -26,10 +26,16 @@ STEP = 5000
 #: Receipts and ids of suppliers are evidence and a way to match late receipts; networks send none after a week.
 EVIDENCE_DAYS = 10
 WEBHOOK_ATTEMPT_DAYS = 30
+#: Meta repeats a callback for up to 7 days, and speaks of a message for up to 30.
+WAMID_DAYS, EARLY_STATUS_DAYS = 45, 8
 
 DELETE_TEXT = """
 DELETE FROM message_texts WHERE (organization_id, message_id) IN (
     SELECT organization_id, message_id FROM message_texts WHERE message_id < $1 LIMIT $2)
+"""
+DELETE_CONTENTS = """
+DELETE FROM whatsapp_contents WHERE (organization_id, message_id) IN (
+    SELECT organization_id, message_id FROM whatsapp_contents WHERE message_id < $1 LIMIT $2)
 """
 DELETE_KEYS = """
 DELETE FROM idempotency WHERE (organization_id, key_hash) IN (
@@ -57,6 +63,22 @@ DELETE_REPLIES = """
 DELETE FROM automatic_replies WHERE (organization_id, recipient, kind) IN (
     SELECT organization_id, recipient, kind FROM automatic_replies WHERE replied_at < $1 LIMIT $2)
 """
+# Statuses come for 30 days after a send, and users quote old messages no longer than they remember them.
+DELETE_WAMIDS = """
+DELETE FROM whatsapp_wamids WHERE (number_id, wamid) IN (
+    SELECT number_id, wamid FROM whatsapp_wamids WHERE created_at < $1 LIMIT $2)
+"""
+DELETE_EARLY = """
+DELETE FROM whatsapp_early_statuses WHERE (number_id, wamid, status) IN (
+    SELECT number_id, wamid, status FROM whatsapp_early_statuses WHERE received_at < $1 LIMIT $2)
+"""
+DELETE_REJECTS = """
+DELETE FROM whatsapp_rejects WHERE id IN (SELECT id FROM whatsapp_rejects WHERE id < $1 LIMIT $2)
+"""
+DELETE_REACHED = """
+DELETE FROM whatsapp_reached WHERE (portfolio, recipient) IN (
+    SELECT portfolio, recipient FROM whatsapp_reached WHERE reached_at < $1 LIMIT $2)
+"""
 DELETE_REPLAYS = "DELETE FROM webhook_replays WHERE status <> 'running' AND created_at < $1"
 DELETE_WORKERS = "DELETE FROM workers WHERE seen_at < $1"
 PARTITIONS = """
@@ -79,18 +101,24 @@ async def forget(conn: Connection, settings: Settings) -> None:
     today = datetime.now(UTC)
     await _briefly(conn, partial(make_partitions, conn, today.date()))
     months = timedelta(days=31 * settings.metadata_retention_months)
-    for table in ("messages", "sms_attempts", "events", "received_messages"):
+    for table in ("messages", "sms_attempts", "events", "received_messages", "whatsapp_messages", "whatsapp_attempts"):
         await _drop_before(conn, table, today - months)
     await _drop_before(conn, "receipts", today - timedelta(days=93))
     await _drop_before(conn, "webhook_attempts", today - timedelta(days=WEBHOOK_ATTEMPT_DAYS))
     text_from = today - timedelta(days=settings.text_retention_days)
     await _drop_before(conn, "message_texts", text_from)
+    await _drop_before(conn, "whatsapp_contents", text_from)
     await _steps(conn, DELETE_TEXT, uuid7_floor(text_from))
+    await _steps(conn, DELETE_CONTENTS, uuid7_floor(text_from))
     await _steps(conn, DELETE_INBOUND, uuid7_floor(text_from))
     await _steps(conn, BLANK_EVENTS, uuid7_floor(text_from))
     await _steps(conn, DELETE_REPLIES, text_from)
     await _steps(conn, BLANK_RECEIPTS, text_from.date())
     await _steps(conn, DELETE_IDS, today - timedelta(days=EVIDENCE_DAYS))
+    await _steps(conn, DELETE_WAMIDS, today - timedelta(days=WAMID_DAYS))
+    await _steps(conn, DELETE_EARLY, today - timedelta(days=EARLY_STATUS_DAYS))
+    await _steps(conn, DELETE_REJECTS, uuid7_floor(today - timedelta(days=EARLY_STATUS_DAYS)))
+    await _steps(conn, DELETE_REACHED, today - timedelta(days=1))
     await conn.execute(DELETE_REPLAYS, today - timedelta(days=WEBHOOK_ATTEMPT_DAYS))
     await conn.execute(DELETE_WORKERS, today - timedelta(days=1))
 

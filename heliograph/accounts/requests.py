@@ -1,0 +1,86 @@
+"""What a request brings to the commit that stores what it asks for: its idempotency key and its unit of a rate window.
+
+The rule nobody may break: both are settled in that very commit, so that a request counts and is remembered exactly if
+what it asked for is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.errors import Refusal
+
+
+class IdempotencyConflict(Refusal):
+    """This Idempotency-Key was used earlier with a different payload."""
+
+    code, status = "idempotency_conflict", 409
+
+
+class IdempotencyInProgress(Refusal):
+    """The first request with this Idempotency-Key is still being worked on."""
+
+    code, status = "idempotency_in_progress", 409
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headers = {"retry-after": "1"}
+
+
+class OverLimit(Exception):
+    """The request's toll says that its key's window is used up. Nothing was stored."""
+
+
+class Toll:
+    """One unit of a key's rate window, to be taken in the very commit that stores the message.
+
+    A toll that was not taken (`used` is 0) belongs to a request that never came to a commit.
+    """
+
+    __slots__ = ("at", "key_id", "limit", "used", "window_start")
+
+    def __init__(self, key_id: UUID, limit: int) -> None:
+        self.key_id = key_id
+        self.limit = limit
+        #: The how-manieth request of its window it is, from 1.
+        self.used = 0
+        self.window_start: datetime | None = None
+        #: When it was taken; like the window, by the database's clock.
+        self.at: datetime | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A stored outcome, as it goes to the client."""
+
+    status: int
+    body: bytes
+    replayed: bool
+
+
+def windows_of(tolls: Sequence[tuple[UUID, Toll | None]]) -> tuple[list[Any], ...]:
+    """For the organizations and tolls of a batch: its windows in the order of their rows' locks, with their units;
+    then for each item its window's number (from 1), its place among that window's units, and its limit."""
+    units: dict[tuple[UUID, UUID], int] = {}
+    places: list[int | None] = []
+    for organization_id, toll in tolls:
+        if toll is None:
+            places.append(None)
+            continue
+        window = (organization_id, toll.key_id)
+        units[window] = units.get(window, 0) + 1
+        places.append(units[window])
+    windows = sorted(units, key=lambda window: (window[0].int, window[1].int))
+    numbers = {window: number for number, window in enumerate(windows, 1)}
+    return (
+        [organization_id for organization_id, _ in windows],
+        [key_id for _, key_id in windows],
+        [units[window] for window in windows],
+        [toll and numbers[organization_id, toll.key_id] for organization_id, toll in tolls],
+        places,
+        [toll and toll.limit for _, toll in tolls],
+    )
