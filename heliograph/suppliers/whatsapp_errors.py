@@ -1,0 +1,277 @@
+"""Graph error codes: every one with its class, and what the class means for a message, its number and the operator.
+
+Meta asks to branch on `code` and on nothing else. HTTP status, subcode and title vary by source and by year; a status
+is looked at only where there is no Graph error to read, a subcode only where one code says two things.
+
+The rule nobody may break: a no is a no only when Graph itself said it. Whatever came without a readable Graph error
+(an empty body, a proxy's page, nothing) is `unsure`: the message may be on its way.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+
+class Kind(enum.StrEnum):
+    """What a code speaks of, and so what to do about it."""
+
+    RETRY = "retry"  # trouble at Meta: again, with growing pauses
+    RATE = "rate"  # too fast, or restricted: slow down, then again
+    PAIR = "pair"  # too fast for this one user
+    WINDOW = "window"  # the service window is closed
+    TEMPLATE = "template"  # read the template again; hold or fail what uses it
+    RECIPIENT = "recipient"  # no for this user
+    REQUEST = "request"  # no for this body: ours or the customer's mistake
+    MEDIA = "media"  # a file could not be fetched
+    AUTH = "auth"  # the credential: stop using it, keep the messages
+    ACCOUNT = "account"  # the number or the account: stop it, keep the messages, call the operator
+
+
+class Scope(enum.StrEnum):
+    """Whom a hold stops."""
+
+    MESSAGE = "message"
+    USER = "user"
+    COUNTRY = "country"
+    TEMPLATE = "template"
+    NUMBER = "number"
+    ACCOUNT = "account"
+    CREDENTIAL = "credential"
+
+
+#: What a customer may read of a failure.
+FAILURES = frozenset(
+    {
+        "recipient_unreachable",
+        "window_closed",
+        "marketing_limit",
+        "throttled",
+        "spam_limited",
+        "payment",
+        "media_error",
+        "expired",
+        "unknown",
+    }
+)
+
+#: `Fault.tries` of those who wait for somebody or something else: the message loses none of its tries.
+UNCOUNTED = None
+#: A one-time code is worth nothing after this, seconds (the default lifetime of authentication templates).
+CODE_LIFETIME = 600.0
+
+_MINUTE, _HOUR = 60.0, 3600.0
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a code means. `wait` says what becomes of the message."""
+
+    code: int | None = None
+    subcode: int | None = None
+    kind: Kind
+    #: For operators; never shown to a customer.
+    title: str
+    #: What the customer reads once the message has failed: one of FAILURES.
+    failure: str = "unknown"
+    #: Further tries that this code allows; 0: none; UNCOUNTED: as many as the message's lifetime has room for.
+    tries: int | None = 0
+    #: Whom `hold` stops. Scope.MESSAGE: only this message waits.
+    scope: Scope = Scope.MESSAGE
+    #: Seconds that the scope is to be left alone; for a try of the message, its first pause.
+    hold: float = 0.0
+    #: Each further pause is so many times the one before it, up to `longest` seconds.
+    growth: float = 1.0
+    longest: float = _HOUR
+    #: The operator must hear of it.
+    alarm: bool = False
+    #: Halve the number's rate.
+    slow: bool = False
+    #: What is known of the template is out of date.
+    resync: bool = False
+    #: The message may have been taken all the same: not to be sent again before a status could have told.
+    unsure: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """There may be another try (False: the message has failed)."""
+        return self.tries is UNCOUNTED or self.tries > 0
+
+    @property
+    def counts(self) -> bool:
+        """A try that ended so is one of the message's tries."""
+        return self.tries is not UNCOUNTED
+
+    def wait(self, tries: int, *, code: bool = False) -> float | None:
+        """Seconds until the next try after `tries` (from 1) that ended with this fault; None: it has failed.
+
+        `code`: the message is a one-time code, which no pause longer than its life can help.
+        """
+        if self.tries is not UNCOUNTED and tries > self.tries:
+            return None
+        # A pause never grows past `longest`, so its exponent need not either.
+        pause = min(self.hold * self.growth ** min(tries - 1, 32), max(self.longest, self.hold))
+        if code and pause >= CODE_LIFETIME:
+            return None
+        return pause
+
+
+def classify(
+    code: int | None, subcode: int | None = None, *, http_status: int | None = None, is_transient: bool = False
+) -> Fault:
+    """What an error means, out of an answer (with its `http_status`) or out of a status webhook (without one).
+
+    `code` None: there was no Graph error in the answer, or no answer.
+    """
+    if code is None:
+        return _THROTTLED_UNREAD if http_status == 429 else _UNREAD
+    fault = _SUBCODES.get((code, subcode)) if subcode is not None else None
+    fault = fault or FAULTS.get(code)
+    if fault is None and 200 <= code <= 299:
+        fault = _PERMISSION
+    if fault is None:
+        if http_status is not None and http_status >= 500:
+            return msgspec.structs.replace(_UNREAD, code=code, subcode=subcode)
+        fault = _UNLISTED
+    if is_transient and fault.kind is Kind.REQUEST and not fault.waits:
+        fault = msgspec.structs.replace(fault, kind=Kind.RETRY, tries=3, hold=2.0, growth=4.0)
+    if fault.code != code or fault.subcode != subcode:
+        fault = msgspec.structs.replace(fault, code=code, subcode=subcode)
+    return fault
+
+
+def _retry(title: str, tries: int | None, *, hold: float = 2.0, **more: Any) -> Fault:
+    return Fault(kind=Kind.RETRY, title=title, tries=tries, hold=hold, growth=4.0, longest=5 * _MINUTE, **more)
+
+
+def _rate(title: str, scope: Scope, hold: float, *, failure: str = "throttled", **more: Any) -> Fault:
+    return Fault(
+        kind=Kind.RATE, title=title, tries=UNCOUNTED, scope=scope, hold=hold, growth=2.0, failure=failure, **more
+    )
+
+
+def _auth(title: str, scope: Scope = Scope.CREDENTIAL) -> Fault:
+    return Fault(kind=Kind.AUTH, title=title, tries=UNCOUNTED, scope=scope, hold=_MINUTE, alarm=True)
+
+
+def _account(
+    title: str, scope: Scope, *, hold: float = 10 * _MINUTE, tries: int | None = UNCOUNTED, failure: str = "unknown"
+) -> Fault:
+    return Fault(kind=Kind.ACCOUNT, title=title, tries=tries, scope=scope, hold=hold, failure=failure, alarm=True)
+
+
+def _template(title: str, **more: Any) -> Fault:
+    return Fault(kind=Kind.TEMPLATE, title=title, scope=Scope.TEMPLATE, resync=True, **more)
+
+
+def _recipient(title: str, failure: str = "recipient_unreachable", **more: Any) -> Fault:
+    return Fault(kind=Kind.RECIPIENT, title=title, failure=failure, **more)
+
+
+def _request(title: str, *, failure: str = "unknown", alarm: bool = True) -> Fault:
+    return Fault(kind=Kind.REQUEST, title=title, failure=failure, alarm=alarm)
+
+
+def _media(title: str) -> Fault:
+    return Fault(kind=Kind.MEDIA, title=title, failure="media_error", tries=2, hold=2.0, growth=4.0)
+
+
+_TABLE: dict[int, Fault] = {
+    0: _auth("the app user could not be authenticated"),
+    1: _retry("unknown API error", 3),
+    2: _retry("the service is down or overloaded", UNCOUNTED),
+    # Comes as HTTP 500, and is a permission all the same.
+    3: _auth("a capability or permission is missing"),
+    4: _rate("too many calls of the app", Scope.CREDENTIAL, 5 * _MINUTE),
+    10: _auth("a permission is absent or was removed"),
+    33: _account("the number was deleted", Scope.NUMBER, tries=0),
+    100: _request("a parameter is unknown, misspelt or too long"),
+    190: _auth("the token has expired or is invalid"),
+    368: _account("blocked for policy violations", Scope.ACCOUNT),
+    2500: _request("no such path"),
+    80007: _rate("too many calls for the account", Scope.ACCOUNT, 5 * _MINUTE),
+    80008: _rate("too many calls for the account", Scope.ACCOUNT, 5 * _MINUTE),
+    130403: _recipient("the business has blocked this user"),
+    130429: _rate("the number's throughput is reached", Scope.NUMBER, 2.0, longest=_MINUTE, slow=True),
+    130472: _recipient("the user is in a marketing experiment", "marketing_limit"),
+    130497: _recipient("the business may not message this country", scope=Scope.COUNTRY, alarm=True),
+    131000: _retry("unknown failure", 3),
+    131005: _auth("access denied"),
+    131008: _request("a required parameter is missing"),
+    131009: _request("a parameter's value is invalid"),
+    131016: _retry("service unavailable", UNCOUNTED),
+    131021: _request("sender and recipient are the same", failure="recipient_unreachable", alarm=False),
+    131026: _recipient("undeliverable"),
+    131030: _request("not in the test number's list of recipients", failure="recipient_unreachable"),
+    131031: _account("the account is locked", Scope.ACCOUNT),
+    131037: _account("the number's display name is not approved", Scope.NUMBER),
+    131042: _account("payment problem", Scope.ACCOUNT, failure="payment"),
+    131043: _recipient("the message expired", "expired"),
+    131045: _account("the number's registration or certificate is faulty", Scope.NUMBER),
+    131047: Fault(kind=Kind.WINDOW, title="more than 24 h since the user's last message", failure="window_closed"),
+    131048: _rate(
+        "restricted for quality or spam", Scope.NUMBER, _HOUR, longest=6 * _HOUR, failure="spam_limited", alarm=True
+    ),
+    131049: _recipient("withheld for ecosystem health", "marketing_limit", scope=Scope.USER, hold=24 * _HOUR),
+    131050: _recipient("the user stopped marketing messages", "marketing_limit"),
+    131051: _request("message type unsupported"),
+    131052: _media("media download failed"),
+    131053: _media("media upload failed"),
+    131055: _request("method not allowed"),
+    # Meta's own advice: 4^n s from n = 0. What one user may get comes back at one message in 6 s, so the longest
+    # pause that a full burst of 45 can ask for is 270 s.
+    131056: Fault(
+        kind=Kind.PAIR,
+        title="too many messages to this user",
+        failure="throttled",
+        tries=UNCOUNTED,
+        scope=Scope.USER,
+        hold=1.0,
+        growth=4.0,
+        longest=270.0,
+    ),
+    131057: _retry("the number is in maintenance", UNCOUNTED, hold=_MINUTE, scope=Scope.NUMBER),
+    131062: _request("this message cannot go to a business-scoped user id", failure="recipient_unreachable"),
+    131063: _template("marketing templates are switched off", alarm=True),
+    # Lifts by itself.
+    131064: _account("capped for misclassified templates", Scope.ACCOUNT, hold=_HOUR),
+    132000: _template("the number of parameters differs from the template's"),
+    132001: _template("no such template in this language, or not approved"),
+    132005: _request("a text is too long once filled", alarm=False),
+    132007: _template("the template's content breaks policy", alarm=True),
+    132008: _template("a parameter's format differs from the template's"),
+    132012: _template("a parameter's format differs from the template's"),
+    132015: _template("the template is paused", tries=UNCOUNTED, hold=3 * _HOUR, growth=2.0, longest=6 * _HOUR),
+    132016: _template("the template is disabled for good", alarm=True),
+    132018: _template("a parameter of the template is invalid"),
+    132068: _template("the Flow is blocked", alarm=True),
+    # Ten in an hour.
+    132069: _rate("the Flow is throttled", Scope.TEMPLATE, 6 * _MINUTE),
+    133000: _retry("a former deregistration is incomplete", UNCOUNTED, hold=_MINUTE),
+    133004: _retry("the server is temporarily down", UNCOUNTED),
+    133005: _account("wrong two-step verification PIN", Scope.NUMBER),
+    133006: _account("the number is not verified", Scope.NUMBER),
+    133008: _account("too many guesses of the PIN", Scope.NUMBER),
+    133009: _account("guesses of the PIN too fast", Scope.NUMBER),
+    133010: _account("the number is not registered", Scope.NUMBER),
+    133015: _retry("the number is being deleted", UNCOUNTED, hold=5 * _MINUTE, scope=Scope.NUMBER),
+    133016: _account("too many registrations", Scope.NUMBER, hold=72 * _HOUR),
+    134011: _account("terms of WhatsApp Payments are pending", Scope.ACCOUNT),
+    135000: _request("an unspecified parameter is faulty"),
+    137000: _recipient("the user's identity has changed"),
+}
+
+#: Every code of its own; 200 to 299 besides, which are one.
+FAULTS: dict[int, Fault] = {code: msgspec.structs.replace(fault, code=code) for code, fault in _TABLE.items()}
+
+_SUBCODES: dict[tuple[int, int], Fault] = {
+    # The number is gone, or the token may not see it. Another number of the same token may well work.
+    (100, 33): _auth("the object is missing, or not visible to this token", Scope.NUMBER),
+}
+
+_PERMISSION = _auth("a permission is absent or was removed")
+_UNLISTED = _request("a code that no table knows")
+_UNREAD = _retry("no readable answer", 3, unsure=True)
+#: Whoever answers 429 took nothing, a proxy included.
+_THROTTLED_UNREAD = _rate("too many requests", Scope.NUMBER, 2.0, longest=_MINUTE, slow=True)
