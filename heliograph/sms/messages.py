@@ -8,31 +8,22 @@ neither read nor cancel what goes to people.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
 from heliograph.accounts import quota
-from heliograph.base import clock
+from heliograph.base import clock, looks
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound, Refusal
-from heliograph.base.ids import uuid7_floor
+from heliograph.base.looks import LOOK
 from heliograph.queue import leases
 from heliograph.sms import timeline
 from heliograph.sms.outcomes import deadline
 from heliograph.sms.status import Move, move_many
-
-#: Most messages that are looked at for one page. There is no index for filters, since every accepted message would pay
-#: for it; this many take some 20 ms.
-LOOK = 20_000
-#: A message's id is made before it is accepted, at most this long; and in a busy process ids run ahead a little.
-SLACK, AHEAD = timedelta(minutes=2), timedelta(seconds=1)
-
-_FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
-_EARLIEST, _LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 
 class MessageNotCancelable(Refusal):
@@ -121,22 +112,16 @@ _COLUMNS = (
     "id, status, mode, recipient, sender, sender_id, client_reference, campaign_id, encoding, segments, guarantee,"
     " accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at, ended_at, failure_code"
 )
-# From the newest backwards by primary key; the look ends with the page or with its $5th message, which comes along to
-# say how far it got.
-LIST = f"""
-SELECT {_COLUMNS}, fits, place FROM (
-    SELECT *, row_number() OVER (ORDER BY id DESC) AS place,
+LIST = looks.statement(
+    "messages",
+    _COLUMNS,
+    fits="""
            ($6::text IS NULL OR status = $6) AND ($7::text IS NULL OR mode = $7)
            AND ($8::text IS NULL OR recipient = $8) AND ($9::text IS NULL OR client_reference = $9)
            AND ($10::uuid IS NULL OR coalesce(campaign_id = $10, false))
            AND ($11::timestamptz IS NULL OR accepted_at >= $11)
-           AND ($12::timestamptz IS NULL OR accepted_at < $12) AS fits
-      FROM (SELECT {_COLUMNS} FROM messages WHERE organization_id = $1 AND id < $2 AND id >= $3
-             ORDER BY id DESC LIMIT $5) looked_at
-) judged
- WHERE fits OR place = $5
- ORDER BY id DESC LIMIT $4
-"""
+           AND ($12::timestamptz IS NULL OR accepted_at < $12)""",
+)
 
 
 async def list_page(
@@ -152,17 +137,11 @@ async def list_page(
         if mode == "live":
             return Found([], None)
         mode = "test"
-    upper = after or _LAST
-    lower = _FIRST
-    if filters.date_to is not None:
-        upper = min(upper, uuid7_floor(_within(filters.date_to) + AHEAD))
-    if filters.date_from is not None:
-        lower = uuid7_floor(_within(filters.date_from) - SLACK)
+    bounds = looks.bounds(after, date_from=filters.date_from, date_to=filters.date_to)
     rows = await conn.fetch(
         LIST,
         actor.organization_id,
-        upper,
-        lower,
+        *bounds,
         limit + 1,
         look,
         filters.status,
@@ -173,9 +152,8 @@ async def list_page(
         filters.date_from,
         filters.date_to,
     )
-    found = [_message(row) for row in rows if row["fits"]]
-    ended = rows and rows[-1]["place"] == look and len(found) <= limit
-    return Found(found, rows[-1]["id"] if ended else None)
+    found, seen = looks.judged(rows, limit=limit, look=look)
+    return Found([_message(row) for row in found], seen)
 
 
 SELECT = f"SELECT {_COLUMNS}, event_id FROM messages WHERE organization_id = $1 AND id = $2"
@@ -261,8 +239,3 @@ def _delivery(row: asyncpg.Record, kind: str) -> Step:
             duration_ms=row["duration_ms"],
         ),
     )
-
-
-def _within(at: datetime) -> datetime:
-    """What ids can express, with room for the slack."""
-    return min(max(at, _EARLIEST), _LATEST)

@@ -1,0 +1,70 @@
+"""Lists that are looked through: newest first by id, a bounded number of rows for a page.
+
+A filter without an index of its own is judged row by row, so a page is looked for among so many rows and no more
+(docs/decisions/0017). A look that ends before its page is full says how far it got, and the next page goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+
+from heliograph.base.ids import uuid7_floor
+
+#: Most rows that are looked at for one page; this many take some 20 ms.
+LOOK = 20_000
+#: A row's id is made before the time that is stored with it, at most this long; in a busy process ids run ahead a
+#: little.
+SLACK, AHEAD = timedelta(minutes=2), timedelta(seconds=1)
+
+_FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
+_EARLIEST, _LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+
+def statement(table: str, columns: str, *, fits: str, where: str = "true") -> str:
+    """A look at a table whose key is organization and id.
+
+    Parameters: $1 organization, $2 and $3 what `bounds` says, $4 rows that may be returned, $5 rows that may be looked
+    at. `fits`: judges a row by its columns. `where`: what an index finds. Both have their parameters from $6 on.
+    """
+    # From the newest backwards by index; the look ends with the page or with its $5th row, which comes along to say how
+    # far it got.
+    return f"""
+SELECT {columns}, fits, place FROM (
+    SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {fits} AS fits
+      FROM (SELECT {columns} FROM {table} WHERE organization_id = $1 AND id < $2 AND id >= $3 AND {where}
+             ORDER BY id DESC LIMIT $5) looked_at
+) judged
+ WHERE fits OR place = $5
+ ORDER BY id DESC LIMIT $4
+"""
+
+
+def bounds(
+    after: UUID | None, *, date_from: datetime | None = None, date_to: datetime | None = None
+) -> tuple[UUID, UUID]:
+    """(below this id, from this id on) for a page after `after`, of rows whose time lies in [date_from, date_to)."""
+    upper, lower = after or _LAST, _FIRST
+    if date_to is not None:
+        upper = min(upper, uuid7_floor(_within(date_to) + AHEAD))
+    if date_from is not None:
+        lower = uuid7_floor(_within(date_from) - SLACK)
+    return upper, lower
+
+
+def judged(rows: Sequence[asyncpg.Record], *, limit: int, look: int = LOOK) -> tuple[list[asyncpg.Record], UUID | None]:
+    """(the rows that fit, where the look ended) of a statement that was given `limit` + 1 and `look`.
+
+    The second is None when the page is full or nothing is left.
+    """
+    found = [row for row in rows if row["fits"]]
+    ended = rows and rows[-1]["place"] == look and len(found) <= limit
+    return found, rows[-1]["id"] if ended else None
+
+
+def _within(at: datetime) -> datetime:
+    """What ids can express, with room for the slack."""
+    return min(max(at, _EARLIEST), _LATEST)
