@@ -1,0 +1,138 @@
+"""What a user sent, as the customer may see it: no id of Meta's, no address of a file.
+
+The shapes, by type (absent where Meta gave nothing):
+
+    text, edit          {"body"}
+    button              {"text", "payload"}
+    interactive         {"kind": "button_reply" | "list_reply", "id", "title", "description"}
+                        {"kind": "nfm_reply", "name", "body", "response"}
+    image … sticker     {"mimeType", "caption", "filename", "voice", "animated"}
+    location            {"latitude", "longitude", "name", "address", "url"}
+    contacts            {"contacts": [{"name", "phones": [...]}]}
+    order               {"text", "items": [{"productId", "quantity", "price", "currency"}]}
+    reaction            {"emoji"}: null when it was taken back
+    system              {"kind", "body"}
+    others              {}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+#: Contacts and order items of one message; phones of one contact.
+_MANY = 50
+
+
+def content_of(type: str, message: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """(text, content) of a message of `type`. Whatever has another shape than expected is left out."""
+    read = _READERS.get(type)
+    if read is None:
+        return None, {}
+    inner = message.get(type)
+    if type == "contacts":
+        inner = {"contacts": inner}
+    return read(inner) if isinstance(inner, Mapping) else (None, {})
+
+
+def words(value: object) -> str | None:
+    """A text as it is; None for anything else."""
+    return value if isinstance(value, str) else None
+
+
+def part(value: object, name: str) -> Mapping[str, Any]:
+    """The object called `name` within `value`; empty when there is none."""
+    inner = value.get(name) if isinstance(value, Mapping) else None
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _picked(source: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    """Plain values of `source`: our name = theirs."""
+    found = {ours: source.get(theirs) for ours, theirs in names.items()}
+    return {ours: value for ours, value in found.items() if isinstance(value, str | int | float)}
+
+
+def _text(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    return words(inner.get("body")), _picked(inner, body="body")
+
+
+def _button(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    return words(inner.get("text")), _picked(inner, text="text", payload="payload")
+
+
+def _interactive(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    kind = words(inner.get("type")) or ""
+    reply = part(inner, kind)
+    if kind == "nfm_reply":
+        return words(reply.get("body")), {
+            "kind": kind,
+            **_picked(reply, name="name", body="body", response="response_json"),
+        }
+    if kind in ("button_reply", "list_reply"):
+        found = _picked(reply, id="id", title="title", description="description")
+        return words(reply.get("title")), {"kind": kind, **found}
+    return None, {}
+
+
+def _media(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    found = _picked(
+        inner, mimeType="mime_type", caption="caption", filename="filename", voice="voice", animated="animated"
+    )
+    return words(inner.get("caption")), found
+
+
+def _location(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    found = _picked(inner, latitude="latitude", longitude="longitude", name="name", address="address", url="url")
+    return None, found
+
+
+def _contacts(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    people = []
+    for card in _list(inner.get("contacts")):
+        phones = [words(phone.get("phone")) for phone in _list(card.get("phones"))]
+        people.append(
+            {**_picked(part(card, "name"), name="formatted_name"), "phones": [phone for phone in phones if phone]}
+        )
+    return None, {"contacts": people}
+
+
+def _order(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    items = [
+        _picked(one, productId="product_retailer_id", quantity="quantity", price="item_price", currency="currency")
+        for one in _list(inner.get("product_items"))
+    ]
+    return words(inner.get("text")), {**_picked(inner, text="text"), "items": items}
+
+
+def _reaction(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    return None, {"emoji": words(inner.get("emoji")) or None}
+
+
+def _system(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    return None, _picked(inner, kind="type", body="body")
+
+
+def _edit(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    return _text(part(part(inner, "message"), "text"))
+
+
+def _list(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)][:_MANY] if isinstance(value, list) else []
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any]], tuple[str | None, dict[str, Any]]]] = {
+    "text": _text,
+    "button": _button,
+    "interactive": _interactive,
+    "image": _media,
+    "video": _media,
+    "audio": _media,
+    "document": _media,
+    "sticker": _media,
+    "location": _location,
+    "contacts": _contacts,
+    "order": _order,
+    "reaction": _reaction,
+    "system": _system,
+    "edit": _edit,
+}
