@@ -17,8 +17,8 @@ from bench.accept import Lengths
 from bench.figures import Report
 from bench.stage import BenchError, Stage
 from heliograph.base.actor import Actor
-from heliograph.campaigns import plan
-from heliograph.campaigns.plan import Wish
+from heliograph.campaigns import sms_channel
+from heliograph.campaigns.sms_channel import Wish
 
 TAG = "bench"
 TEXT = "Hello {{name}}, your order is ready. Reply STOP to hear no more from us."
@@ -72,7 +72,7 @@ async def _once(stage: Stage, report: Report, amount: int) -> float:
         began = time.monotonic()
         async with conn.transaction():
             wish = Wish(name="bench", message_template=TEXT, audience_tags=[TAG])
-            made = await plan.create(conn, actor, wish=wish, request_id="bench")
+            made = await sms_channel.create(conn, actor, wish=wish, request_id="bench")
         await _staged(stage, conn, made.id, amount)
         took = time.monotonic() - began
         stored = await conn.fetchval("SELECT count(DISTINCT recipient) FROM messages")

@@ -13,9 +13,10 @@ from heliograph.api import paging
 from heliograph.api.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time
 from heliograph.api.operation import Call
 from heliograph.base.errors import Invalid
-from heliograph.campaigns import plan
+from heliograph.campaigns import plan, sms_channel
 from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS
-from heliograph.campaigns.plan import MAX_NAME, MAX_PACE, STATES, Wish
+from heliograph.campaigns.plan import MAX_NAME, MAX_PACE, STATES
+from heliograph.campaigns.sms_channel import Wish
 from heliograph.campaigns.template import MAX_LENGTH
 from heliograph.contacts.records import MAX_TAG
 
@@ -173,7 +174,7 @@ class CampaignList(msgspec.Struct, rename="camel"):
 
 async def create_campaign(call: Call) -> CampaignAnswer:
     """POST /campaigns"""
-    return _answer(await plan.create(call.conn, call.actor, wish=_wish(call.body), request_id=call.request_id))
+    return _answer(await sms_channel.create(call.conn, call.actor, wish=_wish(call.body), request_id=call.request_id))
 
 
 async def list_campaigns(call: Call) -> CampaignList:

@@ -18,25 +18,26 @@ import asyncpg
 
 from heliograph.base.db import Connection
 from heliograph.campaigns import plan
+from heliograph.campaigns.channels import CHANNELS
 
 #: Chunks counted in one transaction: some 50,000 messages at most, 50 ms.
 CHUNKS = 50
 #: Pauses between two counts of a chunk: half the time for which nothing changed, within these bounds.
 SOONEST, LATEST_QUEUED, LATEST_SENT = timedelta(seconds=1), timedelta(seconds=10), timedelta(seconds=60)
-#: An end that a late receipt can still turn into `delivered` is looked at this often, for as long as one can come.
+#: An end that late news can still turn into a better one is looked at this rarely, for as long as they can come.
 LATE, LATE_UNTIL = timedelta(hours=1), timedelta(days=10)
 #: A campaign whose receipts do not all come is completed this long after its last message was handed over.
 PATIENCE = timedelta(hours=1)
 
 #: The columns of a chunk that say what became of its messages.
-FATES = ("queued", "sent", "delivered", "failed", "unknown", "canceled")
+FATES = ("queued", "sent", "delivered", "read", "failed", "unknown", "canceled")
 
 DUE = """
 SELECT organization_id, campaign_id, first_id FROM campaign_chunks
  WHERE count_at <= now() ORDER BY count_at LIMIT $1
 """
 LOCK = """
-SELECT FROM campaigns c
+SELECT organization_id, id, channel FROM campaigns c
  WHERE (organization_id, id) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])) ORDER BY organization_id, id FOR UPDATE
 """
 
@@ -47,36 +48,35 @@ async def count_due(conn: Connection) -> int:
     due = await conn.fetch(DUE, CHUNKS)
     if due:
         of = sorted({(row["organization_id"], row["campaign_id"]) for row in due})
-        await conn.execute(LOCK, [organization_id for organization_id, _ in of], [id for _, id in of])
-        await recount(conn, [(row["organization_id"], row["campaign_id"], row["first_id"]) for row in due])
+        locked = await conn.fetch(LOCK, [organization_id for organization_id, _ in of], [id for _, id in of])
+        by_channel: dict[str, list[tuple[UUID, UUID, UUID]]] = {}
+        channels = {(row["organization_id"], row["id"]): row["channel"] for row in locked}
+        for chunk in due:
+            by_channel.setdefault(channels[tuple(chunk)[:2]], []).append(tuple(chunk))
+        for channel, chunks in by_channel.items():
+            await recount(conn, channel, chunks)
     return len(due)
 
 
-COUNT = """
+COUNTS = {
+    channel.name: f"""
 SELECT chunk.*, found.*, now() AS at
   FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS asked (organization_id, campaign_id, first_id)
        CROSS JOIN LATERAL (
        SELECT * FROM campaign_chunks c WHERE c.organization_id = asked.organization_id
           AND c.campaign_id = asked.campaign_id AND c.first_id = asked.first_id) chunk
-       CROSS JOIN LATERAL (
-       SELECT count(*) FILTER (WHERE status IN ('accepted', 'sending')) AS queued_now,
-              count(*) FILTER (WHERE status = 'sent') AS sent_now,
-              count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
-              count(*) FILTER (WHERE status IN ('undelivered', 'failed', 'expired', 'rejected')) AS failed_now,
-              count(*) FILTER (WHERE status = 'unknown') AS unknown_now,
-              count(*) FILTER (WHERE status = 'canceled') AS canceled_now,
-              count(*) FILTER (WHERE status = 'expired') AS expired_now
-         FROM messages m WHERE m.organization_id = chunk.organization_id
-          AND m.id BETWEEN chunk.first_id AND chunk.last_id AND m.campaign_id = chunk.campaign_id) found
+       CROSS JOIN LATERAL ({channel.counted}) found
 """
+    for channel in CHANNELS.values()
+}
 KEEP = """
 UPDATE campaign_chunks c
-   SET queued = v.queued, sent = v.sent, delivered = v.delivered, failed = v.failed, unknown = v.unknown,
-       canceled = v.canceled, changed_at = v.changed_at, count_at = v.count_at
+   SET queued = v.queued, sent = v.sent, delivered = v.delivered, read = v.read, failed = v.failed,
+       unknown = v.unknown, canceled = v.canceled, changed_at = v.changed_at, count_at = v.count_at
   FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[],
-              $10::timestamptz[], $11::timestamptz[])
-       AS v (organization_id, campaign_id, first_id, queued, sent, delivered, failed, unknown, canceled, changed_at,
-             count_at)
+              $10::int[], $11::timestamptz[], $12::timestamptz[])
+       AS v (organization_id, campaign_id, first_id, queued, sent, delivered, read, failed, unknown, canceled,
+             changed_at, count_at)
  WHERE c.organization_id = v.organization_id AND c.campaign_id = v.campaign_id AND c.first_id = v.first_id
 """
 DROP = """
@@ -87,23 +87,25 @@ DELETE FROM campaign_chunks c
 ADD = """
 UPDATE campaigns c
    SET queued = c.queued + v.queued, sent = c.sent + v.sent, delivered = c.delivered + v.delivered,
-       failed = c.failed + v.failed, unknown = c.unknown + v.unknown, canceled = c.canceled + v.canceled,
+       read = c.read + v.read, failed = c.failed + v.failed, unknown = c.unknown + v.unknown,
+       canceled = c.canceled + v.canceled,
        drained_at = CASE WHEN c.pending + c.queued + v.queued = 0 THEN coalesce(c.drained_at, now()) END
-  FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[])
-       AS v (organization_id, id, queued, sent, delivered, failed, unknown, canceled)
+  FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[],
+              $9::int[])
+       AS v (organization_id, id, queued, sent, delivered, read, failed, unknown, canceled)
  WHERE c.organization_id = v.organization_id AND c.id = v.id
 RETURNING c.organization_id, c.id,
           c.status = 'running' AND c.step_at IS NULL AND c.pending = 0 AND c.queued = 0
-          AND (c.sent = 0 OR c.drained_at <= now() - $9::interval) AS done
+          AND (c.sent = 0 OR c.drained_at <= now() - $10::interval) AS done
 """
 
 
-async def recount(conn: Connection, chunks: Sequence[tuple[UUID, UUID, UUID]]) -> None:
-    """Count chunks, given as (organization, campaign, first id), and move the counts of their campaigns.
+async def recount(conn: Connection, channel: str, chunks: Sequence[tuple[UUID, UUID, UUID]]) -> None:
+    """Count chunks of a channel, given as (organization, campaign, first id), and move their campaigns' counts.
 
     Runs in the caller's transaction, which holds the campaigns' rows.
     """
-    rows = await conn.fetch(COUNT, *(list(column) for column in zip(*chunks, strict=True)))
+    rows = await conn.fetch(COUNTS[channel], *(list(column) for column in zip(*chunks, strict=True)))
     kept: list[tuple[object, ...]] = []
     dropped: list[tuple[UUID, UUID, UUID]] = []
     moved: dict[tuple[UUID, UUID], list[int]] = {}
@@ -137,10 +139,10 @@ async def recount(conn: Connection, chunks: Sequence[tuple[UUID, UUID, UUID]]) -
 def _next(row: asyncpg.Record, *, changed: bool) -> datetime | None:
     """When to count a chunk again; None: nothing in it can change any more."""
     at: datetime = row["at"]
-    age = at - row["staged_at"]
     if row["queued_now"] or row["sent_now"]:
         latest = LATEST_QUEUED if row["queued_now"] else LATEST_SENT
-        return at + (SOONEST if changed else min(max((at - row["changed_at"]) / 2, SOONEST), latest))
-    if (row["unknown_now"] or row["expired_now"]) and age < LATE_UNTIL:
-        return at + LATE
-    return None
+    elif row["late_now"] and at - row["staged_at"] < LATE_UNTIL:
+        latest = LATE
+    else:
+        return None
+    return at + (SOONEST if changed else min(max((at - row["changed_at"]) / 2, SOONEST), latest))

@@ -1,18 +1,20 @@
-"""Campaigns as their organization sees them: create, list, get, cancel; and the states they go through.
+"""Campaigns as their organization sees them: begin, list, get, cancel; and the states they go through.
 
     scheduled → staging → running ⇄ paused
                   any of these → canceled | failed          running → completed
 
-`staging`: the audience is gathered. `running`: its messages are staged and sent. `paused`: the quota does not cover
-the next message, or the organization is suspended; it goes on by itself. `completed`: nothing is left to do.
+`staging`: the audience is gathered. `running`: its messages are staged and sent. `paused`: quota or wallet does not
+cover the next message, the organization is suspended, or the channel cannot send now; it goes on by itself.
+`completed`: nothing is left to do. What a campaign says, and how it is made, is its channel's.
 
 The rule nobody may break: a state changes in one place, `move`, whose guard stands in the UPDATE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -23,8 +25,7 @@ from heliograph.base.clock import iso
 from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience, template
-from heliograph.sms import sender_ids
+from heliograph.campaigns import audience
 from heliograph.webhooks import events
 
 MAX_NAME = 200
@@ -72,13 +73,15 @@ class Counts(msgspec.Struct, frozen=True):
     #: Staged, and no supplier has it yet.
     queued: int
     sent: int
+    #: And not read, where the channel can tell.
     delivered: int
+    read: int
     failed: int
     #: Sent, and nothing was heard of it within the receipt deadline.
     unknown: int
     canceled: int
     opted_out: int
-    #: A number that is none or may not be sent to, or a text that is too long with this recipient's values.
+    #: A number that is none or may not be sent to, or values that the text or template cannot be filled with.
     invalid: int
 
 
@@ -86,11 +89,12 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     """One campaign as its organization sees it."""
 
     id: UUID
+    channel: str
     name: str
     status: str
     status_reason: str | None
-    message_template: str
-    sender_id: UUID
+    #: What it says: those of CONTENT that its channel has.
+    content: dict[str, Any]
     #: None: the recipients were listed.
     audience_tags: list[str] | None
     audience_tag_match_mode: str
@@ -103,12 +107,9 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign is to be. Lengths and types were checked at the door; everything else is checked here."""
+    """What a campaign is to be, in any channel. The door has checked lengths and types; all else is checked here."""
 
     name: str
-    message_template: str
-    sender_id: UUID | None = None
-    sender_name: str | None = None
     scheduled_at: datetime | None = None
     #: Either tags or recipients.
     audience_tags: Sequence[str] | None = None
@@ -117,40 +118,83 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     messages_per_minute: int | None = None
 
 
+#: Columns of what campaigns say; the others of a campaign are NULL.
+CONTENT = (
+    "message_template",
+    "sender_id",
+    "number_id",
+    "template_id",
+    "template_name",
+    "template_language",
+    "parameters",
+)
+#: They may be longer than an event.
+NOT_SHOWN = frozenset({"parameters"})
+#: What a channel has no word for.
+NOT_COUNTED = {"sms": "read", "whatsapp": "unknown"}
 COUNTS = ", ".join(Counts.__struct_fields__)
-COLUMNS = ", ".join(name for name in Campaign.__struct_fields__ if name != "counts") + ", " + COUNTS
-
-INSERT = f"""
-INSERT INTO campaigns (organization_id, id, name, status, mode, message_template, sender_id, audience_tags,
-                       audience_tag_match_mode, messages_per_minute, request_id, scheduled_at, started_at, step_at,
-                       created_at, total, pending, invalid)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
-RETURNING {COLUMNS}
-"""
-SMART = "SELECT smart_encoding, now() AS at FROM organizations WHERE id = $1"
+COLUMNS = ", ".join(
+    [*(name for name in Campaign.__struct_fields__ if name not in ("content", "counts")), *CONTENT, COUNTS]
+)
 
 
-async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str) -> Campaign:
-    """Make a campaign; a worker starts it within a second of its time. Runs in the caller's transaction.
+class Outline(msgspec.Struct, frozen=True):
+    """What was found out about a wish."""
 
-    Raises Invalid (text, time, tags, recipients, an unknown sender), SenderIdNotApproved, and CampaignAudienceEmpty
-    for one that is to start at once and has nobody.
-    """
-    row = await conn.fetchrow(SMART, actor.organization_id)
-    if row is None:
-        raise NotFound(resource="organization", id=str(actor.organization_id))
-    at: datetime = row["at"]
+    wish: Wish
+    name: str
+    #: By the database's clock.
+    at: datetime
+    scheduled_at: datetime | None
+    tags: list[str] | None
+    #: Listed recipients.
+    found: audience.Numbers | None
+
+
+async def outline(conn: Connection, wish: Wish) -> Outline:
+    """What every channel checks of a wish. Raises Invalid (name, time, tags, recipients)."""
+    at: datetime = await conn.fetchval("SELECT now()")
     name = wish.name.strip()
     if not 1 <= len(name) <= MAX_NAME:
         raise Invalid(("name", "length", f"`name` must have 1 to {MAX_NAME} characters"))
-    template.check(wish.message_template, "message_template", smart=row["smart_encoding"])
     scheduled_at = _scheduled(wish.scheduled_at, at)
     listed, tags = audience.named(wish.recipients, wish.audience_tags)
-    found = await audience.numbers(listed) if listed is not None else None
-    sender = await sender_ids.resolve(conn, actor, sender_id=wish.sender_id, sender_name=wish.sender_name)
-    starts = scheduled_at is None or scheduled_at <= at
+    return Outline(wish, name, at, scheduled_at, tags, None if listed is None else await audience.numbers(listed))
+
+
+INSERT = f"""
+INSERT INTO campaigns (organization_id, id, channel, name, status, mode, audience_tags, audience_tag_match_mode,
+                       with_names, messages_per_minute, request_id, scheduled_at, started_at, step_at, created_at,
+                       total, pending, invalid, {", ".join(CONTENT)})
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
+        $19, $20, $21, $22, $23, $24, $25)
+RETURNING {COLUMNS}
+"""
+
+
+async def begin(
+    conn: Connection,
+    actor: Actor,
+    *,
+    outline: Outline,
+    channel: str,
+    content: Mapping[str, object],
+    with_names: bool,
+    request_id: str,
+) -> Campaign:
+    """Store a campaign that its channel has checked; a worker starts it within a second of its time.
+
+    `content`: the channel's of CONTENT. `with_names`: it says something of recipients beyond their numbers. Runs in
+    the caller's transaction. Raises CampaignAudienceEmpty for one that is to start at once and has nobody.
+    """
+    wish, at, found = outline.wish, outline.at, outline.found
+    starts = outline.scheduled_at is None or outline.scheduled_at <= at
     if starts and not await audience.anybody(
-        conn, actor, tags=tags, match_mode=wish.audience_tag_match_mode, numbers=None if found is None else found.valid
+        conn,
+        actor,
+        tags=outline.tags,
+        match_mode=wish.audience_tag_match_mode,
+        numbers=None if found is None else found.valid,
     ):
         raise CampaignAudienceEmpty
     id = uuid7()
@@ -159,22 +203,23 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
         INSERT,
         actor.organization_id,
         id,
-        name,
+        channel,
+        outline.name,
         "staging" if starts else "scheduled",
         actor.mode,
-        wish.message_template,
-        sender.id,
-        tags,
+        outline.tags,
         wish.audience_tag_match_mode,
+        with_names,
         wish.messages_per_minute,
         request_id,
-        scheduled_at,
+        outline.scheduled_at,
         at if starts else None,
-        at if starts else scheduled_at,
+        at if starts else outline.scheduled_at,
         at,
         pending + invalid,
         pending,
         invalid,
+        *(content.get(name) for name in CONTENT),
     )
     assert row is not None
     if found:
@@ -183,22 +228,25 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
 
 
 LIST = f"""
-SELECT {COLUMNS} FROM campaigns WHERE organization_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3
+SELECT {COLUMNS} FROM campaigns
+ WHERE organization_id = $1 AND channel = $2 AND id < $3 ORDER BY id DESC LIMIT $4
 """
 _LAST = UUID(int=2**128 - 1)
 
 
-async def list_page(conn: Connection, actor: Actor, *, after: UUID | None, limit: int) -> list[Campaign]:
-    """Up to `limit` campaigns, newest first, older than `after`."""
-    return [campaign(row) for row in await conn.fetch(LIST, actor.organization_id, after or _LAST, limit)]
+async def list_page(
+    conn: Connection, actor: Actor, *, after: UUID | None, limit: int, channel: str = "sms"
+) -> list[Campaign]:
+    """Up to `limit` campaigns of a channel, newest first, older than `after`."""
+    return [campaign(row) for row in await conn.fetch(LIST, actor.organization_id, channel, after or _LAST, limit)]
 
 
-GET = f"SELECT {COLUMNS} FROM campaigns WHERE organization_id = $1 AND id = $2"
+GET = f"SELECT {COLUMNS} FROM campaigns WHERE organization_id = $1 AND channel = $2 AND id = $3"
 
 
-async def get(conn: Connection, actor: Actor, *, id: UUID) -> Campaign:
-    """The campaign. Raises NotFound."""
-    row = await conn.fetchrow(GET, actor.organization_id, id)
+async def get(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
+    """The campaign of a channel. Raises NotFound."""
+    row = await conn.fetchrow(GET, actor.organization_id, channel, id)
     if row is None:
         raise NotFound(resource="campaign", id=str(id))
     return campaign(row)
@@ -242,16 +290,17 @@ async def move(
     return moved
 
 
-async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Campaign:
+async def cancel(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
     """End a campaign; a second time changes nothing. Runs in the caller's transaction.
 
-    Nothing more is staged from now on; a worker withdraws what is staged and not sent, and gives back its quota.
+    Nothing more is staged from now on; a worker withdraws what is staged and not sent, and gives back what it cost.
     Raises NotFound, and CampaignNotCancelable for one that has completed or failed.
     """
+    await get(conn, actor, id=id, channel=channel)
     moved = await move(conn, actor.organization_id, id, "canceled")
     if moved is not None:
         return moved
-    found = await get(conn, actor, id=id)
+    found = await get(conn, actor, id=id, channel=channel)
     if found.status != "canceled":
         raise CampaignNotCancelable(id=str(id), status=found.status)
     return found
@@ -259,26 +308,34 @@ async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Campaign:
 
 def campaign(row: asyncpg.Record) -> Campaign:
     """The record of a row that has COLUMNS."""
-    values = {name: row[name] for name in Campaign.__struct_fields__ if name != "counts"}
-    return Campaign(**values, counts=Counts(*(row[name] for name in Counts.__struct_fields__)))
+    values = {name: row[name] for name in Campaign.__struct_fields__ if name not in ("content", "counts")}
+    content = {name: row[name] for name in CONTENT if row[name] is not None}
+    return Campaign(**values, content=content, counts=Counts(*(row[name] for name in Counts.__struct_fields__)))
 
 
 def shown(one: Campaign) -> dict[str, object]:
-    """The record as answers and events show it."""
+    """The record as events and commands show it, and SMS answers."""
     values: dict[str, object] = {}
     for name in Campaign.__struct_fields__:
         value = getattr(one, name)
-        if isinstance(value, datetime):
-            value = iso(value)
-        elif isinstance(value, UUID):
-            value = str(value)
-        elif isinstance(value, Counts):
-            value = msgspec.structs.asdict(value)
-        values[name] = value
+        if name == "content":
+            values.update({key: _plain(part) for key, part in value.items() if key not in NOT_SHOWN})
+        elif name == "counts":
+            counts = msgspec.structs.asdict(value)
+            del counts[NOT_COUNTED[one.channel]]
+            values[name] = counts
+        else:
+            values[name] = _plain(value)
     # Until the audience was gathered, nobody knows how many they are.
     known = one.audience_tags is None or one.status not in ("scheduled", "staging")
     values["recipient_count"] = one.counts.total if known else None
     return values
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return iso(value)
+    return str(value) if isinstance(value, UUID) else value
 
 
 def _completed(one: Campaign, row: asyncpg.Record) -> events.Event:

@@ -24,9 +24,9 @@ from heliograph.base import phones
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience, plan, template, withdrawal
-from heliograph.sms import bulk
-from heliograph.sms.bulk import Bulk
+from heliograph.campaigns import audience, plan, withdrawal
+from heliograph.campaigns.channel import Batch, Due, Made, Stop
+from heliograph.campaigns.channels import CHANNELS
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 CHUNK = 1_000
 #: A paced campaign is staged this far ahead: the queue's order and not a worker's turn decides when a message goes.
 AHEAD = timedelta(seconds=20)
-#: Pause before a paused campaign looks for quota again, and after a step that failed.
+#: Pause before a paused campaign looks again whether it may go on, and after a step that failed.
 RETRY = timedelta(seconds=1)
 FAILED = timedelta(seconds=30)
 #: What was read ahead is used for this long: somebody may have opted out since, seconds.
@@ -43,42 +43,12 @@ FRESH = 1.0
 COMPLETE = -1
 
 
-class _Due(msgspec.Struct, frozen=True):
-    """A campaign whose step is due, with all that decides about it. Its row is locked."""
-
-    organization_id: UUID
-    id: UUID
-    status: str
-    mode: str
-    message_template: str
-    sender_id: UUID
-    audience_tags: list[str] | None
-    audience_tag_match_mode: str
-    messages_per_minute: int | None
-    request_id: str
-    gather_tag: int
-    gather_after: UUID
-    staged_to: str
-    due_at: datetime | None
-    #: By the database's clock.
-    at: datetime
-    state: str
-    smart_encoding: bool
-    allowed_countries: list[str] | None
-    sender: str
-    sender_status: str
-    remaining: int
-
-
 # The organizations take turns from the last one served on ($1), each with its campaign that has waited longest.
 TAKE = """
-SELECT c.organization_id, c.id, c.status, c.mode, c.message_template, c.sender_id, c.audience_tags,
-       c.audience_tag_match_mode, c.messages_per_minute, c.request_id, c.gather_tag, c.gather_after, c.staged_to,
-       c.due_at, clock_timestamp() AS at, o.state, o.smart_encoding, o.allowed_countries, s.value AS sender,
-       s.status AS sender_status, q.total - q.used AS remaining
+SELECT c.organization_id, c.id, c.channel, c.status, c.mode, c.audience_tags, c.audience_tag_match_mode, c.with_names,
+       c.messages_per_minute, c.request_id, c.gather_tag, c.gather_after, c.staged_to, c.due_at,
+       clock_timestamp() AS at, o.state, o.smart_encoding, o.allowed_countries
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id
-       JOIN sender_ids s ON s.organization_id = c.organization_id AND s.id = c.sender_id
-       JOIN quotas q ON q.organization_id = c.organization_id
  WHERE c.step_at <= now()
  ORDER BY c.organization_id <= $1, c.organization_id, c.step_at LIMIT 1 FOR UPDATE OF c SKIP LOCKED
 """
@@ -92,12 +62,12 @@ class Stager:
         self,
         pool: Pool,
         *,
-        on_staged: Callable[[], None] = lambda: None,
+        on_staged: Callable[[str], None] = lambda channel: None,
         chunk: int = CHUNK,
         gather: int = audience.GATHER,
     ) -> None:
-        """`on_staged` is called after each commit that put messages into the queue. `chunk`, `gather`: recipients
-        staged, and contacts looked at, in one step."""
+        """`on_staged` is called, with the channel, after each commit that put messages into the queue. `chunk`,
+        `gather`: recipients staged, and contacts looked at, in one step."""
         self._pool = pool
         self._chunk, self._gather = chunk, gather
         self._on_staged = on_staged
@@ -106,7 +76,7 @@ class Stager:
 
     async def round(self) -> int:
         """Do one step of one campaign; returns 0 if none was due."""
-        due: _Due | None = None
+        due: Due | None = None
         staged = False
         if self._ahead is not None:  # waited for without a connection: it needs one itself
             await asyncio.wait([self._ahead.task])
@@ -115,7 +85,7 @@ class Stager:
                 row = await conn.fetchrow(TAKE, self._served)
                 if row is None:
                     return 0
-                due = _Due(*row.values())
+                due = Due(*row.values())
                 self._served = due.organization_id
                 staged = await self._step(conn, due)
                 crash_point("campaign.before_commit")
@@ -130,10 +100,10 @@ class Stager:
             await self._pool.execute(LATER, due.organization_id, due.id, FAILED)
             return 1
         if staged:
-            self._on_staged()
+            self._on_staged(due.channel)
         return 1
 
-    async def _step(self, conn: Connection, due: _Due) -> bool:
+    async def _step(self, conn: Connection, due: Due) -> bool:
         """The step that this campaign's state asks for; True if it put messages into the queue."""
         match due.status:
             case "scheduled":
@@ -143,33 +113,38 @@ class Stager:
             case "running" | "paused":
                 return await self._stage(conn, due)
             case _:
-                await withdrawal.withdraw(conn, due.organization_id, due.id, mode=due.mode, at=due.at)
+                await withdrawal.withdraw(conn, due)
         return False
 
-    async def _stage(self, conn: Connection, due: _Due) -> bool:
-        """Stage the next chunk, as far as quota and pace allow."""
+    async def _stage(self, conn: Connection, due: Due) -> bool:
+        """Stage the next chunk, as far as its budget and pace allow."""
         campaign = due.organization_id, due.id
         if due.state in STOPPED:
             await _pause(conn, due, plan.SUSPENDED)
             return False
-        if due.sender_status != "approved":
-            await plan.move(conn, *campaign, "failed", reason=plan.SENDER)
+        batch = await CHANNELS[due.channel].open(conn, due)
+        if isinstance(batch, Stop):
+            if batch.fails:
+                await plan.move(conn, *campaign, "failed", reason=batch.reason)
+            else:
+                await _pause(conn, due, batch.reason)
             return False
         base, each, limit = _pace(due, self._chunk)
-        wanted = _Wanted(due, due.staged_to, limit)
+        wanted = _Wanted(due, batch, due.staged_to, limit)
         chunk = self._read_before(wanted) or await _read(conn, wanted)
-        if due.mode == "live" and len(chunk.recipients) > due.remaining:
-            chunk = _judge(wanted, chunk.rows, left=due.remaining)
+        if chunk.cost > batch.budget:
+            chunk = _judge(wanted, chunk.rows, budget=batch.budget)
             if not chunk.passed:
-                await _pause(conn, due, plan.QUOTA)
+                await _pause(conn, due, batch.short)
                 return False
         elif each is None and len(chunk.rows) == limit:
-            self._read_ahead(_Wanted(due, chunk.last, limit))
+            self._read_ahead(_Wanted(due, batch, chunk.last, limit))
         if due.status == "paused":
             await plan.move(conn, *campaign, "running")
         count = len(chunk.recipients)
         if count:
-            await _accept(conn, due, chunk, due_at=[] if each is None else [base + each * n for n in range(count)])
+            due_at = [] if each is None else [base + each * n for n in range(count)]
+            await _accept(conn, due, batch, chunk, due_at=due_at)
         ended = chunk.passed < limit and chunk.passed == len(chunk.rows)
         done = await conn.fetchval(
             ADVANCE,
@@ -212,7 +187,7 @@ UPDATE campaigns SET total = total + $3, pending = pending + $3, gather_tag = $4
 """
 
 
-async def _gather(conn: Connection, due: _Due, *, most: int) -> None:
+async def _gather(conn: Connection, due: Due, *, most: int) -> None:
     if due.audience_tags is None or due.gather_tag == COMPLETE:
         await plan.move(conn, due.organization_id, due.id, "running")
         return
@@ -224,7 +199,7 @@ async def _gather(conn: Connection, due: _Due, *, most: int) -> None:
         match_mode=due.audience_tag_match_mode,
         tag=due.gather_tag,
         after=due.gather_after,
-        with_names=bool(template.places(due.message_template) - {"phone"}),
+        with_names=due.with_names,
         most=most,
     )
     following = COMPLETE if found.tag is None else found.tag
@@ -254,17 +229,16 @@ class _Chunk(msgspec.Struct):
     passed: int = 0
     opted_out: int = 0
     invalid: int = 0
+    cost: int = 0
     recipients: list[str] = msgspec.field(default_factory=list)
-    #: Empty if the text is the same for all.
-    texts: list[str] = msgspec.field(default_factory=list)
-    encodings: list[str] = msgspec.field(default_factory=list)
-    segments: list[int] = msgspec.field(default_factory=list)
+    made: list[Made] = msgspec.field(default_factory=list)
 
 
 class _Wanted(msgspec.Struct, frozen=True):
     """Which recipients, and all that decides about them."""
 
-    due: _Due
+    due: Due
+    batch: Batch
     after: str
     limit: int
 
@@ -274,7 +248,7 @@ class _Wanted(msgspec.Struct, frozen=True):
 
     def _key(self) -> tuple[object, ...]:
         due = self.due
-        return due.organization_id, due.id, self.after, self.limit, due.smart_encoding, due.allowed_countries
+        return due.organization_id, due.id, self.after, self.limit, due.allowed_countries, self.batch.key
 
 
 class _Ahead(msgspec.Struct, frozen=True):
@@ -286,7 +260,7 @@ class _Ahead(msgspec.Struct, frozen=True):
 
 
 async def _read(conn: Connection, wanted: _Wanted) -> _Chunk:
-    """The next recipients, each with what becomes of them, whatever the quota is."""
+    """The next recipients, each with what becomes of them, whatever it costs."""
     due = wanted.due
     rows = await audience.following(
         conn,
@@ -294,69 +268,42 @@ async def _read(conn: Connection, wanted: _Wanted) -> _Chunk:
         due.id,
         after=wanted.after,
         limit=wanted.limit,
-        look_up_names=due.audience_tags is None and bool(template.places(due.message_template) - {"phone"}),
+        look_up_names=due.audience_tags is None and due.with_names,
     )
-    return _judge(wanted, rows, left=len(rows))
+    return _judge(wanted, rows, budget=None)
 
 
-def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, left: int) -> _Chunk:
-    """Decide about each recipient, until more than `left` are to be written to."""
-    due = wanted.due
+def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, budget: int | None) -> _Chunk:
+    """Decide about each recipient, until the next message would cost more than is left of `budget`."""
     chunk = _Chunk(rows, wanted.after)
-    allowed = None if due.allowed_countries is None else frozenset(due.allowed_countries)
-    fill = template.filler(due.message_template) if template.places(due.message_template) else None
-    text = due.message_template
-    measured = template.measure(text, smart=due.smart_encoding)
-    for phone, name, first_name, last_name, opted_out in rows:
+    allowed = None if wanted.due.allowed_countries is None else frozenset(wanted.due.allowed_countries)
+    make = wanted.batch.make
+    for recipient in rows:
+        phone, *_, opted_out = recipient
         if opted_out:
             chunk.opted_out += 1
+        elif (allowed is not None and phones.country(phone) not in allowed) or (made := make(recipient)) is None:
+            chunk.invalid += 1
+        elif budget is not None and chunk.cost + made.cost > budget:
+            break
         else:
-            if fill is not None:
-                text = fill((phone, name or "", first_name or "", last_name or ""))
-                measured = template.measure(text, smart=due.smart_encoding)
-            if measured is None or (allowed is not None and phones.country(phone) not in allowed):
-                chunk.invalid += 1
-            elif len(chunk.recipients) >= left:
-                break
-            else:
-                chunk.recipients.append(phone)
-                chunk.encodings.append(measured[0])
-                chunk.segments.append(measured[1])
-                if fill is not None:
-                    chunk.texts.append(text)
+            chunk.cost += made.cost
+            chunk.recipients.append(phone)
+            chunk.made.append(made)
         chunk.last = phone
         chunk.passed += 1
     return chunk
 
 
-async def _accept(conn: Connection, due: _Due, chunk: _Chunk, *, due_at: list[datetime]) -> None:
-    """Store the chunk's messages. Raises plan.Anew if somebody used the quota meanwhile."""
+async def _accept(conn: Connection, due: Due, batch: Batch, chunk: _Chunk, *, due_at: list[datetime]) -> None:
+    """Store the chunk's messages. Raises plan.Anew if somebody used the budget meanwhile."""
     ids = [uuid7() for _ in chunk.recipients]
-    left = await bulk.accept_bulk(
-        conn,
-        Bulk(
-            organization_id=due.organization_id,
-            mode=due.mode,
-            campaign_id=due.id,
-            sender_id=due.sender_id,
-            sender=due.sender,
-            request_id=due.request_id,
-            ids=ids,
-            recipients=chunk.recipients,
-            texts=chunk.texts,
-            text=due.message_template,
-            encodings=chunk.encodings,
-            segments=chunk.segments,
-            due=due_at,
-        ),
-        at=due.at,
-    )
-    if left is None:
+    if not await batch.accept(conn, ids, chunk.recipients, chunk.made, due_at):
         raise plan.Anew
     await conn.execute(CHUNKED, due.organization_id, due.id, ids[0], ids[-1], len(ids), due.at)
 
 
-def _pace(due: _Due, most: int) -> tuple[datetime, timedelta | None, int]:
+def _pace(due: Due, most: int) -> tuple[datetime, timedelta | None, int]:
     """When the chunk's first message is due, the time between two (None: no pacing), and how many to stage now."""
     if due.messages_per_minute is None:
         return due.at, None, most
@@ -365,6 +312,6 @@ def _pace(due: _Due, most: int) -> tuple[datetime, timedelta | None, int]:
     return base, each, max(1, min(most, (due.at + AHEAD - base) // each))
 
 
-async def _pause(conn: Connection, due: _Due, reason: str) -> None:
+async def _pause(conn: Connection, due: Due, reason: str) -> None:
     await plan.move(conn, due.organization_id, due.id, "paused", reason=reason)
     await conn.execute(LATER, due.organization_id, due.id, RETRY)

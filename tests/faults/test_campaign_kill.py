@@ -13,8 +13,9 @@ import asyncpg
 import msgspec
 import pytest
 
-from heliograph.campaigns import plan
-from heliograph.campaigns.plan import Campaign, Wish
+from heliograph.campaigns import plan, sms_channel
+from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns.sms_channel import Wish
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.webhooks import endpoints
@@ -44,7 +45,7 @@ async def begin(made: Installation, conn: asyncpg.Connection[asyncpg.Record], am
             await records.create_many(conn, made.actor, entries=entries)
     wish = Wish(name="Sale", message_template="Hello {{name}}", audience_tags=["a", "b"])
     async with conn.transaction():
-        return (await plan.create(conn, made.actor, wish=wish, request_id="req")).id
+        return (await sms_channel.create(conn, made.actor, wish=wish, request_id="req")).id
 
 
 async def check(made: Installation, conn: asyncpg.Connection[asyncpg.Record], id: UUID, amount: int) -> Campaign:

@@ -15,8 +15,9 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import counting, plan
-from heliograph.campaigns.plan import Campaign, Wish
+from heliograph.campaigns import counting, sms_channel
+from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns.sms_channel import Wish
 from heliograph.campaigns.staging import Stager
 from heliograph.cli import app
 from tests.rules.making import organization
@@ -37,7 +38,7 @@ async def data(url: str, *arguments: str) -> Any:
 async def create(pool: Pool, actor: Actor, amount: int) -> Campaign:
     wish = Wish(name="Sale", message_template="Hi", recipients=[f"+25884{n:07}" for n in range(amount)])
     async with pool.acquire() as conn, conn.transaction():
-        return await plan.create(conn, actor, wish=wish, request_id="req")
+        return await sms_channel.create(conn, actor, wish=wish, request_id="req")
 
 
 async def test_list_show_cancel(pool: Pool, database_url: str) -> None:

@@ -18,8 +18,9 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience, counting, plan, staging, template
-from heliograph.campaigns.plan import Campaign, Counts, Wish
+from heliograph.campaigns import audience, counting, plan, sms_channel, staging, template
+from heliograph.campaigns.plan import Campaign, Counts
+from heliograph.campaigns.sms_channel import Wish
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
@@ -47,7 +48,7 @@ async def opt_out(pool: Pool, actor: Actor, phone: str) -> None:
 async def create(pool: Pool, actor: Actor, text: str = "hello", **values: Any) -> Campaign:
     wish = Wish(**{"name": "Sale", "message_template": text} | values)
     async with pool.acquire() as conn, conn.transaction():
-        return await plan.create(conn, actor, wish=wish, request_id="req")
+        return await sms_channel.create(conn, actor, wish=wish, request_id="req")
 
 
 async def get(pool: Pool, actor: Actor, id: UUID) -> Campaign:
