@@ -1,0 +1,564 @@
+"""Meta apps and WhatsApp Business Accounts: secrets, credentials, what sends and what arrives by whom.
+
+The rule nobody may break: secrets are sealed in their row and leave it only for Meta; an account belongs to one
+organization and one app, and nothing of another app's callback ever reaches it.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.crypto import constant_time_equal, derive_key, seal, unseal
+from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.fresh import Fresh
+from heliograph.base.ids import uuid7
+from heliograph.base.settings import Settings
+from heliograph.whatsapp import numbers, templates
+
+
+class AccountExists(Refusal):
+    """This WhatsApp Business Account is in use already."""
+
+    code, status = "whatsapp_account_already_exists", 409
+
+
+class App(msgspec.Struct, frozen=True):
+    """A Meta app, as its callbacks need it."""
+
+    id: UUID
+    #: Meta's.
+    app_id: str
+    #: What a callback may be signed with: the secret, and during a change the one before it.
+    secrets: tuple[bytes, ...]
+    verify_token: str
+    #: When the handshake last succeeded, and when a callback with a good signature last came.
+    verified_at: datetime | None
+    last_callback_at: datetime | None
+
+
+class Account(msgspec.Struct, frozen=True):
+    """A WhatsApp Business Account as operators see it, and its sealed token."""
+
+    organization_id: UUID
+    id: UUID
+    app: UUID
+    waba_id: str
+    name: str
+    currency: str
+    base_url: str
+    api_version: str
+    token: bytes
+    #: active, paused or removed.
+    state: str
+    portfolio: str
+    #: ok, expiring, missing_scope, invalid or unknown.
+    credential_status: str
+    credential_detail: str
+    credential_expires_at: datetime | None
+    credential_checked_at: datetime | None
+    held_until: datetime | None
+    held_reason: str | None
+    mirrored_at: datetime | None
+    mirror_at: datetime
+    mirror_detail: str
+    subscribed: bool | None
+    created_at: datetime
+    changed_at: datetime
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Whose a callback of an account is."""
+
+    organization_id: UUID
+    account_id: UUID
+    waba_id: str
+    #: Row id of the only app whose callbacks may speak of it.
+    app: UUID
+    #: Our number ids by Meta's.
+    numbers: dict[str, UUID]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A number to send from, with all that it takes."""
+
+    number_id: UUID
+    organization_id: UUID
+    account_id: UUID
+    app: UUID
+    graph_id: str
+    digits: str
+    base_url: str
+    api_version: str
+    #: Sealed; see `open_token`.
+    token: bytes
+    throughput_per_second: int
+    #: Nothing is sent before this; after it, one message tries. The later of the account's and the number's.
+    held_until: datetime | None
+    held_reason: str | None
+    #: Whose messaging limit counts: unique users a day outside of windows; None: no limit.
+    portfolio: str
+    messaging_limit: int | None
+    state: str
+
+
+#: How long callbacks signed with the secret before the present one are still taken, seconds.
+OLD_SECRET = 7 * 86_400.0
+VERSION = re.compile(r"v[0-9]{1,3}\.[0-9]{1,3}", re.ASCII)
+_ID = re.compile(r"[0-9]{1,40}", re.ASCII)
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def seal_key(settings: Settings) -> bytes:
+    """The key that secrets of apps and accounts, and stored callbacks, are sealed under."""
+    return derive_key(settings.secret_key, "whatsapp")
+
+
+def open_token(key: bytes, account_id: UUID, sealed: bytes) -> str:
+    """The account's credential."""
+    return unseal(key, sealed, f"whatsapp_accounts/{account_id}/token").decode()
+
+
+FIND_APP = "SELECT id, app_id, secret, verify_token FROM whatsapp_apps WHERE app_id = $1 FOR UPDATE"
+ADD_APP = """
+INSERT INTO whatsapp_apps (id, app_id, secret, verify_token, created_at, changed_at) VALUES ($1, $2, $3, $4, $5, $5)
+ON CONFLICT (app_id) DO NOTHING
+"""
+_ACCOUNT = ", ".join(Account.__struct_fields__)
+# The same account of the same organization comes back as what it was, so that its numbers keep their ids.
+REVIVE = f"""
+UPDATE whatsapp_accounts
+   SET app = $3, currency = $4, base_url = $5, api_version = $6, portfolio = $8, changed_at = $9, state = 'active',
+       name = $7, credential_status = 'unknown', credential_detail = '', held_until = NULL, held_reason = NULL,
+       mirror_at = $9, numbers_at = $9, templates_at = $9, failures = 0, mirror_detail = '', mirrored_at = NULL
+ WHERE (organization_id, id) = (SELECT organization_id, id FROM whatsapp_accounts
+                                 WHERE organization_id = $1 AND waba_id = $2 AND state = 'removed'
+                                 ORDER BY changed_at DESC LIMIT 1)
+RETURNING {_ACCOUNT}
+"""
+ADD = f"""
+INSERT INTO whatsapp_accounts (organization_id, id, app, waba_id, name, currency, base_url, api_version, token,
+                               portfolio, created_at, changed_at)
+VALUES ($1, $10, $3, $2, $7, $4, $5, $6, '', $8, $9, $9)
+RETURNING {_ACCOUNT}
+"""
+SET_TOKEN = f"""
+UPDATE whatsapp_accounts SET token = $3 WHERE organization_id = $1 AND id = $2 RETURNING {_ACCOUNT}
+"""
+
+
+async def add(
+    conn: Connection,
+    key: bytes,
+    *,
+    organization_id: UUID,
+    app_id: str,
+    app_secret: str | None,
+    verify_token: str | None,
+    waba_id: str,
+    token: str,
+    currency: str,
+    base_url: str = "https://graph.facebook.com",
+    api_version: str = "v25.0",
+    portfolio: str | None = None,
+    name: str = "",
+) -> Account:
+    """Add an account, and its app if it is the first of it; an account that was removed comes back with its ids.
+
+    An app that is known keeps its secret and verify token, so both may be None for it. Nothing is asked of Meta here.
+    Raises Invalid, AccountExists.
+    """
+    _check(waba_id=waba_id, app_id=app_id, currency=currency, base_url=base_url, api_version=api_version, token=token)
+    at = clock.now()
+    values = (currency, base_url.rstrip("/"), api_version, name, portfolio or waba_id, at)
+    async with conn.transaction():
+        app = await _app(conn, key, app_id, app_secret, verify_token, at)
+        try:
+            async with conn.transaction():
+                row = await conn.fetchrow(REVIVE, organization_id, waba_id, app, *values)
+                if row is None:
+                    row = await conn.fetchrow(ADD, organization_id, waba_id, app, *values, uuid7())
+        except asyncpg.UniqueViolationError:
+            raise AccountExists(wabaId=waba_id) from None
+        assert row is not None
+        row = await conn.fetchrow(SET_TOKEN, organization_id, row["id"], _sealed_token(key, row["id"], token))
+    return _account(row)
+
+
+UPDATE = f"""
+UPDATE whatsapp_accounts
+   SET name = coalesce($3, name), base_url = coalesce($4, base_url), api_version = coalesce($5, api_version),
+       portfolio = coalesce($6, portfolio), token = coalesce($7, token), changed_at = $8,
+       credential_status = CASE WHEN $7 IS NULL THEN credential_status ELSE 'unknown' END,
+       credential_checked_at = CASE WHEN $7 IS NULL THEN credential_checked_at ELSE $8 END,
+       held_until = CASE WHEN $7 IS NULL THEN held_until ELSE least(held_until, $8) END,
+       mirror_at = $8, numbers_at = $8, templates_at = $8
+ WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
+RETURNING {_ACCOUNT}
+"""
+
+
+async def update(
+    conn: Connection,
+    key: bytes,
+    *,
+    organization_id: UUID,
+    account_id: UUID,
+    name: str | None = None,
+    token: str | None = None,
+    base_url: str | None = None,
+    api_version: str | None = None,
+    portfolio: str | None = None,
+) -> Account:
+    """Change what is given. A new token ends the hold of the old one: one message tries. Raises Invalid, NotFound."""
+    _check(base_url=base_url, api_version=api_version, token=token)
+    sealed = None if token is None else _sealed_token(key, account_id, token)
+    base_url = base_url and base_url.rstrip("/")
+    at = clock.now()
+    async with conn.transaction():
+        before = await numbers.of_account(conn, organization_id, account_id)
+        row = await conn.fetchrow(
+            UPDATE, organization_id, account_id, name, base_url, api_version, portfolio, sealed, at
+        )
+        await numbers.announce(conn, organization_id, account_id, before, at=at)
+    return _known(row, account_id)
+
+
+SET_STATE = f"""
+UPDATE whatsapp_accounts
+   SET state = $3, changed_at = $4, mirror_at = $4, token = CASE $3 WHEN 'removed' THEN ''::bytea ELSE token END
+ WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
+RETURNING {_ACCOUNT}
+"""
+END_NUMBERS = """
+UPDATE whatsapp_numbers SET state = 'removed', changed_at = $3 WHERE organization_id = $1 AND account_id = $2
+"""
+END_TEMPLATES = """
+UPDATE whatsapp_templates SET status = 'removed', reread_at = NULL WHERE organization_id = $1 AND account_id = $2
+"""
+
+
+async def set_state(conn: Connection, *, organization_id: UUID, account_id: UUID, state: str) -> Account:
+    """Pause ("paused"), resume ("active") or remove ("removed") an account. Raises NotFound.
+
+    A paused one is mirrored, and gets its callbacks, but sends nothing: what is queued waits. A removed one loses its
+    credential, numbers and templates; its messages stay on record.
+    """
+    async with conn.transaction():
+        at = clock.now()
+        row = await conn.fetchrow(SET_STATE, organization_id, account_id, state, at)
+        if state == "removed":
+            await conn.execute(END_NUMBERS, organization_id, account_id, at)
+            await conn.execute(END_TEMPLATES, organization_id, account_id)
+    return _known(row, account_id)
+
+
+CHANGE_APP = """
+UPDATE whatsapp_apps
+   SET old_secret = CASE WHEN $2::bytea IS NULL THEN old_secret ELSE secret END,
+       old_secret_till = CASE WHEN $2 IS NULL THEN old_secret_till ELSE now() + make_interval(secs => $5) END,
+       secret = coalesce($2, secret), verify_token = coalesce($3, verify_token), changed_at = $4
+ WHERE app_id = $1
+"""
+
+
+async def change_app(
+    conn: Connection,
+    key: bytes,
+    *,
+    app_id: str,
+    app_secret: str | None = None,
+    verify_token: str | None = None,
+    keep_old: float = OLD_SECRET,
+) -> None:
+    """Give an app another secret or verify token. Callbacks signed with the old secret are taken for `keep_old`
+    seconds more, since Meta repeats what failed for days. Raises NotFound."""
+    async with conn.transaction():
+        row = await conn.fetchrow(FIND_APP, app_id)
+        if row is None:
+            raise NotFound("There is no such app.", appId=app_id)
+        sealed = [
+            None if text is None else seal(key, text.encode(), f"whatsapp_apps/{row['id']}/{name}")
+            for name, text in (("secret", app_secret), ("verify_token", verify_token))
+        ]
+        await conn.execute(CHANGE_APP, app_id, *sealed, clock.now(), keep_old)
+
+
+LIST = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE organization_id = $1 AND state <> 'removed' ORDER BY id"
+
+
+async def list_all(conn: Connection, organization_id: UUID) -> list[Account]:
+    """The organization's accounts, oldest first, but for removed ones."""
+    return [_account(row) for row in await conn.fetch(LIST, organization_id)]
+
+
+APPS = """
+SELECT id, app_id, secret, CASE WHEN old_secret_till > now() THEN old_secret END AS old_secret, verify_token,
+       verified_at, last_callback_at
+  FROM whatsapp_apps WHERE id = ANY ($1)
+"""
+
+
+class AppBook:
+    """Apps as they were at most half a second ago."""
+
+    def __init__(self, pool: Pool, key: bytes) -> None:
+        """`key`: of `seal_key`."""
+        self._pool = pool
+        self._key = key
+        self._fresh: Fresh[UUID, App] = Fresh(self._load, indivisible=is_down)
+
+    async def get(self, app_id: UUID) -> App | None:
+        """The app by the id in the address of its callbacks."""
+        return await self._fresh.get(app_id)
+
+    async def _load(self, ids: Sequence[UUID]) -> dict[UUID, App]:
+        return {row["id"]: open_app(self._key, row) for row in await self._pool.fetch(APPS, ids)}
+
+
+def open_app(key: bytes, row: asyncpg.Record) -> App:
+    """A row of APPS with its secrets opened."""
+    place = f"whatsapp_apps/{row['id']}"
+    sealed = [one for one in (row["secret"], row["old_secret"]) if one is not None]
+    return App(
+        row["id"],
+        row["app_id"],
+        tuple(unseal(key, one, f"{place}/secret") for one in sealed),
+        unseal(key, row["verify_token"], f"{place}/verify_token").decode(),
+        row["verified_at"],
+        row["last_callback_at"],
+    )
+
+
+async def get_app(conn: Connection, key: bytes, id: UUID) -> App:
+    """The app as it is in the database now. Raises NotFound."""
+    row = await conn.fetchrow(APPS, [id])
+    if row is None:
+        raise NotFound("There is no such app.", id=str(id))
+    return open_app(key, row)
+
+
+ROUTES = """
+SELECT a.organization_id, a.id, a.waba_id, a.app,
+       array(SELECT n.graph_id FROM whatsapp_numbers n
+              WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active'
+              ORDER BY n.id) AS graph_ids,
+       array(SELECT n.id FROM whatsapp_numbers n
+              WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active'
+              ORDER BY n.id) AS ids
+  FROM whatsapp_accounts a WHERE a.waba_id = ANY ($1) AND a.state <> 'removed'
+"""
+
+
+class RouteBook:
+    """Routes as they were at most half a second ago. Paused accounts have theirs too: what users write is theirs."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._fresh: Fresh[str, Route] = Fresh(self._load, indivisible=is_down)
+
+    async def get(self, waba_id: str) -> Route | None:
+        """The route of an account, or None if nobody here has it."""
+        return await self._fresh.get(waba_id)
+
+    async def _load(self, waba_ids: Sequence[str]) -> dict[str, Route]:
+        rows = await self._pool.fetch(ROUTES, waba_ids)
+        return {
+            row["waba_id"]: Route(
+                row["organization_id"],
+                row["id"],
+                row["waba_id"],
+                row["app"],
+                dict(zip(row["graph_ids"], row["ids"], strict=True)),
+            )
+            for row in rows
+        }
+
+
+# Without a hold both are NULL, and greatest() takes no notice of one that is.
+LINES = """
+SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.base_url, a.api_version, a.token,
+       n.throughput_per_second, greatest(a.held_until, n.held_until) AS held_until,
+       CASE WHEN n.held_until IS NULL OR a.held_until >= n.held_until THEN a.held_reason ELSE n.held_reason END,
+       a.portfolio, n.messaging_limit, a.state
+  FROM whatsapp_accounts a
+  JOIN whatsapp_numbers n ON n.organization_id = a.organization_id AND n.account_id = a.id
+ WHERE a.state = 'active' AND n.state = 'active'
+"""
+
+
+async def load_lines(conn: Connection) -> list[Line]:
+    """Every active number of every active account."""
+    return [Line(*row.values()) for row in await conn.fetch(LINES)]
+
+
+HOLD_ACCOUNT = """
+UPDATE whatsapp_accounts
+   SET held_until = greatest(held_until, now() + make_interval(secs => $3)), held_reason = $4,
+       credential_status = CASE WHEN $5 THEN 'invalid' ELSE credential_status END,
+       credential_checked_at = CASE WHEN $5 THEN now() ELSE credential_checked_at END
+ WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
+"""
+
+
+async def hold_account(
+    conn: Connection,
+    organization_id: UUID,
+    account_id: UUID,
+    *,
+    seconds: float,
+    reason: str,
+    credential_invalid: bool = False,
+) -> int:
+    """Send nothing of the account for `seconds`. `credential_invalid`: Meta refused the credential itself, which counts
+    more than any check before it. Returns the deliveries queued."""
+    async with conn.transaction():
+        before = await numbers.of_account(conn, organization_id, account_id) if credential_invalid else {}
+        await conn.execute(HOLD_ACCOUNT, organization_id, account_id, seconds, reason, credential_invalid)
+        if not credential_invalid:
+            return 0
+        return await numbers.announce(conn, organization_id, account_id, before)
+
+
+HOLD_NUMBER = """
+UPDATE whatsapp_numbers
+   SET held_until = greatest(held_until, now() + make_interval(secs => $3)), held_reason = $4
+ WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def hold_number(conn: Connection, organization_id: UUID, number_id: UUID, *, seconds: float, reason: str) -> None:
+    """Send nothing from the number for `seconds`."""
+    await conn.execute(HOLD_NUMBER, organization_id, number_id, seconds, reason)
+
+
+async def hold_template(
+    conn: Connection, organization_id: UUID, template_id: UUID, *, seconds: float, status: str = "paused"
+) -> int:
+    """See `templates.hold`."""
+    return await templates.hold(conn, organization_id, template_id, seconds=seconds, status=status)
+
+
+CLEAR_ACCOUNT = """
+UPDATE whatsapp_accounts
+   SET held_until = NULL, held_reason = NULL,
+       credential_status = CASE credential_status WHEN 'invalid' THEN 'ok' ELSE credential_status END
+ WHERE organization_id = $1 AND id = $2 AND (held_until IS NOT NULL OR credential_status = 'invalid')
+RETURNING credential_status
+"""
+CLEAR_NUMBER = """
+UPDATE whatsapp_numbers SET held_until = NULL, held_reason = NULL
+ WHERE organization_id = $1 AND id = $2 AND held_until IS NOT NULL
+"""
+
+
+async def clear_holds(conn: Connection, organization_id: UUID, account_id: UUID, number_id: UUID) -> int:
+    """A send succeeded: nothing is held, and the credential is good. Returns the deliveries queued."""
+    async with conn.transaction():
+        before = await numbers.of_account(conn, organization_id, account_id)
+        cleared = await conn.fetchval(CLEAR_ACCOUNT, organization_id, account_id)
+        await conn.execute(CLEAR_NUMBER, organization_id, number_id)
+        return await numbers.announce(conn, organization_id, account_id, before) if cleared else 0
+
+
+HANDSHAKE = "UPDATE whatsapp_apps SET verified_at = now() WHERE id = $1"
+HEARD = "UPDATE whatsapp_apps SET last_callback_at = now() WHERE id = ANY ($1)"
+
+
+async def verified(conn: Connection, app: UUID) -> None:
+    """The address of the app's callbacks answered the handshake."""
+    await conn.execute(HANDSHAKE, app)
+
+
+async def heard(conn: Connection, apps: Sequence[UUID]) -> None:
+    """Callbacks of these apps came with a good signature."""
+    await conn.execute(HEARD, sorted(apps))
+
+
+async def _app(
+    conn: Connection, key: bytes, app_id: str, secret: str | None, verify_token: str | None, at: datetime
+) -> UUID:
+    """The app's row id; made if need be. One that is known is not changed on the way."""
+    row = await conn.fetchrow(FIND_APP, app_id)
+    if row is None:
+        if not secret or not verify_token:
+            name = "verify_token" if secret else "app_secret"
+            raise Invalid((name, "required", f"`{name}` is needed for an app that is new here"))
+        id = uuid7()
+        place = f"whatsapp_apps/{id}"
+        sealed = (
+            seal(key, secret.encode(), f"{place}/secret"),
+            seal(key, verify_token.encode(), f"{place}/verify_token"),
+        )
+        await conn.execute(ADD_APP, id, app_id, *sealed, at)
+        # Another process may have been faster.
+        row = await conn.fetchrow(FIND_APP, app_id)
+        assert row is not None
+    for name, given in (("secret", secret), ("verify_token", verify_token)):
+        known = unseal(key, row[name], f"whatsapp_apps/{row['id']}/{name}")
+        if given is not None and not constant_time_equal(known, given):
+            field = "app_secret" if name == "secret" else name
+            raise Invalid((field, "disagrees", f"`{field}` is not what this app has here; change it by itself"))
+    found: UUID = row["id"]
+    return found
+
+
+def _check(
+    *,
+    waba_id: str | None = None,
+    app_id: str | None = None,
+    currency: str | None = None,
+    base_url: str | None = None,
+    api_version: str | None = None,
+    token: str | None = None,
+) -> None:
+    problems = []
+    for name, id in (("waba_id", waba_id), ("app_id", app_id)):
+        if id is not None and not _ID.fullmatch(id):
+            problems.append((name, "pattern", f"`{name}` must be digits"))
+    if currency is not None and not re.fullmatch("[A-Z]{3}", currency):
+        problems.append(("currency", "pattern", "`currency` must be three capitals, such as EUR"))
+    if base_url is not None and not _is_address(base_url):
+        problems.append(
+            ("base_url", "pattern", "`base_url` must be https://host, or http:// of this machine, without a query")
+        )
+    if api_version is not None and not VERSION.fullmatch(api_version):
+        problems.append(("api_version", "pattern", "`api_version` must be like v25.0"))
+    if token is not None and not re.fullmatch("[!-~]{1,4096}", token):
+        problems.append(("token", "pattern", "`token` must be one word of ASCII"))
+    if problems:
+        raise Invalid(*problems)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return False
+    if not host or port == 0 or parts.query or parts.fragment or parts.username is not None:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)
+
+
+def _sealed_token(key: bytes, account_id: UUID, token: str) -> bytes:
+    return seal(key, token.encode(), f"whatsapp_accounts/{account_id}/token")
+
+
+def _account(row: asyncpg.Record | None) -> Account:
+    assert row is not None
+    return Account(**row)
+
+
+def _known(row: asyncpg.Record | None, id: UUID) -> Account:
+    if row is None:
+        raise NotFound("There is no such WhatsApp account.", id=str(id))
+    return _account(row)

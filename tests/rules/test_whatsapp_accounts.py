@@ -1,0 +1,201 @@
+"""Apps and accounts: what is sealed, whose a callback is, what sends, and what holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.base.crypto import Unsealable
+from heliograph.base.db import Pool
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.whatsapp import accounts
+from heliograph.whatsapp.accounts import AccountExists, AppBook, RouteBook, load_lines, open_token
+from heliograph.whatsapp.numbers import NumberBook, PhoneNumberUnavailable
+from tests.rules import whatsapping as made
+from tests.rules.making import endpoint, organization
+
+
+async def test_secrets_are_sealed_where_they_are_and_the_app_is_shared(pool: Pool) -> None:
+    one, other = await organization(pool), await organization(pool)
+    first = await made.account(pool, one)
+    second = await made.account(pool, other, waba_id="900", app_secret=None, verify_token=None, token="EAAother")
+    assert first.app == second.app
+    book = AppBook(pool, made.KEY)
+    app = await book.get(first.app)
+    assert app is not None
+    assert (app.app_id, app.secrets, app.verify_token) == (made.APP, (made.SECRET.encode(),), made.VERIFY)
+    assert await book.get(uuid7()) is None
+    assert open_token(made.KEY, second.id, second.token) == "EAAother"
+    with pytest.raises(Unsealable):
+        open_token(made.KEY, first.id, second.token)
+    for table in ("whatsapp_apps", "whatsapp_accounts"):
+        for row in await pool.fetch(f"SELECT * FROM {table}"):
+            stored = b" ".join(value if isinstance(value, bytes) else str(value).encode() for value in row.values())
+            assert not any(word.encode() in stored for word in (made.SECRET, made.VERIFY, made.TOKEN, "EAAother"))
+
+
+async def test_an_account_has_one_owner_and_an_app_keeps_its_secret(pool: Pool) -> None:
+    one, other = await organization(pool), await organization(pool)
+    await made.account(pool, one)
+    with pytest.raises(AccountExists):
+        await made.account(pool, other)
+    with pytest.raises(Invalid, match="app_secret"):
+        await made.account(pool, other, waba_id="901", app_secret="guessed")
+    with pytest.raises(Invalid, match="verify_token"):
+        await made.account(pool, other, waba_id="901", app_id="661", verify_token=None)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_accounts") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("waba_id", "x1"),
+        ("app_id", ""),
+        ("currency", "eur"),
+        ("base_url", "http://graph.example.com"),
+        ("base_url", "https://user@graph.example.com"),
+        ("base_url", "http://127.0.0.1.example.com"),
+        ("api_version", "25"),
+        ("token", "two words"),
+        ("token", ""),
+    ],
+)
+async def test_what_cannot_be_right_is_refused(pool: Pool, name: str, value: str) -> None:
+    actor = await organization(pool)
+    with pytest.raises(Invalid, match=name):
+        await made.account(pool, actor, **{name: value})
+
+
+async def test_the_simulator_on_this_machine_is_an_address(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor, base_url="http://127.0.0.1:8099/")
+    assert account.base_url == "http://127.0.0.1:8099"
+
+
+async def test_a_removed_account_comes_back_as_what_it_was(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    number = await made.number(pool, account)
+    await made.template(pool, account)
+    async with pool.acquire() as conn:
+        gone = await accounts.set_state(
+            conn, organization_id=actor.organization_id, account_id=account.id, state="removed"
+        )
+        assert gone.token == b""
+        assert await accounts.list_all(conn, actor.organization_id) == []
+        assert await load_lines(conn) == []
+        with pytest.raises(NotFound):
+            await accounts.set_state(conn, organization_id=actor.organization_id, account_id=account.id, state="active")
+    assert await RouteBook(pool).get(made.WABA) is None
+    with pytest.raises(PhoneNumberUnavailable) as refused:
+        await NumberBook(pool).resolve(actor, number)
+    assert refused.value.details == {"phoneNumberId": str(number), "reason": "removed"}
+    back = await made.account(pool, actor, token="EAAnew")
+    assert back.id == account.id
+    assert open_token(made.KEY, back.id, back.token) == "EAAnew"
+    other = await organization(pool)
+    with pytest.raises(AccountExists):
+        await made.account(pool, other)
+
+
+async def test_a_route_is_of_one_organization_and_one_app(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    account = await made.account(pool, actor)
+    number = await made.number(pool, account)
+    await made.number(pool, account, graph_id="556", digits="2", state="removed")
+    foreign = await made.account(pool, other, waba_id="901", app_id="661")
+    await made.number(pool, foreign, graph_id="557")
+    routes = RouteBook(pool)
+    route = await routes.get(made.WABA)
+    assert route is not None
+    assert (route.organization_id, route.account_id, route.app) == (actor.organization_id, account.id, account.app)
+    assert route.numbers == {made.GRAPH_ID: number}
+    assert await routes.get("999") is None
+    assert foreign.app != account.app
+
+
+async def test_holds_are_on_the_line_until_a_send_succeeds(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    number = await made.number(pool, account)
+    await endpoint(pool, actor, "whatsapp.phone_number.updated")
+    await pool.execute("UPDATE whatsapp_accounts SET credential_status = 'ok'")
+    ids = (actor.organization_id, account.id)
+    async with pool.acquire() as conn:
+        (line,) = await load_lines(conn)
+        assert (line.number_id, line.held_until, line.state) == (number, None, "active")
+        assert open_token(made.KEY, line.account_id, line.token) == made.TOKEN
+        await accounts.hold_number(conn, actor.organization_id, number, seconds=600, reason="spam")
+        assert await accounts.hold_account(conn, *ids, seconds=60, reason="billing") == 0
+        (line,) = await load_lines(conn)
+        assert line.held_reason == "spam"
+        assert line.held_until is not None
+        assert await accounts.hold_account(conn, *ids, seconds=900, reason="credential", credential_invalid=True) == 1
+        (line,) = await load_lines(conn)
+        assert line.held_reason == "credential"
+        # A shorter hold does not shorten a longer one, and what a customer sees has not changed again.
+        assert await accounts.hold_account(conn, *ids, seconds=1, reason="credential", credential_invalid=True) == 0
+        (again,) = await load_lines(conn)
+        assert again.held_until == line.held_until
+        assert await accounts.clear_holds(conn, *ids, number) == 1
+        assert await accounts.clear_holds(conn, *ids, number) == 0
+        (line,) = await load_lines(conn)
+        assert (line.held_until, line.held_reason) == (None, None)
+    seen = [data["phoneNumber"]["credentialStatus"] for _, data in await made.events_of(pool, actor)]
+    assert seen == ["invalid", "ok"]
+
+
+async def test_a_paused_account_takes_what_comes_in_but_sends_nothing(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    number = await made.number(pool, account)
+    numbers = NumberBook(pool)
+    assert (await numbers.resolve(actor, number)).currency == "EUR"
+    async with pool.acquire() as conn:
+        await accounts.set_state(conn, organization_id=actor.organization_id, account_id=account.id, state="paused")
+        assert await load_lines(conn) == []
+    assert await RouteBook(pool).get(made.WABA) is not None
+    with pytest.raises(PhoneNumberUnavailable) as refused:
+        await NumberBook(pool).resolve(actor, number)
+    assert refused.value.details["reason"] == "paused"
+    async with pool.acquire() as conn:
+        await accounts.set_state(conn, organization_id=actor.organization_id, account_id=account.id, state="active")
+    # A no is never given on what was, so the book that remembered it looks again.
+    assert (await numbers.resolve(actor, number)).sendable
+
+
+async def test_a_new_token_lets_one_message_try(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    await made.number(pool, account)
+    async with pool.acquire() as conn:
+        await accounts.hold_account(
+            conn, actor.organization_id, account.id, seconds=900, reason="credential", credential_invalid=True
+        )
+        changed = await accounts.update(
+            conn, made.KEY, organization_id=actor.organization_id, account_id=account.id, token="EAAnew"
+        )
+        assert changed.credential_status == "unknown"
+        assert await conn.fetchval("SELECT held_until <= now() FROM whatsapp_accounts")
+        (line,) = await load_lines(conn)
+    assert open_token(made.KEY, line.account_id, line.token) == "EAAnew"
+
+
+async def test_the_old_secret_is_taken_for_a_while(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    async with pool.acquire() as conn:
+        await accounts.change_app(conn, made.KEY, app_id=made.APP, app_secret="new secret")
+        app = await accounts.get_app(conn, made.KEY, account.app)
+        assert app.secrets == (b"new secret", made.SECRET.encode())
+        await accounts.change_app(conn, made.KEY, app_id=made.APP, verify_token="another")
+        await conn.execute("UPDATE whatsapp_apps SET old_secret_till = now()")
+        app = await accounts.get_app(conn, made.KEY, account.app)
+        assert (app.secrets, app.verify_token) == ((b"new secret",), "another")
+        with pytest.raises(NotFound):
+            await accounts.change_app(conn, made.KEY, app_id="999", app_secret="x")
+        await accounts.verified(conn, account.app)
+        await accounts.heard(conn, [account.app])
+        app = await accounts.get_app(conn, made.KEY, account.app)
+    assert app.verified_at is not None
+    assert app.last_callback_at is not None
