@@ -1,0 +1,35 @@
+"""Money: whole millionths inside, decimal strings with six places outside. Never a float."""
+
+from __future__ import annotations
+
+import re
+
+#: Millionths of one unit of currency.
+UNIT = 1_000_000
+#: Most of one amount, in millionths: a thousand million units. The sums of nine thousand such fit a bigint.
+MOST = 10**9 * UNIT
+
+_amount = re.compile(r"(-?)([0-9]{1,15})(?:\.([0-9]{1,6}))?", re.ASCII).fullmatch
+_currency = re.compile(r"[A-Z]{3}", re.ASCII).fullmatch
+
+
+def micros(text: str) -> int | None:
+    """Millionths of "12", "-0.5", "3.250000"; None for what is no decimal number, has more places or is too much."""
+    match = _amount(text.strip())
+    if match is None:
+        return None
+    amount = int(match[2]) * UNIT + int((match[3] or "").ljust(6, "0"))
+    if amount > MOST:
+        return None
+    return -amount if match[1] else amount
+
+
+def decimal(amount: int) -> str:
+    """Millionths as "12.000000"."""
+    whole, rest = divmod(abs(amount), UNIT)
+    return f"{'-' if amount < 0 else ''}{whole}.{rest:06d}"
+
+
+def is_currency(text: str) -> bool:
+    """Whether it has the form of an ISO 4217 code: "EUR"."""
+    return _currency(text) is not None
