@@ -1,4 +1,4 @@
-"""`heliograph simulate`: the other side of the wire. A supplier's SMSC, and a customer's webhook receiver."""
+"""`heliograph simulate`: the other side of the wire. A supplier's SMSC, Meta's Graph API, a customer's receiver."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from heliograph.cli.console import Json, Problem, as_plain, group, say, show
 from heliograph.cli.options import options_of
 from heliograph.cli.process import stopping
 from heliograph.simulators import receiver
+from heliograph.simulators.graph import GraphOptions, GraphSimulator, Setup
 from heliograph.simulators.smsc import Smsc, SmscOptions
 
-app = group("Simulate the other side: a supplier's SMSC, or a customer's webhook receiver.")
+app = group("Simulate the other side: a supplier's SMSC, Meta's Graph API, or a customer's webhook receiver.")
 
 
 @app.command("smsc")
@@ -58,6 +59,83 @@ async def _smsc(options: SmscOptions, json: bool, quiet: bool) -> None:
                 show({"host": options.host, "port": simulator.port, "systems": list(options.systems)}, json)
             elif not quiet:
                 say(f"SMSC on {options.host}:{simulator.port} for {', '.join(options.systems)}. Ctrl-C ends it.")
+            await stop.wait()
+        finally:
+            await simulator.stop()
+    if quiet:
+        return
+    counts = {name: value for name, value in as_plain(simulator.counters).items() if value}
+    say("  ".join(f"{name}: {value}" for name, value in counts.items()) or "Nothing came.")
+
+
+class _Config(msgspec.Struct):
+    """What `--config` reads: options by their names, and whom the simulator knows instead of the demo."""
+
+    options: dict[str, Any] = {}
+    setup: Setup | None = None
+
+
+@app.command("graph")
+@options_of(GraphOptions, names={}, without=frozenset())
+def graph(
+    given: dict[str, Any],
+    config: Annotated[
+        Path | None,
+        typer.Option(help="JSON file {options, setup: {apps, accounts, numbers, templates, tokens}}. Flags win."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Run Meta's Graph API for WhatsApp, as well or as badly as told. Ctrl-C ends it.
+
+    With no flags it knows an app, an account, a number and four templates (order_shipped fr, appointment_reminder en,
+    delivery_update en, login_code en). Point an account at it with its address as the base URL. /_sim/ is its control
+    plane: GET /_sim shows what it knows.
+
+    The last four digits of a recipient choose what becomes of a message. 0000 sent, delivered, read; 0001 failed
+    (131026); 0002 read, never delivered; 0003 sent, then silence; 0004 silence; 0005 statuses after 60 s; 0006 each
+    twice; 0007 a status before the answer; 0008 refused (131009); 0009 pair limit (131056); 0010 server error (131000);
+    0011 sent, no answer; 0012 neither; 0013 sent, connection lost before the answer; 9001 failed after sent; 9002
+    delivered after failed; 9003 failed after delivered; 9004 never read; 9005 statuses backwards; 9006 held, then
+    happy; 9007 held, then failed (132015); 9008 paused; 9009 131049; 9010 130472; 9011 131042; 9012 131047; 9013 price
+    on delivered; 9014 price twice; 9015 no price; 9016 old shape; 9017 no contacts; 9018 HTML; 9019 empty 503; 9020
+    slow answer; 9021 throttled once; 9022 connection lost, not sent; 9023 refused (130403).
+
+    \b
+    Examples:
+      heliograph simulate graph --webhook-url http://127.0.0.1:8080/in/whatsapp/...
+      heliograph simulate graph --port 0 --latency-ms 0 --json
+      heliograph simulate graph --batch 1000 --shuffle --duplicates 0.1 --seed 7
+      heliograph simulate graph --templates templates.json --number +212520001234
+    """
+    uvloop.run(_graph(*_graph_options(given, config), json, quiet))
+
+
+def _graph_options(given: dict[str, Any], config: Path | None) -> tuple[GraphOptions, Setup | None]:
+    usual = msgspec.to_builtins(GraphOptions())
+    flags = {name: value for name, value in given.items() if value != usual[name]}
+    try:
+        read = _Config() if config is None else msgspec.json.decode(config.read_bytes(), type=_Config)
+        return msgspec.convert(usual | read.options | flags, GraphOptions), read.setup
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{config or 'options'}: {error}") from None
+
+
+async def _graph(options: GraphOptions, setup: Setup | None, json: bool, quiet: bool) -> None:
+    try:
+        simulator = GraphSimulator(options, setup)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    with stopping() as stop:
+        await _started(simulator, options.host, options.port)
+        try:
+            number = next(iter(simulator.world.numbers.values()), None)
+            if json:
+                shown = {"url": simulator.base_url, "port": simulator.port, "number": number and number.id}
+                show(shown, json)
+            elif not quiet:
+                digits = f"+{number.digits}, phone number id {number.id}" if number is not None else "no number"
+                say(f"Graph API on {simulator.base_url} for {digits}. Ctrl-C ends it.")
             await stop.wait()
         finally:
             await simulator.stop()
@@ -138,7 +216,7 @@ async def _receive(options: receiver.Options, json: bool, quiet: bool) -> None:
     say("  ".join(f"{name}: {value}" for name, value in msgspec.to_builtins(sink.counters).items()))
 
 
-async def _started(simulator: Smsc | receiver.Receiver, host: str, port: int) -> None:
+async def _started(simulator: Smsc | GraphSimulator | receiver.Receiver, host: str, port: int) -> None:
     try:
         await simulator.start()
     except OSError as error:

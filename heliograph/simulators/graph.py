@@ -1,0 +1,390 @@
+"""A simulator of Meta's Graph API (WhatsApp Cloud API), for `heliograph up`, `heliograph simulate graph` and tests.
+
+It judges sends in Meta's order, answers as late and as badly as told, lets each message become what its script says,
+and calls back with signed, batched, repeated and re-sent webhooks on a clock that can be moved. It shares no code with
+the connector: nothing here imports from the WhatsApp package. Everything left to chance follows the seed.
+
+The last four digits of a recipient choose what becomes of a message (`MAGIC` in graph_scripts):
+
+    0000 sent, delivered, read          0007 a status before the answer     9004 sent, delivered, never read
+    0001 failed, 131026                 0008 refused, 131009                9005 read, delivered, sent: backwards
+    0002 sent, read: no delivered       0009 refused, 131056, every time    9006 held for its quality, then happy
+    0003 sent, then silence             0010 refused, 131000, every time    9007 held for its quality, then 132015
+    0004 silence                        0011 no answer, but it is sent      9008 message_status paused, silence
+    0005 statuses 60 s later            0012 no answer, and not sent        9009 … 9012 failed: 131049, 130472,
+    0006 each status twice              0013 dropped, but it is sent             131042, 131047
+    9001 sent, failed                   9013 price on delivered             9018 HTTP 503 as HTML, not sent
+    9002 sent, failed, delivered        9014 price on sent and delivered    9019 HTTP 503 and nothing, not sent
+    9003 sent, delivered, failed        9015 no price                       9020 a slow answer, in small pieces
+    9016 CBP and conversation           9017 no contacts in statuses        9021 refused once, 130429, then happy
+    9022 dropped, and not sent          9023 refused, 130403
+
+    GraphSimulator ── Api (requests) ── World (what Meta knows)
+                   └─ Outbox (callbacks of an app) ── VirtualClock
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import aiohttp
+import msgspec
+
+from heliograph.simulators.graph_api import Api, Fault
+from heliograph.simulators.graph_clock import VirtualClock
+from heliograph.simulators.graph_control import Control
+from heliograph.simulators.graph_events import (
+    AccountEvent,
+    NumberEvent,
+    TemplateEvent,
+    account_event,
+    number_event,
+    template_event,
+)
+from heliograph.simulators.graph_http import Connection, Reply, Request
+from heliograph.simulators.graph_inbound import Inbound, alarm, receive
+from heliograph.simulators.graph_objects import (
+    Account,
+    App,
+    Counters,
+    Message,
+    Number,
+    Received,
+    Setup,
+    Template,
+    Token,
+    User,
+)
+from heliograph.simulators.graph_options import GraphOptions, checked, quick
+from heliograph.simulators.graph_outbox import Attempt, Outbox, body_of
+from heliograph.simulators.graph_scripts import MAGIC, SCRIPTS, Script, Step, script_of
+from heliograph.simulators.graph_state import World, only_digits
+from heliograph.simulators.graph_statuses import metadata
+from heliograph.simulators.graph_webhooks import Item
+
+__all__ = [
+    "MAGIC",
+    "SCRIPTS",
+    "Account",
+    "App",
+    "Attempt",
+    "Counters",
+    "Fault",
+    "GraphOptions",
+    "GraphSimulator",
+    "Message",
+    "Number",
+    "Received",
+    "Script",
+    "Setup",
+    "Step",
+    "Template",
+    "Token",
+    "body_of",
+    "quick",
+]
+
+
+class GraphSimulator:
+    """One simulator. `async with GraphSimulator(quick()) as graph`, or `start` and `stop`.
+
+    It can be stopped and started again on the same port without forgetting anything.
+    """
+
+    def __init__(self, options: GraphOptions | None = None, setup: Setup | None = None) -> None:
+        """Raises ValueError for options that cannot be; OSError or ValueError for a bad file of templates."""
+        self._options = self._first = checked(options or GraphOptions())
+        self._setup = setup
+        #: The port it listens on; 0 before the first start.
+        self.port = 0
+        self.clock = VirtualClock()
+        self._world = World(self._options, setup, self.clock)
+        self._outboxes: dict[str, Outbox] = {}
+        self._api = Api(self._world, self._outboxes, lambda: self.base_url)
+        self._control = Control(self)
+        self._server: asyncio.Server | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._connections: set[Connection] = set()
+        for app in self._world.apps.values():
+            self._box(app)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, and begin the handshakes. Raises OSError when the port is taken."""
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=False))
+        try:
+            await self._listen()
+        except OSError:
+            await self._session.close()
+            raise
+        self.clock.open(asyncio.get_running_loop())
+        for box in self._outboxes.values():
+            box.open(self._session)
+
+    async def stop(self) -> None:
+        """Close every connection at once. What was not called back is kept."""
+        self.clock.close()
+        for box in self._outboxes.values():
+            await box.close()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+        self.refuse_connections()
+
+    async def __aenter__(self) -> GraphSimulator:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.stop()
+
+    def refuse_connections(self) -> None:
+        """Stop listening and cut every connection: whoever connects is refused. `accept_connections` ends it."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self._connections):
+            connection.abort()
+
+    async def accept_connections(self) -> None:
+        """Listen again, on the same port."""
+        if self._server is None:
+            await self._listen()
+
+    def reset(self) -> None:
+        """As it was made: its options, its setup, the true time. Callbacks keep their URL and their handshake."""
+        self._options = self._first
+        self.clock.reset()
+        urls = {box.app.id: (box.app.webhook_url, box.app.verify_token) for box in self._outboxes.values()}
+        self._world = World(self._options, self._setup, self.clock)
+        self._api.reset(self._world)
+        for app in self._world.apps.values():
+            box = self._box(app)
+            if app.id in urls:
+                app.webhook_url, app.verify_token = urls[app.id]
+            box.app = app
+            box.clear()
+
+    @property
+    def base_url(self) -> str:
+        """Where the Graph API is: `http://127.0.0.1:8090`, to which `/v25.0/…` is added."""
+        return self._options.public_url.rstrip("/") or f"http://{self._options.host}:{self.port}"
+
+    @property
+    def options(self) -> GraphOptions:
+        """The options as they are now."""
+        return self._options
+
+    def configure(self, **changes: Any) -> None:
+        """Change options while it runs. Address, seed, ids and what is kept stay as they were. Raises ValueError."""
+        try:
+            self._options = checked(msgspec.convert(msgspec.to_builtins(self._options) | changes, GraphOptions))
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None
+        self._world.options = self._options
+        self._world.buckets.clear()
+        self._world.pairs.clear()
+        if {"magic", "default_script"} & changes.keys():
+            self._world.scripts.configure(self._options)
+
+    # -- whom it knows -------------------------------------------------------------------------------------------------
+
+    def add_app(self, id: str, secret: str, verify_token: str, *, webhook_url: str = "") -> App:
+        app = self._world.apps[id] = App(id=id, secret=secret, verify_token=verify_token, webhook_url=webhook_url)
+        self._box(app)
+        return app
+
+    def add_account(self, id: str, *, app: str = "", **fields: Any) -> Account:
+        """A WABA, subscribed by `app` (the first one) unless `subscribed` says otherwise."""
+        fields.setdefault("subscribed", [app or next(iter(self._world.apps))])
+        account = self._world.accounts[id] = Account(id=id, **fields)
+        return account
+
+    def add_number(self, id: str, digits: str, *, account: str = "", **fields: Any) -> Number:
+        owner = self._world.account_of(account).id
+        number = self._world.numbers[id] = Number(id=id, account=owner, digits=only_digits(digits), **fields)
+        return number
+
+    def add_template(self, template: Template | Mapping[str, Any]) -> Template:
+        """An APPROVED one unless it says otherwise. Raises ValueError."""
+        made = template if isinstance(template, Template) else msgspec.convert(dict(template), Template)
+        return self._world.add_template(made)
+
+    def set_token(self, token: str, **fields: Any) -> Token:
+        """Add a token, or change one: state (valid, expired, revoked), scopes, accounts, expires_at, denial."""
+        known = self._world.tokens.get(token)
+        if known is None:
+            known = self._world.tokens[token] = Token(token=token, app=fields.pop("app", next(iter(self._world.apps))))
+        for name, value in fields.items():
+            setattr(known, name, value)
+        return known
+
+    def set_number(self, number: str = "", **fields: Any) -> Number:
+        """Change a number without an event: status, registered, refusal (any code), name_status, throughput …"""
+        found = self._world.number_of(number)
+        self._world.change(found, **fields)
+        return found
+
+    def set_account(self, account: str = "", **fields: Any) -> Account:
+        """Change an account without an event: refusal, restrictions …"""
+        found = self._world.account_of(account)
+        self._world.change(found, **fields)
+        return found
+
+    def set_template(self, template: str, *, account: str = "", language: str = "", **fields: Any) -> Template:
+        """Change a template, by id or name, without an event."""
+        found = self._world.template_of(template, account, language)
+        self._world.change(found, **fields)
+        return found
+
+    def set_webhook(self, url: str, *, app: str = "", verify_token: str | None = None) -> None:
+        """Call back there; the handshake comes first."""
+        self.outbox(app).set_url(url, verify_token)
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def script(self, ending: str, script: Script | str | Mapping[str, Any] | list[str] | None, **changes: Any) -> None:
+        """What becomes of sends to recipients that end so (a whole number, or its last digits; "" is everyone).
+
+        A script is one of `SCRIPTS` by name, a `Script`, a list like `["sent", "failed:131026"]`, or its JSON; None
+        takes it back. Raises ValueError.
+        """
+        made = None if script is None else script_of(dict(script) if isinstance(script, Mapping) else script)
+        if made is not None and changes:
+            made = msgspec.structs.replace(made, **changes)
+        if ending.lstrip("+") == "":
+            self._world.scripts.default = made or SCRIPTS["happy"]
+        else:
+            self._world.scripts.set(only_digits(ending), made)
+
+    def fault(self, kind: str, **fields: Any) -> None:
+        """Put a `Fault` in the way of requests. Raises ValueError."""
+        self._api.faults.append(msgspec.convert({"kind": kind, **fields}, Fault))
+
+    def clear_faults(self) -> None:
+        self._api.faults.clear()
+
+    def inbound(self, sender: str = "", text: str = "Hello", **fields: Any) -> str:
+        """A user writes to a number: `Inbound` has the fields. Returns the wamid. Raises KeyError or ValueError."""
+        wamid, item = receive(self._world, Inbound(sender=sender, text=text, **fields))
+        self._api.emit(item)
+        return wamid
+
+    def alarm(self, code: int = 130429, *, number: str = "") -> None:
+        """`value.errors`: something is wrong that belongs to no message."""
+        self._api.emit(alarm(self._world, number, code))
+
+    def template_event(self, template: str, event: str, **fields: Any) -> None:
+        """`TemplateEvent` has the fields: PAUSED, APPROVED …, quality, category_notice, category. Raises KeyError."""
+        self._api.emit(template_event(self._world, TemplateEvent(template=template, event=event, **fields)))
+
+    def number_event(self, event: str, **fields: Any) -> None:
+        """`NumberEvent` has the fields. THROUGHPUT_UPGRADE brings a minute of 131057. Raises KeyError."""
+        self._api.emit(number_event(self._world, NumberEvent(event=event, **fields)))
+
+    def account_event(self, event: str, **fields: Any) -> None:
+        """`AccountEvent` has the fields: ACCOUNT_RESTRICTION, DISABLED_UPDATE, capability … Raises KeyError."""
+        self._api.emit(account_event(self._world, AccountEvent(event=event, **fields)))
+
+    def status(self, wamid: str, status: str, *, code: int = 0) -> None:
+        """Let a status of an accepted message happen now, whatever its script says. Raises KeyError."""
+        self._api.happen(self._world.messages[wamid], Script(), Step(status, code))
+
+    def inject(
+        self,
+        payload: Any,
+        *,
+        kind: Literal["", "statuses", "messages", "errors"] = "statuses",
+        field: str = "messages",
+        number: str = "",
+        account: str = "",
+    ) -> None:
+        """An update as it is given, poison or not: a status or message of a number, or (kind "") the whole `value`."""
+        if kind:
+            found = self._world.number_of(number)
+            self._api.emit(Item(account or found.account, field, kind, payload, metadata(found)))
+        else:
+            now = int(self.clock.now())
+            self._api.emit(Item(account or self._world.account_of("").id, field, "", payload, time=now))
+
+    # -- callbacks -----------------------------------------------------------------------------------------------------
+
+    def outbox(self, app: str = "") -> Outbox:
+        """Of an app (the first one): `hold`, `release`, `repeat`, `handshake`, `attempts`, `waiting`."""
+        return self._outboxes[app or next(iter(self._outboxes))]
+
+    async def settle(self) -> None:
+        """Return when no callback is in the air and none could leave now."""
+        for box in self._outboxes.values():
+            await box.settle()
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass: all that falls due happens in its order, and its callbacks are awaited."""
+        await self.clock.advance(seconds, self.settle)
+        await self.settle()
+
+    # -- what was seen -------------------------------------------------------------------------------------------------
+
+    @property
+    def world(self) -> World:
+        """What Meta knows: for tests that look deeper."""
+        return self._world
+
+    @property
+    def counters(self) -> Counters:
+        return self._world.counters
+
+    @property
+    def requests(self) -> list[Received]:
+        """The last requests, tokens redacted."""
+        return list(self._world.requests)
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The last callbacks that were tried, of every app, in the order of their time."""
+        return sorted((one for box in self._outboxes.values() for one in box.attempts), key=lambda one: one.at)
+
+    def user(self, recipient: str) -> User:
+        return self._world.user(only_digits(recipient))
+
+    def accepted_for(self, recipient: str) -> list[Message]:
+        """Every message that was accepted for this user, delivered or not."""
+        user = self.user(recipient)
+        return [one for one in self._world.messages.values() if one.user is user]
+
+    def sends_to(self, recipient: str) -> list[Message]:
+        """The distinct messages that reached this user's phone."""
+        return [one for one in self.accepted_for(recipient) if one.reached]
+
+    @property
+    def doubled(self) -> dict[str, int]:
+        """biz_opaque_callback_data that more than one message was accepted with: what must stay empty."""
+        return {tracker: count for tracker, count in self._world.trackers.items() if count > 1}
+
+    # -- within --------------------------------------------------------------------------------------------------------
+
+    def _box(self, app: App) -> Outbox:
+        box = self._outboxes.get(app.id)
+        if box is None:
+            box = self._outboxes[app.id] = Outbox(app, lambda: self._options, self.clock, lambda: self._world.counters)
+            if self._session is not None:
+                box.open(self._session)
+        return box
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self._handle, self._connections),
+            self._options.host,
+            self.port or self._options.port,
+            backlog=512,
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def _handle(self, request: Request) -> Reply | Any:
+        if request.path.startswith("/_sim"):
+            return self._control.handle(request)
+        return self._api.handle(request)

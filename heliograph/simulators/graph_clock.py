@@ -1,0 +1,121 @@
+"""The clock of the Graph API simulator: it runs, runs faster, or stands until it is moved.
+
+Everything that is due at a time (statuses, retries of callbacks, limits, reviews) follows it, so that a test sees
+seven days pass at once. Answers and timeouts of sockets follow the real clock, because their other side does. The rule
+nobody may break: what falls due is done in the order of its time, and `now` never goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+#: A little more than a millisecond gathers what falls due together, and costs one wake-up for it.
+_GATHER = 0.001
+
+
+class VirtualClock:
+    """Seconds since 1970. `speed` 1 is real time, 0 stands still."""
+
+    def __init__(self, *, start: float | None = None, speed: float = 1.0) -> None:
+        self._base = time.time() if start is None else start
+        self._origin = time.monotonic()
+        self._speed = speed
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._order = itertools.count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do what falls due on this loop, from now on."""
+        self._loop = loop
+        self._set()
+
+    def close(self) -> None:
+        """Do nothing until it is open again. Nothing is forgotten."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop = None
+
+    def reset(self, *, start: float | None = None, speed: float = 1.0) -> None:
+        """Forget what waits, and begin anew: the one way by which `now` may go back."""
+        self._heap.clear()
+        self._base = time.time() if start is None else start
+        self._origin = time.monotonic()
+        self._speed = speed
+        self._set()
+
+    def now(self) -> float:
+        return self._base + (time.monotonic() - self._origin) * self._speed if self._speed else self._base
+
+    @property
+    def speed(self) -> float:
+        return self._speed
+
+    @property
+    def waiting(self) -> int:
+        """How many things are yet to be done."""
+        return len(self._heap)
+
+    def run(self, speed: float = 1.0) -> None:
+        """Go on from now at this speed; 0 stands still."""
+        self._base, self._origin = self.now(), time.monotonic()
+        self._speed = speed
+        self._set()
+
+    def put(self, delay: float, act: Callable[..., object], *arguments: Any) -> None:
+        """Call `act(*arguments)` in `delay` seconds of this clock."""
+        due = self.now() + delay
+        heapq.heappush(self._heap, (due, next(self._order), act, arguments))
+        if self._timer is None or due < self._due:
+            self._set()
+
+    async def advance(self, seconds: float, settled: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Let this time pass at once. What falls due is done in its order, each at its own time.
+
+        `settled` is awaited after each moment: what a moment began (a callback) can plan something for a later one.
+        """
+        target = self.now() + seconds
+        while True:
+            if settled is not None:
+                await settled()
+            heap = self._heap
+            if not heap or heap[0][0] > target:
+                break
+            due = heap[0][0]
+            self._jump(due)
+            while heap and heap[0][0] <= due:
+                _, _, act, arguments = heapq.heappop(heap)
+                act(*arguments)
+        self._jump(target)
+        self._set()
+
+    def _jump(self, to: float) -> None:
+        if to > self.now():
+            self._base, self._origin = to, time.monotonic()
+
+    def _set(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._heap or self._loop is None:
+            return
+        self._due = self._heap[0][0]
+        left = self._due - self.now()
+        if self._speed:
+            self._timer = self._loop.call_later(max(0.0, left / self._speed) + _GATHER, self._run)
+        elif left <= 0:
+            self._timer = self._loop.call_later(0, self._run)
+
+    def _run(self) -> None:
+        now, heap = self.now(), self._heap
+        while heap and heap[0][0] <= now:
+            _, _, act, arguments = heapq.heappop(heap)
+            act(*arguments)
+        self._timer = None
+        self._set()

@@ -1,0 +1,113 @@
+"""The options of the Graph API simulator: where it listens, whom it knows at the start, how well or badly it behaves.
+
+The rule nobody may break: a default is what Meta does on a good day. Times are seconds of the simulator's clock unless
+the name says milliseconds; shares are between 0 and 1.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+Signature = Literal["good", "wrong_secret", "missing", "upper", "truncated", "unprefixed", "tampered"]
+Grouping = Literal["joined", "single", "mixed"]
+Pricing = Literal["sent", "delivered", "both", "none"]
+Breach = Literal["131048", "async", "silent"]
+
+
+class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one simulator."""
+
+    host: Annotated[str, "Address to listen on"] = "127.0.0.1"
+    port: Annotated[int, "Port to listen on; 0: any free one"] = 8090
+    seed: Annotated[int | None, "Seed of everything that is left to chance"] = None
+    public_url: Annotated[str, "Base of `next` links and media; empty: the address it listens on"] = ""
+
+    app_id: Annotated[str, "Id of the Meta app"] = "660000000000001"
+    app_secret: Annotated[str, "Its secret, which signs callbacks"] = "graph-app-secret"  # noqa: S105  a simulator\'s
+    verify_token: Annotated[str, "What the handshake shows"] = "graph-verify-token"  # noqa: S105  a simulator\'s
+    token: Annotated[str, "Bearer token of a system user who may do everything"] = "graph-token"  # noqa: S105  a simulator\'s
+    webhook_url: Annotated[str, "Where callbacks go; empty: nowhere, until it is set"] = ""
+    webhook_version: Annotated[str, "Version of the app's subscription; below v24 statuses have `conversation`"] = (
+        "v25.0"
+    )
+    waba: Annotated[str, "Id of the WhatsApp Business Account"] = "900100200300400"
+    business: Annotated[str, "Id of the portfolio that owns it"] = "770000000000001"
+    number: Annotated[str, "Its number, in E.164 form"] = "+15550001000"
+    number_id: Annotated[str, "Graph id of the number"] = "555000111222333"
+    templates: Annotated[str, "JSON file with a list of templates instead of the four of the demo"] = ""
+
+    latency_ms: Annotated[float, "Median time before an answer, milliseconds; 0: at once"] = 120.0
+    p99_ms: Annotated[float, "99th percentile of it, milliseconds (log-normal)"] = 1000.0
+    status_delay: Annotated[float, "Time from one status to the next"] = 0.3
+    magic: Annotated[bool, "The recipient's last four digits choose what becomes of a message"] = True
+    default_script: Annotated[str, "What becomes of the others"] = "happy"
+    window_refusal: Annotated[
+        Literal["async", "sync"], "Text with no open window: taken and failed later (131047), or refused at once"
+    ] = "async"
+    pricing_on: Annotated[Pricing, "The status that tells the price"] = "sent"
+    pricing_rules: Annotated[
+        Literal["2026-10", "2025-07"], "2025-07: utility templates in an open window and all replies are free"
+    ] = "2026-10"
+    contacts: Annotated[bool, "Status callbacks have `contacts`"] = True
+    user_ids: Annotated[bool, "Users have a business-scoped id (`user_id`)"] = True
+    rewrite_wa_ids: Annotated[bool, "Brazilian and Mexican numbers come back rewritten, as Meta does"] = True
+
+    throughput: Annotated[
+        float, "Messages a second and number; 0: any number. HIGH numbers have 12.5 times as many"
+    ] = 80.0
+    pair_seconds: Annotated[float, "One message per user and number in this time, sustained; 0: any number"] = 6.0
+    pair_burst: Annotated[int, "How many of them may be borrowed from the future"] = 45
+    tier: Annotated[int, "Users a day and portfolio outside windows; 0: any number"] = 0
+    tier_breach: Annotated[Breach, "Beyond the tier: refused, failed later, or accepted and never delivered"] = "131048"
+    management_calls: Annotated[int, "Calls an hour and account that do not send; 0: any number"] = 5000
+    review_delay: Annotated[float, "Time until a new template is reviewed; below 0: never"] = 5.0
+    lag: Annotated[float, "How far GETs lag behind events about templates, numbers and accounts"] = 0.0
+
+    batch: Annotated[int, "Most updates in a callback, 1 to 1000"] = 50
+    batch_window_ms: Annotated[float, "How long updates are gathered, real milliseconds"] = 5.0
+    grouping: Annotated[
+        Grouping, "How a callback holds them: joined by number, each in a change of its own, or both by chance"
+    ] = "joined"
+    concurrency: Annotated[int, "Callbacks at a time, 1 to 64"] = 8
+    shuffle: Annotated[bool, "Updates leave in any order"] = False
+    duplicates: Annotated[float, "Share of callbacks sent twice, byte for byte"] = 0.0
+    duplicate_items: Annotated[float, "Share of updates that come again in another callback"] = 0.0
+    rebatch: Annotated[bool, "What is sent again is grouped anew"] = True
+    signature: Annotated[Signature, "How callbacks are signed"] = "good"
+    webhook_timeout: Annotated[float, "Real seconds that a callback waits for its answer"] = 10.0
+    retry_days: Annotated[float, "Callbacks are sent again for this many days"] = 7.0
+
+    keep: Annotated[int, "Messages that are kept to look at, the last ones"] = 100_000
+    keep_requests: Annotated[int, "Requests that are kept to look at, the last ones"] = 1_000
+    keep_callbacks: Annotated[int, "Attempts to call back that are kept, with their bodies"] = 1_000
+
+
+def quick(**changes: Any) -> GraphOptions:
+    """Options for a test: any free port, no latency, statuses at once, and no limit on throughput or pairs."""
+    given: dict[str, Any] = {
+        "port": 0,
+        "seed": 1,
+        "latency_ms": 0.0,
+        "status_delay": 0.0,
+        "throughput": 0.0,
+        "pair_seconds": 0.0,
+        "batch_window_ms": 0.0,
+        "review_delay": 0.0,
+    }
+    return GraphOptions(**(given | changes))
+
+
+def checked(options: GraphOptions) -> GraphOptions:
+    """The same options. Raises ValueError for what cannot be."""
+    if not 1 <= options.batch <= 1000:
+        raise ValueError("batch is not between 1 and 1000")
+    if not 1 <= options.concurrency <= 64:
+        raise ValueError("concurrency is not between 1 and 64")
+    for name in ("duplicates", "duplicate_items"):
+        if not 0 <= getattr(options, name) <= 1:
+            raise ValueError(f"{name} is not between 0 and 1")
+    if options.latency_ms and options.p99_ms < options.latency_ms:
+        raise ValueError("p99_ms is below latency_ms")
+    return options
