@@ -1,4 +1,5 @@
-"""The web process: settings → pool → the API at /v1 and its page at /docs → uvicorn with our own protocol.
+"""The web process: settings → pool → the API at /v1, its page at /docs, Meta's door at /in → uvicorn with our own
+protocol.
 
 Several of them may share a port (SO_REUSEPORT); they share nothing else but the database. The rule nobody may break:
 a process that is told to stop answers what it has begun, and takes nothing new.
@@ -19,7 +20,8 @@ import uvicorn
 import uvloop
 
 from heliograph.accounts.keyring import Keyring
-from heliograph.api import openapi
+from heliograph.api import callbacks, openapi
+from heliograph.api.callbacks import Callbacks
 from heliograph.api.docs import Docs
 from heliograph.api.guard import Guard, Receive, Scope, Send
 from heliograph.api.limits import Limiter
@@ -34,6 +36,9 @@ from heliograph.base.settings import Settings
 from heliograph.queue.runner import announce
 from heliograph.sms.accept import Acceptor
 from heliograph.webhooks import endpoints
+from heliograph.whatsapp import accounts
+from heliograph.whatsapp.accounts import AppBook
+from heliograph.whatsapp.callbacks import Intake
 
 #: Seconds to wait for the database at start.
 PATIENCE = 30.0
@@ -75,9 +80,12 @@ async def serve(
         document=openapi.document(OPERATIONS, settings),
         is_draining=lambda: watch.draining,
     )
+    sealing = accounts.seal_key(settings)
+    intake = Intake(pool, AppBook(pool, sealing), sealing)
+    door = Callbacks(intake, max_bytes=settings.max_callback_bytes)
     server = _Server(
         uvicorn.Config(
-            _front(Guard(OPERATIONS, services), Docs()),
+            _front(Guard(OPERATIONS, services), Docs(), door),
             interface="asgi3",
             http=cast("type[asyncio.Protocol]", watch.protocol),
             ws="none",
@@ -91,7 +99,7 @@ async def serve(
         )
     )
     sweep = asyncio.create_task(watch.run())
-    announcer = asyncio.create_task(announce(pool, services.acceptor.stored))
+    announcers = [asyncio.create_task(announce(pool, one.stored)) for one in (services.acceptor, intake)]
     serving = asyncio.create_task(server.serve(sockets=listening))
     try:
         with _signals(stop) if own_process else contextlib.nullcontext():
@@ -107,7 +115,9 @@ async def serve(
     finally:
         sweep.cancel()
         await services.acceptor.drain()
-        announcer.cancel()
+        await intake.drain()
+        for announcer in announcers:
+            announcer.cancel()
         await services.keyring.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
@@ -138,14 +148,17 @@ def run(settings: Settings, *, host: str, port: int) -> None:
     uvloop.run(serve(settings, host=host, port=port))
 
 
-def _front(guard: Guard, docs: Docs) -> Callable[..., Awaitable[None]]:
+def _front(guard: Guard, docs: Docs, door: Callbacks) -> Callable[..., Awaitable[None]]:
     """Who answers. Not a coroutine: what goes to the API pays one comparison for it."""
     paths = docs.paths
 
     def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["path"].startswith(PREFIX) or scope["path"] not in paths:
+        path = scope["path"]
+        if path.startswith(PREFIX):
             return guard(scope, receive, send)
-        return docs(scope, receive, send)
+        if path.startswith(callbacks.PREFIX):
+            return door(scope, receive, send)
+        return (docs if path in paths else guard)(scope, receive, send)
 
     return app
 

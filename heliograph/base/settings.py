@@ -37,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rate_failures: Annotated[int, "Unauthenticated failures a minute, per address"] = 100
     max_body_bytes: Annotated[int, "Largest request body, bytes"] = 262_144
     max_campaign_body_bytes: Annotated[int, "Largest body of a campaign, bytes"] = 1_048_576
+    max_callback_bytes: Annotated[int, "Largest callback of Meta's; it sends up to 3 MB, bytes"] = 4_194_304
     body_deadline_seconds: Annotated[float, "A request's header, and then its body, must arrive within this"] = 10.0
     keep_alive_seconds: Annotated[float, "An idle connection is closed after this"] = 75.0
     max_connections: Annotated[int, "Open connections per API process; above it, 503"] = 8_192

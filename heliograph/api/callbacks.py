@@ -1,0 +1,116 @@
+"""The door for Meta: `/in/whatsapp/{app}`. GET is the handshake, POST a callback.
+
+Meta asks for an answer within 250 ms mostly and repeats whatever is not answered with 200, so a callback is verified
+and stored here, and nothing else. The rule nobody may break: what is wrong with a request is said before its body is
+kept, and no more bytes of bodies are held at once than HELD, however many send.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from uuid import UUID
+
+from heliograph.api import envelope
+from heliograph.api.guard import Disconnected, Receive, Scope, Send
+from heliograph.api.refusals import MethodNotAllowed, PayloadTooLarge
+from heliograph.base.errors import NotFound, Unavailable
+from heliograph.base.ids import uuid7_text
+from heliograph.whatsapp.callbacks import Intake
+
+PREFIX = "/in/"
+#: Bytes of bodies under way, over all connections of the process; past it, 503, and Meta comes again.
+HELD = 128 * 1_048_576
+
+_path = re.compile(r"/in/whatsapp/([0-9a-fA-F-]{36})").fullmatch
+_is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
+
+_PLAIN = (b"content-type", b"text/plain; charset=utf-8")
+_ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+
+
+class Callbacks:
+    """The door as an ASGI application: everything under PREFIX."""
+
+    def __init__(self, intake: Intake, *, max_bytes: int) -> None:
+        self._intake = intake
+        self._max_bytes = max_bytes
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id")
+        request_id = given.decode() if given is not None and _is_request_id(given) else uuid7_text()
+        status: int
+        try:
+            body = await self._answer(scope, headers, receive)
+            status, answer = 200, [_PLAIN, (b"content-length", b"%d" % len(body)), *_ALWAYS]
+        except Disconnected:
+            return
+        except Exception as error:
+            refusal = envelope.refusal_of(error, request_id=request_id, operation="callback")
+            status, answer, body = envelope.render(refusal)
+        answer.append((b"x-request-id", request_id.encode()))
+        await send({"type": "http.response.start", "status": status, "headers": answer})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def _answer(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        app_id = _app_id(scope["path"])
+        method = scope["method"]
+        if method == "GET":
+            query = dict(urllib.parse.parse_qsl(scope["query_string"].decode("latin-1"), errors="replace"))
+            return (await self._intake.greet(app_id, query)).encode("utf-8", "replace")
+        if method != "POST":
+            raise MethodNotAllowed("GET, POST")
+        app = await self._intake.app(app_id)
+        if int(headers.get(b"content-length", b"0")) > self._max_bytes:
+            raise PayloadTooLarge(self._max_bytes)
+        held = _Held(self)
+        try:
+            await self._intake.take(app, await self._body(receive, held), headers.get(b"x-hub-signature-256"))
+        finally:
+            held.release()
+        return b""
+
+    async def _body(self, receive: Receive, held: _Held) -> bytes:
+        pieces: list[bytes] = []
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            pieces.append(message["body"])
+            held.add(len(pieces[-1]))
+            if held.size > self._max_bytes:
+                raise PayloadTooLarge(self._max_bytes)
+            more = message["more_body"]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def hold(self, size: int) -> None:
+        """Count bytes that are held from now on, or, below zero, no longer. Raises Unavailable past HELD."""
+        self._held += size
+        if size > 0 and self._held > HELD:
+            raise Unavailable
+
+
+class _Held:
+    """The bytes of one body."""
+
+    def __init__(self, door: Callbacks) -> None:
+        self._door = door
+        self.size = 0
+
+    def add(self, size: int) -> None:
+        self.size += size
+        self._door.hold(size)
+
+    def release(self) -> None:
+        self._door.hold(-self.size)
+
+
+def _app_id(path: str) -> UUID:
+    match = _path(path)
+    try:
+        return UUID(match[1] if match else "")
+    except ValueError:
+        raise NotFound("There is nothing at this address.", resource="path", id=path[:256]) from None

@@ -1,0 +1,249 @@
+"""The door for Meta on a real socket: what is genuine is stored, sealed, before it is answered; nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+import pytest
+
+from heliograph.base.crypto import seal, unseal
+from heliograph.base.db import Pool
+from heliograph.whatsapp.callbacks import KIND, context
+from tests.rules.making_whatsapp import APP_SECRET, KEY, VERIFY_TOKEN, make_app
+
+from .conftest import Api, running
+
+#: As Meta writes it: escapes in lower case, and a slash escaped too.
+ACCENTED = (
+    rb'{"object":"whatsapp_business_account","entry":[{"id":"1","changes":[{"field":"messages","value":{"metadata":'
+    rb'{"phone_number_id":"2"},"contacts":[{"profile":{"name":"Amal B\u00e9n"},"wa_id":"212600000017"}],"messages":['
+    rb'{"from":"212600000017","id":"wamid.A","timestamp":"1795162455","type":"text",'
+    rb'"text":{"body":"D\u2019accord \/ merci"}}]}}]}]}'
+)
+
+
+@pytest.fixture
+async def app(pool: Pool) -> UUID:
+    return await make_app(pool, verified=False)
+
+
+def signature(body: bytes, secret: str = APP_SECRET) -> str:
+    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+async def post(api: Api, app: UUID | str, body: bytes, **headers: str) -> tuple[int, Any, bytes]:
+    """Post it as Meta does; `headers` with underscores for hyphens."""
+    named = {"x-hub-signature-256": signature(body)} | {name.replace("_", "-"): it for name, it in headers.items()}
+    named = {name: value for name, value in named.items() if value}
+    address = f"{api.base_url}/in/whatsapp/{app}"
+    async with api.session.post(address, data=body, headers=named | {"Content-Type": "application/json"}) as answer:
+        return answer.status, answer.headers, await answer.read()
+
+
+async def greet(api: Api, app: UUID | str, **query: str) -> tuple[int, Any, bytes]:
+    given = {"hub.mode": "subscribe", "hub.verify_token": VERIFY_TOKEN, "hub.challenge": "1158201444"}
+    params = given | {"hub." + name: value for name, value in query.items()}
+    async with api.session.get(f"{api.base_url}/in/whatsapp/{app}", params=params) as answer:
+        return answer.status, answer.headers, await answer.read()
+
+
+async def stored(pool: Pool) -> list[bytes]:
+    """Bodies of what is stored, in the order in which it came."""
+    rows = await pool.fetch("SELECT id, body FROM whatsapp_callbacks ORDER BY id")
+    return [unseal(KEY, row["body"], context(row["id"])) for row in rows]
+
+
+# -- the handshake -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_handshake_answers_with_the_challenge_and_nothing_else(api: Api, pool: Pool, app: UUID) -> None:
+    status, headers, body = await greet(api, app)
+    assert (status, body) == (200, b"1158201444")
+    assert headers["content-type"].startswith("text/plain")
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-request-id"]
+    assert await pool.fetchval("SELECT verified_at FROM whatsapp_apps WHERE id = $1", app) is not None
+
+
+@pytest.mark.parametrize("wrong", [{"verify_token": "guess"}, {"verify_token": "é"}, {"mode": "unsubscribe"}])
+async def test_a_handshake_with_anything_wrong_is_refused(
+    api: Api, pool: Pool, app: UUID, wrong: dict[str, str]
+) -> None:
+    status, _, body = await greet(api, app, **wrong)
+    assert status == 403
+    assert b"1158201444" not in body
+    assert await pool.fetchval("SELECT verified_at FROM whatsapp_apps WHERE id = $1", app) is None
+
+
+async def test_a_handshake_without_a_query_is_refused(api: Api, app: UUID) -> None:
+    async with api.session.get(f"{api.base_url}/in/whatsapp/{app}") as answer:
+        assert answer.status == 403
+        assert (await answer.json())["error"]["code"] == "callback_not_genuine"
+
+
+# -- what is genuine ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_callback_is_stored_as_it_came_and_queued_before_its_answer(api: Api, pool: Pool, app: UUID) -> None:
+    status, headers, body = await post(api, app, ACCENTED, x_request_id="meta-7")
+    assert (status, body) == (200, b"")
+    assert (headers["content-length"], headers["x-request-id"]) == ("0", "meta-7")
+    assert await stored(pool) == [ACCENTED]
+    row = await pool.fetchrow("SELECT * FROM whatsapp_callbacks")
+    assert (row["app"], row["items"]) == (app, 1)
+    assert b"merci" not in row["body"]
+    queued = await pool.fetchrow("SELECT kind, line, organization_id, lane, id FROM queue")
+    assert tuple(queued) == (KIND, app, UUID(int=0), 0, row["id"])
+    assert await pool.fetchval("SELECT last_callback_at FROM whatsapp_apps WHERE id = $1", app) is not None
+
+
+async def test_whatever_is_genuine_is_stored_even_what_nobody_understands(api: Api, pool: Pool, app: UUID) -> None:
+    bodies = [b"", b"not JSON", b"\xff\xfe", b'{"object":"page"}', b"[]", bytes(range(256))]
+    for body in bodies:
+        assert (await post(api, app, body))[0] == 200
+    assert await stored(pool) == bodies
+
+
+async def test_many_at_once_are_all_stored(api: Api, pool: Pool, app: UUID) -> None:
+    bodies = [msgspec.json.encode({"number": number, "fill": "x" * (number * 997)}) for number in range(64)]
+    answers = await asyncio.gather(*(post(api, app, body) for body in bodies * 2))
+    assert {status for status, _, _ in answers} == {200}
+    assert sorted(await stored(pool)) == sorted(bodies * 2)
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = $1", KIND) == 128
+
+
+async def test_the_largest_callback_is_taken(api: Api, pool: Pool, app: UUID) -> None:
+    body = b'{"fill":"' + b"x" * (3 * 1_048_576 - 11) + b'"}'
+    assert (await post(api, app, body))[0] == 200
+    assert await stored(pool) == [body]
+
+
+async def test_while_a_secret_is_replaced_both_are_good(api: Api, pool: Pool, app: UUID) -> None:
+    old = "fedcba9876543210fedcba9876543210"
+    await pool.execute(
+        "UPDATE whatsapp_apps SET old_secret = $2, old_secret_till = now() + interval '1 hour' WHERE id = $1",
+        app,
+        seal(KEY, old.encode(), f"whatsapp_apps/{app}/secret"),
+    )
+    assert (await post(api, app, ACCENTED))[0] == 200
+    assert (await post(api, app, ACCENTED, x_hub_signature_256=signature(ACCENTED, old)))[0] == 200
+    assert len(await stored(pool)) == 2
+
+
+# -- what is not -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [0, len(ACCENTED) // 2, len(ACCENTED) - 1])
+async def test_one_byte_changed_is_refused_and_nothing_stored(api: Api, pool: Pool, app: UUID, place: int) -> None:
+    changed = bytearray(ACCENTED)
+    changed[place] ^= 1
+    status, headers, body = await post(api, app, bytes(changed), x_hub_signature_256=signature(ACCENTED))
+    assert status == 403
+    assert msgspec.json.decode(body)["error"]["code"] == "callback_not_genuine"
+    assert headers["x-request-id"]
+    assert await stored(pool) == []
+    assert await pool.fetchval("SELECT count(*) FROM queue") == 0
+    assert await pool.fetchval("SELECT last_callback_at FROM whatsapp_apps WHERE id = $1", app) is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "sha256=",
+        signature(ACCENTED, "another secret"),
+        signature(ACCENTED)[:-1],
+        signature(ACCENTED) + "0",
+        signature(ACCENTED).upper(),
+        signature(ACCENTED).removeprefix("sha256="),
+        "sha1=" + hmac.new(APP_SECRET.encode(), ACCENTED, hashlib.sha1).hexdigest(),
+    ],
+)
+async def test_a_signature_of_any_other_form_is_refused(api: Api, pool: Pool, app: UUID, header: str) -> None:
+    decoy = "sha1=" + hmac.new(APP_SECRET.encode(), ACCENTED, hashlib.sha1).hexdigest()
+    assert (await post(api, app, ACCENTED, x_hub_signature_256=header, x_hub_signature=decoy))[0] == 403
+    assert await stored(pool) == []
+
+
+async def test_what_json_means_is_not_what_is_signed(api: Api, pool: Pool, app: UUID) -> None:
+    same = msgspec.json.encode(msgspec.json.decode(ACCENTED))
+    assert (await post(api, app, same, x_hub_signature_256=signature(ACCENTED)))[0] == 403
+    assert await stored(pool) == []
+
+
+async def test_a_callback_of_one_app_is_not_genuine_at_anothers_address(api: Api, pool: Pool, app: UUID) -> None:
+    other = await make_app(pool, secret="another secret of another app")
+    assert (await post(api, other, ACCENTED))[0] == 403
+    assert await stored(pool) == []
+
+
+async def test_addresses_of_nobody(api: Api, app: UUID) -> None:
+    for address in (uuid4(), "", f"{app}/", f"{app}x", "-" * 36, f"..;/{app}"):
+        status, _, body = await post(api, address, ACCENTED)
+        assert (status, msgspec.json.decode(body)["error"]["code"]) == (404, "not_found")
+    assert (await greet(api, uuid4()))[0] == 404
+    async with api.session.post(f"{api.base_url}/in/telegram/{app}", data=b"{}") as answer:
+        assert answer.status == 404
+
+
+async def test_other_methods(api: Api, app: UUID) -> None:
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+        async with api.session.request(method, f"{api.base_url}/in/whatsapp/{app}") as answer:
+            assert (answer.status, answer.headers["allow"]) == (405, "GET, POST")
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def narrow(database_url: str) -> AsyncIterator[Api]:
+    """A server with narrow limits."""
+    async with running(database_url, max_callback_bytes=2000, body_deadline_seconds=0.5) as found:
+        yield found
+
+
+async def test_a_body_past_the_limit_is_refused_however_it_comes(narrow: Api, pool: Pool, app: UUID) -> None:
+    async def in_chunks() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b"x" * 1000
+
+    address = f"{narrow.base_url}/in/whatsapp/{app}"
+    sizes: list[Any] = [b"x" * 2001, in_chunks()]
+    for data in sizes:
+        headers = {"X-Hub-Signature-256": signature(b"x" * (2001 if isinstance(data, bytes) else 3000))}
+        async with narrow.session.post(address, data=data, headers=headers) as answer:
+            assert answer.status == 413
+            assert (await answer.json())["error"]["details"] == {"maxBytes": 2000}
+    assert (await post(narrow, app, b"x" * 2000))[0] == 200
+    assert await stored(pool) == [b"x" * 2000]
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(narrow: Api, pool: Pool, app: UUID) -> None:
+    head = f"POST /in/whatsapp/{app} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+    head += f"X-Hub-Signature-256: {signature(b'')}\r\n\r\n"
+    answer = await narrow.raw(head.encode(), b'{"object"')
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert await stored(pool) == []
+
+
+async def test_without_the_database_meta_is_asked_to_come_again(api: Api, pool: Pool, app: UUID) -> None:
+    assert (await post(api, app, ACCENTED))[0] == 200
+    name = await pool.fetchval("SELECT current_database()")
+    await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
+    await pool.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    for answered in [await post(api, app, ACCENTED), await post(api, app, ACCENTED), await greet(api, app)]:
+        status, headers, body = answered
+        assert (status, msgspec.json.decode(body)["error"]["code"]) == (503, "service_unavailable")
+        assert headers["retry-after"] == "1"
+    await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
+    assert (await post(api, app, ACCENTED))[0] == 200
+    assert await stored(pool) == [ACCENTED, ACCENTED]
