@@ -1,0 +1,262 @@
+"""One WhatsApp number at Meta's Cloud API, inside one worker: rate, users' gates, holds, outcomes.
+
+A hold stops the number: a credential that does not work, an account in trouble, a restriction. What has not left is
+given back, and when the hold ends, one message tries before the others follow.
+
+The rule nobody may break: every submission gets exactly one outcome, and `on_outcome` is never called from within
+`submit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_errors import Kind, Scope, classify
+from heliograph.suppliers.whatsapp_graph import API_VERSION, BASE_URL, CloudClient, CloudError, check_base_url
+from heliograph.suppliers.whatsapp_pacing import DEFAULT_RATE, NumberPacer, PairGate
+
+__all__ = [
+    "API_VERSION",
+    "BASE_URL",
+    "CloudClient",
+    "CloudConnector",
+    "CloudError",
+    "check_base_url",
+]
+
+log = structlog.get_logger(__name__)
+
+#: Sends of one number under way at once: 1,000 a second at 120 ms need 120, and a slow second more.
+CONCURRENCY = 256
+
+#: Scopes whose hold stops the whole number.
+_STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
+#: 131056, for a user whom our own gate stops before Meta has to.
+_PAIR = classify(131056)
+#: So many sends in a row without a readable answer, and the number rests: these seconds first, doubled each time.
+_SILENCE = 3
+_REST, _LONGEST_REST = 1.0, 60.0
+#: Cancelled sends have this long to let go of their connections, seconds.
+_LET_GO = 1.0
+
+
+class CloudConnector:
+    """Implements whatsapp_contract.NumberConnector. `clock` gives monotonic seconds."""
+
+    def __init__(
+        self,
+        client: CloudClient,
+        number_graph_id: str,
+        token: str,
+        on_outcome: OnCloudOutcome,
+        *,
+        rate: float = DEFAULT_RATE,
+        concurrency: int = CONCURRENCY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._number = number_graph_id
+        self._token = token
+        self._on_outcome = on_outcome
+        self._concurrency = concurrency
+        self._clock = clock
+        self._pacer = NumberPacer(rate, clock)
+        self._gate = PairGate(clock)
+        self._queue: deque[CloudSubmission] = deque()
+        self._tasks: dict[asyncio.Task[None], CloudSubmission] = {}
+        #: Submissions without an outcome yet.
+        self._open = 0
+        self._running = self._stopping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._all_ended = asyncio.Event()
+        self._held_until = float("-inf")
+        self._reason: Kind | None = None
+        #: The last hold is over, and nothing has shown yet that its cause is.
+        self._trying = False
+        #: Sends without a readable answer since the last one with, and rests because of that.
+        self._silent = self._rests = 0
+        self._last_error = ""
+
+    # -- whatsapp_contract.NumberConnector -----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Ready to send; returns at once. Connections are opened when there is something to send."""
+        self._loop = asyncio.get_running_loop()
+        self._running = True
+
+    def capacity(self) -> int:
+        """Messages that can be submitted now: room under way or in the rate, whichever is less; 1 after a hold."""
+        if not self._running or self._stopping or self._clock() < self._held_until:
+            return 0
+        if self._trying:
+            return 0 if self._open else 1
+        room = min(self._concurrency - len(self._tasks), self._pacer.available() + self._pacer.ahead)
+        return max(0, room - len(self._queue))
+
+    def pair_wait(self, recipient: str) -> float:
+        """Seconds until this user may get another message; asked before an attempt is begun."""
+        return self._gate.wait(recipient)
+
+    def submit(self, submission: CloudSubmission) -> None:
+        """Hand over one message. Its outcome comes later, exactly once, whatever happens."""
+        self._open += 1
+        if not self._running or self._stopping:
+            self._end_soon(submission, _unreachable("stopped"))
+        elif self._clock() < self._held_until:
+            self._end_soon(submission, _unreachable("held"))
+        elif (wait := self._gate.wait(submission.recipient)) > 0:
+            self._end_soon(
+                submission, CloudOutcome(Verdict.BUSY, fault=_PAIR, code="pair", retry_after=wait, detail=_PAIR.title)
+            )
+        else:
+            # From here on it counts, so that two of one batch cannot both find room for one.
+            self._gate.take(submission.recipient)
+            self._queue.append(submission)
+            self._pump()
+
+    def hold(self, seconds: float, reason: Kind | None = None) -> None:
+        """Send nothing for so long; then one message tries first. Does not shorten a hold."""
+        self._held_until = max(self._held_until, self._clock() + seconds)
+        self._reason = reason or self._reason
+        self._trying = True
+        while self._queue:
+            self._end_soon(self._queue.popleft(), _unreachable("held"))
+
+    def release(self) -> None:
+        """End a hold: a new token, a good check, or an operator's word."""
+        self._held_until = float("-inf")
+        self._reason = None
+        self._trying = False
+        self._pump()
+
+    def health(self) -> CloudHealth:
+        held = max(0.0, self._held_until - self._clock())
+        usable = self._running and not self._stopping and not held
+        return CloudHealth(
+            usable, len(self._tasks), len(self._queue), self._pacer.rate, held, self._reason, self._last_error
+        )
+
+    async def stop(self, *, grace: float) -> None:
+        """Give back what has not left, wait for open answers, end the rest as UNKNOWN."""
+        if not self._running or self._stopping:
+            return
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._queue:
+            self._end_soon(self._queue.popleft(), _unreachable("stopping"))
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=grace)
+        late = list(self._tasks.items())
+        self._tasks.clear()
+        for task, submission in late:
+            task.cancel()
+            self._end(submission, CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code="stopped"))
+        if late:
+            await asyncio.wait([task for task, _ in late], timeout=_LET_GO)
+        if self._open:
+            await self._all_ended.wait()
+        self._running = False
+
+    # -- what may change while it runs ---------------------------------------------------------------------------------
+
+    def set_token(self, token: str) -> None:
+        """A new credential. Ends a hold that the old one was the cause of."""
+        if token == self._token:
+            return
+        self._token = token
+        if self._reason is Kind.AUTH:
+            self.release()
+
+    def set_rate(self, rate: float) -> None:
+        """Messages a second of this process: the number's throughput, or this worker's share of it."""
+        self._pacer.resize(rate)
+
+    def note_inbound(self, messages: int = 1) -> None:
+        """What users sent to the number counts toward its throughput, too."""
+        self._pacer.take(messages)
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        if self._stopping or not self._queue:
+            return
+        free = min(self._concurrency - len(self._tasks), len(self._queue), self._pacer.available())
+        if free > 0:
+            self._pacer.take(free)
+            for _ in range(free):
+                submission = self._queue.popleft()
+                task = self._loop.create_task(self._send(submission))
+                self._tasks[task] = submission
+        if self._queue and len(self._tasks) < self._concurrency and self._timer is None:
+            self._timer = self._loop.call_later(max(self._pacer.wait(), 0.001), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._pump()
+
+    async def _send(self, submission: CloudSubmission) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            outcome = await self._client.send(self._number, self._token, submission.body)
+        except Exception as error:
+            log.exception("whatsapp_send_failed", message_id=str(submission.message_id))
+            outcome = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=type(error).__name__)
+        if self._tasks.pop(task, None) is None:
+            return  # stop() has ended it
+        self._learn(submission, outcome)
+        self._end(submission, outcome)
+        self._pump()
+
+    def _learn(self, submission: CloudSubmission, outcome: CloudOutcome) -> None:
+        """What an answer says of the number and the user, beyond the message."""
+        held = self._clock() < self._held_until
+        fault = outcome.fault
+        if outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):
+            self._last_error = outcome.code
+            self._silent += not held
+            if self._silent >= _SILENCE and not held:
+                self.hold(min(_REST * 2 ** min(self._rests, 10), _LONGEST_REST), Kind.RETRY)
+                self._rests += 1
+            return
+        self._silent = self._rests = 0
+        if fault is not None:
+            self._last_error = outcome.code
+            if fault.slow:
+                self._pacer.slow()
+            if fault.kind is Kind.PAIR:
+                self._gate.shut(submission.recipient, outcome.retry_after or fault.hold)
+            elif fault.scope in _STOPS and not fault.slow:
+                self.hold(max(fault.hold, outcome.retry_after or 0.0), fault.kind)
+                return
+            elif fault.slow and outcome.retry_after:
+                self.hold(outcome.retry_after, fault.kind)
+                return
+        # Accepted, or refused for its own sake: the number itself works.
+        if not held and (outcome.verdict is not Verdict.BUSY or (fault is not None and fault.kind is Kind.PAIR)):
+            self._reason, self._trying = None, False
+
+    def _end_soon(self, submission: CloudSubmission, outcome: CloudOutcome) -> None:
+        loop = self._loop if self._running else asyncio.get_running_loop()
+        loop.call_soon(self._end, submission, outcome)
+
+    def _end(self, submission: CloudSubmission, outcome: CloudOutcome) -> None:
+        self._open -= 1
+        if self._stopping and not self._open:
+            self._all_ended.set()
+        try:
+            self._on_outcome(submission, outcome)
+        except Exception:
+            log.exception("whatsapp_outcome_handler_failed", message_id=str(submission.message_id))
+
+
+def _unreachable(reason: str) -> CloudOutcome:
+    return CloudOutcome(Verdict.UNREACHABLE, code=reason, detail="nothing was sent")

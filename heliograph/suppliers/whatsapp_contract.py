@@ -1,0 +1,109 @@
+"""The seam to WhatsApp: what goes out (CloudSubmission), the closed set of what comes back (CloudOutcome).
+
+It mirrors `contract`, whose verdicts it uses; what differs is that a body is made before it gets here, that Meta
+names a message by a wamid, and that a fault says whom a pause concerns.
+
+The rule nobody may break is the same: UNKNOWN is the only answer to "the bytes may have left and no verdict came".
+Graph has no idempotency key, so a second send is a second message and a second price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_errors import Fault, Kind
+
+
+class CloudSubmission(msgspec.Struct, frozen=True, gc=False):
+    """One attempt to hand one message to Meta. Its attempt row is committed before it gets here."""
+
+    message_id: UUID
+    attempt: int
+    #: E.164 or a user id, always written the same way: the pair gate goes by it.
+    recipient: str
+    #: From `whatsapp_bodies`, with our id as biz_opaque_callback_data.
+    body: bytes
+
+
+class CloudOutcome(msgspec.Struct, frozen=True, gc=False):
+    """The end of one attempt."""
+
+    verdict: Verdict
+    #: ACCEPTED only: Meta's id, the recipient as Meta writes it, the user id where it gave one.
+    wamid: str | None = None
+    wa_id: str | None = None
+    user_id: str | None = None
+    #: `accepted`, `held_for_quality_assessment` or `paused`, of templates.
+    message_status: str | None = None
+    #: REFUSED, BUSY and UNKNOWN: what the answer means. `fault.wait` says when to try again.
+    fault: Fault | None = None
+    #: For operators, such as "131047", "100/33", "http 502" or "ConnectionResetError"; never shown to a customer.
+    code: str = ""
+    #: Text for operators; never shown to a customer.
+    detail: str = ""
+    #: BUSY only: seconds that the answer asked us to wait, when it did.
+    retry_after: float | None = None
+    #: `fbtrace_id`, for Meta's support.
+    trace: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is one of the message's tries."""
+        return self.verdict in (Verdict.REFUSED, Verdict.UNKNOWN) or (
+            self.verdict is Verdict.BUSY and self.fault is not None and self.fault.counts
+        )
+
+
+class CloudHealth(msgspec.Struct, frozen=True):
+    """What a connector says of itself, for dispatch, operators and metrics."""
+
+    #: It would send now.
+    usable: bool
+    in_flight: int
+    queued: int
+    #: Messages a second, at present.
+    rate: float
+    #: Seconds that it still rests, and why.
+    held: float = 0.0
+    reason: Kind | None = None
+    last_error: str = ""
+
+
+#: Called once per attempt, from the event loop, with the submission and its outcome. Must not block.
+OnCloudOutcome = Callable[[CloudSubmission, CloudOutcome], None]
+
+
+class NumberConnector(Protocol):
+    """One WhatsApp number, inside one worker process."""
+
+    async def start(self) -> None:
+        """Ready to send; returns at once."""
+
+    def capacity(self) -> int:
+        """How many more messages can be submitted now without waiting long (rate, concurrency, holds)."""
+
+    def pair_wait(self, recipient: str) -> float:
+        """Seconds until this user may get another message; asked before an attempt is begun."""
+
+    def submit(self, submission: CloudSubmission) -> None:
+        """Hand over one message. Never blocks and never raises: the outcome comes later, exactly once."""
+
+    def hold(self, seconds: float, reason: Kind | None = None) -> None:
+        """Send nothing for so long; then one message tries first."""
+
+    def release(self) -> None:
+        """End a hold: a new token, a good check, or an operator's word."""
+
+    def health(self) -> CloudHealth:
+        """How it is doing."""
+
+    async def stop(self, *, grace: float) -> None:
+        """Submit nothing more, wait up to `grace` seconds for open answers.
+
+        What has not left ends as UNREACHABLE, what is still open then as UNKNOWN.
+        """
