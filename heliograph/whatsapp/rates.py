@@ -11,6 +11,7 @@ import csv
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time
+from time import monotonic
 
 import msgspec
 
@@ -131,6 +132,8 @@ class Rates:
 
 
 NO_RATES = Rates(())
+#: Seconds that rates are used without another look.
+MAX_AGE = 0.5
 LOAD = """
 SELECT currency, category, country, valid_from, price FROM whatsapp_rates WHERE currency = ANY ($1)
 """
@@ -142,6 +145,17 @@ class RateBook:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._fresh: Fresh[str, Rates] = Fresh(self._load, indivisible=is_down)
+        self._within: dict[str, tuple[float, Rates]] = {}
+
+    async def within(self, conn: Connection, currency: str) -> Rates:
+        """`of` for a transaction: loaded by its own connection, since many that hold one and wait for another would
+        wait for each other for ever."""
+        known = self._within.get(currency)
+        if known is None or monotonic() - known[0] > MAX_AGE:
+            asked_at = monotonic()
+            found = Rates(Rate(*row) for row in await conn.fetch(LOAD, [currency]))
+            known = self._within[currency] = (asked_at, found)
+        return known[1]
 
     async def of(self, currency: str) -> Rates:
         """The rates of a currency."""

@@ -1,0 +1,373 @@
+"""The states of a WhatsApp message, and what reaching one means for money and events.
+
+    accepted → queued → sent → delivered → read
+    accepted, queued → canceled      accepted, queued, sent → failed
+
+`queued`: an attempt has begun. A message is in the state of highest rank that was ever heard of it, in whatever order
+that came: `delivered` and `read` stand above `failed`, since Meta may give up on one device and reach another. Times
+are the earliest that were said, and a later state implies the earlier ones. So duplicates and any order of the same
+statuses end in the same row.
+
+The rule nobody may break: a message raises `message.failed` and `message.delivered` at most once each, the first only
+if nothing was raised before, and its money moves with its state, in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.clock import iso
+from heliograph.base.db import Connection
+from heliograph.base.ids import uuid7
+from heliograph.webhooks import events
+from heliograph.whatsapp import wallet
+from heliograph.whatsapp.rates import RateBook
+from heliograph.whatsapp.wallet import Movement
+
+#: A message's columns.
+Row: TypeAlias = asyncpg.Record | Mapping[str, Any]
+
+#: Who is higher stays.
+RANK = {"accepted": 0, "queued": 1, "sent": 2, "canceled": 3, "failed": 4, "delivered": 5, "read": 6}
+#: States in which nothing has ended.
+OPEN = ("accepted", "queued", "sent")
+#: The user has it.
+ARRIVED = ("delivered", "read")
+
+#: What customers read about a failure, by its code. Never Meta's words.
+FAILURES = {
+    "recipient_unreachable": "The message could not be delivered to this recipient.",
+    "window_closed": "The service window was closed: only a template can be sent.",
+    "marketing_limit": "WhatsApp withholds messages of this kind from this recipient.",
+    "throttled": "Too many messages were sent in a short time.",
+    "spam_limited": "WhatsApp restricts this number for the quality of its messages.",
+    "payment": "The WhatsApp account has a payment problem.",
+    "media_error": "A file could not be sent.",
+    "template_unavailable": "The template is not approved, or does not fit these parameters.",
+    "opted_out": "The recipient has opted out of messages from this organization.",
+    "expired": "The message could not be delivered in its lifetime.",
+    "unknown": "The message could not be sent.",
+}
+
+
+class Pricing(msgspec.Struct, frozen=True, gc=False):
+    """What Meta said of the price: type `regular`, `free_customer_service`, `free_entry_point` …, and category."""
+
+    type: str
+    category: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.type}/{self.category}"
+
+
+class Move(msgspec.Struct, frozen=True, gc=False):
+    """A message that may reach a state."""
+
+    organization_id: UUID
+    message_id: UUID
+    status: str
+    at: datetime
+    failure_code: str | None = None
+    pricing: Pricing | None = None
+    #: Only if Meta has not taken it: what is decided about one attempt says nothing of another whose answer came.
+    unsent: bool = False
+
+
+def pricing_of(text: str | None) -> Pricing | None:
+    """What `Pricing.text` was made of."""
+    if not text:
+        return None
+    type, _, category = text.partition("/")
+    return Pricing(type, category)
+
+
+class _News(msgspec.Struct, gc=False):
+    """All that is said of one message at once."""
+
+    organization_id: UUID
+    message_id: UUID
+    unsent: bool
+    status: str = "accepted"
+    sent_at: datetime | None = None
+    delivered_at: datetime | None = None
+    read_at: datetime | None = None
+    failed_at: datetime | None = None
+    failure_code: str | None = None
+    pricing: Pricing | None = None
+    priced_by: str | None = None
+    #: `sent` was said, not only implied.
+    was_sent: bool = False
+
+
+# Locked in one order, so that two transactions wait for each other in no circle. What is decided here about a message
+# (`unsent`) holds only if no attempt of it was taken; it is canceled only if none may have been.
+LOCK = """
+SELECT m.*, (SELECT currency FROM wallets WHERE organization_id = m.organization_id) AS currency,
+       CASE WHEN news.unsent THEN EXISTS (
+           SELECT FROM whatsapp_attempts a
+            WHERE a.organization_id = news.organization_id AND a.message_id = news.id
+              AND (a.state = 'accepted' OR (news.canceled AND a.state IN ('open', 'unknown')))) ELSE false END AS taken
+  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::boolean[]) AS news (organization_id, id, unsent, canceled)
+       CROSS JOIN LATERAL (
+       SELECT organization_id, id, mode, status, recipient, number_id, client_reference, request_id, billing_category,
+              country, accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code, event_id, delivered_event,
+              pricing, priced_by, charge, reserved, consumed
+         FROM whatsapp_messages WHERE organization_id = news.organization_id AND id = news.id
+          FOR NO KEY UPDATE) m
+"""
+
+UPDATE = """
+UPDATE whatsapp_messages m
+   SET status = v.status, sent_at = v.sent_at, delivered_at = v.delivered_at, read_at = v.read_at,
+       failed_at = v.failed_at, failure_code = v.failure_code, event_id = v.event_id,
+       delivered_event = v.delivered_event, pricing = v.pricing, priced_by = v.priced_by
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[],
+              $7::timestamptz[], $8::text[], $9::uuid[], $10::boolean[], $11::text[], $12::text[])
+       AS v (organization_id, id, status, sent_at, delivered_at, read_at, failed_at, failure_code, event_id,
+             delivered_event, pricing, priced_by)
+ WHERE m.organization_id = v.organization_id AND m.id = v.id
+"""
+COLUMNS = (
+    "organization_id", "id", "status", "sent_at", "delivered_at", "read_at", "failed_at", "failure_code", "event_id",
+    "delivered_event", "pricing", "priced_by",
+)  # fmt: skip
+
+# What was reserved first, for messages whose reservation is gone and whose price Meta never said.
+LISTED = """
+SELECT item.id, booked.amount FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
+       SELECT -available AS amount FROM wallet_ledger
+        WHERE organization_id = item.organization_id AND message_id = item.id AND message_id IS NOT NULL
+          AND movement = 'reserve' LIMIT 1) booked
+"""
+
+
+async def move_many(
+    conn: Connection,
+    moves: Sequence[Move],
+    *,
+    rates: RateBook | None,
+    announce: Mapping[str, frozenset[UUID]] | None = None,
+) -> tuple[set[UUID], int]:
+    """Move messages where their ranks allow it, with their money and their events, in the caller's transaction.
+
+    `rates`: None where no move carries a price. `announce`: by kind (`message.sent`, `message.read`), the organizations that want it with every message. Returns
+    the ids of messages whose status changed, and the number of webhook deliveries queued.
+    """
+    if not moves:
+        return set(), 0
+    news = _gather(moves)
+    rows = await conn.fetch(
+        LOCK,
+        [one.organization_id for one in news.values()],
+        list(news),
+        [one.unsent for one in news.values()],
+        [one.status == "canceled" for one in news.values()],
+    )
+    wanted = announce or {}
+    at = clock.now()
+    moved: set[UUID] = set()
+    changed: list[dict[str, Any]] = []
+    raised: list[events.Event] = []
+    charged: list[tuple[asyncpg.Record, dict[str, Any]]] = []
+    for row in rows:
+        one = news[row["id"]]
+        new = None if row["taken"] else merge(row, one)
+        if new is None:
+            continue
+        raised += _events(row, new, one, wanted, at)
+        changed.append(new)
+        if new["status"] != row["status"]:
+            moved.add(row["id"])
+        if row["charge"] != "none":
+            charged.append((row, new))
+    if changed:
+        await conn.execute(UPDATE, *([new[name] for new in changed] for name in COLUMNS))
+    movements = await _movements(conn, charged, rates)
+    if movements:
+        await wallet.settle(conn, movements)
+    return moved, await events.record(conn, raised)
+
+
+def merge(row: Row, news: _News) -> dict[str, Any] | None:
+    """The row's columns after the news; None: nothing changes. Pure, and for statuses of Meta's the same in any
+    order."""
+    status = row["status"]
+    if RANK[news.status] > RANK[status] and (news.status != "canceled" or status in ("accepted", "queued")):
+        status = news.status
+    new = {name: row[name] for name in COLUMNS}
+    new["status"] = status
+    # A clock of Meta's shows whole seconds, which may lie before the acceptance.
+    first = row["accepted_at"]
+    for column in ("sent_at", "delivered_at", "read_at"):
+        new[column] = _earlier(row[column], getattr(news, column), first)
+    if status == "failed" and row["status"] != "failed":
+        new["failed_at"], new["failure_code"] = _earlier(None, news.failed_at, first), news.failure_code
+    elif status in ARRIVED:
+        new["failed_at"] = new["failure_code"] = None
+    if news.pricing is not None and _outranks(news.priced_by, row["priced_by"]):
+        new["pricing"], new["priced_by"] = news.pricing.text, news.priced_by
+    return None if all(new[name] == row[name] for name in COLUMNS) else new
+
+
+def message_data(row: Row, status: str) -> str:
+    """The `data` of a message's event, as JSON. Holds nothing of Meta's."""
+    code = row["failure_code"]
+    return msgspec.json.encode(
+        {
+            "message": {
+                "id": row["id"],
+                "clientReference": row["client_reference"],
+                "channel": "whatsapp",
+                "to": row["recipient"],
+                "status": status,
+                "segments": None,
+                "acceptedAt": iso(row["accepted_at"]),
+                "sentAt": _iso(row["sent_at"]),
+                "deliveredAt": _iso(row["delivered_at"]),
+                "readAt": _iso(row["read_at"]),
+                "failedAt": _iso(row["failed_at"]),
+                "failure": {"code": code, "message": FAILURES[code]} if code else None,
+            }
+        }
+    ).decode()
+
+
+def _gather(moves: Iterable[Move]) -> dict[UUID, _News]:
+    """One for each message, in order of (organization, id). Beside Meta's word, what was decided here is void."""
+    news: dict[UUID, _News] = {}
+    for move in sorted(moves, key=lambda move: (move.organization_id.int, move.message_id.int, move.unsent)):
+        local = move.unsent or move.status == "canceled"
+        one = news.get(move.message_id)
+        if one is None:
+            one = news[move.message_id] = _News(move.organization_id, move.message_id, local)
+        elif local and not one.unsent:
+            continue
+        elif one.unsent and not local:
+            one = news[move.message_id] = _News(move.organization_id, move.message_id, False)
+        if RANK[move.status] > RANK[one.status]:
+            one.status = move.status
+        match move.status:
+            case "failed":
+                if one.failed_at is None or move.at < one.failed_at:
+                    one.failed_at, one.failure_code = move.at, move.failure_code or "unknown"
+            case "sent" | "delivered" | "read":
+                one.was_sent = one.was_sent or move.status == "sent"
+                one.sent_at = _earlier(one.sent_at, move.at)
+                if move.status != "sent":
+                    one.delivered_at = _earlier(one.delivered_at, move.at)
+                if move.status == "read":
+                    one.read_at = _earlier(one.read_at, move.at)
+        if move.pricing is not None and _outranks(move.status, one.priced_by):
+            one.pricing, one.priced_by = move.pricing, move.status
+    return news
+
+
+def _outranks(status: str | None, other: str | None) -> bool:
+    return other is None or RANK[status or "accepted"] > RANK[other]
+
+
+def _earlier(known: datetime | None, said: datetime | None, first: datetime | None = None) -> datetime | None:
+    if said is None:
+        return known
+    if first is not None and said < first:
+        said = first
+    return said if known is None or said < known else known
+
+
+def _events(
+    row: Row, new: dict[str, Any], news: _News, wanted: Mapping[str, frozenset[UUID]], at: datetime
+) -> list[events.Event]:
+    """What the change raises; notes in `new` that it was raised."""
+    shown = dict(row.items()) | new
+    raised: list[events.Event] = []
+
+    def add(kind: str, status: str) -> UUID:
+        id = uuid7()
+        raised.append(
+            events.Event(
+                organization_id=row["organization_id"],
+                id=id,
+                kind=kind,
+                request_id=row["request_id"],
+                data=message_data(shown, status),
+                created_at=at,
+                message_id=row["id"],
+            )
+        )
+        return id
+
+    organization_id = row["organization_id"]
+    if news.was_sent and row["status"] in ("accepted", "queued") and organization_id in wanted.get("message.sent", ()):
+        add("message.sent", "sent")
+    if new["status"] in ARRIVED and not row["delivered_event"]:
+        id = add("message.delivered", "delivered")
+        new["event_id"], new["delivered_event"] = row["event_id"] or id, True
+    elif new["status"] == "failed" and row["status"] != "failed" and row["event_id"] is None:
+        new["event_id"] = add("message.failed", "failed")
+    if new["read_at"] and not row["read_at"] and organization_id in wanted.get("message.read", ()):
+        add("message.read", "read")
+    return raised
+
+
+async def _movements(
+    conn: Connection, charged: Sequence[tuple[asyncpg.Record, dict[str, Any]]], rates: RateBook | None
+) -> list[Movement]:
+    """What the changes do to wallets:
+
+    arrived      consume, once: what Meta's pricing says; without it what is reserved, or was before it was given back
+    failed       release
+    still open   a price that Meta calls free lowers the reservation
+    later        another price than the one consumed: reprice
+    """
+    movements: list[Movement] = []
+    unpriced: list[asyncpg.Record] = []
+    for row, new in charged:
+        charge, who = row["charge"], (row["organization_id"], row["id"])
+        pricing = pricing_of(new["pricing"])
+        if new["status"] in ARRIVED and charge != "consumed":
+            price = await _price(conn, rates, row, pricing)
+            if price is None and pricing is None and charge == "reserved":
+                price = row["reserved"]
+            if price is None:
+                unpriced.append(row)
+            else:
+                movements.append(Movement(*who, "consume", price, ""))
+        elif charge == "reserved" and new["status"] in ("failed", "canceled"):
+            movements.append(Movement(*who, "release", 0, ""))
+        elif new["pricing"] != row["pricing"]:
+            price = await _price(conn, rates, row, pricing)
+            key = f"{new['priced_by']}:{new['pricing']}"
+            if charge == "consumed" and price is not None and price != row["consumed"]:
+                movements.append(Movement(*who, "reprice", price, key))
+            elif charge == "reserved" and price == 0 and row["reserved"]:
+                movements.append(Movement(*who, "lower", 0, key))
+    if unpriced:
+        listed = await conn.fetch(LISTED, [row["organization_id"] for row in unpriced], [row["id"] for row in unpriced])
+        amounts = {row["id"]: row["amount"] for row in listed}
+        movements += [
+            Movement(row["organization_id"], row["id"], "consume", amounts.get(row["id"], row["reserved"]), "")
+            for row in unpriced
+        ]
+    return movements
+
+
+async def _price(conn: Connection, rates: RateBook | None, row: Row, pricing: Pricing | None) -> int | None:
+    """Our price for what Meta says, in the rates that were valid at acceptance; None: nothing is known."""
+    if pricing is None or rates is None:
+        return None
+    if pricing.type.startswith("free"):
+        return 0
+    category = pricing.category.replace("_", "-") or row["billing_category"]
+    return (await rates.within(conn, row["currency"])).price(category, row["country"], row["accepted_at"])
+
+
+def _iso(at: datetime | None) -> str | None:
+    return iso(at) if at else None
