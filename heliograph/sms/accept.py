@@ -1,8 +1,8 @@
 """Accepting messages: the promise behind a 202.
 
-What arrives while one batch is being committed goes into the next. One call of `sms_accept_1` (accept.sql) stores
-message, text, queue row, ledger row, quota debit and idempotency record of a whole batch in one commit, and only
-then does anybody get an answer. HTTP, campaigns and the command line all come through here.
+What arrives while one batch is being committed goes into the next (`accounts/intake.py`). One call of `sms_accept_1`
+(accept.sql) stores message, text, queue row, ledger row, quota debit and idempotency record of a whole batch in one
+commit, and only then does anybody get an answer. HTTP and the command line come through here.
 
 The rule nobody may break: nothing is answered that is not committed, and one bad message never sinks its batch.
 """
@@ -17,18 +17,17 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.accounts.intake import Intake, outcomes
 from heliograph.accounts.organizations import forbidden
 from heliograph.accounts.quota import QuotaExceeded
 from heliograph.accounts.requests import (
     Answer,
     IdempotencyConflict,
-    IdempotencyInProgress,
     OverLimit,
     Toll,
     windows_of,
 )
 from heliograph.base.actor import Actor
-from heliograph.base.batching import Batcher
 from heliograph.base.clock import iso, now
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Kept, Pool, is_down
@@ -97,7 +96,7 @@ class Acceptor:
     def __init__(self, pool: Pool, *, limit: int = 512) -> None:
         self._kept = Kept(pool)
         self._senders = SenderBook(pool)
-        self._batcher: Batcher[_Item, Answer] = Batcher(self._commit, limit=limit, indivisible=is_down)
+        self._intake: Intake[_Item] = Intake(self._store, limit=limit)
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()
 
@@ -108,26 +107,15 @@ class Acceptor:
         RecipientOptedOut, SenderIdNotApproved, QuotaExceeded, IdempotencyConflict, IdempotencyInProgress, OverLimit
         and Unavailable. A caller that is cancelled leaves a message that is wholly there or not at all.
         """
-        item = await self._prepare(send)
-        try:
-            # A caller that is cancelled cancels its future and nothing else: the batch goes on without looking at it.
-            return await self._batcher.put(item)
-        except Exception as error:
-            if is_down(error):
-                raise Unavailable from error
-            raise
+        return await self._intake.put(await self._prepare(send))
 
     async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
         """Store many; each gets its answer or its refusal."""
-        results = await asyncio.gather(*(self.accept(send) for send in sends), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, Refusal):
-                raise result
-        return [result for result in results if isinstance(result, Answer | Refusal)]
+        return await outcomes([self.accept(send) for send in sends])
 
     async def drain(self) -> None:
         """Wait until every batch is committed."""
-        await self._batcher.drain()
+        await self._intake.drain()
 
     async def _prepare(self, send: Send) -> _Item:
         kind, segments = measure(send)
@@ -144,63 +132,7 @@ class Acceptor:
                 raise
         return _Item(send, send.id or uuid7(), sender, kind, segments, refusal)
 
-    async def _commit(self, items: list[_Item]) -> list[Answer | BaseException]:
-        """One batch. Twins (the same key twice in one batch) take the first one's outcome."""
-        results: dict[int, Answer | BaseException] = {}
-        twins = await self._lead(items, list(range(len(items))), results)
-        if twins:
-            # A refused mutation frees its key: the first of the twins that asked for something else has it now.
-            twins = await self._lead(items, twins, results)
-        # Whoever sends many payloads under one key, all of them refused, must not make others wait any longer.
-        results |= {index: IdempotencyInProgress() for index in twins}
-        return [results[index] for index in range(len(items))]
-
-    async def _lead(
-        self, items: list[_Item], indexes: list[int], results: dict[int, Answer | BaseException]
-    ) -> list[int]:
-        """Settle the first of each key and those that its outcome settles; returns the others."""
-        first: dict[tuple[UUID, UUID], int] = {}
-        leaders: list[int] = []
-        twins: list[tuple[int, int]] = []
-        for index in indexes:
-            send = items[index].send
-            if send.key_hash is not None:
-                leader = first.setdefault((send.actor.organization_id, send.key_hash), index)
-                if leader != index:
-                    twins.append((index, leader))
-                    continue
-            leaders.append(index)
-        results.update(zip(leaders, await self._store([items[index] for index in leaders]), strict=True))
-        left: list[int] = []
-        for index, leader in twins:
-            outcome = results[leader]
-            same = items[index].send.request_hash == items[leader].send.request_hash
-            if isinstance(outcome, Answer):
-                results[index] = Answer(outcome.status, outcome.body, True) if same else IdempotencyConflict()
-            elif same:
-                results[index] = outcome
-            else:
-                left.append(index)
-        return left
-
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
-        """Store a batch without twins. Organizations whose rows somebody else holds for long are left out."""
-        try:
-            return await self._call(items)
-        except asyncpg.LockNotAvailableError:
-            by_organization: dict[UUID, list[int]] = {}
-            for index, item in enumerate(items):
-                by_organization.setdefault(item.send.actor.organization_id, []).append(index)
-            if len(by_organization) == 1:
-                return [IdempotencyInProgress() if item.send.key_hash else Unavailable() for item in items]
-            groups = list(by_organization.values())
-            stored = await asyncio.gather(*(self._store([items[index] for index in group]) for group in groups))
-            found: dict[int, Answer | BaseException] = {}
-            for group, some in zip(groups, stored, strict=True):
-                found.update(zip(group, some, strict=True))
-            return [found[index] for index in range(len(items))]
-
-    async def _call(self, items: list[_Item]) -> list[Answer | BaseException]:
         at = now()
         sends = [item.send for item in items]
         pieces = [_response(item) for item in items]
