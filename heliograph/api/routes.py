@@ -16,6 +16,8 @@ from heliograph.api import (
     sender_ids,
     sms,
     webhooks,
+    whatsapp_messages,
+    whatsapp_reads,
 )
 from heliograph.api.operation import OPTIONAL, REQUIRED, Operation
 from heliograph.api.paging import PageQuery
@@ -146,6 +148,94 @@ OPERATIONS: tuple[Operation, ...] = (
         description=(
             "Works as long as no supplier has it: while it waits for its time or for its turn. Its unit of quota comes "
             "back. Canceling again answers the same."
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/whatsapp/messages",
+        id="listWhatsAppMessages",
+        summary="List WhatsApp messages",
+        scope="whatsapp:read",
+        bucket="reads",
+        query=whatsapp_messages.WhatsAppMessageQuery,
+        response=whatsapp_messages.WhatsAppMessageList,
+        handler=whatsapp_messages.list_messages,
+        description=(
+            "What was sent and what came in, newest first; `dateFrom` and `dateTo` are of `acceptedAt`. One page is "
+            "looked for among 20,000 messages at most (with `recipient`, of that user's): with filters it may hold "
+            "fewer than asked for, or none, while `hasMore` is true; `nextCursor` then goes on from there. A live key "
+            "sees live messages, a test key what test keys sent."
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/whatsapp/messages/{messageId}",
+        id="getWhatsAppMessage",
+        summary="Read a WhatsApp message",
+        scope="whatsapp:read",
+        bucket="reads",
+        response=whatsapp_messages.WhatsAppMessageRead,
+        handler=whatsapp_messages.get_message,
+        description="Where a message stands, with the time of each step, and why it failed if it did.",
+    ),
+    Operation(
+        method="GET",
+        path="/whatsapp/templates",
+        id="listWhatsAppTemplates",
+        summary="List WhatsApp templates",
+        scope="whatsapp:read",
+        bucket="reads",
+        query=whatsapp_reads.WhatsAppTemplateQuery,
+        response=whatsapp_reads.WhatsAppTemplateList,
+        handler=whatsapp_reads.list_templates,
+        description=(
+            "Newest first; `dateFrom` and `dateTo` are of `updatedAt`. A template has an entry for each language. Those "
+            "that this service's operator took out of use are not listed, and cannot be sent. "
+            "`whatsapp.template.updated` tells of changes."
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/whatsapp/conversations",
+        id="listWhatsAppConversations",
+        summary="List WhatsApp conversations",
+        scope="whatsapp:read",
+        bucket="reads",
+        query=whatsapp_messages.WhatsAppConversationQuery,
+        response=whatsapp_messages.WhatsAppConversationList,
+        handler=whatsapp_messages.list_conversations,
+        description=(
+            "One for each of your numbers and each user that it wrote to or heard from, the one that began last first; "
+            "`dateFrom` and `dateTo` are of the last message in either direction. With filters a page may hold fewer "
+            "than asked for, or none, while `hasMore` is true: `nextCursor` goes on from there."
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/whatsapp/phone-numbers",
+        id="getWhatsAppPhoneNumberHealth",
+        summary="Show the health of WhatsApp numbers",
+        scope="whatsapp:read",
+        bucket="reads",
+        response=whatsapp_reads.WhatsAppPhoneNumberHealth,
+        handler=whatsapp_reads.list_phone_numbers,
+        description=(
+            "All numbers, oldest first: connection, quality, messaging limit and credential. "
+            "`whatsapp.phone_number.updated` tells of changes."
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/whatsapp/wallet",
+        id="getWhatsAppWalletSummary",
+        summary="Show the WhatsApp wallet",
+        scope="whatsapp:read",
+        bucket="reads",
+        response=whatsapp_reads.WhatsAppWalletSummary,
+        handler=whatsapp_reads.get_wallet,
+        description=(
+            "A message's price is reserved when it is accepted, spent when it is delivered, and released when it fails. "
+            "`total` is `available` + `reserved` + `consumed`, at every moment."
         ),
     ),
     Operation(

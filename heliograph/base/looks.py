@@ -28,12 +28,12 @@ def statement(table: str, columns: str, *, fits: str, where: str = "true") -> st
     """A look at a table whose key is organization and id.
 
     Parameters: $1 organization, $2 and $3 what `bounds` says, $4 rows that may be returned, $5 rows that may be looked
-    at. `fits`: judges a row by its columns. `where`: what an index finds. Both have their parameters from $6 on.
+    at. `fits` judges a row, `looked_at`, by its columns; `where` is what an index finds; both may use $6 and on.
     """
     # From the newest backwards by index; the look ends with the page or with its $5th row, which comes along to say how
     # far it got.
     return f"""
-SELECT {columns}, fits, place FROM (
+SELECT * FROM (
     SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {fits} AS fits
       FROM (SELECT {columns} FROM {table} WHERE organization_id = $1 AND id < $2 AND id >= $3 AND {where}
              ORDER BY id DESC LIMIT $5) looked_at

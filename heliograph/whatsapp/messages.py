@@ -1,0 +1,123 @@
+"""An organization's WhatsApp messages, in either direction: listed and read.
+
+The rule nobody may break: what is told here is for customers. No id, code, word or price of Meta's is in it. A key sees
+the messages of its kind only: whoever is given a test key to try things out reads nothing that goes to people.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import looks
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection
+from heliograph.base.errors import NotFound
+from heliograph.base.looks import LOOK
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message as its organization sees it."""
+
+    id: UUID
+    client_reference: str | None
+    #: "outbound" or "inbound".
+    direction: str
+    type: str
+    status: str
+    #: The user, in either direction: E.164 with `+`; for a user who hides the number, a user id.
+    recipient: str
+    number_id: UUID
+    template_name: str | None
+    template_language: str | None
+    billing_category: str | None
+    conversation_id: UUID
+    #: When it was stored here, in either direction.
+    accepted_at: datetime
+    sent_at: datetime | None
+    delivered_at: datetime | None
+    read_at: datetime | None
+    failed_at: datetime | None
+    failure_code: str | None
+
+
+class Filters(msgspec.Struct, frozen=True):
+    """Which messages are wanted; None: all."""
+
+    status: str | None = None
+    billing_category: str | None = None
+    template_name: str | None = None
+    #: As `Message.recipient`.
+    recipient: str | None = None
+    #: Accepted at this time or later.
+    date_from: datetime | None = None
+    #: Accepted before this.
+    date_to: datetime | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Up to `limit` + 1 messages, newest first. `seen`: the id that the look ended at before it had found as many."""
+
+    messages: list[Message]
+    seen: UUID | None
+
+
+_COLUMNS = (
+    "id, client_reference, direction, type, mode, status, recipient, number_id, template_name, template_language,"
+    " billing_category, conversation_id, accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code"
+)
+_FITS = """
+           mode = $6 AND ($7::text IS NULL OR status = $7)
+           AND ($8::text IS NULL OR coalesce(billing_category = $8, false))
+           AND ($9::text IS NULL OR coalesce(template_name = $9, false))
+           AND ($10::timestamptz IS NULL OR accepted_at >= $10)
+           AND ($11::timestamptz IS NULL OR accepted_at < $11)"""
+LIST = looks.statement("whatsapp_messages", _COLUMNS, fits=_FITS)
+# The only filter with an index: what went between an organization and one user is what is asked for most.
+LIST_OF_RECIPIENT = looks.statement("whatsapp_messages", _COLUMNS, fits=_FITS, where="recipient = $12")
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
+) -> Found:
+    """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
+
+    Looks at most at `look` messages, of the recipient if one is given. A look that ends there says in `seen` where the
+    next one goes on, though it found fewer, or none.
+    """
+    values = (
+        actor.organization_id,
+        *looks.bounds(after, date_from=filters.date_from, date_to=filters.date_to),
+        limit + 1,
+        look,
+        actor.mode,
+        filters.status,
+        filters.billing_category,
+        filters.template_name,
+        filters.date_from,
+        filters.date_to,
+    )
+    if filters.recipient is None:
+        rows = await conn.fetch(LIST, *values)
+    else:
+        rows = await conn.fetch(LIST_OF_RECIPIENT, *values, filters.recipient)
+    found, seen = looks.judged(rows, limit=limit, look=look)
+    return Found([_message(row) for row in found], seen)
+
+
+SELECT = f"SELECT {_COLUMNS} FROM whatsapp_messages WHERE organization_id = $1 AND id = $2"
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> Message:
+    """A message. Raises NotFound."""
+    row = await conn.fetchrow(SELECT, actor.organization_id, id)
+    if row is None or row["mode"] != actor.mode:
+        raise NotFound("There is no such message.", resource="message", id=str(id))
+    return _message(row)
+
+
+def _message(row: asyncpg.Record) -> Message:
+    return Message(**{name: row[name] for name in Message.__struct_fields__})

@@ -1,0 +1,343 @@
+"""What an organization sees of its templates, conversations, numbers and wallet.
+
+The rule nobody may break: customers read closed sets of words and what they wrote themselves. What Meta writes beside
+it (ids, reasons, examples that were uploaded, words that are new) ends here, in `parts`, `reason` and `tier`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import looks
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection
+from heliograph.base.looks import LOOK
+
+#: Of a look at conversations by a test key, which has to look for a message in each.
+TEST_LOOK = 1_000
+
+#: Why a template was rejected or disabled; anything else that was said is "other".
+REASONS = (
+    "abusive_content",
+    "incorrect_category",
+    "invalid_format",
+    "promotional",
+    "scam",
+    "tag_content_mismatch",
+    "other",
+)
+#: Kinds of a template's parts, of headers and of buttons; what is none of them is "other".
+PARTS = ("header", "body", "footer", "buttons", "other")
+FORMATS = ("text", "image", "video", "document", "location", "other")
+BUTTONS = ("url", "quick_reply", "phone_number", "otp", "copy_code", "flow", "catalog", "other")
+
+
+class Button(msgspec.Struct, frozen=True):
+    """A button of a template."""
+
+    type: str
+    text: str | None = None
+    url: str | None = None
+    phone_number: str | None = None
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of a template: its header, body or footer, or all its buttons."""
+
+    type: str
+    #: Of a header.
+    format: str | None = None
+    text: str | None = None
+    buttons: tuple[Button, ...] = ()
+
+
+class Template(msgspec.Struct, frozen=True):
+    """A template as its organization sees it."""
+
+    id: UUID
+    name: str
+    language: str
+    category: str
+    status: str
+    parameter_count: int
+    body_preview: str
+    parts: tuple[Part, ...]
+    rejection_reason: str | None
+    updated_at: datetime
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """What goes on between a number and one user."""
+
+    id: UUID
+    recipient: str
+    number_id: UUID
+    #: Whether the user wrote within the last 24 hours, so that any text may be answered.
+    is_open: bool
+    opened_at: datetime | None
+    expires_at: datetime | None
+    last_inbound_at: datetime | None
+    last_outbound_at: datetime | None
+
+
+class PhoneNumber(msgspec.Struct, frozen=True):
+    """A number, and how it stands."""
+
+    id: UUID
+    display_phone_number: str
+    verified_name: str
+    #: As in whatsapp_numbers, or "paused": an operator stopped its account.
+    connection_status: str
+    quality_rating: str
+    #: `tier_` and a number such as 250, 2k or 100k; or unlimited, or unknown.
+    messaging_tier: str
+    messaging_limit: int | None
+    throughput_per_second: int
+    credential_status: str
+    last_checked_at: datetime | None
+
+
+class Wallet(msgspec.Struct, frozen=True):
+    """A balance, in millionths of the currency."""
+
+    #: ISO 4217; None where there is neither a wallet nor an account to know it from.
+    currency: str | None
+    available: int = 0
+    reserved: int = 0
+    consumed: int = 0
+    total: int = 0
+    #: None: nothing was ever paid in.
+    updated_at: datetime | None = None
+
+
+class TemplateFilters(msgspec.Struct, frozen=True):
+    """Which templates are wanted; None: all."""
+
+    status: str | None = None
+    category: str | None = None
+    name: str | None = None
+    #: Last changed at this time or later.
+    date_from: datetime | None = None
+    #: Last changed before this.
+    date_to: datetime | None = None
+
+
+class ConversationFilters(msgspec.Struct, frozen=True):
+    """Which conversations are wanted; None: all."""
+
+    is_open: bool | None = None
+    recipient: str | None = None
+    #: The last message, in either direction, was at this time or later.
+    date_from: datetime | None = None
+    #: The last message was before this.
+    date_to: datetime | None = None
+
+
+# -- templates ---------------------------------------------------------------------------------------------------------
+
+_TEMPLATE = (
+    "id, name, language, category, status, parameter_count, body_preview, components, rejection_reason, updated_at,"
+    " account_id, disabled_locally"
+)
+# The accounts are looked up once for all rows.
+TEMPLATES = looks.statement(
+    "whatsapp_templates",
+    _TEMPLATE,
+    fits="""
+           NOT disabled_locally AND status <> 'removed'
+           AND account_id = ANY (ARRAY(SELECT a.id FROM whatsapp_accounts a
+                                        WHERE a.organization_id = $1 AND a.state <> 'removed'))
+           AND ($6::text IS NULL OR status = $6) AND ($7::text IS NULL OR category = $7)
+           AND ($8::text IS NULL OR name = $8)
+           AND ($9::timestamptz IS NULL OR updated_at >= $9) AND ($10::timestamptz IS NULL OR updated_at < $10)""",
+)
+
+
+async def templates(
+    conn: Connection,
+    actor: Actor,
+    *,
+    filters: TemplateFilters,
+    after: UUID | None = None,
+    limit: int = 50,
+    look: int = LOOK,
+) -> tuple[list[Template], UUID | None]:
+    """Templates of the accounts in use, newest first, up to `limit` + 1; and where the look ended (`looks.judged`).
+
+    Those that an operator disabled, and those that are gone from Meta, are not among them.
+    """
+    rows = await conn.fetch(
+        TEMPLATES,
+        actor.organization_id,
+        *looks.bounds(after),
+        limit + 1,
+        look,
+        filters.status,
+        filters.category,
+        filters.name,
+        filters.date_from,
+        filters.date_to,
+    )
+    found, seen = looks.judged(rows, limit=limit, look=look)
+    return [_template(row) for row in found], seen
+
+
+def _template(row: asyncpg.Record) -> Template:
+    return Template(
+        id=row["id"],
+        name=row["name"],
+        language=row["language"],
+        category=row["category"],
+        status=row["status"],
+        parameter_count=row["parameter_count"],
+        body_preview=row["body_preview"],
+        parts=parts(msgspec.json.decode(row["components"])),
+        rejection_reason=reason(row["rejection_reason"]),
+        updated_at=row["updated_at"],
+    )
+
+
+def parts(components: object) -> tuple[Part, ...]:
+    """A template's components, as Meta lists them, without anything that the organization did not write."""
+    return tuple(_part(one) for one in _objects(components))
+
+
+def _part(component: dict[str, Any]) -> Part:
+    type = _word(component.get("type"), PARTS)
+    return Part(
+        type,
+        _word(component.get("format", "TEXT"), FORMATS) if type == "header" else None,
+        _text(component.get("text")) if type != "other" else None,
+        tuple(_button(one) for one in _objects(component.get("buttons"))) if type == "buttons" else (),
+    )
+
+
+def _button(button: dict[str, Any]) -> Button:
+    type = _word(button.get("type"), BUTTONS)
+    return Button(type, *(_text(button.get(name)) for name in ("text", "url", "phone_number")))
+
+
+def reason(given: str | None) -> str | None:
+    """Why a template is rejected, as one of REASONS; None: no reason was given."""
+    if not given or given.upper() == "NONE":
+        return None
+    return _word(given, REASONS)
+
+
+def _objects(value: object) -> Iterable[dict[str, Any]]:
+    return (one for one in value if isinstance(one, dict)) if isinstance(value, list) else ()
+
+
+def _word(value: object, words: tuple[str, ...]) -> str:
+    word = value.lower() if isinstance(value, str) else ""
+    return word if word in words else "other"
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+# -- conversations -----------------------------------------------------------------------------------------------------
+
+_CONVERSATION = (
+    "id, recipient, number_id, opened_at, expires_at, last_inbound_at, last_outbound_at, created_at,"
+    " coalesce(expires_at > now(), false) AS is_open"
+)
+# Conversations are of no kind of key; those of a test key are the ones that hold a message of a test key.
+_FITS = """
+           ($6::text = 'live' OR EXISTS (
+               SELECT FROM whatsapp_messages m
+                WHERE m.organization_id = $1 AND m.recipient = looked_at.recipient
+                      AND m.conversation_id = looked_at.id AND m.mode = 'test'))
+           AND ($7::boolean IS NULL OR is_open = $7)
+           AND ($8::timestamptz IS NULL OR coalesce(greatest(last_inbound_at, last_outbound_at), created_at) >= $8)
+           AND ($9::timestamptz IS NULL OR coalesce(greatest(last_inbound_at, last_outbound_at), created_at) < $9)"""
+CONVERSATIONS = looks.statement("whatsapp_conversations", _CONVERSATION, fits=_FITS)
+CONVERSATIONS_OF_RECIPIENT = looks.statement(
+    "whatsapp_conversations", _CONVERSATION, fits=_FITS, where="recipient = $10"
+)
+
+
+async def conversations(
+    conn: Connection,
+    actor: Actor,
+    *,
+    filters: ConversationFilters,
+    after: UUID | None = None,
+    limit: int = 50,
+    look: int | None = None,
+) -> tuple[list[Conversation], UUID | None]:
+    """Conversations, the one that began last first, up to `limit` + 1; and where the look ended (`looks.judged`).
+
+    `look`: most conversations that are looked at, LOOK or TEST_LOOK unless given.
+    """
+    if look is None:
+        look = LOOK if actor.mode == "live" else TEST_LOOK
+    values = (
+        actor.organization_id,
+        *looks.bounds(after),
+        limit + 1,
+        look,
+        actor.mode,
+        filters.is_open,
+        filters.date_from,
+        filters.date_to,
+    )
+    if filters.recipient is None:
+        rows = await conn.fetch(CONVERSATIONS, *values)
+    else:
+        rows = await conn.fetch(CONVERSATIONS_OF_RECIPIENT, *values, filters.recipient)
+    found, seen = looks.judged(rows, limit=limit, look=look)
+    return [Conversation(**{name: row[name] for name in Conversation.__struct_fields__}) for row in found], seen
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+NUMBERS = """
+SELECT n.id, n.display_phone_number, n.verified_name,
+       CASE a.state WHEN 'paused' THEN 'paused' ELSE n.connection_status END AS connection_status, n.quality_rating,
+       n.messaging_tier, n.messaging_limit, n.throughput_per_second, a.credential_status, n.last_checked_at
+  FROM whatsapp_numbers n
+  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+ WHERE n.organization_id = $1 AND n.state = 'active' AND a.state <> 'removed'
+ ORDER BY n.id
+"""
+
+
+async def phone_numbers(conn: Connection, actor: Actor) -> list[PhoneNumber]:
+    """The organization's numbers, oldest first, with what Meta said of each when it was last asked."""
+    return [
+        PhoneNumber(**dict(row) | {"messaging_tier": tier(row["messaging_tier"])})
+        for row in await conn.fetch(NUMBERS, actor.organization_id)
+    ]
+
+
+def tier(given: str) -> str:
+    """A messaging tier in our words, from Meta's (`TIER_2K`, `TIER_UNLIMITED`) or ours."""
+    word = given.lower()
+    if re.fullmatch(r"tier_[0-9]{1,9}[km]?", word):
+        return word
+    return "unlimited" if word.removeprefix("tier_") == "unlimited" else "unknown"
+
+
+# -- wallet ------------------------------------------------------------------------------------------------------------
+
+WALLET = "SELECT currency, available, reserved, consumed, total, updated_at FROM wallets WHERE organization_id = $1"
+CURRENCY = """
+SELECT currency FROM whatsapp_accounts WHERE organization_id = $1 AND state <> 'removed' ORDER BY id LIMIT 1
+"""
+
+
+async def wallet(conn: Connection, actor: Actor) -> Wallet:
+    """The organization's balance; nothing, in the currency of its oldest account, where there is no wallet yet."""
+    row = await conn.fetchrow(WALLET, actor.organization_id)
+    if row is None:
+        return Wallet(await conn.fetchval(CURRENCY, actor.organization_id))
+    return Wallet(*row.values())
