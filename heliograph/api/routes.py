@@ -189,8 +189,8 @@ OPERATIONS: tuple[Operation, ...] = (
         response=whatsapp_reads.WhatsAppTemplateList,
         handler=whatsapp_reads.list_templates,
         description=(
-            "Newest first; `dateFrom` and `dateTo` are of `updatedAt`. A template has an entry for each language. Those "
-            "that this service's operator took out of use are not listed, and cannot be sent. "
+            "Newest first; `dateFrom` and `dateTo` are of `updatedAt`. A template has an entry for each language. "
+            "Those that this service's operator took out of use are not listed, and cannot be sent. "
             "`whatsapp.template.updated` tells of changes."
         ),
     ),
@@ -234,8 +234,8 @@ OPERATIONS: tuple[Operation, ...] = (
         response=whatsapp_reads.WhatsAppWalletSummary,
         handler=whatsapp_reads.get_wallet,
         description=(
-            "A message's price is reserved when it is accepted, spent when it is delivered, and released when it fails. "
-            "`total` is `available` + `reserved` + `consumed`, at every moment."
+            "A message's price is reserved when it is accepted, spent when it is delivered, and released when it "
+            "fails. `total` is `available` + `reserved` + `consumed`, at every moment."
         ),
     ),
     Operation(
