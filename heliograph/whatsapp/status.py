@@ -158,8 +158,9 @@ async def move_many(
 ) -> tuple[set[UUID], int]:
     """Move messages where their ranks allow it, with their money and their events, in the caller's transaction.
 
-    `rates`: None where no move carries a price. `announce`: by kind (`message.sent`, `message.read`), the organizations that want it with every message. Returns
-    the ids of messages whose status changed, and the number of webhook deliveries queued.
+    `rates`: None where no move carries a price. `announce`: by kind (`message.sent`, `message.read`), the organizations
+    that want it with every message. Returns the ids of messages whose status changed, and the number of webhook
+    deliveries queued.
     """
     if not moves:
         return set(), 0
