@@ -370,17 +370,22 @@ class RouteBook:
         return await self._fresh.get(waba_id)
 
     async def _load(self, waba_ids: Sequence[str]) -> dict[str, Route]:
-        rows = await self._pool.fetch(ROUTES, waba_ids)
-        return {
-            row["waba_id"]: Route(
-                row["organization_id"],
-                row["id"],
-                row["waba_id"],
-                row["app"],
-                dict(zip(row["graph_ids"], row["ids"], strict=True)),
-            )
-            for row in rows
-        }
+        async with self._pool.acquire() as conn:
+            return await routes(conn, waba_ids)
+
+
+async def routes(conn: Connection, waba_ids: Sequence[str]) -> dict[str, Route]:
+    """The routes of those accounts that somebody here has, as they are now."""
+    return {
+        row["waba_id"]: Route(
+            row["organization_id"],
+            row["id"],
+            row["waba_id"],
+            row["app"],
+            dict(zip(row["graph_ids"], row["ids"], strict=True)),
+        )
+        for row in await conn.fetch(ROUTES, waba_ids)
+    }
 
 
 # Without a hold both are NULL, and greatest() takes no notice of one that is.

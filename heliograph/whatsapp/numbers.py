@@ -6,8 +6,9 @@ customer reads closed values only, never an id or a text of Meta's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -20,6 +21,8 @@ from heliograph.base.db import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.fresh import Fresh
 from heliograph.base.ids import uuid7
+from heliograph.suppliers.whatsapp_items import AccountItem, CapabilityItem, NumberItem, Tier
+from heliograph.suppliers.whatsapp_objects import CloudNumber
 from heliograph.webhooks import events
 from heliograph.webhooks.events import Event
 
@@ -186,3 +189,216 @@ async def wake_mirror(
     """
     row = await conn.fetchrow(WAKE, organization_id, account_id, numbers, templates, after)
     return None if row is None else (row["numbers_read_at"], row["templates_read_at"])
+
+
+#: Meta's words to ours (reference §7); a word that nobody knows is `unknown`, which may send.
+CONNECTIONS = {
+    "CONNECTED": "connected",
+    "FLAGGED": "connected",
+    "LINKED": "connected",
+    "PENDING": "pending",
+    "UNVERIFIED": "pending",
+    "RESTRICTED": "restricted",
+    "RATE_LIMITED": "restricted",
+    "BANNED": "banned",
+    "DISCONNECTED": "disconnected",
+    "UNLINKED": "disconnected",
+    "DELETED": "disconnected",
+    "MIGRATED": "disconnected",
+}
+TIERS = frozenset({50, 250, 1_000, 2_000, 10_000, 100_000})
+#: What the events of an account say of the connection of all its numbers.
+ACCOUNT_EVENTS = {
+    "ACCOUNT_RESTRICTION": "restricted",
+    "ACCOUNT_DELETED": "disconnected",
+    "ACCOUNT_OFFBOARDED": "disconnected",
+    "ACCOUNT_RECONNECTED": "connected",
+}
+BANS = {"DISABLE": "banned", "REINSTATE": "connected"}
+#: Messages a second after THROUGHPUT_UPGRADE.
+HIGH = 1000
+
+_ROW = (
+    "id, graph_id, display_phone_number, digits, verified_name, state, connection_status, quality_rating,"
+    " messaging_tier, messaging_limit, throughput_per_second, applied, applied_at, last_checked_at"
+)
+ROWS = f"""
+SELECT {_ROW} FROM whatsapp_numbers WHERE organization_id = $1 AND account_id = $2 ORDER BY id FOR NO KEY UPDATE
+"""
+WRITE = """
+UPDATE whatsapp_numbers
+   SET display_phone_number = $3, digits = $4, verified_name = $5, state = $6, connection_status = $7,
+       quality_rating = $8, messaging_tier = $9, messaging_limit = $10, throughput_per_second = $11,
+       applied = $12::text::jsonb, applied_at = $13, last_checked_at = $14, changed_at = $15
+ WHERE organization_id = $1 AND id = $2
+"""
+# A number belongs to one account at a time: while another one here still has it, that one's next reading lets it go.
+INSERT = """
+INSERT INTO whatsapp_numbers (organization_id, account_id, id, graph_id, display_phone_number, digits, created_at,
+                              changed_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT DO NOTHING RETURNING id
+"""
+
+
+async def apply_item(
+    conn: Connection,
+    organization_id: UUID,
+    account_id: UUID,
+    item: NumberItem | CapabilityItem | AccountItem,
+    at: datetime,
+) -> int:
+    """Apply an event; returns the deliveries queued. `at`: when it came, which no time of it may be after.
+
+    An older one than what is known changes nothing; either way Meta is asked again a little later.
+    """
+    when = min(item.at or at, at)
+    facets = _said(item)
+    async with conn.transaction():
+        known = await wake_mirror(conn, organization_id, account_id, numbers=True)
+        if known is None or not facets:
+            return 0
+        before = await of_account(conn, organization_id, account_id)
+        for found in await conn.fetch(ROWS, organization_id, account_id):
+            if found["state"] != "active" or (isinstance(item, NumberItem) and item.digits != found["digits"]):
+                continue
+            row = dict(found)
+            for facet, values in facets.items():
+                _merge(row, facet, when, known[0], values, alone=True)
+            await _write(conn, organization_id, found, row, at)
+        return await announce(conn, organization_id, account_id, before, at=at)
+
+
+async def store_numbers(
+    conn: Connection,
+    organization_id: UUID,
+    account_id: UUID,
+    listing: Sequence[CloudNumber],
+    *,
+    at: datetime,
+) -> list[str]:
+    """Bring an account's numbers to a full listing; one that is not in it is removed.
+
+    The caller has locked the account, and announces. `at`: the time that the listing speaks of. Returns the Graph ids
+    of numbers that another account still has.
+    """
+    now = clock.now()
+    rows = await _by_graph_id(conn, organization_id, account_id)
+    listed = {one.id for one in listing}
+    for graph_id, row in rows.items():
+        if row["state"] == "active" and graph_id not in listed:
+            await _write(conn, organization_id, row, {**row, "state": "removed"}, now)
+    taken = []
+    for one in listing:
+        if one.id in rows:
+            free = rows[one.id]["state"] == "active" or not await conn.fetchval(TAKEN, one.id)
+        else:
+            values = (uuid7(), one.id, one.display, one.digits or "", now)
+            free = await conn.fetchval(INSERT, organization_id, account_id, *values) is not None
+        if not free:
+            taken.append(one.id)
+    rows = await _by_graph_id(conn, organization_id, account_id)
+    for one in listing:
+        if one.id not in taken:
+            await _write(conn, organization_id, rows[one.id], _read(rows[one.id], one, at, now), now)
+    return taken
+
+
+TAKEN = "SELECT EXISTS (SELECT FROM whatsapp_numbers WHERE graph_id = $1 AND state <> 'removed')"
+
+
+async def _by_graph_id(conn: Connection, organization_id: UUID, account_id: UUID) -> dict[str, asyncpg.Record]:
+    return {row["graph_id"]: row for row in await conn.fetch(ROWS, organization_id, account_id)}
+
+
+def connection_of(one: CloudNumber) -> str:
+    """What a number's status, and what stands in its way, come to for a customer."""
+    found = CONNECTIONS.get(one.status or "", "unknown")
+    if found == "connected":
+        if one.platform == "NOT_APPLICABLE":
+            return "pending"
+        # A portfolio that is merely not verified yet is limited as well, and sends.
+        if one.can_send == "BLOCKED" or any(obstacle.entity in ("WABA", "PHONE_NUMBER") for obstacle in one.obstacles):
+            return "restricted"
+    return found
+
+
+def tier_values(tier: Tier) -> dict[str, Any]:
+    """The columns of a messaging limit."""
+    if tier.name == "TIER_UNLIMITED":
+        return {"messaging_tier": "unlimited", "messaging_limit": None}
+    name = tier.name.lower() if tier.limit in TIERS else "unknown"
+    return {"messaging_tier": name, "messaging_limit": tier.limit}
+
+
+def _said(item: NumberItem | CapabilityItem | AccountItem) -> dict[str, dict[str, Any]]:
+    """What an event says, by facet."""
+    if isinstance(item, AccountItem):
+        connection = None
+        if item.field == "account_update":
+            connection = BANS.get(item.ban_state or "") or ACCOUNT_EVENTS.get(item.event or "")
+        return {"connection": {"connection_status": connection}} if connection else {}
+    facets: dict[str, dict[str, Any]] = {}
+    if item.tier is not None and item.tier.name != "unknown":
+        facets["tier"] = tier_values(item.tier)
+    if isinstance(item, NumberItem):
+        if item.field == "phone_number_name_update":
+            if item.event == "APPROVED" and item.verified_name:
+                facets["name"] = {"verified_name": item.verified_name}
+        elif item.event == "THROUGHPUT_UPGRADE":
+            facets["throughput"] = {"throughput_per_second": HIGH}
+    return facets
+
+
+def _read(found: asyncpg.Record, one: CloudNumber, at: datetime, now: datetime) -> dict[str, Any]:
+    row = {
+        **found,
+        "state": "active",
+        "display_phone_number": one.display or found["display_phone_number"],
+        "digits": one.digits or found["digits"],
+        "last_checked_at": now,
+    }
+    quality = one.quality.lower() if one.quality in ("GREEN", "YELLOW", "RED") else "unknown"
+    _merge(row, "connection", at, None, {"connection_status": connection_of(one)}, alone=False)
+    _merge(row, "quality", at, None, {"quality_rating": quality}, alone=False)
+    _merge(row, "tier", at, None, tier_values(one.tier), alone=False)
+    if one.throughput is not None:
+        values = {"throughput_per_second": one.messages_per_second}
+        _merge(row, "throughput", at, None, values, alone=False)
+    if one.verified_name is not None:
+        _merge(row, "name", at, None, {"verified_name": one.verified_name}, alone=False)
+    return row
+
+
+def _merge(
+    row: dict[str, Any], facet: str, at: datetime, read_at: datetime | None, values: Mapping[str, Any], *, alone: bool
+) -> None:
+    """Put `values` into the row unless there was a newer word on this facet: `read_at` of a reading of all, whose time
+    is kept with the account, or one that was kept here, as this one is if it is `alone`."""
+    applied = msgspec.json.decode(row["applied"])
+    if at.timestamp() < max(applied.get(facet, 0.0), read_at.timestamp() if read_at else 0.0):
+        return
+    row.update(values)
+    if alone:
+        row["applied"] = msgspec.json.encode({**applied, facet: at.timestamp()}).decode()
+        row["applied_at"] = max(at, row["applied_at"] or at)
+
+
+_WRITTEN = (
+    "display_phone_number",
+    "digits",
+    "verified_name",
+    "state",
+    "connection_status",
+    "quality_rating",
+    "messaging_tier",
+    "messaging_limit",
+    "throughput_per_second",
+    "applied",
+    "applied_at",
+    "last_checked_at",
+)
+
+
+async def _write(conn: Connection, organization_id: UUID, old: Any, row: Mapping[str, Any], at: datetime) -> None:
+    if any(row[name] != old[name] for name in _WRITTEN):
+        await conn.execute(WRITE, organization_id, row["id"], *(row[name] for name in _WRITTEN), at)

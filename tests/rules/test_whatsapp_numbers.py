@@ -1,0 +1,282 @@
+"""Numbers follow Meta by events and readings, in any order; a customer reads closed values only."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.base.errors import Invalid
+from heliograph.base.ids import uuid7
+from heliograph.suppliers import whatsapp_objects
+from heliograph.suppliers.whatsapp_items import AccountItem, CapabilityItem, NumberItem
+from heliograph.suppliers.whatsapp_management import tier_of
+from heliograph.suppliers.whatsapp_objects import CloudNumber
+from heliograph.whatsapp import accounts, numbers
+from heliograph.whatsapp.accounts import Account
+from heliograph.whatsapp.numbers import NumberBook, PhoneNumberUnavailable
+from tests.rules import whatsapping as made
+from tests.rules.making import endpoint, organization
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+DIGITS = "212520001234"
+
+
+def common(seconds: float, field: str) -> dict[str, Any]:
+    return {"waba_id": made.WABA, "field": field, "at": NOW + timedelta(seconds=seconds), "fingerprint": ""}
+
+
+def number_event(seconds: float, field: str = "phone_number_quality_update", **values: Any) -> NumberItem:
+    return NumberItem(**common(seconds, field), **{"digits": DIGITS, **values})
+
+
+def account_event(seconds: float, field: str = "account_update", **values: Any) -> AccountItem:
+    return AccountItem(**common(seconds, field), **values)
+
+
+def listed(**values: Any) -> CloudNumber:
+    """A number as Meta lists it."""
+    raw = {
+        "id": made.GRAPH_ID,
+        "display_phone_number": "+212 520-001234",
+        "verified_name": "Boutique Amal",
+        "status": "CONNECTED",
+        "quality_rating": "GREEN",
+        "platform_type": "CLOUD_API",
+        "throughput": {"level": "STANDARD"},
+        "whatsapp_business_manager_messaging_limit": "TIER_2K",
+        **values,
+    }
+    found = whatsapp_objects.number(raw)
+    assert found is not None
+    return found
+
+
+async def apply(pool: Pool, account: Account, item: NumberItem | CapabilityItem | AccountItem) -> int:
+    async with pool.acquire() as conn:
+        return await numbers.apply_item(conn, account.organization_id, account.id, item, NOW + timedelta(hours=1))
+
+
+async def store(pool: Pool, account: Account, *listing: CloudNumber, seconds: float = 0.0) -> tuple[list[str], int]:
+    """A reading of all that speaks of NOW + `seconds`; returns what another account has, and deliveries queued."""
+    at = NOW + timedelta(seconds=seconds)
+    async with pool.acquire() as conn, conn.transaction():
+        before = await numbers.of_account(conn, account.organization_id, account.id)
+        taken = await numbers.store_numbers(conn, account.organization_id, account.id, listing, at=at)
+        queued = await numbers.announce(conn, account.organization_id, account.id, before)
+        await conn.execute("UPDATE whatsapp_accounts SET numbers_read_at = $1", at)
+    return taken, queued
+
+
+async def row(pool: Pool) -> Any:
+    (found,) = await pool.fetch("SELECT * FROM whatsapp_numbers WHERE state = 'active'")
+    return found
+
+
+EVENTS = [
+    number_event(1, event="THROUGHPUT_UPGRADE", tier=tier_of("TIER_UNLIMITED")),
+    CapabilityItem(**common(2, "business_capability_update"), tier=tier_of(10_000)),
+    account_event(3, ban_state="DISABLE", event="DISABLED_UPDATE"),
+    account_event(4, ban_state="REINSTATE", event="DISABLED_UPDATE"),
+]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::3])
+async def test_events_come_to_the_same_in_any_order_and_twice(pool: Pool, order: tuple[int, ...]) -> None:
+    account = await made.account(pool, await organization(pool))
+    await made.number(pool, account)
+    for index in (*order, *order[:2]):
+        await apply(pool, account, EVENTS[index])
+    found = await row(pool)
+    assert (found["messaging_tier"], found["messaging_limit"], found["throughput_per_second"]) == (
+        "tier_10k",
+        10_000,
+        1000,
+    )
+    assert found["connection_status"] == "connected"
+    assert found["applied_at"] == NOW + timedelta(seconds=4)
+
+
+@pytest.mark.parametrize(
+    ("written", "tier", "limit"),
+    [
+        (2000, "tier_2k", 2000),
+        ("TIER_2K", "tier_2k", 2000),
+        ("TIER_250", "tier_250", 250),
+        (100_000, "tier_100k", 100_000),
+        (-1, "unlimited", None),
+        ("TIER_UNLIMITED", "unlimited", None),
+        (777, "unknown", 777),
+    ],
+)
+async def test_a_limit_is_read_as_it_is_written(pool: Pool, written: Any, tier: str, limit: int | None) -> None:
+    account = await made.account(pool, await organization(pool))
+    await made.number(pool, account, messaging_tier="tier_50", messaging_limit=50)
+    await apply(pool, account, CapabilityItem(**common(1, "business_capability_update"), tier=tier_of(written)))
+    found = await row(pool)
+    assert (found["messaging_tier"], found["messaging_limit"]) == (tier, limit)
+
+
+async def test_a_limit_that_nobody_set_changes_nothing(pool: Pool) -> None:
+    account = await made.account(pool, await organization(pool))
+    await made.number(pool, account)
+    await apply(pool, account, number_event(1, event="ONBOARDING", tier=tier_of("NOT_SET")))
+    assert (await row(pool))["messaging_limit"] == 2000
+
+
+@pytest.mark.parametrize(
+    ("item", "connection"),
+    [
+        (account_event(1, event="ACCOUNT_RESTRICTION"), "restricted"),
+        (account_event(1, event="DISABLED_UPDATE", ban_state="DISABLE"), "banned"),
+        (account_event(1, event="DISABLED_UPDATE", ban_state="SCHEDULE_FOR_DISABLE"), "connected"),
+        (account_event(1, event="ACCOUNT_DELETED"), "disconnected"),
+        (account_event(1, event="PARTNER_ADDED"), "connected"),
+        (account_event(1, field="account_alerts", event="ACCOUNT_DELETED"), "connected"),
+    ],
+)
+async def test_what_happens_to_an_account_happens_to_its_numbers(
+    pool: Pool, item: AccountItem, connection: str
+) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    number = await made.number(pool, account)
+    await made.ago(pool, account, "numbers_at", timedelta(hours=-1))
+    await apply(pool, account, item)
+    assert (await row(pool))["connection_status"] == connection
+    # Whatever it was, Meta is asked soon.
+    assert await pool.fetchval("SELECT numbers_at < now() + interval '5 minutes' FROM whatsapp_accounts")
+    if connection in ("banned", "disconnected"):
+        with pytest.raises(PhoneNumberUnavailable) as refused:
+            await NumberBook(pool).resolve(actor, number)
+        assert refused.value.details == {"phoneNumberId": str(number), "reason": connection}
+    else:
+        assert (await NumberBook(pool).resolve(actor, number)).sendable
+
+
+async def test_an_event_is_of_one_number_of_one_account(pool: Pool) -> None:
+    actor = await organization(pool)
+    account, other = await made.account(pool, actor), await made.account(pool, actor, waba_id="901")
+    await made.number(pool, account)
+    await made.number(pool, account, graph_id="556", digits="212520009999")
+    await made.number(pool, other, graph_id="557")
+    await apply(pool, account, number_event(1, event="THROUGHPUT_UPGRADE"))
+    rates = dict(await pool.fetch("SELECT graph_id, throughput_per_second FROM whatsapp_numbers"))
+    assert rates == {made.GRAPH_ID: 1000, "556": 80, "557": 80}
+    decided = number_event(2, field="phone_number_name_update", event="REJECTED", verified_name="Other")
+    await apply(pool, account, decided)
+    await apply(pool, account, number_event(2, field="phone_number_name_update", event="APPROVED", verified_name="New"))
+    assert set(await pool.fetch("SELECT verified_name FROM whatsapp_numbers")) == {("Boutique Amal",), ("New",)}
+
+
+@pytest.mark.parametrize(
+    ("values", "connection"),
+    [
+        ({}, "connected"),
+        ({"status": "FLAGGED"}, "connected"),
+        ({"status": "BANNED"}, "banned"),
+        ({"status": "MIGRATED"}, "disconnected"),
+        ({"status": "SOMETHING_NEW"}, "unknown"),
+        ({"status": None}, "unknown"),
+        ({"platform_type": "NOT_APPLICABLE"}, "pending"),
+        ({"health_status": {"can_send_message": "BLOCKED", "entities": []}}, "restricted"),
+        (
+            {
+                "health_status": {
+                    "can_send_message": "LIMITED",
+                    "entities": [{"entity_type": "WABA", "can_send_message": "LIMITED"}],
+                }
+            },
+            "restricted",
+        ),
+        (
+            {
+                "health_status": {
+                    "can_send_message": "LIMITED",
+                    "entities": [{"entity_type": "BUSINESS", "can_send_message": "LIMITED"}],
+                }
+            },
+            "connected",
+        ),
+    ],
+)
+def test_a_status_of_metas_is_one_of_ours(values: dict[str, Any], connection: str) -> None:
+    assert numbers.connection_of(listed(**values)) == connection
+
+
+async def test_a_reading_brings_changes_and_takes_away(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    await endpoint(pool, actor, "whatsapp.phone_number.updated")
+    assert await store(pool, account, listed(), listed(id="556", display_phone_number="+212 520-009999")) == ([], 2)
+    assert await store(pool, account, listed(), listed(id="556", display_phone_number="+212 520-009999")) == ([], 0)
+    id = await pool.fetchval("SELECT id FROM whatsapp_numbers WHERE graph_id = $1", made.GRAPH_ID)
+    changed = listed(quality_rating="RED", throughput={"level": "HIGH"}, name_status="DECLINED")
+    assert await store(pool, account, changed) == ([], 2)
+    told = {data["phoneNumber"]["id"]: data["phoneNumber"] for _, data in await made.events_of(pool, actor)}
+    gone = next(one for key, one in told.items() if key != str(id))
+    assert gone["connectionStatus"] == "disconnected"
+    assert told[str(id)].pop("lastCheckedAt")
+    assert told[str(id)] == {
+        "id": str(id),
+        "displayPhoneNumber": "+212 520-001234",
+        "verifiedName": "Boutique Amal",
+        "connectionStatus": "connected",
+        "qualityRating": "red",
+        "messagingTier": "tier_2k",
+        "messagingLimit": 2000,
+        "throughputPerSecond": 1000,
+        "credentialStatus": "unknown",
+    }
+    # Back again, it is the same number.
+    assert await store(pool, account, changed, listed(id="556", display_phone_number="+212 520-009999")) == ([], 1)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers") == 2
+
+
+async def test_a_reading_gives_way_to_newer_events_and_wins_over_older_ones(pool: Pool) -> None:
+    account = await made.account(pool, await organization(pool))
+    await made.number(pool, account)
+    await apply(pool, account, account_event(10, ban_state="DISABLE"))
+    await store(pool, account, listed(quality_rating="YELLOW"), seconds=5)
+    found = await row(pool)
+    assert (found["connection_status"], found["quality_rating"]) == ("banned", "yellow")
+    await store(pool, account, listed(), seconds=20)
+    assert (await row(pool))["connection_status"] == "connected"
+    await apply(pool, account, account_event(15, ban_state="DISABLE"))
+    assert (await row(pool))["connection_status"] == "connected"
+
+
+async def test_a_number_is_of_one_account_at_a_time(pool: Pool) -> None:
+    one, other = await organization(pool), await organization(pool)
+    first = await made.account(pool, one)
+    second = await made.account(pool, other, waba_id="901", app_id="661")
+    assert (await store(pool, first, listed()))[0] == []
+    assert (await store(pool, second, listed()))[0] == [made.GRAPH_ID]
+    await store(pool, first)
+    assert (await store(pool, second, listed()))[0] == []
+    assert (await store(pool, first, listed()))[0] == [made.GRAPH_ID]
+    assert (await row(pool))["organization_id"] == other.organization_id
+
+
+async def test_another_organizations_number_is_unknown(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    number = await made.number(pool, account)
+    book = NumberBook(pool)
+    for stranger, id in ((await organization(pool), number), (actor, uuid7())):
+        with pytest.raises(Invalid, match="phoneNumberId"):
+            await book.resolve(stranger, id)
+    assert (await book.resolve(actor, number)).graph_id == made.GRAPH_ID
+
+
+async def test_events_after_a_removal_do_nothing(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    await made.number(pool, account)
+    async with pool.acquire() as conn:
+        await accounts.set_state(conn, organization_id=actor.organization_id, account_id=account.id, state="removed")
+    assert await apply(pool, account, account_event(1, ban_state="DISABLE")) == 0
+    assert await pool.fetchval("SELECT connection_status FROM whatsapp_numbers") == "connected"

@@ -1,0 +1,334 @@
+"""Templates follow Meta by events and readings, in any order; what an operator disabled stays so."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7
+from heliograph.suppliers import whatsapp_objects
+from heliograph.suppliers.whatsapp_items import TemplateItem
+from heliograph.suppliers.whatsapp_objects import CloudTemplate
+from heliograph.suppliers.whatsapp_webhooks import parse
+from heliograph.whatsapp import templates
+from heliograph.whatsapp.accounts import Account
+from heliograph.whatsapp.numbers import NumberBook
+from heliograph.whatsapp.template_rows import kept
+from heliograph.whatsapp.templates import TemplateBook, TemplateNotFound
+from tests.rules import whatsapping as made
+from tests.rules.making import endpoint, organization
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+GRAPH_ID = "1200000000000017"
+
+
+def item(seconds: float, kind: str = "status", template_id: str = GRAPH_ID, **values: Any) -> TemplateItem:
+    """An event `seconds` from NOW."""
+    common = {"waba_id": made.WABA, "field": kind, "at": NOW + timedelta(seconds=seconds), "fingerprint": ""}
+    return TemplateItem(**common, kind=kind, template_id=template_id, **values)
+
+
+def listed(**values: Any) -> CloudTemplate:
+    """A template as Meta lists it."""
+    raw = {
+        "id": GRAPH_ID,
+        "name": "order_shipped",
+        "language": "fr",
+        "status": "APPROVED",
+        "category": "UTILITY",
+        "components": made.BODY,
+        **values,
+    }
+    found = whatsapp_objects.template(raw)
+    assert found is not None
+    return found
+
+
+async def apply(pool: Pool, account: Account, one: TemplateItem, at: datetime | None = None) -> int:
+    async with pool.acquire() as conn:
+        return await templates.apply_item(
+            conn, account.organization_id, account.id, one, at or NOW + timedelta(hours=1)
+        )
+
+
+async def store(pool: Pool, account: Account, *listing: CloudTemplate, seconds: float = 0.0, **values: Any) -> Any:
+    """A reading of all, which speaks of NOW + `seconds`; its time is put down as the mirror does."""
+    at = NOW + timedelta(seconds=seconds)
+    async with pool.acquire() as conn, conn.transaction():
+        changes = await templates.store_listing(
+            conn, account.organization_id, account.id, listing, at=at, asked_at=at + timedelta(seconds=60), **values
+        )
+        await conn.execute("UPDATE whatsapp_accounts SET templates_read_at = $1", at)
+    return changes
+
+
+async def row(pool: Pool) -> Any:
+    (found,) = await pool.fetch("SELECT * FROM whatsapp_templates")
+    return found
+
+
+async def begun(pool: Pool) -> tuple[Actor, Account, UUID]:
+    """An organization with an account and the template GRAPH_ID."""
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    return actor, account, await made.template(pool, account, graph_id=GRAPH_ID)
+
+
+EVENTS = [
+    item(1, event="PAUSED", pause="FIRST_PAUSE"),
+    item(2, "category", category="MARKETING", previous_category="UTILITY"),
+    item(3, event="APPROVED", pause="UNPAUSE"),
+    item(4, "quality", quality="YELLOW"),
+]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::3])
+async def test_events_come_to_the_same_in_any_order_and_twice(pool: Pool, order: tuple[int, ...]) -> None:
+    _, account, _ = await begun(pool)
+    for index in (*order, *order[:2]):
+        await apply(pool, account, EVENTS[index])
+    found = await row(pool)
+    assert (found["status"], found["category"], found["quality"], found["held_until"]) == (
+        "approved",
+        "marketing",
+        "yellow",
+        None,
+    )
+    assert found["applied_at"] == NOW + timedelta(seconds=4)
+    assert found["reread_at"] is not None
+
+
+async def test_customers_hear_once_of_what_they_see(pool: Pool) -> None:
+    actor, account, id = await begun(pool)
+    await endpoint(pool, actor, "whatsapp.template.updated")
+    rejected = item(5, event="REJECTED", reason="PROMOTIONAL")
+    assert [await apply(pool, account, one) for one in (*EVENTS, *EVENTS, rejected, rejected)] == [
+        1, 1, 1, 0, 0, 0, 0, 0, 1, 0,
+    ]  # fmt: skip
+    told = await made.events_of(pool, actor)
+    assert [(data["template"]["status"], data["template"]["category"]) for _, data in told] == [
+        ("paused", "utility"),
+        ("paused", "marketing"),
+        ("approved", "marketing"),
+        ("rejected", "marketing"),
+    ]
+    last = told[-1][1]["template"]
+    assert last.pop("updatedAt")
+    assert last == {
+        "id": str(id),
+        "name": "order_shipped",
+        "language": "fr",
+        "category": "marketing",
+        "status": "rejected",
+        "parameterCount": 2,
+        "bodyPreview": made.BODY[0]["text"],
+        "components": made.BODY,
+        "rejectionReason": "promotional",
+    }
+
+
+async def test_an_advance_notice_changes_nothing_and_the_final_one_does(pool: Pool) -> None:
+    """The events as Meta writes them, with a hyphen in the language and an id beyond what a float holds."""
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    id = "12000000000000000171"
+    await made.template(pool, account, graph_id=id, language="en_US")
+
+    def body(at: int, value: str) -> bytes:
+        return (
+            f'{{"object":"whatsapp_business_account","entry":[{{"id":"{made.WABA}","time":{at},"changes":[{{"field":'
+            f'"template_category_update","value":{{"message_template_id":{id},"message_template_name":"order_shipped",'
+            f'"message_template_language":"en-US",{value}}}}}]}}]}}'
+        ).encode()
+
+    at = int(NOW.timestamp())
+    (advance,) = parse(body(at, '"new_category":"UTILITY","correct_category":"MARKETING"'))
+    (final,) = parse(body(at + 86_400, '"previous_category":"UTILITY","new_category":"MARKETING"'))
+    assert isinstance(advance, TemplateItem)
+    assert isinstance(final, TemplateItem)
+    await apply(pool, account, advance)
+    assert (await row(pool))["category"] == "utility"
+    await apply(pool, account, final, NOW + timedelta(days=2))
+    assert (await row(pool))["category"] == "marketing"
+    await apply(pool, account, advance)
+    assert (await row(pool))["category"] == "marketing"
+
+
+async def test_an_event_that_names_only_name_and_language_finds_its_template(pool: Pool) -> None:
+    _, account, _ = await begun(pool)
+    await apply(pool, account, item(1, template_id="999", name="order_shipped", language="fr", event="DISABLED"))
+    assert (await row(pool))["status"] == "disabled"
+    # Not so its end: a template that was made anew has the same name.
+    await apply(pool, account, item(2, template_id="999", name="order_shipped", language="fr", event="DELETED"))
+    assert (await row(pool))["status"] == "disabled"
+    await apply(pool, account, item(3, event="DELETED"))
+    assert (await row(pool))["status"] == "removed"
+
+
+async def test_one_that_nobody_knows_has_all_of_them_read_again(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    for column in ("mirror_at", "templates_at", "numbers_at"):
+        await made.ago(pool, account, column, timedelta(hours=-1))
+    assert await apply(pool, account, item(0, event="APPROVED", name="new", language="fr")) == 0
+    due = "SELECT mirror_at < now() + interval '5 minutes' AND templates_at < now() + interval '5 minutes'"
+    assert await pool.fetchval(f"{due} AND numbers_at > now() + interval '5 minutes' FROM whatsapp_accounts")
+
+
+async def test_a_reading_gives_way_to_newer_events_and_wins_over_older_ones(pool: Pool) -> None:
+    _, account, _ = await begun(pool)
+    await apply(pool, account, item(10, event="PAUSED"))
+    # Meta's listing lags behind: it is of before the event.
+    await store(pool, account, listed(), seconds=5)
+    assert (await row(pool))["status"] == "paused"
+    await store(pool, account, listed(category="MARKETING"), seconds=20)
+    assert ((await row(pool))["status"], (await row(pool))["category"]) == ("approved", "marketing")
+    # What Meta tells again days later was known by then.
+    await apply(pool, account, item(15, event="DISABLED"))
+    await apply(pool, account, item(15, "category", category="UTILITY"))
+    assert ((await row(pool))["status"], (await row(pool))["category"]) == ("approved", "marketing")
+    await apply(pool, account, item(25, event="DISABLED"))
+    assert (await row(pool))["status"] == "disabled"
+
+
+async def test_a_time_to_come_is_now(pool: Pool) -> None:
+    _, account, _ = await begun(pool)
+    await apply(pool, account, item(86_400, event="PAUSED"), NOW)
+    await apply(pool, account, item(5, event="APPROVED"), NOW + timedelta(seconds=10))
+    assert (await row(pool))["status"] == "approved"
+
+
+async def test_a_listing_brings_changes_and_takes_away(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    await endpoint(pool, actor, "whatsapp.template.updated")
+    button = {
+        "type": "URL",
+        "text": "Suivre",
+        "url": "https://shop.example/{{1}}",
+        "example": ["https://shop.example/1"],
+    }
+    parts = [*made.BODY, {"type": "BUTTONS", "buttons": [button, {"type": "FLOW", "flow_id": 17, "text": "Go"}]}]
+    first = await store(pool, account, listed(), listed(id="2", name="second", components=parts), quiet=True)
+    assert (first.added, first.deliveries) == (2, 0)
+    ids = dict(await pool.fetch("SELECT name, id FROM whatsapp_templates"))
+    # The same again changes nothing, in no row.
+    stamps = await pool.fetch("SELECT xmin::text FROM whatsapp_templates ORDER BY id")
+    assert (
+        await store(pool, account, listed(), listed(id="2", name="second", components=parts), seconds=1)
+        == type(first)()
+    )
+    assert await pool.fetch("SELECT xmin::text FROM whatsapp_templates ORDER BY id") == stamps
+    second = await pool.fetchrow("SELECT * FROM whatsapp_templates WHERE name = 'second'")
+    assert second["parameter_count"] == 3
+    assert "flow_id" not in second["components"]
+    assert '"example"' not in second["components"]
+
+    third = listed(id="3", name="third", language="en-US", status="PENDING", category="AUTHENTICATION")
+    changes = await store(pool, account, listed(status="PAUSED"), third, seconds=2)
+    assert (changes.added, changes.changed, changes.removed, changes.deliveries) == (1, 1, 1, 3)
+    rows = {found["name"]: found for found in await pool.fetch("SELECT * FROM whatsapp_templates")}
+    assert {name: found["status"] for name, found in rows.items()} == {
+        "order_shipped": "paused",
+        "second": "removed",
+        "third": "pending",
+    }
+    assert (rows["third"]["language"], rows["third"]["parameter_count"]) == ("en_US", 1)
+    assert rows["order_shipped"]["held_until"] is not None
+    assert rows["order_shipped"]["reread_at"] > rows["order_shipped"]["held_until"]
+
+    back = await store(pool, account, listed(), listed(id="22", name="second"), seconds=3)
+    assert (back.added, back.changed, back.removed) == (0, 2, 1)
+    again = await pool.fetchrow("SELECT * FROM whatsapp_templates WHERE name = 'second'")
+    assert (again["id"], again["graph_id"], again["status"]) == (ids["second"], "22", "approved")
+
+
+async def test_local_disabling_survives_everything_and_is_silent(pool: Pool) -> None:
+    actor, account, id = await begun(pool)
+    await made.number(pool, account)
+    number = await NumberBook(pool).resolve(actor, await pool.fetchval("SELECT id FROM whatsapp_numbers"))
+    async with pool.acquire() as conn:
+        assert await templates.set_disabled(conn, actor.organization_id, id, disabled=True)
+        assert not await templates.set_disabled(conn, actor.organization_id, id, disabled=True)
+        with pytest.raises(NotFound):
+            await templates.set_disabled(conn, (await organization(pool)).organization_id, id, disabled=True)
+    with pytest.raises(TemplateNotFound):
+        await TemplateBook(pool).find(actor, number, "order_shipped", "fr")
+    assert [data["template"]["status"] for _, data in await made.events_of(pool, actor)] == ["disabled"]
+    await apply(pool, account, item(1, event="PAUSED"))
+    await store(pool, account, listed(status="APPROVED", category="AUTHENTICATION"), seconds=2)
+    await store(pool, account, seconds=3)
+    await store(pool, account, listed(id="77"), seconds=4)
+    found = await row(pool)
+    assert (found["disabled_locally"], found["status"], found["graph_id"]) == (True, "approved", "77")
+    assert len(await made.events_of(pool, actor)) == 1
+    async with pool.acquire() as conn:
+        assert await templates.set_disabled(conn, actor.organization_id, id, disabled=False)
+    assert (await TemplateBook(pool).find(actor, number, "order_shipped", "fr")).status == "approved"
+    assert [data["template"]["status"] for _, data in await made.events_of(pool, actor)] == ["disabled", "approved"]
+
+
+async def test_a_refused_send_pauses_it_until_a_reading_after_the_lag(pool: Pool) -> None:
+    actor, account, id = await begun(pool)
+    await endpoint(pool, actor, "whatsapp.template.updated")
+    async with pool.acquire() as conn:
+        assert await templates.hold(conn, actor.organization_id, id, seconds=10_800) == 1
+        assert await templates.hold(conn, actor.organization_id, uuid7(), seconds=1) == 0
+    found = await row(pool)
+    assert (found["status"], found["held_until"] > NOW + timedelta(hours=2)) == ("paused", True)
+    await store(pool, account, listed(), seconds=-3600)
+    assert (await row(pool))["status"] == "paused"
+    await store(pool, account, listed(), seconds=3600)
+    assert ((await row(pool))["status"], (await row(pool))["held_until"]) == ("approved", None)
+
+
+async def test_one_read_alone_that_is_gone_is_removed(pool: Pool) -> None:
+    actor, account, id = await begun(pool)
+    await apply(pool, account, item(0, event="FLAGGED"))
+    async with pool.acquire() as conn:
+        same = await templates.store_one(conn, actor.organization_id, id, listed(), at=NOW + timedelta(seconds=1))
+        assert (same.changed, (await row(pool))["reread_at"]) == (0, None)
+        gone = await templates.store_one(conn, actor.organization_id, id, None, at=NOW + timedelta(seconds=2))
+    assert (gone.removed, (await row(pool))["status"]) == (1, "removed")
+
+
+async def test_the_book_matches_exactly_and_never_says_no_on_what_was(pool: Pool) -> None:
+    actor, account, id = await begun(pool)
+    number = await NumberBook(pool).resolve(actor, await made.number(pool, account))
+    book = TemplateBook(pool)
+    found = await book.find(actor, number, "order_shipped", "fr")
+    assert (found.id, found.parameter_count, found.layout.parameter_count, found.category) == (id, 2, 2, "utility")
+    for name, language in (("order_shipped", "fr_FR"), ("Order_shipped", "fr"), ("other", "fr")):
+        with pytest.raises(TemplateNotFound) as refused:
+            await book.find(actor, number, name, language)
+        assert refused.value.details == {"name": name, "language": language}
+    with pytest.raises(TemplateNotFound):
+        await book.find(await organization(pool), number, "order_shipped", "fr")
+    await pool.execute("UPDATE whatsapp_templates SET status = 'paused'")
+    assert (await TemplateBook(pool).find(actor, number, "order_shipped", "fr")).status == "paused"
+    await pool.execute("UPDATE whatsapp_templates SET status = 'approved'")
+    assert (await book.find(actor, number, "order_shipped", "fr")).status == "approved"
+    by_id = await book.get(actor.organization_id, id)
+    assert by_id is not None
+    assert by_id.name == "order_shipped"
+    assert await book.get(actor.organization_id, uuid7()) is None
+
+
+def test_nothing_that_leads_to_meta_is_kept() -> None:
+    parts = [
+        {"type": "HEADER", "format": "IMAGE", "example": {"header_handle": ["https://scontent.example/x"]}},
+        {"type": "BODY", "text": "x", "add_security_recommendation": True},
+        {"type": "CAROUSEL", "cards": [{"components": []}]},
+    ]
+    assert kept(parts) == [
+        {"type": "HEADER", "format": "IMAGE"},
+        {"type": "BODY", "text": "x", "add_security_recommendation": True},
+        {"type": "CAROUSEL"},
+    ]
