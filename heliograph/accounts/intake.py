@@ -16,6 +16,7 @@ import asyncpg
 from heliograph.accounts.requests import Answer, IdempotencyConflict, IdempotencyInProgress
 from heliograph.base.actor import Actor
 from heliograph.base.batching import Batcher
+from heliograph.base.crash import crash_point
 from heliograph.base.db import is_down
 from heliograph.base.errors import Refusal, Unavailable
 
@@ -113,7 +114,10 @@ class Intake(Generic[Item]):
     async def _apart(self, items: list[Item]) -> list[Answer | BaseException]:
         """Store a batch without twins. Organizations whose rows somebody else holds for long are left out."""
         try:
-            return await self._store(items)
+            crash_point("accept.before_commit")
+            stored = await self._store(items)
+            crash_point("accept.after_commit")
+            return stored
         except asyncpg.LockNotAvailableError:
             by_organization: dict[UUID, list[int]] = {}
             for index, item in enumerate(items):
@@ -121,9 +125,9 @@ class Intake(Generic[Item]):
             if len(by_organization) == 1:
                 return [IdempotencyInProgress() if item.send.key_hash else Unavailable() for item in items]
             groups = list(by_organization.values())
-            stored = await asyncio.gather(*(self._apart([items[index] for index in group]) for group in groups))
+            parts = await asyncio.gather(*(self._apart([items[index] for index in group]) for group in groups))
             found: dict[int, Answer | BaseException] = {}
-            for group, some in zip(groups, stored, strict=True):
+            for group, some in zip(groups, parts, strict=True):
                 found.update(zip(group, some, strict=True))
             return [found[index] for index in range(len(items))]
 

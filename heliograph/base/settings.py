@@ -53,6 +53,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: Annotated[float, "A stopping worker lets open work finish for this long"] = 20.0
     poll_seconds: Annotated[float, "Longest pause between two looks at an idle queue"] = 0.5
 
+    whatsapp_window_margin_seconds: Annotated[
+        float, "A service window counts as closed this long before its end: replies take time to arrive"
+    ] = 60.0
+
     webhook_allow_http: Annotated[bool, "Accept http:// webhook addresses (`up` does, for loopback)"] = False
     webhook_allow_networks: Annotated[str, "Private networks that webhooks may reach, comma-separated CIDRs"] = ""
     webhook_timeout_seconds: Annotated[float, "One webhook attempt, in all"] = 15.0

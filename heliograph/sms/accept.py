@@ -29,7 +29,6 @@ from heliograph.accounts.requests import (
 )
 from heliograph.base.actor import Actor
 from heliograph.base.clock import iso, now
-from heliograph.base.crash import crash_point
 from heliograph.base.db import Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
@@ -136,7 +135,6 @@ class Acceptor:
         at = now()
         sends = [item.send for item in items]
         pieces = [_response(item) for item in items]
-        crash_point("accept.before_commit")
         async with self._kept.use() as conn:
             rows = await conn.fetch(
                 ACCEPT,
@@ -165,7 +163,6 @@ class Acceptor:
                 BUCKET,
                 *windows_of([(send.actor.organization_id, send.toll) for send in sends]),
             )
-        crash_point("accept.after_commit")
         for send, row in zip(sends, rows, strict=True):
             if send.toll is not None:
                 send.toll.used, send.toll.window_start, send.toll.at = row["used"], row["window_start"], row["at"]

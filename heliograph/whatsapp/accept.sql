@@ -1,0 +1,226 @@
+-- whatsapp_accept_1: accept a batch of WhatsApp messages in one transaction and one round trip.
+--
+-- First the wallets of the batch's organizations are locked, in one order, so that two processes never wait for each
+-- other in a circle. From then on nobody else accepts for these organizations, and the later statements' snapshots see
+-- all that was committed before: that is what makes idempotency keys and wallets exact across processes. A lock that
+-- somebody holds for over 2 s (that long a twin waits for the first) fails the whole call.
+--
+-- A request's unit of its key's rate window is taken here as well (p_rate_*, p_slot, p_place, p_limit), after the
+-- wallets: other requests of the key count in the same row, and must not wait for a wallet. An item over its limit is
+-- 'limited', whatever else is true of it.
+--
+-- An item that must not be accepted for a reason found before (p_eligible is false) comes along all the same: if its
+-- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once.
+--
+-- p_price is the list price in millionths, of which a conversation that is free for now takes nothing. p_margin: how
+-- long before its end, in seconds, a service window counts as closed. p_conversation: ids for new conversations.
+CREATE OR REPLACE FUNCTION whatsapp_accept_1(
+    p_at timestamptz, p_margin float8,
+    p_organization uuid[], p_id uuid[], p_eligible boolean[], p_live boolean[], p_key uuid[], p_request bytea[],
+    p_recipient text[], p_number uuid[], p_conversation uuid[], p_type text[], p_template uuid[], p_name text[],
+    p_language text[], p_category text[], p_reference text[], p_campaign uuid[], p_request_id text[],
+    p_deadline timestamptz[], p_due timestamptz[], p_lane smallint[], p_content text[], p_currency text[],
+    p_price bigint[], p_country text[], p_body text[],
+    p_bucket text, p_rate_organization uuid[], p_rate_key uuid[], p_rate_units int[],
+    p_slot int[], p_place int[], p_limit int[]
+) RETURNS TABLE (
+    verdict text, price bigint, available bigint, since timestamptz, expires timestamptz, status smallint, body text,
+    used int, window_start timestamptz, at timestamptz
+) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
+DECLARE
+    v_organization uuid[] := ARRAY(SELECT DISTINCT unnest(p_organization) ORDER BY 1);
+    v_locked int;
+    v_taken int[];
+    v_start timestamptz[];
+    v_verdict text[];
+    v_stored boolean[];
+    v_price bigint[];
+    v_available bigint[];
+    v_since timestamptz[];
+    v_expires timestamptz[];
+    v_status smallint[];
+    v_body text[];
+    v_used int[];
+    v_thread uuid[];
+    v_short boolean;
+    v_item record;
+    v_left bigint;
+    v_whose text := '';
+BEGIN
+    -- 1. The organizations' turn. Who has no wallet yet gets an empty one, because what is missing cannot be locked.
+    PERFORM 1 FROM wallets WHERE organization_id = ANY (v_organization) ORDER BY organization_id FOR UPDATE;
+    GET DIAGNOSTICS v_locked = ROW_COUNT;
+    IF v_locked < cardinality(v_organization) THEN
+        INSERT INTO wallets (organization_id, currency, updated_at)
+        SELECT DISTINCT ON (organization) organization, currency, p_at
+          FROM unnest(p_organization, p_currency) AS item (organization, currency)
+         WHERE currency IS NOT NULL ORDER BY organization
+            ON CONFLICT DO NOTHING;
+        PERFORM 1 FROM wallets WHERE organization_id = ANY (v_organization) ORDER BY organization_id FOR UPDATE;
+    END IF;
+
+    -- 2. Rate. A process whose statement began before the minute turned must not turn a newer window back.
+    WITH counted AS (
+        INSERT INTO rate_windows AS known (organization_id, key_id, bucket, window_start, taken)
+        SELECT organization, key, p_bucket, date_trunc('minute', now()), units
+          FROM unnest(p_rate_organization, p_rate_key, p_rate_units) AS asked (organization, key, units)
+         ORDER BY organization, key
+            ON CONFLICT (organization_id, key_id, bucket) DO UPDATE
+           SET taken = CASE WHEN known.window_start >= excluded.window_start THEN known.taken ELSE 0 END
+                       + excluded.taken,
+               window_start = greatest(known.window_start, excluded.window_start)
+        RETURNING known.organization_id, known.key_id, known.taken, known.window_start
+    )
+    SELECT array_agg(counted.taken ORDER BY counted.organization_id, counted.key_id),
+           array_agg(counted.window_start ORDER BY counted.organization_id, counted.key_id)
+      INTO v_taken, v_start FROM counted;
+
+    -- 3. Decide, as if every wallet covered what is asked of it; v_short: one does not.
+    SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.cost ORDER BY n),
+           array_agg(decided.available ORDER BY n), array_agg(silent_since ORDER BY n),
+           array_agg(expires_at ORDER BY n), array_agg(known_status ORDER BY n), array_agg(known_body ORDER BY n),
+           array_agg(decided.used ORDER BY n), array_agg(thread ORDER BY n), bool_or(spent > decided.available)
+      INTO v_verdict, v_price, v_available, v_since, v_expires, v_status, v_body, v_used, v_thread, v_short
+      FROM (
+        SELECT *, CASE WHEN judged.verdict = 'stored' AND cost > 0
+                       THEN sum(cost) FILTER (WHERE judged.verdict = 'stored') OVER (PARTITION BY organization, currency)
+                  END AS spent
+          FROM (
+            SELECT *,
+                   CASE WHEN limited THEN 'limited'
+                        WHEN known_request = request THEN 'replayed'
+                        WHEN known_request IS NOT NULL THEN 'conflict'
+                        WHEN NOT eligible THEN 'refused'
+                        WHEN silent_since IS NOT NULL THEN 'opted_out'
+                        WHEN type = 'text' AND NOT coalesce(expires_at >= now() + make_interval(secs => p_margin), false)
+                        THEN 'closed'
+                        ELSE 'stored' END AS verdict
+              FROM (
+                SELECT item.n, item.organization, item.eligible, item.request, item.type, item.currency,
+                       CASE WHEN NOT item.live OR thread.free_until > now() THEN 0 ELSE item.price END AS cost,
+                       known.request_hash AS known_request, known.status AS known_status, known.body AS known_body,
+                       coalesce(wallet.available, 0) AS available, silence.since AS silent_since,
+                       thread.id AS thread, thread.expires_at,
+                       v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
+                       coalesce(v_taken[item.slot] - p_rate_units[item.slot] + item.place > item.most, false) AS limited
+                  FROM unnest(p_organization, p_eligible, p_live, p_key, p_request, p_recipient, p_number, p_type,
+                              p_currency, p_price, p_slot, p_place, p_limit) WITH ORDINALITY
+                       AS item(organization, eligible, live, key, request, recipient, number, type, currency, price,
+                               slot, place, most, n)
+                  -- LIMIT keeps each look-up a look-up, whatever a plan that was made while a table was empty thinks.
+                  LEFT JOIN LATERAL (
+                       SELECT wallets.available FROM wallets
+                        WHERE organization_id = item.organization AND wallets.currency = item.currency LIMIT 1
+                       ) wallet ON true
+                  LEFT JOIN LATERAL (
+                       SELECT request_hash, idempotency.status, idempotency.body FROM idempotency
+                        WHERE organization_id = item.organization AND key_hash = item.key LIMIT 1) known ON true
+                  LEFT JOIN LATERAL (
+                       SELECT opt_outs.since FROM opt_outs
+                        WHERE organization_id = item.organization AND recipient = item.recipient LIMIT 1
+                       ) silence ON true
+                  LEFT JOIN LATERAL (
+                       SELECT conversation_id FROM whatsapp_aliases
+                        WHERE organization_id = item.organization AND number_id = item.number
+                          AND alias = substr(item.recipient, 2) LIMIT 1) known_as ON true
+                  LEFT JOIN LATERAL (
+                       SELECT id, whatsapp_conversations.expires_at, free_until FROM whatsapp_conversations
+                        WHERE organization_id = item.organization AND id = known_as.conversation_id LIMIT 1
+                       ) thread ON true
+              ) looked_up
+          ) judged
+      ) decided;
+
+    -- In the order they came; what costs too much leaves what there is to those that cost less.
+    IF v_short THEN
+        FOR v_item IN
+            SELECT n, organization || currency AS whose FROM unnest(p_organization, p_currency) WITH ORDINALITY
+                   AS item (organization, currency, n)
+             WHERE v_verdict[n] = 'stored' AND v_price[n] > 0 ORDER BY organization, currency, n
+        LOOP
+            IF v_item.whose <> v_whose THEN
+                v_whose := v_item.whose;
+                v_left := v_available[v_item.n];
+            END IF;
+            v_available[v_item.n] := v_left;
+            IF v_price[v_item.n] > v_left THEN
+                v_verdict[v_item.n] := 'funds';
+            ELSE
+                v_left := v_left - v_price[v_item.n];
+            END IF;
+        END LOOP;
+    END IF;
+    v_stored := ARRAY(SELECT one = 'stored' FROM unnest(v_verdict) WITH ORDINALITY AS item (one, n) ORDER BY n);
+
+    -- 4. Store.
+    IF true = ANY (v_stored) THEN
+        IF EXISTS (SELECT FROM unnest(v_stored, v_thread) AS item (stored, thread) WHERE stored AND thread IS NULL) THEN
+            SELECT array_agg(coalesce(item.thread, made.thread) ORDER BY item.n) INTO v_thread
+              FROM unnest(v_thread) WITH ORDINALITY AS item (thread, n)
+              LEFT JOIN (
+                SELECT unnest(wanted.n) AS n,
+                       unnest(whatsapp_conversations_1(p_at, wanted.organization, wanted.number, wanted.alias,
+                                                       wanted.recipient, wanted.id)) AS thread
+                  FROM (
+                    SELECT array_agg(n) AS n, array_agg(organization) AS organization, array_agg(number) AS number,
+                           array_agg(substr(recipient, 2)) AS alias, array_agg(recipient) AS recipient,
+                           array_agg(id) AS id
+                      FROM unnest(v_stored, v_thread, p_organization, p_number, p_recipient, p_conversation)
+                           WITH ORDINALITY AS item (stored, thread, organization, number, recipient, id, n)
+                     WHERE stored AND thread IS NULL) wanted) made USING (n);
+        END IF;
+
+        INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id, conversation_id,
+                                       recipient, template_id, template_name, template_language, billing_category,
+                                       client_reference, campaign_id, request_id, accepted_at, deadline_at, charge,
+                                       reserved, country)
+        SELECT organization, id, 'outbound', type, CASE WHEN live THEN 'live' ELSE 'test' END, 'accepted', number,
+               thread, recipient, template, name, language, category, reference, campaign, request_id, p_at, deadline,
+               CASE WHEN live THEN 'reserved' ELSE 'none' END, item.price, country
+          FROM unnest(v_stored, p_organization, p_id, p_type, p_live, p_number, v_thread, p_recipient, p_template,
+                      p_name, p_language, p_category, p_reference, p_campaign, p_request_id, p_deadline, v_price,
+                      p_country)
+               AS item(stored, organization, id, type, live, number, thread, recipient, template, name, language,
+                       category, reference, campaign, request_id, deadline, price, country)
+         WHERE stored;
+
+        INSERT INTO whatsapp_contents (organization_id, message_id, content)
+        SELECT organization, id, content
+          FROM unnest(v_stored, p_organization, p_id, p_content) AS item(stored, organization, id, content)
+         WHERE stored;
+
+        -- Every live message has its reservation, one that is free as well: each is charged in the same way.
+        INSERT INTO wallet_ledger (organization_id, id, movement, message_id, available, reserved, consumed, created_at)
+        SELECT organization, id, 'reserve', id, -item.price, item.price, 0, p_at
+          FROM unnest(v_stored, p_organization, p_id, p_live, v_price) AS item(stored, organization, id, live, price)
+         WHERE stored AND live;
+
+        -- Live messages go by their number; test messages go straight to the one line of test keys.
+        INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
+        SELECT 'whatsapp', CASE WHEN live THEN number ELSE '00000000-0000-0000-0000-000000000001'::uuid END, lane,
+               organization, coalesce(due, p_at), id
+          FROM unnest(v_stored, p_organization, p_id, p_live, p_number, p_lane, p_due)
+               AS item(stored, organization, id, live, number, lane, due)
+         WHERE stored;
+
+        INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)
+        SELECT organization, key, request, 202, item.body, p_at
+          FROM unnest(v_stored, p_organization, p_key, p_request, p_body)
+               AS item(stored, organization, key, request, body)
+         WHERE stored AND key IS NOT NULL;
+
+        UPDATE wallets SET available = wallets.available - debit.sum, reserved = wallets.reserved + debit.sum,
+                           updated_at = p_at
+          FROM (SELECT organization, sum(item.price) AS sum
+                  FROM unnest(v_stored, p_organization, v_price) AS item(stored, organization, price)
+                 WHERE stored AND item.price > 0 GROUP BY organization) debit
+         WHERE wallets.organization_id = debit.organization;
+    END IF;
+
+    RETURN QUERY
+    SELECT item.verdict, item.price, item.available, item.since, item.expires, item.status,
+           CASE item.verdict WHEN 'replayed' THEN known_body WHEN 'stored' THEN given END,
+           item.used, v_start[slot], clock_timestamp()
+      FROM unnest(v_verdict, v_price, v_available, v_since, v_expires, v_status, v_body, p_body, v_used, p_slot)
+           AS item(verdict, price, available, since, expires, status, known_body, given, used, slot);
+END $$;
