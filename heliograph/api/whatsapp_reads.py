@@ -45,9 +45,13 @@ class WhatsAppTemplateButton(msgspec.Struct, rename="camel", kw_only=True):
     text: Annotated[str | None, Meta(description="What stands on it.")]
     url: Annotated[str | None, Meta(description="Where it leads; may end in a variable.")]
     phone_number: Annotated[str | None, Meta(description="Whom it calls.")]
+    otp_type: Annotated[
+        Annotated[str, Meta(extra_json_schema={"enum": list(reads.OTP_TYPES)})] | None,
+        Meta(description="How a one-time code is taken over, of a button that does so."),
+    ]
 
 
-class WhatsAppTemplateComponent(msgspec.Struct, kw_only=True):
+class WhatsAppTemplateComponent(msgspec.Struct, rename="camel", kw_only=True):
     """A part of a template. Variables stand in double braces: `{{1}}`, or `{{name}}`."""
 
     type: Annotated[str, Meta(description="Which part it is.", extra_json_schema={"enum": list(reads.PARTS)})]
@@ -57,6 +61,12 @@ class WhatsAppTemplateComponent(msgspec.Struct, kw_only=True):
     ]
     text: Annotated[str | None, Meta(description="What it says.")]
     buttons: Annotated[list[WhatsAppTemplateButton], Meta(description="The buttons, of the part that holds them.")]
+    add_security_recommendation: Annotated[
+        bool | None, Meta(description="Whether it warns not to share the code, in a template for codes.")
+    ]
+    code_expiration_minutes: Annotated[
+        int | None, Meta(description="How long a code is good, where the footer of a template for codes says so.")
+    ]
 
 
 class WhatsAppTemplate(msgspec.Struct, rename="camel", kw_only=True):
@@ -218,18 +228,7 @@ def _template(template: reads.Template) -> WhatsAppTemplate:
         status=template.status,  # type: ignore[arg-type]
         parameter_count=template.parameter_count,
         body_preview=template.body_preview,
-        components=[
-            WhatsAppTemplateComponent(
-                type=part.type,
-                format=part.format,
-                text=part.text,
-                buttons=[
-                    WhatsAppTemplateButton(type=one.type, text=one.text, url=one.url, phone_number=one.phone_number)
-                    for one in part.buttons
-                ],
-            )
-            for part in template.parts
-        ],
+        components=[msgspec.convert(part, WhatsAppTemplateComponent, from_attributes=True) for part in template.parts],
         rejection_reason=template.rejection_reason,
         updated_at=iso(template.updated_at),
     )

@@ -37,18 +37,21 @@ REASONS = (
 PARTS = ("header", "body", "footer", "buttons", "other")
 FORMATS = ("text", "image", "video", "document", "location", "other")
 BUTTONS = ("url", "quick_reply", "phone_number", "otp", "copy_code", "flow", "catalog", "other")
+OTP_TYPES = ("copy_code", "one_tap", "zero_tap", "other")
 
 
-class Button(msgspec.Struct, frozen=True):
+class Button(msgspec.Struct, frozen=True, rename="camel"):
     """A button of a template."""
 
     type: str
     text: str | None = None
     url: str | None = None
     phone_number: str | None = None
+    #: Of one that takes a code: copy_code, one_tap or zero_tap.
+    otp_type: str | None = None
 
 
-class Part(msgspec.Struct, frozen=True):
+class Part(msgspec.Struct, frozen=True, rename="camel"):
     """A part of a template: its header, body or footer, or all its buttons."""
 
     type: str
@@ -56,6 +59,9 @@ class Part(msgspec.Struct, frozen=True):
     format: str | None = None
     text: str | None = None
     buttons: tuple[Button, ...] = ()
+    #: Of a template for codes: its body warns not to share the code; its footer says how long the code is good.
+    add_security_recommendation: bool | None = None
+    code_expiration_minutes: int | None = None
 
 
 class Template(msgspec.Struct, frozen=True):
@@ -211,17 +217,26 @@ def parts(components: object) -> tuple[Part, ...]:
 
 def _part(component: dict[str, Any]) -> Part:
     type = _word(component.get("type"), PARTS)
+    warns, minutes = component.get("add_security_recommendation"), component.get("code_expiration_minutes")
     return Part(
         type,
         _word(component.get("format", "TEXT"), FORMATS) if type == "header" else None,
         _text(component.get("text")) if type != "other" else None,
         tuple(_button(one) for one in _objects(component.get("buttons"))) if type == "buttons" else (),
+        warns if isinstance(warns, bool) else None,
+        minutes if type == "footer" and isinstance(minutes, int) else None,
     )
 
 
 def _button(button: dict[str, Any]) -> Button:
     type = _word(button.get("type"), BUTTONS)
-    return Button(type, *(_text(button.get(name)) for name in ("text", "url", "phone_number")))
+    return Button(
+        type,
+        _text(button.get("text")),
+        _text(button.get("url")),
+        _text(button.get("phone_number")),
+        _word(button["otp_type"], OTP_TYPES) if button.get("otp_type") else None,
+    )
 
 
 def reason(given: str | None) -> str | None:

@@ -365,13 +365,19 @@ async def test_a_template_is_shown_in_our_words(client: Client, made: Made, pool
     await pool.execute("DELETE FROM whatsapp_templates")
     components = [
         {"type": "HEADER", "format": "IMAGE", "example": {"header_handle": ["https://cdn.example/secret"]}},
-        {"type": "BODY", "text": "Hello {{1}}", "example": {"body_text": [["Ana"]]}},
-        {"type": "FOOTER", "text": "Acme"},
+        {
+            "type": "BODY",
+            "text": "Hello {{1}}",
+            "add_security_recommendation": True,
+            "example": {"body_text": [["Ana"]]},
+        },
+        {"type": "FOOTER", "code_expiration_minutes": 5},
         {
             "type": "BUTTONS",
             "buttons": [
                 {"type": "URL", "text": "Track", "url": "https://acme.example/{{1}}", "example": ["x"]},
                 {"type": "PHONE_NUMBER", "text": "Call", "phone_number": "+258841234567"},
+                {"type": "OTP", "text": "Copy", "otp_type": "COPY_CODE"},
                 {"type": "NEW_THING", "flow_id": "123"},
             ],
         },
@@ -383,22 +389,20 @@ async def test_a_template_is_shown_in_our_words(client: Client, made: Made, pool
     await pool.execute("UPDATE whatsapp_templates SET rejection_reason = 'PROMOTIONAL'")
     (shown,) = (await client.read("templates"))["items"]
     assert shown.keys() == TEMPLATE
-    none = {"url": None, "phoneNumber": None}
+    no_part = dict.fromkeys(("format", "text", "addSecurityRecommendation", "codeExpirationMinutes")) | {"buttons": []}
+    no_button = dict.fromkeys(("text", "url", "phoneNumber", "otpType"))
+    buttons = [
+        no_button | {"type": "url", "text": "Track", "url": "https://acme.example/{{1}}"},
+        no_button | {"type": "phone_number", "text": "Call", "phoneNumber": "+258841234567"},
+        no_button | {"type": "otp", "text": "Copy", "otpType": "copy_code"},
+        no_button | {"type": "other"},
+    ]
     assert shown["components"] == [
-        {"type": "header", "format": "image", "text": None, "buttons": []},
-        {"type": "body", "format": None, "text": "Hello {{1}}", "buttons": []},
-        {"type": "footer", "format": None, "text": "Acme", "buttons": []},
-        {
-            "type": "buttons",
-            "format": None,
-            "text": None,
-            "buttons": [
-                none | {"type": "url", "text": "Track", "url": "https://acme.example/{{1}}"},
-                none | {"type": "phone_number", "text": "Call", "phoneNumber": "+258841234567"},
-                none | {"type": "other", "text": None},
-            ],
-        },
-        {"type": "other", "format": None, "text": None, "buttons": []},
+        no_part | {"type": "header", "format": "image"},
+        no_part | {"type": "body", "text": "Hello {{1}}", "addSecurityRecommendation": True},
+        no_part | {"type": "footer", "codeExpirationMinutes": 5},
+        no_part | {"type": "buttons", "buttons": buttons},
+        no_part | {"type": "other"},
     ]
     assert (shown["id"], shown["name"], shown["language"]) == (str(id), "order_shipped", "en")
     assert (shown["category"], shown["status"], shown["rejectionReason"]) == ("utility", "rejected", "promotional")

@@ -25,8 +25,9 @@ from heliograph.base.clock import iso
 from heliograph.base.db import Pool
 from heliograph.cli import app
 from heliograph.webhooks import signing
-from tests.api.conftest import make_tenant, running
+from tests.api.conftest import Tenant, make_tenant, running
 from tests.house.project import DOCS, Block, blocks, documents
+from tests.rules import making_whatsapp
 
 SECRET_KEY = "a secret key for these examples only"
 
@@ -66,7 +67,7 @@ async def run_document(path: Path, environment: dict[str, str], place: Path) -> 
         for name, keys in re.findall(r"<!-- keep (\w+) = ([\w.]+) -->", block.after):
             value = msgspec.json.decode(out)
             for key in keys.split("."):
-                value = value[key]
+                value = value[int(key) if key.isdigit() else key]
             environment[name] = value
     return ran
 
@@ -94,11 +95,24 @@ def alike(shown: Any, answered: Any, at: str) -> None:
 async def test_the_api_by_example(database_url: str, pool: Pool, tmp_path: Path) -> None:
     assert shutil.which("curl"), "docs/api.md is made of lines for curl, which is not installed"
     tenant = await make_tenant(pool)
+    await make_whatsapp(pool, tenant)
     async with running(database_url) as api:
         environment = dict(os.environ) | {"BASE": api.base_url, "KEY": tenant.secret}
         assert await run_document(DOCS / "api.md", environment, tmp_path) >= 9
     recipients = [row[0] for row in await pool.fetch("SELECT recipient FROM messages")]
     assert recipients == ["+258841234567"] * 3
+
+
+async def make_whatsapp(pool: Pool, tenant: Tenant) -> None:
+    """A WhatsApp number that was looked at, and a message that arrived within an open window."""
+    made = await making_whatsapp.made(pool, organization_id=tenant.id)
+    await making_whatsapp.conversation(pool, made)
+    await making_whatsapp.message(pool, made, status="delivered", queued=False)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 2000, last_checked_at = now()")
+    await pool.execute("UPDATE whatsapp_conversations SET last_outbound_at = now()")
+    await pool.execute(
+        "UPDATE whatsapp_messages SET client_reference = 'order-1001', sent_at = now(), delivered_at = now()"
+    )
 
 
 @pytest.mark.parametrize(("name", "count"), [("operations.md", 10), ("adding-a-supplier.md", 6)])
