@@ -1,0 +1,74 @@
+-- whatsapp_accept_bulk_1: accept messages of one organization, number, template and campaign, all of them or none.
+--
+-- The same rows as `whatsapp_accept_1` writes, and the same books; but there are no idempotency keys and no rate
+-- windows to look at, and the caller has judged each recipient. The wallet is locked first, because whoever makes
+-- conversations does so behind it; single sends of the organization wait for it meanwhile.
+--
+-- p_life: from when a message is due to when it has expired. p_price: list prices in millionths, of which a
+-- conversation that is free for now takes nothing. p_conversation: ids for new conversations. Returns what is available
+-- in the wallet afterwards, or NULL if it does not cover all of them; then nothing is stored. Test messages cost
+-- nothing and return what there is.
+CREATE OR REPLACE FUNCTION whatsapp_accept_bulk_1(
+    p_at timestamptz, p_organization uuid, p_billed boolean, p_number uuid, p_campaign uuid, p_template uuid,
+    p_name text, p_language text, p_category text, p_currency text, p_life interval, p_request_id text, p_lane smallint,
+    p_id uuid[], p_recipient text[], p_conversation uuid[], p_content text[], p_price bigint[], p_country text[],
+    p_due timestamptz[]
+) RETURNS bigint LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
+DECLARE
+    v_count int := cardinality(p_id);
+    v_left bigint;
+    v_thread uuid[];
+    v_price bigint[];
+    v_sum bigint;
+BEGIN
+    SELECT available INTO v_left FROM wallets
+     WHERE organization_id = p_organization AND currency = p_currency FOR UPDATE;
+
+    SELECT whatsapp_conversations_1(p_at, array_fill(p_organization, ARRAY[v_count]),
+                                    array_fill(p_number, ARRAY[v_count]),
+                                    array_agg(substr(recipient, 2) ORDER BY n), p_recipient, p_conversation)
+      INTO v_thread FROM unnest(p_recipient) WITH ORDINALITY AS item (recipient, n);
+
+    -- LIMIT keeps each look-up a look-up, whatever a plan that was made while the table was empty thinks.
+    SELECT array_agg(CASE WHEN NOT p_billed OR thread.free_until > now() THEN 0 ELSE item.price END ORDER BY n)
+      INTO v_price
+      FROM unnest(v_thread, p_price) WITH ORDINALITY AS item (thread, price, n)
+      LEFT JOIN LATERAL (
+           SELECT free_until FROM whatsapp_conversations
+            WHERE organization_id = p_organization AND id = item.thread LIMIT 1) thread ON true;
+
+    INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id, conversation_id,
+                                   recipient, template_id, template_name, template_language, billing_category,
+                                   campaign_id, request_id, accepted_at, deadline_at, charge, reserved, country)
+    SELECT p_organization, id, 'outbound', 'template', CASE WHEN p_billed THEN 'live' ELSE 'test' END, 'accepted',
+           p_number, thread, recipient, p_template, p_name, p_language, p_category, p_campaign, p_request_id, p_at,
+           coalesce(due, p_at) + p_life, CASE WHEN p_billed THEN 'reserved' ELSE 'none' END, price, country
+      FROM unnest(p_id, v_thread, p_recipient, v_price, p_country, p_due)
+           AS item (id, thread, recipient, price, country, due);
+
+    INSERT INTO whatsapp_contents (organization_id, message_id, content)
+    SELECT p_organization, id, content FROM unnest(p_id, p_content) AS item (id, content);
+
+    -- Live messages go by their number; test messages go straight to the one line of test keys.
+    INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
+    SELECT 'whatsapp', CASE WHEN p_billed THEN p_number ELSE '00000000-0000-0000-0000-000000000001'::uuid END, p_lane,
+           p_organization, coalesce(due, p_at), id
+      FROM unnest(p_id, p_due) AS item (id, due);
+
+    IF NOT p_billed THEN
+        RETURN coalesce(v_left, 0);
+    END IF;
+
+    SELECT sum(price) INTO v_sum FROM unnest(v_price) AS item (price);
+    IF v_sum > coalesce(v_left, 0) THEN
+        RAISE EXCEPTION 'the wallet does not cover this' USING ERRCODE = 'HG001';
+    END IF;
+    -- Every live message has its reservation, one that is free as well: each is charged in the same way.
+    INSERT INTO wallet_ledger (organization_id, id, movement, message_id, available, reserved, consumed, created_at)
+    SELECT p_organization, id, 'reserve', id, -price, price, 0, p_at FROM unnest(p_id, v_price) AS item (id, price);
+    UPDATE wallets SET available = available - v_sum, reserved = reserved + v_sum, updated_at = p_at
+     WHERE organization_id = p_organization AND v_sum > 0;
+    RETURN coalesce(v_left, 0) - v_sum;
+EXCEPTION WHEN SQLSTATE 'HG001' THEN
+    RETURN NULL;
+END $$;

@@ -1,0 +1,510 @@
+"""WhatsApp campaigns: what is checked when and by whom, who is skipped, the wallet, cancellation, counts, each once."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7
+from heliograph.campaigns import counting, filling, plan, sms_channel, whatsapp_channel
+from heliograph.campaigns.filling import Filling
+from heliograph.campaigns.plan import Campaign, Counts
+from heliograph.campaigns.staging import Stager
+from heliograph.campaigns.whatsapp_channel import Wish
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
+from heliograph.whatsapp import wallet
+from heliograph.whatsapp.numbers import PhoneNumberUnavailable
+from heliograph.whatsapp.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
+from tests.rules.making import endpoint
+from tests.rules.making_whatsapp import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
+
+NOBODY = Counts(*[0] * len(Counts.__struct_fields__))
+#: For `order_shipped`: who, and what.
+FILLINGS = (Filling(column="first_name", default="customer"), Filling(text="4471"))
+#: Of one message to `number(n)`.
+PRICE = PRICES["utility", "MZ"]
+
+
+def counts(**values: int) -> Counts:
+    return msgspec.structs.replace(NOBODY, total=sum(values.values()), **values)
+
+
+def number(n: int) -> str:
+    return f"+25884{n:07}"
+
+
+async def contacts(pool: Pool, actor: Actor, amount: int, *, tag: str = "porto", **values: Any) -> None:
+    entries = [Entry(number(n), f"P{n}", tags=(tag,), **values) for n in range(amount)]
+    async with pool.acquire() as conn, conn.transaction():
+        await records.create_many(conn, actor, entries=entries)
+
+
+async def contact(pool: Pool, actor: Actor, phone: str, **values: Any) -> None:
+    async with pool.acquire() as conn, conn.transaction():
+        await records.create(conn, actor, entry=Entry(phone, "Ana", tags=("porto",), **values))
+
+
+def wish(known: Made, **values: Any) -> Wish:
+    return Wish(
+        **{
+            "name": "Delivery day",
+            "number_id": known.number_id,
+            "template": "order_shipped",
+            "language": "en",
+            "parameters": FILLINGS,
+            "audience_tags": ["porto"],
+            **values,
+        }
+    )
+
+
+async def create(pool: Pool, known: Made, **values: Any) -> Campaign:
+    async with pool.acquire() as conn, conn.transaction():
+        return await whatsapp_channel.create(conn, known.actor, wish=wish(known, **values), request_id="req")
+
+
+async def get(pool: Pool, known: Made, id: UUID) -> Campaign:
+    async with pool.acquire() as conn:
+        return await plan.get(conn, known.actor, id=id, channel="whatsapp")
+
+
+async def cancel(pool: Pool, known: Made, id: UUID) -> Campaign:
+    async with pool.acquire() as conn, conn.transaction():
+        return await plan.cancel(conn, known.actor, id=id, channel="whatsapp")
+
+
+async def top_up(pool: Pool, known: Made, amount: int) -> None:
+    async with pool.acquire() as conn:
+        await wallet.top_up(conn, known.organization_id, amount=amount)
+
+
+async def run(pool: Pool, **sizes: int) -> None:
+    """Every step that is due."""
+    stager = Stager(pool, **sizes)
+    for _ in range(200):
+        if not await stager.round():
+            return
+    raise AssertionError("it never comes to rest")
+
+
+async def again(pool: Pool, **sizes: int) -> None:
+    """The step of a campaign that is paused, now."""
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool, **sizes)
+
+
+async def count(pool: Pool) -> None:
+    """All chunks, as if their time had come."""
+    await pool.execute("UPDATE campaign_chunks SET count_at = now()")
+    async with pool.acquire() as conn, conn.transaction():
+        await counting.count_due(conn)
+
+
+async def sent(pool: Pool) -> dict[str, list[str]]:
+    """The values that each recipient gets."""
+    rows = await pool.fetch(
+        "SELECT recipient, content FROM whatsapp_messages m JOIN whatsapp_contents c"
+        " ON c.organization_id = m.organization_id AND c.message_id = m.id"
+    )
+    assert len(rows) == len({row["recipient"] for row in rows}), "somebody got it twice"
+    return {row["recipient"]: msgspec.json.decode(row["content"])["parameters"] for row in rows}
+
+
+# ── Making one ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_contacts_get_it_with_their_values(pool: Pool) -> None:
+    known = await made(pool)
+    await contact(pool, known.actor, number(1), first_name=" Ana ")
+    await contact(pool, known.actor, number(2))
+    campaign = await create(pool, known)
+    assert (campaign.channel, campaign.status) == ("whatsapp", "staging")
+    await run(pool)
+    assert await sent(pool) == {number(1): ["Ana", "4471"], number(2): ["customer", "4471"]}
+    found = await get(pool, known, campaign.id)
+    assert (found.status, found.counts) == ("running", counts(queued=2))
+    row = await pool.fetchrow("SELECT * FROM whatsapp_messages WHERE recipient = $1", number(1))
+    assert row["campaign_id"] == campaign.id
+    assert (row["template_id"], row["template_name"], row["template_language"]) == (
+        known.template_id,
+        "order_shipped",
+        "en",
+    )
+    assert (row["status"], row["mode"], row["billing_category"], row["country"]) == (
+        "accepted",
+        "live",
+        "utility",
+        "MZ",
+    )
+    assert (row["charge"], row["reserved"]) == ("reserved", PRICE)
+    assert row["deadline_at"] > row["accepted_at"] + timedelta(days=30)
+    queued = await pool.fetch("SELECT kind, line, lane FROM queue")
+    assert {tuple(one) for one in queued} == {("whatsapp", known.number_id, 1)}
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 2
+    await check_wallets(pool, [known.organization_id])
+
+
+async def test_what_is_shown_and_to_whom(pool: Pool) -> None:
+    known = await made(pool)
+    await contacts(pool, known.actor, 1)
+    campaign = await create(pool, known)
+    shown = plan.shown(campaign)
+    assert (shown["channel"], shown["template_name"]) == ("whatsapp", "order_shipped")
+    assert not shown.keys() & {"parameters", "message_template", "sender_id"}
+    assert isinstance(shown["counts"], dict)
+    assert "unknown" not in shown["counts"]
+    text = await sms(pool, known.actor)
+    assert "read" not in plan.shown(text)["counts"]  # type: ignore[operator]
+    async with pool.acquire() as conn:
+        for channel, one in (("sms", text), ("whatsapp", campaign)):
+            listed = await plan.list_page(conn, known.actor, after=None, limit=9, channel=channel)
+            assert [found.id for found in listed] == [one.id]
+        for channel, id in (("sms", campaign.id), ("whatsapp", text.id)):
+            with pytest.raises(NotFound):
+                await plan.get(conn, known.actor, id=id, channel=channel)
+            with pytest.raises(NotFound):
+                await plan.cancel(conn, known.actor, id=id, channel=channel)
+    with pytest.raises(NotFound):
+        await get(pool, await made(pool), campaign.id)
+
+
+async def sms(pool: Pool, actor: Actor) -> Campaign:
+    wanted = sms_channel.Wish(name="Text", message_template="hi", recipients=[number(1)])
+    async with pool.acquire() as conn, conn.transaction():
+        return await sms_channel.create(conn, actor, wish=wanted, request_id="req")
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal", "word"),
+    [
+        ({"number_id": uuid7()}, Invalid, "number"),
+        ({"template": "unknown"}, TemplateNotFound, "unknown"),
+        ({"language": "fr"}, TemplateNotFound, "fr"),
+        ({"template": "login_code", "parameters": (Filling(text="1"),)}, Invalid, "who has just asked"),
+        ({"parameters": ()}, TemplateParameterMismatch, "'expected': 2, 'received': 0"),
+        ({"parameters": (Filling(text="a\nb"), Filling(text="x"))}, Invalid, "parameter 1"),
+        ({"parameters": (Filling(column="name"), Filling(text=" "))}, Invalid, "parameter 2"),
+        ({"parameters": (Filling(column="name", default="\t"), Filling(text="x"))}, Invalid, "parameter 1"),
+        ({"parameters": (Filling(text="x"), Filling(text="x" * 1025))}, Invalid, "parameter 2"),
+        ({"parameters": (Filling(text="x" * 600), Filling(text="x" * 600))}, Invalid, "the template"),
+        ({"name": " "}, Invalid, "name"),
+        ({"audience_tags": None}, Invalid, "audience_tags"),
+        ({"audience_tags": ["none"]}, plan.CampaignAudienceEmpty, ""),
+        ({"scheduled_at": datetime.now(UTC) + timedelta(days=400)}, Invalid, "scheduled_at"),
+    ],
+)
+async def test_what_cannot_be(pool: Pool, change: dict[str, Any], refusal: type[Refusal], word: str) -> None:
+    known = await made(pool)
+    await contacts(pool, known.actor, 1)
+    with pytest.raises(refusal) as refused:
+        await create(pool, known, **change)
+    assert word in f"{refused.value.message} {refused.value.details}"
+    assert await pool.fetchval("SELECT count(*) FROM campaigns") == 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "refusal"),
+    [
+        ("UPDATE whatsapp_templates SET status = 'pending'", TemplateNotApproved),
+        ("UPDATE whatsapp_templates SET status = 'removed'", TemplateNotFound),
+        ("UPDATE whatsapp_templates SET disabled_locally = true", TemplateNotFound),
+        ("UPDATE whatsapp_templates SET category = 'marketing'", Invalid),
+        ("UPDATE whatsapp_numbers SET connection_status = 'banned'", PhoneNumberUnavailable),
+        ("UPDATE whatsapp_numbers SET state = 'removed'", PhoneNumberUnavailable),
+        ("UPDATE whatsapp_accounts SET state = 'paused'", PhoneNumberUnavailable),
+        ("UPDATE whatsapp_rates SET valid_from = now() + interval '1 day'", Invalid),
+    ],
+)
+async def test_what_cannot_be_now(pool: Pool, sql: str, refusal: type[Refusal]) -> None:
+    known = await made(pool)
+    await contacts(pool, known.actor, 1)
+    await pool.execute(sql)
+    with pytest.raises(refusal):
+        await create(pool, known)
+
+
+def test_fillings_as_people_write_them() -> None:
+    found = filling.parse(["first_name", "text:text: 1", "phone"], {"first_name": "you"})
+    assert found == [Filling("first_name", "you"), Filling(text="text: 1"), Filling("phone")]
+    stored = msgspec.json.encode(found).decode()
+    assert filling.read(stored) == tuple(found)
+    assert filling.written(stored) == ["first_name (you)", "text:text: 1", "phone"]
+    for written, defaults in ((["tags"], {}), (["text"], {}), (["name"], {"phone": "x"})):
+        with pytest.raises(Invalid):
+            filling.parse(written, defaults)
+
+
+# ── Who gets it ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_who_cannot_get_it_is_skipped_and_counted(pool: Pool) -> None:
+    known = await made(pool)
+    await pool.execute("DELETE FROM whatsapp_rates WHERE country = '*'")
+    await contact(pool, known.actor, number(1), first_name="Ana")
+    await contact(pool, known.actor, number(2), first_name="Rui")
+    await pool.execute("INSERT INTO opt_outs VALUES ($1, $2, now(), 'test')", known.organization_id, number(2))
+    await contact(pool, known.actor, number(3))  # nothing to say, and no default
+    await contact(pool, known.actor, number(4), first_name="line\nbreak")
+    await contact(pool, known.actor, number(5), first_name="{{1}} text: x")
+    await contact(pool, known.actor, "+41791234567", first_name="Urs")  # nobody knows what that costs
+    campaign = await create(pool, known, parameters=(Filling(column="first_name"), Filling(column="phone")))
+    await run(pool)
+    assert await sent(pool) == {number(1): ["Ana", number(1)], number(5): ["{{1}} text: x", number(5)]}
+    assert (await get(pool, known, campaign.id)).counts == counts(queued=2, opted_out=1, invalid=3)
+    await check_wallets(pool, [known.organization_id])
+
+
+async def test_only_allowed_countries_each_at_its_price(pool: Pool) -> None:
+    known = await made(pool)
+    await pool.execute("UPDATE organizations SET allowed_countries = '{MZ,CH}'")
+    for phone in (number(1), "+41791234567", "+351912345678"):
+        await contact(pool, known.actor, phone)
+    campaign = await create(pool, known)
+    await run(pool)
+    rows = await pool.fetch("SELECT country, reserved FROM whatsapp_messages")
+    assert {tuple(row) for row in rows} == {("MZ", PRICE), ("CH", PRICES["utility", "*"])}
+    assert (await get(pool, known, campaign.id)).counts == counts(queued=2, invalid=1)
+
+
+async def test_a_template_without_parameters(pool: Pool) -> None:
+    known = await made(pool)
+    body = [{"type": "BODY", "text": "We are closed tomorrow."}]
+    await template(pool, known.organization_id, known.account_id, name="closed", components=body, parameter_count=0)
+    await contacts(pool, known.actor, 3)
+    campaign = await create(pool, known, template="closed", parameters=())
+    await run(pool, chunk=2)
+    assert await sent(pool) == {number(n): [] for n in range(3)}
+    assert (await get(pool, known, campaign.id)).counts == counts(queued=3)
+
+
+async def test_many_workers_stage_each_recipient_once(pool: Pool) -> None:
+    known = await made(pool, balance=60 * PRICE)
+    await contacts(pool, known.actor, 50)
+    campaigns = [await create(pool, known) for _ in range(2)]
+    await asyncio.gather(*(run(pool, chunk=9, gather=20) for _ in range(3)))
+    await run(pool)
+    found = [await get(pool, known, one.id) for one in campaigns]
+    assert sum(one.counts.queued for one in found) == 60
+    assert await pool.fetchval("SELECT count(DISTINCT (campaign_id, recipient)) FROM whatsapp_messages") == 60
+    # A recipient has one conversation with the number, however many messages.
+    recipients = await pool.fetchval("SELECT count(DISTINCT recipient) FROM whatsapp_messages")
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == recipients
+    await check_wallets(pool, [known.organization_id])
+
+
+async def test_a_test_key_costs_nothing(pool: Pool) -> None:
+    known = await made(pool, balance=0, mode="test")
+    await contacts(pool, known.actor, 2)
+    campaign = await create(pool, known)
+    await run(pool)
+    assert (await get(pool, known, campaign.id)).counts == counts(queued=2)
+    assert {row[0] for row in await pool.fetch("SELECT line FROM queue")} == {UUID(int=1)}
+    assert {row[0] for row in await pool.fetch("SELECT charge FROM whatsapp_messages")} == {"none"}
+    await cancel(pool, known, campaign.id)
+    await run(pool)
+    assert (await get(pool, known, campaign.id)).counts == counts(canceled=2)
+    await check_wallets(pool, [known.organization_id])
+
+
+async def test_pace_spreads_what_is_due(pool: Pool) -> None:
+    known = await made(pool)
+    await contacts(pool, known.actor, 30)
+    campaign = await create(pool, known, messages_per_minute=60)
+    await run(pool)
+    assert (await get(pool, known, campaign.id)).counts == counts(queued=20, pending=10)
+    due = [row[0] for row in await pool.fetch("SELECT due_at FROM queue ORDER BY due_at")]
+    assert due[-1] - due[0] == timedelta(seconds=19)
+
+
+# ── What stops it ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_it_waits_for_money_and_goes_on_by_itself(pool: Pool) -> None:
+    known = await made(pool, balance=3 * PRICE + 1)
+    await contacts(pool, known.actor, 10)
+    campaign = await create(pool, known)
+    await run(pool)
+    found = await get(pool, known, campaign.id)
+    assert (found.status, found.status_reason) == ("paused", "wallet_insufficient_funds")
+    assert found.counts == counts(queued=3, pending=7)
+    await top_up(pool, known, 2 * PRICE)
+    await again(pool)
+    assert (await get(pool, known, campaign.id)).counts == counts(queued=5, pending=5)
+    await top_up(pool, known, UNIT)
+    await again(pool)
+    found = await get(pool, known, campaign.id)
+    assert (found.status, found.status_reason, found.counts) == ("running", None, counts(queued=10))
+    assert set(await sent(pool)) == {number(n) for n in range(10)}
+    await check_wallets(pool, [known.organization_id])
+
+
+@pytest.mark.parametrize(
+    ("stop", "go", "reason"),
+    [
+        ("UPDATE whatsapp_templates SET status = 'paused'", "SET status = 'approved'", whatsapp_channel.TEMPLATE),
+        ("UPDATE whatsapp_templates SET status = 'in_appeal'", "SET status = 'approved'", whatsapp_channel.TEMPLATE),
+        ("UPDATE whatsapp_accounts SET state = 'paused'", "SET state = 'active'", whatsapp_channel.NUMBER),
+        (
+            "UPDATE whatsapp_numbers SET connection_status = 'disconnected'",
+            "SET connection_status = 'connected'",
+            whatsapp_channel.NUMBER,
+        ),
+        ("UPDATE organizations SET state = 'suspended'", "SET state = 'active'", plan.SUSPENDED),
+        ("UPDATE wallets SET currency = 'USD'", "SET currency = 'EUR'", whatsapp_channel.FUNDS),
+    ],
+)
+async def test_it_pauses_and_goes_on_by_itself(pool: Pool, stop: str, go: str, reason: str) -> None:
+    known = await made(pool)
+    await contacts(pool, known.actor, 4)
+    campaign = await create(pool, known)
+    stager = Stager(pool, chunk=2)
+    for _ in range(3):  # gathered, begun, two staged
+        await stager.round()
+    await pool.execute(stop)
+    await again(pool)
+    found = await get(pool, known, campaign.id)
+    assert (found.status, found.status_reason, found.counts) == ("paused", reason, counts(queued=2, pending=2))
+    await pool.execute(" ".join(stop.split()[:2]) + " " + go)
+    await again(pool)
+    found = await get(pool, known, campaign.id)
+    assert (found.status, found.status_reason, found.counts) == ("running", None, counts(queued=4))
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("UPDATE whatsapp_templates SET status = 'rejected'", whatsapp_channel.TEMPLATE),
+        ("UPDATE whatsapp_templates SET status = 'disabled'", whatsapp_channel.TEMPLATE),
+        ("UPDATE whatsapp_templates SET status = 'removed'", whatsapp_channel.TEMPLATE),
+        ("UPDATE whatsapp_templates SET disabled_locally = true", whatsapp_channel.TEMPLATE),
+        ("UPDATE whatsapp_templates SET category = 'marketing'", whatsapp_channel.NOT_UTILITY),
+        (
+            """UPDATE whatsapp_templates SET components = '[{"type": "BODY", "text": "{{1}}"}]'""",
+            whatsapp_channel.MISMATCH,
+        ),
+        ("UPDATE whatsapp_numbers SET state = 'removed'", whatsapp_channel.NUMBER),
+    ],
+)
+async def test_it_fails_and_takes_back_what_is_not_sent(pool: Pool, sql: str, reason: str) -> None:
+    known = await made(pool)
+    await contacts(pool, known.actor, 4)
+    campaign = await create(pool, known)
+    stager = Stager(pool, chunk=3)
+    for _ in range(3):
+        await stager.round()
+    await pool.execute(sql)
+    await again(pool)
+    found = await get(pool, known, campaign.id)
+    assert (found.status, found.status_reason, found.counts) == ("failed", reason, counts(canceled=4))
+    assert await pool.fetchval("SELECT available FROM wallets") == 100 * UNIT
+    await check_wallets(pool, [known.organization_id])
+
+
+async def test_a_rate_that_changes_counts_from_the_next_chunk(pool: Pool) -> None:
+    known = await made(pool)
+    await contacts(pool, known.actor, 4)
+    await create(pool, known)
+    stager = Stager(pool, chunk=2)
+    for _ in range(3):
+        await stager.round()
+    await pool.execute("UPDATE whatsapp_rates SET price = 7 WHERE country = 'MZ'")
+    await again(pool)
+    rows = await pool.fetch("SELECT reserved, count(*) AS n FROM whatsapp_messages GROUP BY 1")
+    assert {row["reserved"]: row["n"] for row in rows} == {PRICE: 2, 7: 2}
+
+
+# ── The end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_cancel_releases_what_is_not_sent(pool: Pool) -> None:
+    known = await made(pool, balance=10 * PRICE)
+    await contacts(pool, known.actor, 20)
+    campaign = await create(pool, known)
+    await run(pool, chunk=4)
+    assert (await get(pool, known, campaign.id)).counts == counts(queued=10, pending=10)
+    ids = {row[0]: row[1] for row in await pool.fetch("SELECT recipient, id FROM whatsapp_messages")}
+    # One was taken by a worker, one waits for the outcome of its attempt, one was put back, one was sent already.
+    await pool.execute("UPDATE queue SET lease_until = now() + interval '1 minute' WHERE id = $1", ids[number(1)])
+    await pool.execute("UPDATE whatsapp_messages SET status = 'queued' WHERE recipient = ANY ($1)", [
+        number(2),
+        number(3),
+    ])  # fmt: skip
+    for n, state in ((2, "unknown"), (3, "busy")):
+        await pool.execute(
+            "INSERT INTO whatsapp_attempts (organization_id, message_id, attempt, number_id, state, started_at)"
+            " VALUES ($1, $2, 1, $3, $4, now())",
+            known.organization_id,
+            ids[number(n)],
+            known.number_id,
+            state,
+        )
+    await pool.execute("UPDATE whatsapp_messages SET status = 'sent' WHERE recipient = $1", number(4))
+    await pool.execute("DELETE FROM queue WHERE id = $1", ids[number(4)])
+    found = await cancel(pool, known, campaign.id)
+    assert (found.status, found.counts) == ("canceled", counts(queued=10, canceled=10))
+    await run(pool)
+    assert (await cancel(pool, known, campaign.id)).counts == counts(queued=2, sent=1, canceled=17)
+    assert {row[0] for row in await pool.fetch("SELECT id FROM queue")} == {ids[number(1)], ids[number(2)]}
+    assert tuple(await pool.fetchrow("SELECT available, reserved FROM wallets")) == (7 * PRICE, 3 * PRICE)
+    assert await pool.fetchval("SELECT count(*) FROM wallet_ledger WHERE movement = 'release'") == 7
+    assert await pool.fetchval("SELECT step_at FROM campaigns") is None
+    await check_wallets(pool, [known.organization_id])
+
+
+async def test_counts_are_disjoint_and_follow_what_is_read(pool: Pool) -> None:
+    known = await made(pool)
+    await endpoint(pool, known.actor, "campaign.completed")
+    await contacts(pool, known.actor, 4)
+    campaign = await create(pool, known)
+    await run(pool)
+    await pool.execute("DELETE FROM queue WHERE kind = 'whatsapp'")
+    for n, status in enumerate(("queued", "sent", "delivered", "read")):
+        await pool.execute("UPDATE whatsapp_messages SET status = $1 WHERE recipient = $2", status, number(n))
+    await count(pool)
+    found = await get(pool, known, campaign.id)
+    assert (found.status, found.counts) == ("running", counts(queued=1, sent=1, delivered=1, read=1))
+    await pool.execute("UPDATE whatsapp_messages SET status = 'failed' WHERE status IN ('queued', 'sent')")
+    for _ in range(2):
+        await count(pool)
+    found = await get(pool, known, campaign.id)
+    assert (found.status, found.counts) == ("completed", counts(delivered=1, read=1, failed=2))
+    events = await pool.fetch("SELECT data FROM events WHERE kind = 'campaign.completed'")
+    assert [msgspec.json.decode(row["data"]) for row in events] == [{"campaign": plan.shown(found)}]
+    # Reading goes on after the end, and a failure may turn out to be none.
+    await pool.execute("UPDATE whatsapp_messages SET status = 'read' WHERE recipient <> $1", number(0))
+    await count(pool)
+    assert (await get(pool, known, campaign.id)).counts == counts(read=3, failed=1)
+    await pool.execute("UPDATE whatsapp_messages SET status = 'read'")
+    await count(pool)
+    assert (await get(pool, known, campaign.id)).counts == counts(read=4)
+    assert await pool.fetchval("SELECT count(*) FROM campaign_chunks") == 0
+    assert await pool.fetchval("SELECT count(*) FROM events") == 1
+
+
+async def test_both_channels_side_by_side(pool: Pool) -> None:
+    known = await made(pool)
+    await contacts(pool, known.actor, 5)
+    text, campaign = await sms(pool, known.actor), await create(pool, known)
+    await run(pool)
+    await count(pool)
+    assert (await get(pool, known, campaign.id)).counts == counts(queued=5)
+    async with pool.acquire() as conn:
+        assert (await plan.get(conn, known.actor, id=text.id)).counts == counts(queued=1)
+
+
+async def test_a_category_that_codes_have_is_refused_though_it_has_rates(pool: Pool) -> None:
+    known = await made(pool)
+    await rates(pool, prices={("authentication", "MZ"): 1})
+    await template(pool, known.organization_id, known.account_id, name="code", category="authentication",
+                   components=CODE, parameter_count=1)  # fmt: skip
+    with pytest.raises(Invalid, match="utility alone"):
+        await create(pool, known, template="code", parameters=(Filling(text="1"),))
