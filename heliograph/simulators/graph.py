@@ -321,6 +321,13 @@ class GraphSimulator:
         for box in self._outboxes.values():
             await box.settle()
 
+    def freeze(self) -> None:
+        """Time stands still until `advance` or `thaw`: nothing falls due by itself but what is due at once."""
+        self.clock.run(0)
+
+    def thaw(self, speed: float = 1.0) -> None:
+        self.clock.run(speed)
+
     async def advance(self, seconds: float) -> None:
         """Let time pass: all that falls due happens in its order, and its callbacks are awaited."""
         await self.clock.advance(seconds, self.settle)

@@ -52,6 +52,8 @@ class Fault(msgspec.Struct, kw_only=True):
     times: int = 0
     #: sends, management, or all.
     on: Literal["sends", "management", "all"] = "sends"
+    #: Real seconds between two pieces of a drip, of which there are twenty.
+    interval: float = 0.02
 
 
 class Api:
@@ -89,7 +91,7 @@ class Api:
                 if sending:
                     self.world.counters.refused += 1
             if fault is not None:
-                reply.way = fault.kind
+                reply.way, reply.interval = fault.kind, fault.interval
         if reply.way in ("drop", "hang") or fault is not None:
             self.world.counters.unanswered += sending
         latency = self._latency()
@@ -180,6 +182,7 @@ class Api:
         reply = Reply(200, msgspec.json.encode(accepted.answer))
         if script.answer in ("html", "empty"):
             reply = self._broken(script.answer, script.http, 0)
+            self.world.counters.unanswered += 1
         elif script.answer != "normal":
             reply.way = script.answer
         if message is None or not script.steps:

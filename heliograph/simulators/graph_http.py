@@ -26,8 +26,6 @@ _REASONS = {
     502: "Bad Gateway",
     503: "Service Unavailable",
 }
-#: Real seconds between two pieces of a slow answer.
-_DRIP_SECONDS = 0.02
 
 
 class Request(msgspec.Struct, gc=False):
@@ -54,6 +52,8 @@ class Reply(msgspec.Struct):
     behind: Awaitable[Any] | None = None
     #: Called when it has left, or would have.
     left: Callable[[], None] | None = None
+    #: Real seconds between two pieces of a drip.
+    interval: float = 0.02
 
 
 Handler = Callable[[Request], Reply | Coroutine[Any, Any, Reply]]
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
             size = max(1, len(data) // 20)
             for at in range(0, len(data), size):
                 self._transport.write(data[at : at + size])
-                await asyncio.sleep(_DRIP_SECONDS)
+                await asyncio.sleep(reply.interval)
 
 
 def encoded(reply: Reply, *, keep_alive: bool = True) -> bytes:

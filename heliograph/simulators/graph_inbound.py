@@ -51,7 +51,7 @@ class Inbound(msgspec.Struct, kw_only=True):
     #: Came by an advertisement: opens the free entry point.
     referral: bool = False
     group: str = ""
-    #: Seconds from now of the event's time: -86400 is yesterday.
+    #: Age of the event, seconds: 86400 is yesterday, -86400 tomorrow.
     ago: float = 0.0
     #: An id of its own, to send one twice; empty: a new one.
     id: str = ""
@@ -64,7 +64,7 @@ def receive(world: World, given: Inbound) -> tuple[str, Item]:
     number = world.number_of(given.number)
     user = _user(world, given)
     at = world.clock.now() - given.ago
-    wamid = given.id or world.wamid(user.wa_id or user.user_id, inbound=True)
+    wamid = given.id or world.wamid(user.key, inbound=True)
     kind, content = _content(given, number, user)
     made: dict[str, Any] = {}
     if user.wa_id:
@@ -81,12 +81,13 @@ def receive(world: World, given: Inbound) -> tuple[str, Item]:
         made["context"] = context
     if given.referral:
         made["referral"] = _referral(given)
-        world.entry_points[number.id, user.wa_id] = -at
+        world.entry_points[number.id, user.key] = -at
     if given.group:
         made["group_id"] = given.group
     if kind not in _SILENT and not given.group:
-        world.open_window(number.id, user.wa_id, at)
+        world.open_window(number.id, user, at)
     world.counters.inbound += 1
+    world.take_throughput(number)  # in and out share one limit; what comes in is never refused
     # A changed number comes without `contacts`.
     who = None if kind == "system" else contact(user, with_name=True)
     return wamid, Item(number.account, "messages", "messages", made, metadata(number), who)

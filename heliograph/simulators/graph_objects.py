@@ -116,6 +116,11 @@ class User(msgspec.Struct):
     accepted: int = 0
     reached: int = 0
 
+    @property
+    def key(self) -> str:
+        """What the user is known by: the phone, or the business-scoped id of somebody with a username only."""
+        return self.wa_id or self.user_id
+
 
 class Message(msgspec.Struct, gc=False):
     """A message that was accepted: the user gets it, unless its script says otherwise."""

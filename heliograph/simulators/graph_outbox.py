@@ -65,6 +65,9 @@ class Outbox:
         self.held = False
         self._options, self._clock, self._counters = options, clock, counters
         self._random = random.Random(options().seed)
+        # Apart, because how often it is shown depends on when the receiver comes up.
+        self._challenges = random.Random(options().seed)
+        self._era = 0
         self._pending: deque[Item] = deque()
         self._again = 0
         self._flying: set[asyncio.Task[None]] = set()
@@ -94,6 +97,7 @@ class Outbox:
         self._pending.clear()
         self.attempts.clear()
         self._again = 0
+        self._era += 1
         self.held = False
         self._random = random.Random(self._options().seed)
 
@@ -158,7 +162,7 @@ class Outbox:
         if self._session is None or not self.app.webhook_url:
             self.handshake_problem = "no URL"
             return False
-        challenge = str(self._random.randrange(10**9, 10**10))
+        challenge = str(self._challenges.randrange(10**9, 10**10))
         query = {"hub.mode": "subscribe", "hub.challenge": challenge, "hub.verify_token": self.app.verify_token}
         url = self.app.webhook_url
         url += ("&" if "?" in url else "?") + urllib.parse.urlencode(query)
@@ -206,6 +210,8 @@ class Outbox:
             self._pending = deque(mixed)
         while self._ready() and self._pending and len(self._flying) < options.concurrency:
             size = min(options.batch, len(self._pending))
+            if options.rebatch and self._pending[0].attempts and size > 1:
+                size = self._random.randrange(1, size)
             items = [self._pending.popleft() for _ in range(size)]
             self._again += len(items)
             task = loop.create_task(self._deliver(items))
@@ -219,7 +225,7 @@ class Outbox:
         self._wake()
 
     async def _deliver(self, items: list[Item]) -> None:
-        options, counters = self._options(), self._counters()
+        options, counters, era = self._options(), self._counters(), self._era
         now = self._clock.now()
         for item in items:
             item.first = item.first or now
@@ -230,6 +236,8 @@ class Outbox:
         attempt = await self._post(body, headers, len(items), attempt=max(item.attempts for item in items))
         if options.duplicates and self._random.random() < options.duplicates:
             await self._post(body, headers, len(items), repeated=True)
+        if era != self._era:  # cleared meanwhile: nobody counts these any more
+            return
         self._again -= len(items)
         for item in items:
             if item.ended is not None:
@@ -248,11 +256,8 @@ class Outbox:
         for gap, group in later.items():
             counters.items_again += len(group)
             self._again += len(group)
-            if options.rebatch and len(group) > 1:
+            if options.rebatch:
                 self._random.shuffle(group)
-                cut = self._random.randrange(1, len(group))
-                self._clock.put(gap, self._put_again, group[:cut])
-                group = group[cut:]
             self._clock.put(gap, self._put_again, group)
 
     def _put_again(self, items: list[Item]) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import msgspec
-
 from heliograph.simulators.graph_errors import GraphError, missing_object
 from heliograph.simulators.graph_objects import MANAGEMENT, Account, Number, Template, Token
 from heliograph.simulators.graph_state import World
@@ -198,7 +196,7 @@ def template_view(world: World, template: Template) -> dict[str, Any]:
 
 
 def chosen(view: dict[str, Any], fields: str, otherwise: tuple[str, ...]) -> dict[str, Any]:
-    """The fields that are asked for; the id always comes. Raises GraphError for one that there is not."""
+    """The fields that are asked for; the id always comes. What it has not is left out."""
     names = [one.split("{")[0].split(".")[0].strip() for one in fields.split(",") if one] or list(otherwise)
     return {name: view[name] for name in dict.fromkeys([*names, "id"]) if view.get(name) is not None}
 
@@ -227,8 +225,3 @@ def _page(found: list[dict[str, Any]], query: dict[str, str], otherwise: tuple[s
 
 def _cursor(place: int) -> str:
     return base64.urlsafe_b64encode(str(place).encode()).decode().rstrip("=")
-
-
-def encode(body: Any) -> bytes:
-    """JSON of an answer."""
-    return msgspec.json.encode(body)

@@ -26,7 +26,6 @@ _PUNCTUATION = re.compile(r"[ ()-]")
 _LONGEST_TRACKER = 512
 #: Replies a month and number that cost nothing, from October 2026 on.
 FREE_TIER = 1_000
-_HIGH_FACTOR = 12.5
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -55,7 +54,7 @@ def send(world: World, number: Number, account: Account, version: float, body: A
     if user.wa_id == number.digits:
         raise GraphError(131021, "Sender and recipient phone number is the same")
 
-    inside = world.window_open(number.id, user.wa_id)
+    inside = world.window_open(number.id, user)
     breached = _limited(world, number, account, user, inside)
     category, template = "service", None
     if kind == "template":
@@ -70,7 +69,7 @@ def send(world: World, number: Number, account: Account, version: float, body: A
     elif "RESTRICTED_CUSTOMER_INITIATED_MESSAGING" in account.restrictions:
         raise GraphError(131031, "The account may not answer")
 
-    script = world.scripts.choose(user.wa_id or user.user_id)
+    script = world.scripts.choose(user.wa_id)
     if script.refuse:
         raise GraphError(script.refuse, transient=script.refuse in (131000, 131016, 2))
     if kind != "template" and not inside:
@@ -83,7 +82,7 @@ def send(world: World, number: Number, account: Account, version: float, body: A
         script = msgspec.structs.replace(script, steps=())
 
     message = Message(
-        id=world.wamid(user.wa_id or user.user_id),
+        id=world.wamid(user.key),
         number=number.id,
         account=account.id,
         user=user,
@@ -146,6 +145,8 @@ def _content(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if not isinstance(kind, str):
         raise GraphError(131009, "type is not a string")
     kind = kind.lower()
+    if body.get("recipient_type", "individual") not in ("individual", "group"):
+        raise GraphError(131009, "recipient_type is not individual or group")
     if kind not in _TYPES:
         raise GraphError(131051, f"type {kind!r} is not supported")
     content = body.get(kind)
@@ -192,7 +193,7 @@ def _recipient(world: World, number: Number, body: dict[str, Any]) -> tuple[str,
     text = _PUNCTUATION.sub("", str(to))
     if not text.lstrip("+").isdigit():
         raise GraphError(131009, "to is not a phone number")
-    if not text.startswith("+") and (phones.parse("+" + text) is None or len(text) < 10):
+    if not text.startswith("+") and (phones.parse("+" + text) is None or len(text) <= 10):
         # A number without + may be a local one to Meta, and then it gets the sender's calling code.
         text = phones.calling_code("+" + number.digits) + text.lstrip("0")
     digits = text.lstrip("+")
@@ -204,15 +205,10 @@ def _recipient(world: World, number: Number, body: dict[str, Any]) -> tuple[str,
 def _limited(world: World, number: Number, account: Account, user: User, inside: bool) -> str:
     """Count the send. Raises GraphError; returns how a breach of the day's limit shows, empty when there is none."""
     options, now = world.options, world.clock.now()
-    if options.throughput:
-        bucket = world.buckets.get(number.id)
-        if bucket is None:
-            rate = options.throughput * (_HIGH_FACTOR if number.throughput == "HIGH" else 1)
-            bucket = world.buckets[number.id] = Bucket(rate, rate, now)
-        if not bucket.take(now):
-            raise GraphError(130429, "Cloud API message throughput has been reached.", transient=True)
+    if not world.take_throughput(number):
+        raise GraphError(130429, "Cloud API message throughput has been reached.", transient=True)
     if options.pair_seconds:
-        key = (number.id, user.wa_id)
+        key = (number.id, user.key)
         pair = world.pairs.get(key)
         if pair is None:
             pair = world.pairs[key] = Bucket(1 / options.pair_seconds, options.pair_burst, now)
@@ -222,7 +218,7 @@ def _limited(world: World, number: Number, account: Account, user: User, inside:
         daily = world.daily.get(account.business)
         if daily is None:
             daily = world.daily[account.business] = Daily()
-        if not daily.allows(user.wa_id or user.user_id, options.tier, now):
+        if not daily.allows(user.key, options.tier, now):
             if options.tier_breach == "131048":
                 raise GraphError(131048)
             return options.tier_breach
@@ -244,7 +240,7 @@ def _template(world: World, account: Account, content: dict[str, Any]) -> Templa
 
 def _free(world: World, number: Number, user: User, category: str, inside: bool) -> str:
     """`pricing.type` of the message."""
-    now, key = world.clock.now(), (number.id, user.wa_id)
+    now, key = world.clock.now(), (number.id, user.key)
     entered = world.entry_points.get(key)
     if entered is not None and entered < 0 and now + entered < 86_400:
         # The user came from an advertisement and this is the answer: from now on all is free for 72 hours.

@@ -110,9 +110,9 @@ def _check(template: Template) -> None:
     if "BODY" not in kinds:
         raise GraphError(100, "components has no BODY")
     for component in template.components:
-        kind, text = str(component.get("type", "")).upper(), component.get("text", "")
+        kind, text = str(component.get("type", "")).upper(), str(component.get("text", ""))
         if kind == "BODY" and template.category != "AUTHENTICATION":
-            if not isinstance(text, str) or not text or len(text) > 1024:
+            if not text or len(text) > 1024:
                 raise GraphError(100, "The body's text is missing or longer than 1024 characters", subcode=2388040)
             stripped = text.strip()
             if re.match(_VARIABLE, stripped) or re.search(_VARIABLE.pattern + r"\W?$", stripped):

@@ -1,0 +1,428 @@
+"""The Graph client against servers that answer well, badly, half, late or not at all, and against the simulator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from heliograph.base.settings import SettingsError
+from heliograph.simulators.graph import GraphSimulator, quick
+from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_bodies import layout, template_body, text_body
+from heliograph.suppliers.whatsapp_errors import Kind, Scope
+from heliograph.suppliers.whatsapp_graph import CloudClient, CloudError, _Body, check_base_url, usage_pauses
+from heliograph.suppliers.whatsapp_objects import TokenReport, credential_state
+from tests.suppliers.graph_sockets import ACCEPTED, Peer, always, answer, error, peer
+
+TOKEN = "EAAG-a-token-that-nobody-may-see"
+BODY = text_body(to="+212600000017", text="Bonjour", opaque="our-id")
+
+
+@pytest.fixture
+async def graph() -> AsyncIterator[GraphSimulator]:
+    async with GraphSimulator(quick()) as simulator:
+        yield simulator
+
+
+class TestSends:
+    async def test_accepted(self) -> None:
+        async with peer(always(answer(ACCEPTED))) as there, Client(there.url) as client:
+            outcome = await client.send("555", TOKEN, BODY)
+        assert (outcome.verdict, outcome.wamid, outcome.wa_id) == (Verdict.ACCEPTED, "wamid.HBgM", "212600000017")
+        assert (outcome.user_id, outcome.message_status, outcome.counts) == ("MA.1349", "accepted", False)
+        ((head, body),) = there.requests
+        assert body == BODY
+        assert head.startswith(b"POST /v25.0/555/messages HTTP/1.1\r\n")
+        assert head.count(TOKEN.encode()) == 1
+        assert b"Authorization: Bearer " + TOKEN.encode() in head
+        assert b"Content-Type: application/json\r\n" in head
+
+    async def test_an_answer_in_chunks(self) -> None:
+        raw = json.dumps(ACCEPTED).encode()
+        chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(raw), raw)
+        act = always(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+        async with peer(act) as there, Client(there.url) as client:
+            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.ACCEPTED
+
+    @pytest.mark.parametrize(
+        ("raw", "verdict", "code", "kind"),
+        [
+            (error(131009), Verdict.REFUSED, "131009", Kind.REQUEST),
+            (error(131047), Verdict.REFUSED, "131047", Kind.WINDOW),
+            (error(190, 401, 463), Verdict.BUSY, "190/463", Kind.AUTH),
+            (error(100, 400, 33), Verdict.BUSY, "100/33", Kind.AUTH),
+            (error(3, 500), Verdict.BUSY, "3", Kind.AUTH),
+            (error(130429, 429), Verdict.BUSY, "130429", Kind.RATE),
+            (error(131000, 500), Verdict.BUSY, "131000", Kind.RETRY),
+            (error(987654), Verdict.REFUSED, "987654", Kind.REQUEST),
+            (error(987654, is_transient=True), Verdict.BUSY, "987654", Kind.RETRY),
+            (error(987654, 500), Verdict.UNKNOWN, "987654", Kind.RETRY),
+            # Whatever the status says, Graph itself said no.
+            (error(131026, 200), Verdict.REFUSED, "131026", Kind.RECIPIENT),
+            (answer(b"", 429), Verdict.BUSY, "http 429", Kind.RATE),
+            (answer(b"<html>Bad Gateway</html>", 502), Verdict.UNKNOWN, "http 502", Kind.RETRY),
+            (answer(b"", 500), Verdict.UNKNOWN, "http 500", Kind.RETRY),
+            (answer(b"<html>", 403), Verdict.UNKNOWN, "http 403", Kind.RETRY),
+            (answer(b"", 302, Location="http://127.0.0.1:1/"), Verdict.UNKNOWN, "http 302", Kind.RETRY),
+            (answer(b"not json"), Verdict.UNKNOWN, "http 200", Kind.RETRY),
+            (answer([]), Verdict.UNKNOWN, "http 200", Kind.RETRY),
+            (answer({"messages": []}), Verdict.UNKNOWN, "http 200", Kind.RETRY),
+            (answer({"messages": [{"id": 7}], "contacts": 7}), Verdict.UNKNOWN, "http 200", Kind.RETRY),
+            (answer({"error": "odd"}, 400), Verdict.UNKNOWN, "http 400", Kind.RETRY),
+            (answer({"error": {"code": "odd"}}, 400), Verdict.UNKNOWN, "http 400", Kind.RETRY),
+        ],
+    )
+    async def test_answers(self, raw: bytes, verdict: Verdict, code: str, kind: Kind) -> None:
+        async with peer(always(raw)) as there, Client(there.url) as client:
+            outcome = await client.send("555", TOKEN, BODY)
+        assert (outcome.verdict, outcome.code) == (verdict, code)
+        assert outcome.fault is not None
+        assert outcome.fault.kind is kind
+        assert len(there.requests) == 1
+
+    async def test_what_operators_read(self) -> None:
+        details = error(132001, error_data={"details": "no such template in fr_MA"}, fbtrace_id="Akz")
+        async with peer(always(details)) as there, Client(there.url) as client:
+            outcome = await client.send("555", TOKEN, BODY)
+        assert (outcome.detail, outcome.trace) == ("no such template in fr_MA", "Akz")
+        async with peer(always(error(132001, error_data="x" * 9_000))) as there, Client(there.url) as client:
+            assert len((await client.send("555", TOKEN, BODY)).detail) <= 300
+
+    async def test_the_pause_that_an_answer_asks_for(self) -> None:
+        raw = error(130429, 429).replace(b"\r\n", b"\r\nRetry-After: 7\r\n", 1)
+        async with peer(always(raw)) as there, Client(there.url) as client:
+            assert (await client.send("555", TOKEN, BODY)).retry_after == 7.0
+
+    async def test_a_closed_port_is_unreachable(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            async with Client(f"http://127.0.0.1:{free.getsockname()[1]}") as client:
+                outcome = await client.send("555", TOKEN, BODY)
+        assert (outcome.verdict, outcome.code) == (Verdict.UNREACHABLE, "ConnectionRefusedError")
+        assert not outcome.counts
+
+    async def test_a_failed_tls_handshake_is_unreachable(self) -> None:
+        async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(5)
+            writer.write(b"HTTP/1.1 400 no\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(garbage, "127.0.0.1", 0)
+        async with server, Client(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}") as client:
+            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.UNREACHABLE
+
+    async def test_a_connection_that_never_opens_is_unreachable(self) -> None:
+        with socket.socket() as full:
+            # Its queue holds one, and nobody takes it out: further ones get no answer at all.
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            fillers = [socket.socket() for _ in range(4)]
+            try:
+                for one in fillers:
+                    one.setblocking(False)
+                    one.connect_ex(full.getsockname())
+                async with Client(f"http://127.0.0.1:{full.getsockname()[1]}", connect_seconds=0.3) as client:
+                    outcome = await client.send("555", TOKEN, BODY)
+            finally:
+                for one in fillers:
+                    one.close()
+        assert (outcome.verdict, outcome.code) == (Verdict.UNREACHABLE, "timeout")
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            b"",
+            b"HTTP/1.1 200 OK\r\nContent-Le",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+            b"SMTP ready\r\n\r\n",
+            answer(b"x" * 100_000),
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n18000\r\n" + b"x" * 0x18000 + b"\r\n0\r\n\r\n",
+        ],
+        ids=["nothing", "half head", "half body", "half chunk", "not http", "too long", "too long in chunks"],
+    )
+    async def test_what_ends_before_it_is_an_answer_is_unknown(self, raw: bytes) -> None:
+        async with peer(always(raw, keep=False)) as there, Client(there.url) as client:
+            outcome = await client.send("555", TOKEN, BODY)
+        assert outcome.verdict is Verdict.UNKNOWN
+        assert outcome.fault is not None
+        assert outcome.fault.unsure
+        assert outcome.counts
+        assert len(there.requests) == 1
+
+    async def test_a_connection_that_is_reset_is_unknown(self) -> None:
+        async def reset(there: Peer, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> bool:
+            writer.transport.abort()
+            return False
+
+        async with peer(reset) as there, Client(there.url) as client:
+            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.UNKNOWN
+        assert len(there.requests) == 1
+
+    async def test_an_answer_that_never_ends_is_unknown(self) -> None:
+        async def drip(there: Peer, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> bool:
+            begin = b"/556/" in head
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" if begin else b"")
+            while not writer.is_closing():
+                writer.write(b"x" if begin else b"")
+                await asyncio.sleep(0.05)
+            return False
+
+        async with peer(drip) as there, Client(there.url, send_seconds=2.0) as client:
+            outcomes = await asyncio.gather(*(client.send(number, TOKEN, BODY) for number in ("555", "556")))
+        assert [(one.verdict, one.code) for one in outcomes] == [(Verdict.UNKNOWN, "timeout")] * 2
+
+    async def test_a_kept_connection_that_is_reset_under_a_send_is_unknown_and_sent_once(self) -> None:
+        async def once(there: Peer, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> bool:
+            if len(there.requests) > 1:
+                writer.transport.abort()
+                return False
+            writer.write(answer(ACCEPTED))
+            return True
+
+        async with peer(once) as there, Client(there.url) as client:
+            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.ACCEPTED
+            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.UNKNOWN
+        assert (len(there.requests), there.connections) == (2, 1)
+
+    async def test_nothing_is_written_to_a_connection_that_has_closed(self) -> None:
+        for closing, begun in ((True, False), (False, True)):
+            body = _Body(b"{}")
+            writer: Any = Writer(closing)
+            if closing:
+                with pytest.raises(ConnectionResetError):
+                    await body.write_with_length(writer, 2)
+            else:
+                await body.write_with_length(writer, 2)
+            assert (body.begun, bool(writer.written)) == (begun, begun)
+
+    async def test_a_kept_connection_that_has_closed_is_not_used(self) -> None:
+        async with peer(always(answer(ACCEPTED))) as there, Client(there.url) as client:
+            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.ACCEPTED
+            there.abort()
+            outcome = await client.send("555", TOKEN, BODY)
+            # Either the end was seen in time, or it was not and nobody knows.
+            assert outcome.verdict in (Verdict.ACCEPTED, Verdict.UNREACHABLE, Verdict.UNKNOWN)
+        assert len(there.requests) == 1 + (outcome.verdict is Verdict.ACCEPTED)
+
+
+class TestReads:
+    async def test_all_pages_and_no_foreign_address(self) -> None:
+        async def pages(there: Peer, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> bool:
+            query = parse_qs(urlsplit(head.split(b" ")[1].decode()).query)
+            n = int(query.get("after", ["0"])[0])
+            item = {"id": n, "name": f"t{n}", "language": "en-US", "status": "approved", "category": "utility"}
+            paging: dict[str, Any] = {"cursors": {"before": "x", "after": str(n + 1)}}
+            if n < 4:
+                paging["next"] = "http://127.0.0.1:1/steal"
+            writer.write(answer({"data": [item, {"id": "no name"}, 7], "paging": paging}))
+            return True
+
+        async with peer(pages) as there, Client(there.url) as client:
+            found = await client.templates("900", TOKEN)
+        assert [(one.id, one.language, one.status, one.category) for one in found] == [
+            (str(n), "en_US", "APPROVED", "UTILITY") for n in range(5)
+        ]
+        assert len(there.requests) == 5
+        assert all(b"fields=id,name" in head and b"limit=100" in head for head, _ in there.requests)
+        assert not any(TOKEN.encode() in head.split(b"\r\n")[0] for head, _ in there.requests)
+
+    async def test_a_listing_without_end(self) -> None:
+        same = answer({"data": [], "paging": {"cursors": {"after": "a"}, "next": "x"}})
+        async with peer(always(same)) as there, Client(there.url) as client:
+            assert await client.phone_numbers("900", TOKEN) == []
+        assert len(there.requests) == 2
+
+    @pytest.mark.parametrize(
+        ("raw", "verdict"),
+        [
+            (error(190, 401), Verdict.BUSY),
+            (error(100), Verdict.REFUSED),
+            (answer(b"<html>", 502), Verdict.UNKNOWN),
+            (answer([1]), Verdict.UNKNOWN),
+            (answer({}), Verdict.UNKNOWN),
+        ],
+    )
+    async def test_reads_that_give_nothing(self, raw: bytes, verdict: Verdict) -> None:
+        async with peer(always(raw)) as there, Client(there.url) as client:
+            for reading in (
+                client.templates,
+                client.template,
+                client.phone_numbers,
+                client.phone_number,
+                client.account,
+            ):
+                with pytest.raises(CloudError) as raised:
+                    await reading("900", TOKEN)
+                assert raised.value.verdict is verdict
+
+    async def test_no_token_in_an_error(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            async with Client(f"http://127.0.0.1:{free.getsockname()[1]}") as client:
+                with pytest.raises(CloudError) as raised:
+                    await client.debug_token(TOKEN, app_id="660", app_secret="shh")
+        error: BaseException | None = raised.value
+        assert raised.value.verdict is Verdict.UNREACHABLE
+        assert raised.value.__suppress_context__
+        assert TOKEN not in f"{error!r} {error}"
+
+    async def test_usage_slows_reads_down(self) -> None:
+        uses = {"900": [{"call_count": 85, "total_time": 5}, {"call_count": 30}], "901": [{"call_count": 40}]}
+        assert usage_pauses({"X-Business-Use-Case-Usage": json.dumps(uses)}) == {"900": 15.0, "901": 0.0}
+        regain = {"call_count": 100, "estimated_time_to_regain_access": 19}
+        assert usage_pauses({"X-App-Usage": json.dumps(regain)}) == {"app": 1140.0}
+        for odd in ("", "7", "{", '{"a": 7}', '{"a": [7, {"call_count": "x"}]}'):
+            assert set(usage_pauses({"X-Business-Use-Case-Usage": odd}).values()) <= {0.0}
+        raw = answer({"id": "900"}, X_App_Usage='{"call_count":90}')
+        async with peer(always(raw)) as there, Client(there.url) as client:
+            assert client.pause() == 0.0
+            assert (await client.account("900", TOKEN)).id == "900"
+            assert client.pause() == 30.0
+
+    @pytest.mark.parametrize(
+        "url", ["https://graph.facebook.com", "http://127.0.0.1:8090/", "http://localhost:1", "http://[::1]:1"]
+    )
+    def test_addresses(self, url: str) -> None:
+        assert check_base_url(url) == url.rstrip("/")
+
+    @pytest.mark.parametrize(
+        "url",
+        ["http://graph.facebook.com", "http://10.0.0.1", "ftp://x", "graph", "", "https://a:b@x", "https://x/?q=1"],
+    )
+    def test_addresses_that_would_show_the_token(self, url: str) -> None:
+        with pytest.raises(SettingsError):
+            check_base_url(url)
+
+
+class TestCredentials:
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    good = TokenReport(
+        valid=True,
+        scopes=frozenset({"whatsapp_business_management", "whatsapp_business_messaging"}),
+        targets={"whatsapp_business_messaging": frozenset({"900"})},
+    )
+
+    @pytest.mark.parametrize(
+        ("report", "waba", "state"),
+        [
+            (good, "900", "ok"),
+            (good, "901", "missing_scope"),
+            (TokenReport(valid=True), "900", "missing_scope"),
+            (TokenReport(valid=False, detail="expired"), "900", "invalid"),
+        ],
+    )
+    def test_states(self, report: TokenReport, waba: str, state: str) -> None:
+        assert credential_state(report, waba, self.now)[0] == state
+
+    @pytest.mark.parametrize(("days", "state"), [(-1, "invalid"), (6, "expiring"), (8, "ok")])
+    def test_expiry(self, days: int, state: str) -> None:
+        report = TokenReport(valid=True, scopes=self.good.scopes, expires_at=self.now + timedelta(days=days))
+        assert credential_state(report, "900", self.now)[0] == state
+
+
+#: Last digits of a recipient, what comes of a send, and how many messages Meta took.
+ENDINGS = [
+    ("0008", Verdict.REFUSED, "131009", 0),
+    ("0009", Verdict.BUSY, "131056", 0),
+    ("0010", Verdict.BUSY, "131000", 0),
+    ("0011", Verdict.UNKNOWN, "timeout", 1),
+    ("0012", Verdict.UNKNOWN, "timeout", 0),
+    ("0013", Verdict.UNKNOWN, "ServerDisconnectedError", 1),
+    ("9018", Verdict.UNKNOWN, "http 503", 0),
+    ("9019", Verdict.UNKNOWN, "http 503", 0),
+    ("9020", Verdict.ACCEPTED, "", 1),
+    ("9022", Verdict.UNKNOWN, "ServerDisconnectedError", 0),
+    ("9023", Verdict.REFUSED, "130403", 0),
+]
+
+
+class TestSimulated:
+    async def test_every_template_of_the_demo_is_accepted_as_laid_out(self, graph: GraphSimulator) -> None:
+        async with Client(graph.base_url) as client:
+            listed = await client.templates(graph.options.waba, graph.options.token)
+            assert len(listed) == 4
+            for n, one in enumerate(listed):
+                plan = layout(one.components, one.parameter_format, one.category)
+                values = ["481920"] if plan.authentication else [f"v{i}" for i in range(plan.parameter_count)]
+                body = template_body(
+                    to=f"+2126000005{n}0",
+                    name=one.name,
+                    language=one.language,
+                    layout=plan,
+                    parameters=values,
+                    opaque=one.id,
+                )
+                outcome = await client.send(graph.options.number_id, graph.options.token, body)
+                assert outcome.verdict is Verdict.ACCEPTED, outcome
+                assert outcome.wamid is not None
+                assert outcome.wa_id == f"2126000005{n}0"
+            assert await client.template(listed[0].id, graph.options.token) == listed[0]
+            (number,) = await client.phone_numbers(graph.options.waba, graph.options.token)
+            assert number == await client.phone_number(graph.options.number_id, graph.options.token)
+            assert (number.digits, number.status, number.can_send) == ("15550001000", "CONNECTED", "AVAILABLE")
+            account = await client.account(graph.options.waba, graph.options.token)
+            assert (account.id, account.portfolio_id) == (graph.options.waba, graph.options.business)
+            assert account.currency
+            report = await client.debug_token(
+                graph.options.token, app_id=graph.options.app_id, app_secret=graph.options.app_secret
+            )
+            assert credential_state(report, graph.options.waba, datetime.now(UTC))[0] == "ok"
+            await client.subscribe(graph.options.waba, graph.options.token)
+            assert graph.options.app_id in await client.subscribed_apps(graph.options.waba, graph.options.token)
+        assert graph.counters.accepted == 4
+
+    async def test_recipients_that_choose_what_becomes_of_them(self, graph: GraphSimulator) -> None:
+        async with Client(graph.base_url, send_seconds=3.0) as client:
+
+            async def send(ending: str) -> tuple[str, Verdict, str, int]:
+                to = f"+21260000{ending}"
+                body = text_body(to=to, text="Bonjour", opaque=ending)
+                outcome = await client.send(graph.options.number_id, graph.options.token, body)
+                return ending, outcome.verdict, outcome.code, len(graph.accepted_for(to))
+
+            assert await asyncio.gather(*(send(row[0]) for row in ENDINGS)) == ENDINGS
+        assert graph.doubled == {}
+
+    async def test_tokens_that_fail(self, graph: GraphSimulator) -> None:
+        graph.set_token("old", state="expired")
+        async with Client(graph.base_url) as client:
+            outcome = await client.send(graph.options.number_id, "old", BODY)
+            assert (outcome.verdict, outcome.code, outcome.counts) == (Verdict.BUSY, "190/463", False)
+            outcome = await client.send("4040", graph.options.token, BODY)
+            assert outcome.verdict is Verdict.BUSY
+            assert outcome.fault is not None
+            assert outcome.fault.scope is Scope.NUMBER
+            report = await client.debug_token("old", app_id=graph.options.app_id, app_secret=graph.options.app_secret)
+            assert credential_state(report, graph.options.waba, datetime.now(UTC))[0] == "invalid"
+
+
+class Client(CloudClient):
+    """Closes itself."""
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Writer:
+    """aiohttp's writer at the edge where it looks at its transport."""
+
+    def __init__(self, closing: bool) -> None:
+        self.written = b""
+        self.transport = SimpleNamespace(is_closing=lambda: closing)
+
+    async def write(self, chunk: bytes) -> None:
+        if self.transport.is_closing():
+            raise ConnectionResetError("Cannot write to closing transport")
+        self.written += chunk
