@@ -19,6 +19,7 @@ from heliograph.base.errors import Refusal
 from heliograph.cli import app
 from heliograph.sms.status import FAILURES, STATUSES
 from heliograph.webhooks import events
+from heliograph.whatsapp import status
 from tests.house import tables
 from tests.house.project import DOCS, ROOT, blocks, documents, files, prose, table
 
@@ -72,6 +73,10 @@ def test_every_failure_of_a_message_is_documented() -> None:
     documented = {row[0]: row[1] for row in table(DOCS / "errors.md", "Failure")}
     assert documented.keys() == FAILURES.keys()
     assert set(documented.values()) <= {name for name, one in STATUSES.items() if one.event == "message.failed"}
+
+
+def test_every_failure_of_a_whatsapp_message_is_documented() -> None:
+    assert [row[0] for row in table(DOCS / "errors.md", "WhatsApp failure")] == list(status.FAILURES)
 
 
 def test_every_event_is_documented_and_whether_it_is_raised() -> None:
