@@ -120,20 +120,17 @@ class TestSends:
             assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.UNREACHABLE
 
     async def test_a_connection_that_never_opens_is_unreachable(self) -> None:
-        with socket.socket() as full:
-            # Its queue holds one, and nobody takes it out: further ones get no answer at all.
-            full.bind(("127.0.0.1", 0))
-            full.listen(0)
-            fillers = [socket.socket() for _ in range(4)]
-            try:
-                for one in fillers:
-                    one.setblocking(False)
-                    one.connect_ex(full.getsockname())
-                async with Client(f"http://127.0.0.1:{full.getsockname()[1]}", connect_seconds=0.3) as client:
-                    outcome = await client.send("555", TOKEN, BODY)
-            finally:
-                for one in fillers:
-                    one.close()
+        ended = asyncio.Event()
+
+        async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await ended.wait()
+            writer.close()
+
+        server = await asyncio.start_server(mute, "127.0.0.1", 0)
+        address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, Client(address, connect_seconds=0.3) as client:
+            outcome = await client.send("555", TOKEN, BODY)
+            ended.set()
         assert (outcome.verdict, outcome.code) == (Verdict.UNREACHABLE, "timeout")
 
     @pytest.mark.parametrize(
