@@ -138,7 +138,8 @@ REVIVE = f"""
 UPDATE whatsapp_accounts
    SET app = $3, currency = $4, base_url = $5, api_version = $6, portfolio = $8, changed_at = $9, state = 'active',
        name = $7, credential_status = 'unknown', credential_detail = '', held_until = NULL, held_reason = NULL,
-       mirror_at = $9, numbers_at = $9, templates_at = $9, failures = 0, mirror_detail = '', mirrored_at = NULL
+       mirror_at = $9, numbers_at = $9, templates_at = $9, failures = 0, mirror_detail = '', mirrored_at = NULL,
+       numbers_read_at = NULL, templates_read_at = NULL
  WHERE (organization_id, id) = (SELECT organization_id, id FROM whatsapp_accounts
                                  WHERE organization_id = $1 AND waba_id = $2 AND state = 'removed'
                                  ORDER BY changed_at DESC LIMIT 1)
@@ -254,10 +255,12 @@ async def set_state(conn: Connection, *, organization_id: UUID, account_id: UUID
     """
     async with conn.transaction():
         at = clock.now()
+        before = await numbers.of_account(conn, organization_id, account_id)
         row = await conn.fetchrow(SET_STATE, organization_id, account_id, state, at)
         if state == "removed":
             await conn.execute(END_NUMBERS, organization_id, account_id, at)
             await conn.execute(END_TEMPLATES, organization_id, account_id)
+        await numbers.announce(conn, organization_id, account_id, before, at=at)
     return _known(row, account_id)
 
 

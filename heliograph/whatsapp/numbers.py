@@ -25,6 +25,7 @@ from heliograph.suppliers.whatsapp_items import AccountItem, CapabilityItem, Num
 from heliograph.suppliers.whatsapp_objects import CloudNumber
 from heliograph.webhooks import events
 from heliograph.webhooks.events import Event
+from heliograph.whatsapp import reads
 
 
 class PhoneNumberUnavailable(Refusal):
@@ -103,8 +104,9 @@ class NumberBook:
 
 #: What `shown` needs of a number and its account.
 COLUMNS = """
-n.id, n.display_phone_number, n.verified_name, n.connection_status, n.quality_rating, n.messaging_tier,
-n.messaging_limit, n.throughput_per_second, a.credential_status, n.last_checked_at
+n.id, n.display_phone_number, n.verified_name,
+CASE a.state WHEN 'paused' THEN 'paused' ELSE n.connection_status END AS connection_status, n.quality_rating,
+n.messaging_tier, n.messaging_limit, n.throughput_per_second, a.credential_status, n.last_checked_at
 """
 OF_ACCOUNT = f"""
 SELECT {COLUMNS} FROM whatsapp_numbers n JOIN whatsapp_accounts a ON (a.organization_id, a.id) = (n.organization_id,
@@ -114,14 +116,14 @@ SELECT {COLUMNS} FROM whatsapp_numbers n JOIN whatsapp_accounts a ON (a.organiza
 
 
 def shown(row: asyncpg.Record) -> dict[str, object]:
-    """The record as customers see it. `row`: COLUMNS."""
+    """The record as customers see it, as the list of numbers shows it. `row`: COLUMNS."""
     return {
         "id": str(row["id"]),
         "displayPhoneNumber": row["display_phone_number"],
         "verifiedName": row["verified_name"],
         "connectionStatus": row["connection_status"],
         "qualityRating": row["quality_rating"],
-        "messagingTier": row["messaging_tier"],
+        "messagingTier": reads.tier(row["messaging_tier"]),
         "messagingLimit": row["messaging_limit"],
         "throughputPerSecond": row["throughput_per_second"],
         "credentialStatus": row["credential_status"],

@@ -58,7 +58,7 @@ class Part(msgspec.Struct, frozen=True, rename="camel"):
     #: Of a header.
     format: str | None = None
     text: str | None = None
-    buttons: tuple[Button, ...] = ()
+    buttons: list[Button] = []
     #: Of a template for codes: its body warns not to share the code; its footer says how long the code is good.
     add_security_recommendation: bool | None = None
     code_expiration_minutes: int | None = None
@@ -74,7 +74,7 @@ class Template(msgspec.Struct, frozen=True):
     status: str
     parameter_count: int
     body_preview: str
-    parts: tuple[Part, ...]
+    parts: list[Part]
     rejection_reason: str | None
     updated_at: datetime
 
@@ -210,9 +210,9 @@ def _template(row: asyncpg.Record) -> Template:
     )
 
 
-def parts(components: object) -> tuple[Part, ...]:
+def parts(components: object) -> list[Part]:
     """A template's components, as Meta lists them, without anything that the organization did not write."""
-    return tuple(_part(one) for one in _objects(components))
+    return [_part(one) for one in _objects(components)]
 
 
 def _part(component: dict[str, Any]) -> Part:
@@ -222,7 +222,7 @@ def _part(component: dict[str, Any]) -> Part:
         type,
         _word(component.get("format", "TEXT"), FORMATS) if type == "header" else None,
         _text(component.get("text")) if type != "other" else None,
-        tuple(_button(one) for one in _objects(component.get("buttons"))) if type == "buttons" else (),
+        [_button(one) for one in _objects(component.get("buttons"))] if type == "buttons" else [],
         warns if isinstance(warns, bool) else None,
         minutes if type == "footer" and isinstance(minutes, int) else None,
     )

@@ -26,6 +26,7 @@ from heliograph.suppliers.whatsapp_items import TemplateItem
 from heliograph.suppliers.whatsapp_objects import CloudTemplate
 from heliograph.webhooks import events
 from heliograph.webhooks.events import Event
+from heliograph.whatsapp import reads
 from heliograph.whatsapp.numbers import AGAIN, wake_mirror
 
 
@@ -249,7 +250,7 @@ async def set_disabled(conn: Connection, organization_id: UUID, template_id: UUI
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, object]:
-    """The record as customers see it. `row`: a row of the table, or its part of this."""
+    """The record as customers see it, as listings show it. `row`: a row of the table, or its part of this."""
     return {
         "id": str(row["id"]),
         "name": row["name"],
@@ -258,8 +259,8 @@ def shown(row: Mapping[str, Any]) -> dict[str, object]:
         "status": row["status"],
         "parameterCount": row["parameter_count"],
         "bodyPreview": row["body_preview"],
-        "components": msgspec.json.decode(row["components"]),
-        "rejectionReason": row["rejection_reason"],
+        "components": msgspec.to_builtins(reads.parts(msgspec.json.decode(row["components"]))),
+        "rejectionReason": reads.reason(row["rejection_reason"]),
         "updatedAt": iso(row["updated_at"]),
     }
 

@@ -17,7 +17,7 @@ from heliograph.base import clock
 from heliograph.base.clock import iso
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
-from heliograph.whatsapp import messages, reads
+from heliograph.whatsapp import accounts, messages, reads, template_rows
 from heliograph.whatsapp.messages import Filters
 from heliograph.whatsapp.reads import ConversationFilters
 from tests.rules import making_whatsapp as making
@@ -443,6 +443,13 @@ async def test_templates_by_filter_in_every_spelling(client: Client, made: Made,
     assert await client.ids("templates", limit=2, cursor=first["nextCursor"]) == [order]
 
 
+async def test_an_event_shows_a_template_as_the_list_does(client: Client, made: Made, pool: Pool) -> None:
+    listed = {one["id"]: one for one in (await client.read("templates"))["items"]}
+    rows = await pool.fetch("SELECT * FROM whatsapp_templates")
+    shown = {str(row["id"]): template_rows.shown(row) for row in rows}
+    assert msgspec.json.decode(msgspec.json.encode(shown)) == listed
+
+
 # -- conversations -----------------------------------------------------------------------------------------------------
 
 
@@ -460,7 +467,7 @@ async def test_a_conversation_is_open_for_a_day(client: Client, made: Made, pool
     assert all(one.keys() == CONVERSATION for one in shown.values())
     assert {id: one["status"] for id, one in shown.items()} == {never: "closed", opened: "open", closed: "closed"}
     assert shown[never]["serviceWindowOpenedAt"] is shown[never]["serviceWindowExpiresAt"] is None
-    row = await pool.fetchrow("SELECT * FROM whatsapp_conversations WHERE id = $1", opened)
+    (row,) = await pool.fetch("SELECT * FROM whatsapp_conversations WHERE id = $1", opened)
     assert shown[opened] == {
         "id": opened,
         "recipient": OTHER,
@@ -531,6 +538,18 @@ async def test_how_numbers_stand(client: Client, made: Made, pool: Pool) -> None
     ):
         await pool.execute("UPDATE whatsapp_numbers SET messaging_tier = $1", given)
         assert (await client.read("phone-numbers"))["items"][0]["messagingTier"] == shown
+
+
+async def test_an_event_shows_a_number_as_the_list_does(client: Client, made: Made, pool: Pool) -> None:
+    for state in ("paused", "active"):
+        async with pool.acquire() as conn:
+            await accounts.set_state(
+                conn, organization_id=made.organization_id, account_id=made.account_id, state=state
+            )
+        (listed,) = (await client.read("phone-numbers"))["items"]
+        told = await pool.fetchval("SELECT data FROM events ORDER BY id DESC LIMIT 1")
+        assert msgspec.json.decode(told) == {"phoneNumber": listed}
+        assert listed["connectionStatus"] == ("paused" if state == "paused" else "connected")
 
 
 async def test_a_wallet(client: Client, made: Made, pool: Pool) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from heliograph.base.actor import Actor
@@ -17,7 +18,7 @@ from heliograph.suppliers import whatsapp_objects
 from heliograph.suppliers.whatsapp_items import TemplateItem
 from heliograph.suppliers.whatsapp_objects import CloudTemplate
 from heliograph.suppliers.whatsapp_webhooks import parse
-from heliograph.whatsapp import templates
+from heliograph.whatsapp import reads, templates
 from heliograph.whatsapp.accounts import Account
 from heliograph.whatsapp.numbers import NumberBook
 from heliograph.whatsapp.template_rows import kept
@@ -129,7 +130,7 @@ async def test_customers_hear_once_of_what_they_see(pool: Pool) -> None:
         "status": "rejected",
         "parameterCount": 2,
         "bodyPreview": made.BODY[0]["text"],
-        "components": made.BODY,
+        "components": msgspec.to_builtins(reads.parts(made.BODY)),
         "rejectionReason": "promotional",
     }
 
