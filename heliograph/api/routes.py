@@ -16,6 +16,7 @@ from heliograph.api import (
     sender_ids,
     sms,
     webhooks,
+    whatsapp_campaigns,
     whatsapp_messages,
     whatsapp_reads,
 )
@@ -222,6 +223,20 @@ OPERATIONS: tuple[Operation, ...] = (
         description=(
             "All numbers, oldest first: connection, quality, messaging limit and credential. "
             "`whatsapp.phone_number.updated` tells of changes."
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/whatsapp/campaigns/{campaignId}",
+        id="getWhatsAppCampaignStatus",
+        summary="Show how a WhatsApp campaign goes",
+        scope="whatsapp:read",
+        bucket="reads",
+        response=whatsapp_campaigns.WhatsAppCampaignStatus,
+        handler=whatsapp_campaigns.get_campaign,
+        description=(
+            "`counts` are disjoint and add up to `total`; they follow the messages by a second or a few. "
+            "`campaign.completed` tells of the end."
         ),
     ),
     Operation(

@@ -21,6 +21,7 @@ CONTRACT = {
     ("GET", "/whatsapp/templates", "listWhatsAppTemplates", "whatsapp:read", 200, "reads", NONE),
     ("GET", "/whatsapp/conversations", "listWhatsAppConversations", "whatsapp:read", 200, "reads", NONE),
     ("GET", "/whatsapp/phone-numbers", "getWhatsAppPhoneNumberHealth", "whatsapp:read", 200, "reads", NONE),
+    ("GET", "/whatsapp/campaigns/{campaignId}", "getWhatsAppCampaignStatus", "whatsapp:read", 200, "reads", NONE),
     ("GET", "/whatsapp/wallet", "getWhatsAppWalletSummary", "whatsapp:read", 200, "reads", NONE),
     ("GET", "/account", "getAccountSummary", "account:read", 200, "reads", NONE),
     ("GET", "/usage", "listUsage", "account:read", 200, "reads", NONE),

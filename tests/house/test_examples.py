@@ -95,16 +95,17 @@ def alike(shown: Any, answered: Any, at: str) -> None:
 async def test_the_api_by_example(database_url: str, pool: Pool, tmp_path: Path) -> None:
     assert shutil.which("curl"), "docs/api.md is made of lines for curl, which is not installed"
     tenant = await make_tenant(pool)
-    await make_whatsapp(pool, tenant)
+    campaign = await make_whatsapp(pool, tenant)
     async with running(database_url) as api:
-        environment = dict(os.environ) | {"BASE": api.base_url, "KEY": tenant.secret}
+        environment = dict(os.environ) | {"BASE": api.base_url, "KEY": tenant.secret, "WHATSAPP_CAMPAIGN": campaign}
         assert await run_document(DOCS / "api.md", environment, tmp_path) >= 9
     recipients = [row[0] for row in await pool.fetch("SELECT recipient FROM messages")]
     assert recipients == ["+258841234567"] * 3
 
 
-async def make_whatsapp(pool: Pool, tenant: Tenant) -> None:
-    """A WhatsApp number that was looked at, and a message that arrived within an open window."""
+async def make_whatsapp(pool: Pool, tenant: Tenant) -> str:
+    """A WhatsApp number that was looked at, and a message that arrived within an open window; returns the id of a
+    campaign that has begun."""
     made = await making_whatsapp.made(pool, organization_id=tenant.id)
     await making_whatsapp.conversation(pool, made)
     await making_whatsapp.message(pool, made, status="delivered", queued=False)
@@ -113,6 +114,7 @@ async def make_whatsapp(pool: Pool, tenant: Tenant) -> None:
     await pool.execute(
         "UPDATE whatsapp_messages SET client_reference = 'order-1001', sent_at = now(), delivered_at = now()"
     )
+    return str(await making_whatsapp.campaign(pool, made))
 
 
 @pytest.mark.parametrize(("name", "count"), [("operations.md", 10), ("adding-a-supplier.md", 6)])

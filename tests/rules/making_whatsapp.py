@@ -15,6 +15,9 @@ from heliograph.base.actor import Actor
 from heliograph.base.crypto import derive_key, seal
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
+from heliograph.campaigns import whatsapp_channel
+from heliograph.campaigns.filling import Filling
+from heliograph.campaigns.whatsapp_channel import Wish
 from tests.rules import making
 from tests.rules.making import TO
 
@@ -363,6 +366,20 @@ async def message(
                 id,
             )
     return id
+
+
+async def campaign(pool: Pool, made: Made, *, name: str = "Delivery day", recipients: tuple[str, ...] = (TO,)) -> UUID:
+    """A campaign of `order_shipped` that has just begun; returns its id."""
+    wish = Wish(
+        name=name,
+        number_id=made.number_id,
+        template="order_shipped",
+        language="en",
+        parameters=(Filling(column="first_name", default="customer"), Filling(text="4471")),
+        recipients=recipients,
+    )
+    async with pool.acquire() as conn, conn.transaction():
+        return (await whatsapp_channel.create(conn, made.actor, wish=wish, request_id="req")).id
 
 
 def key(name: str) -> dict[str, Any]:
