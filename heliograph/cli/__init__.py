@@ -32,6 +32,7 @@ NAMES = (
     "inbound",
     "optout",
     "webhook",
+    "whatsapp",
     "simulate",
 )
 

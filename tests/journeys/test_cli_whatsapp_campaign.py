@@ -1,0 +1,121 @@
+"""`heliograph whatsapp campaign`, as an operator uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from heliograph.base.db import Pool
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.campaigns import counting
+from heliograph.campaigns.staging import Stager
+from heliograph.cli import app
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
+from tests.rules.making_whatsapp import Made, made
+
+WHAT = (
+    *("--template", "order_shipped", "--language", "en", "--name", "Delivery day", "--tag", "porto"),
+    *("--param", "first_name", "--default", "first_name=customer", "--param", "text:Thursday"),
+)
+
+
+async def call(url: str, *arguments: str) -> Result:
+    """In this process: this is about campaigns, not about how commands start and end."""
+    environment = {"HELIOGRAPH_DATABASE_URL": url}
+    return await asyncio.to_thread(CliRunner().invoke, app, ["whatsapp", "campaign", *arguments], env=environment)
+
+
+async def data(url: str, *arguments: str) -> Any:
+    done = await call(url, *arguments, "--json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    return msgspec.json.decode(done.stdout)
+
+
+@pytest.fixture
+async def known(pool: Pool) -> Made:
+    """An organization with three contacts in Porto, of whom one has a first name."""
+    found = await made(pool)
+    entries = [
+        Entry(f"+25884{n:07}", "Ana", first_name=name, tags=("porto",)) for n, name in enumerate(("Ana", None, None))
+    ]
+    async with pool.acquire() as conn, conn.transaction():
+        await records.create_many(conn, found.actor, entries=entries)
+    return found
+
+
+async def test_create_list_show_cancel(pool: Pool, database_url: str, known: Made) -> None:
+    created = await data(database_url, "create", "--number", known.digits, *WHAT)
+    assert (created["channel"], created["status"], created["template_name"]) == ("whatsapp", "staging", "order_shipped")
+    at = "2030-01-01T00:00:00Z"
+    second = await call(
+        database_url, "create", "--number", str(known.number_id), *WHAT, "--at", at, "--per-minute", "60"
+    )
+    assert second.exit_code != 0, "it is more than a year ahead"
+    shown = await data(database_url, "show", created["id"])
+    assert shown["parameters"] == ["first_name (customer)", "text:Thursday"]
+    assert [one["id"] for one in await data(database_url, "list")] == [created["id"]]
+    assert "order_shipped" in (await call(database_url, "list")).stdout
+    stager = Stager(pool)
+    while await stager.round():
+        continue
+    rows = await pool.fetch("SELECT content FROM whatsapp_contents")
+    values = sorted(msgspec.json.decode(row["content"])["parameters"][0] for row in rows)
+    assert values == ["Ana", "customer", "customer"]
+    canceled = await data(database_url, "cancel", created["id"])
+    assert canceled["status"] == "canceled"
+    # It is no SMS campaign.
+    refused = await asyncio.to_thread(
+        CliRunner().invoke, app, ["campaign", "show", created["id"]], env={"HELIOGRAPH_DATABASE_URL": database_url}
+    )
+    assert isinstance(refused.exception, NotFound)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("--number", "+1999"), "is not a WhatsApp number"),
+        (("--param", "tags"), "a parameter must be one of"),
+        (("--default", "phone=x"), "no parameter is filled from 'phone'"),
+        (("--param", "phone"), "another number of parameters"),
+    ],
+)
+async def test_what_is_refused(database_url: str, known: Made, change: tuple[str, ...], words: str) -> None:
+    done = await call(database_url, "create", "--number", known.digits, *WHAT, *change)
+    assert words in str(done.exception)
+
+
+@pytest.mark.parametrize("change", [("--match", "some"), ("--default", "x"), ("--at", "soon"), ("--per-minute", "0")])
+async def test_wrong_usage(database_url: str, known: Made, change: tuple[str, ...]) -> None:
+    done = await call(database_url, "create", "--number", known.digits, *WHAT, *change)
+    assert done.exit_code == 2
+    assert not isinstance(done.exception, Invalid)
+
+
+async def test_create_and_watch_until_it_is_done(pool: Pool, database_url: str, known: Made) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "heliograph", "whatsapp", "campaign", "create", "--watch", "--number", known.digits),
+        *WHAT,
+        env={**os.environ, "HELIOGRAPH_DATABASE_URL": database_url},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    stager = Stager(pool)
+    async with asyncio.timeout(30):
+        while await pool.fetchval("SELECT queued FROM campaigns") != 3:
+            await stager.round()
+            await asyncio.sleep(0.02)
+    await pool.execute("UPDATE whatsapp_messages SET status = 'read'")
+    await pool.execute("UPDATE campaign_chunks SET count_at = now()")
+    async with pool.acquire() as conn, conn.transaction():
+        await counting.count_due(conn)
+    out, drawn = await asyncio.wait_for(process.communicate(), 60)
+    assert b"Delivery day" in out
+    assert b"100% of 3  completed  read 3" in drawn
+    assert process.returncode == 0
