@@ -7,7 +7,7 @@ answers for it. An opt-out raises `contact.opted_out` in its own transaction, on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -93,6 +93,24 @@ async def lift(conn: Connection, pairs: Collection[Pair]) -> set[Pair]:
     if not pairs:
         return set()
     rows = await conn.fetch(LIFT, [organization for organization, _ in pairs], [recipient for _, recipient in pairs])
+    return {(row["organization_id"], row["recipient"]) for row in rows}
+
+
+LIFT_EARLIER = """
+DELETE FROM opt_outs USING unnest($1::uuid[], $2::text[], $3::timestamptz[]) AS item (organization_id, recipient, at)
+ WHERE opt_outs.organization_id = item.organization_id AND opt_outs.recipient = item.recipient
+   AND opt_outs.since <= item.at
+RETURNING opt_outs.organization_id, opt_outs.recipient
+"""
+
+
+async def lift_earlier(conn: Connection, said: Mapping[Pair, datetime]) -> set[Pair]:
+    """As `lift`, for words that may come late: an opt-out that is later than the word stays."""
+    if not said:
+        return set()
+    rows = await conn.fetch(
+        LIFT_EARLIER, [organization for organization, _ in said], [recipient for _, recipient in said], [*said.values()]
+    )
     return {(row["organization_id"], row["recipient"]) for row in rows}
 
 

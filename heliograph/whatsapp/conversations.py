@@ -1,0 +1,200 @@
+"""Conversations as callbacks change them: whose message it is, and the service window that it opens.
+
+A user's message opens the window of 24 hours in which a text may be sent; Meta's refusal closes it. Callbacks come in
+any order and late, so a window is what follows from two times alone: the newest message that opens one, and the newest
+refusal. The rule nobody may break: what comes late or twice never shortens a window, and never opens one again that
+Meta has closed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.db import Connection
+from heliograph.base.ids import uuid7, uuid7_floor
+
+#: Organization, number, and what Meta calls the user.
+Alias = tuple[UUID, UUID, str]
+
+
+class User(msgspec.Struct, frozen=True, gc=False):
+    """Somebody who writes to a number. At least one of the names is there."""
+
+    organization_id: UUID
+    number_id: UUID
+    #: As Meta writes them, without `+`.
+    digits: str | None
+    #: Business-scoped user id.
+    user_id: str | None
+
+    @property
+    def recipient(self) -> str:
+        """E.164 with +; the user id of one who hides the number."""
+        return f"+{self.digits}" if self.digits else self.user_id or ""
+
+    @property
+    def aliases(self) -> list[Alias]:
+        """Under which the conversation may be known, the phone number first."""
+        return [(self.organization_id, self.number_id, name) for name in (self.digits, self.user_id) if name]
+
+
+class Heard(msgspec.Struct, frozen=True, gc=False):
+    """A message of a user's to be noted in its conversation."""
+
+    conversation_id: UUID
+    user: User
+    #: Not in the future.
+    at: datetime
+    opens: bool
+    referred: bool
+
+
+KNOWN = "SELECT whatsapp_known_conversations_1($1, $2, $3)"
+MAKE = "SELECT whatsapp_conversations_1($1, $2, $3, $4, $5, $6)"
+NAME = """
+INSERT INTO whatsapp_aliases (organization_id, number_id, alias, conversation_id)
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[]) AS item (organization_id, number_id, alias, id)
+ ORDER BY organization_id, number_id, alias
+ON CONFLICT DO NOTHING
+"""
+
+
+async def of_users(conn: Connection, users: Sequence[User]) -> list[UUID]:
+    """The conversation of each, made if there was none; runs in the caller's transaction.
+
+    A user who is known by one name gets the other as well. Two conversations that were begun under either stay two.
+    """
+    wanted = list(dict.fromkeys(alias for one in users for alias in one.aliases))
+    found = await conn.fetchval(KNOWN, *_columns(wanted, 3)) or []
+    known: dict[Alias, UUID] = {alias: id for alias, id in zip(wanted, found, strict=True) if id is not None}
+    fresh: dict[UUID, User] = {}
+    named: dict[Alias, UUID] = {}
+    for one in users:
+        id = next((known[alias] for alias in one.aliases if alias in known), None)
+        if id is None:
+            id = uuid7()
+            fresh[id] = one
+        for alias in one.aliases:
+            if alias not in known:
+                known[alias] = named[alias] = id
+    # Somebody else may have been faster to make one.
+    made: dict[UUID, UUID] = {}
+    if fresh:
+        rows = [(*one.aliases[0], one.recipient, id) for id, one in fresh.items()]
+        made = dict(zip(fresh, await conn.fetchval(MAKE, clock.now(), *_columns(rows, 5)), strict=True))
+    others = [
+        (*alias, made.get(id, id)) for alias, id in named.items() if id not in fresh or fresh[id].aliases[0] != alias
+    ]
+    if others:
+        await conn.execute(NAME, *_columns(others, 4))
+    ids = (known[one.aliases[0]] for one in users)
+    return [made.get(id, id) for id in ids]
+
+
+#: A window as it follows from the newest message that opens one ({0}) and Meta's newest refusal ({1}).
+_EXPIRES = "CASE WHEN {1} >= {0} THEN least({1}, {0} + interval '1 day') ELSE {0} + interval '1 day' END"
+
+# In the order of the arrays, which is that of ids: joins are nested loops on these connections, and the arrays outside.
+HEAR = f"""
+UPDATE whatsapp_conversations c
+   SET last_inbound_at = greatest(c.last_inbound_at, v.heard_at),
+       opened_at = greatest(c.opened_at, v.opened_at),
+       expires_at = {_EXPIRES.format("greatest(c.opened_at, v.opened_at)", "c.closed_at")},
+       referred_at = greatest(c.referred_at, v.referred_at),
+       user_id = coalesce(v.user_id, c.user_id),
+       recipient = CASE WHEN v.recipient LIKE '+%' AND c.recipient NOT LIKE '+%' THEN v.recipient ELSE c.recipient END
+  FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::text[], $7::text[])
+       AS v (organization_id, id, heard_at, opened_at, referred_at, user_id, recipient)
+ WHERE c.organization_id = v.organization_id AND c.id = v.id
+"""
+
+
+async def open_windows(conn: Connection, heard: Sequence[Heard]) -> None:
+    """Note messages of users: those that `opens` open or extend the window of their conversation."""
+    by_conversation: dict[tuple[UUID, UUID], list[Heard]] = {}
+    for one in heard:
+        by_conversation.setdefault((one.user.organization_id, one.conversation_id), []).append(one)
+    if not by_conversation:
+        return
+    rows = []
+    for key in sorted(by_conversation, key=lambda key: key[1].int):
+        some = by_conversation[key]
+        rows.append(
+            (
+                *key,
+                max(one.at for one in some),
+                max((one.at for one in some if one.opens), default=None),
+                max((one.at for one in some if one.referred), default=None),
+                next((one.user.user_id for one in some if one.user.user_id), None),
+                next((one.user.recipient for one in some if one.user.digits), some[0].user.recipient),
+            )
+        )
+    await conn.execute(HEAR, *_columns(rows, 7))
+
+
+CLOSE = f"""
+UPDATE whatsapp_conversations c
+   SET closed_at = greatest(c.closed_at, v.at),
+       expires_at = {_EXPIRES.format("c.opened_at", "greatest(c.closed_at, v.at)")}
+  FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[]) AS v (organization_id, id, at)
+ WHERE c.organization_id = v.organization_id AND c.id = v.id
+"""
+
+
+async def close_windows(conn: Connection, refused: Mapping[tuple[UUID, UUID], datetime]) -> None:
+    """Meta refused a text because the window is closed: (organization, conversation) to when it said so."""
+    rows = [(*key, refused[key]) for key in sorted(refused, key=lambda key: key[1].int)]
+    if rows:
+        await conn.execute(CLOSE, *_columns(rows, 3))
+
+
+async def close_window(conn: Connection, organization_id: UUID, conversation_id: UUID, at: datetime) -> None:
+    """As `close_windows`, for one."""
+    await close_windows(conn, {(organization_id, conversation_id): at})
+
+
+#: How long the free hours may still be learnt of: a day for the answer, a week of repetitions, and a little.
+_REFERRED_WITHIN = timedelta(days=9)
+ANY_REFERRED = "SELECT EXISTS (SELECT FROM whatsapp_conversations WHERE referred_at > $1)"
+# From the first answer within a day of the user's coming, 72 hours are free. It is an estimate: what is free in the
+# end is what Meta's statuses say.
+FREE = """
+WITH named AS MATERIALIZED (
+    SELECT DISTINCT m.organization_id, m.conversation_id
+      FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
+           SELECT organization_id, conversation_id FROM whatsapp_messages
+            WHERE organization_id = item.organization_id AND id = item.id) m
+), referred AS MATERIALIZED (
+    SELECT c.* FROM named CROSS JOIN LATERAL (
+           SELECT organization_id, id, recipient, referred_at FROM whatsapp_conversations
+            WHERE organization_id = named.organization_id AND id = named.conversation_id AND referred_at > $3) c
+), answered AS MATERIALIZED (
+    SELECT referred.organization_id, referred.id, first.at FROM referred CROSS JOIN LATERAL (
+           SELECT min(sent_at) AS at FROM whatsapp_messages
+            WHERE organization_id = referred.organization_id AND recipient = referred.recipient AND id >= $4
+              AND conversation_id = referred.id AND direction = 'outbound'
+              AND sent_at BETWEEN referred.referred_at AND referred.referred_at + interval '1 day') first
+     WHERE first.at IS NOT NULL ORDER BY referred.id
+)
+UPDATE whatsapp_conversations c SET free_until = answered.at + interval '72 hours'
+  FROM answered WHERE c.organization_id = answered.organization_id AND c.id = answered.id
+"""
+
+
+async def note_answers(conn: Connection, messages: Sequence[tuple[UUID, UUID]]) -> None:
+    """Begin the free hours of conversations whose user came by an advertisement and was answered within a day.
+
+    `messages`: (organization, message) of what was just sent, or of what the user wrote when coming.
+    """
+    since = clock.now() - _REFERRED_WITHIN
+    if messages and await conn.fetchval(ANY_REFERRED, since):
+        await conn.execute(FREE, *_columns(messages, 2), since, uuid7_floor(since))
+
+
+def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]

@@ -1,0 +1,340 @@
+"""A worker's part in callbacks: taking stored ones, and applying every item of them, once.
+
+A batch is callbacks of one app, about a thousand items, in one transaction: their rows are locked while it runs and
+deleted in its commit. A worker that is killed leaves them as they were, and another one takes them at once; what comes
+twice, in another order or grouped otherwise changes nothing, since each kind of item knows what it has seen.
+
+    statuses                        match_statuses, move_many: state, money, events of messages
+    messages                        received.receive
+    templates, numbers, accounts    apply_item of each
+    what cannot be read, or not be applied alone    whatsapp_rejects, sealed
+
+The rule nobody may break: an item is applied only to the account that its callback speaks of, if that account belongs
+to the callback's app, and to a number of that account. And whatever one item does, the others of its batch are applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from time import monotonic
+from typing import TypeAlias
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import structlog
+
+from heliograph.base import crypto
+from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.ids import uuid7
+from heliograph.queue import leases
+from heliograph.suppliers import whatsapp_webhooks
+from heliograph.suppliers.whatsapp_items import (
+    AccountItem,
+    AlarmItem,
+    CapabilityItem,
+    MessageItem,
+    NumberItem,
+    PoisonItem,
+    StatusItem,
+    TemplateItem,
+    UnknownItem,
+)
+from heliograph.webhooks import events
+from heliograph.whatsapp import accounts, callbacks, conversations, matching, numbers, received, templates
+from heliograph.whatsapp.accounts import Route
+from heliograph.whatsapp.matching import Matched
+from heliograph.whatsapp.rates import RateBook
+from heliograph.whatsapp.received import Received
+from heliograph.whatsapp.status import move_many
+
+log = structlog.get_logger()
+
+#: Of one batch: callbacks at most, and items about. More of them would hold wallets for longer than a send may wait.
+CALLBACKS, ITEMS = 500, 1000
+#: What another transaction's locks did to us: it is nobody's fault, and the whole batch is tried again.
+_TRANSIENT = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.LockNotAvailableError,
+)
+#: Pause before that, seconds.
+AGAIN = 0.05
+#: Seconds between two lines of the log about what was dropped, and between two marks of a number.
+SAY_EVERY = MARK_EVERY = 60.0
+#: Kinds of events that come with every message, for those who asked.
+ANNOUNCED = ("message.sent", "message.read")
+
+Item: TypeAlias = StatusItem | MessageItem | TemplateItem | NumberItem | CapabilityItem | AccountItem | AlarmItem
+
+
+class Work(msgspec.Struct, frozen=True, gc=False):
+    """An item, whose it is, and where it came from."""
+
+    item: Item
+    app: UUID
+    #: When its callback came.
+    at: datetime
+    organization_id: UUID
+    account_id: UUID
+    #: Of statuses and messages only.
+    number_id: UUID | None = None
+
+
+class Reject(msgspec.Struct, frozen=True, gc=False):
+    """An item that is put aside for operators."""
+
+    app: UUID
+    at: datetime
+    reason: str
+    raw: bytes
+
+
+class Inbox:
+    """Works callbacks through; one per worker."""
+
+    def __init__(self, pool: Pool, key: bytes, rates: RateBook, *, on_deliveries: Callable[[], None]) -> None:
+        """`key`: of `accounts.seal_key`. `on_deliveries`: called after webhook deliveries were queued."""
+        self._pool = pool
+        self._key = key
+        self._rates = rates
+        self._on_deliveries = on_deliveries
+        self._after = leases.UNROUTED
+        self._marked: dict[UUID, float] = {}
+        self._dropped: Counter[str] = Counter()
+        self._said_at = monotonic()
+        #: Set when callbacks were stored.
+        self.wake = asyncio.Event()
+
+    async def round(self) -> int:
+        """A batch of each app that has some; returns how many callbacks that were."""
+        async with self._pool.acquire() as conn:
+            apps, self._after = await leases.lines(conn, callbacks.KIND, after=self._after)
+            done = 0
+            for app in apps:
+                try:
+                    done += await self._batch(conn, app)
+                except _TRANSIENT as error:
+                    log.info("callbacks wait for a lock", error=type(error).__name__)
+                    await asyncio.sleep(AGAIN)
+                    done += 1
+        self._say()
+        return done
+
+    async def _batch(self, conn: Connection, app: UUID) -> int:
+        dropped: Counter[str] = Counter()
+        rejects: list[Reject] = []
+        async with conn.transaction():
+            rows = await conn.fetch(TAKE, callbacks.KIND, app, callbacks.NOBODY, CALLBACKS, ITEMS)
+            if not rows:
+                return 0
+            works = await self._routed(conn, app, rows, rejects, dropped)
+            deliveries = await self._apply(conn, works, rejects, dropped)
+            await self._mark(conn, works)
+            await self._put_aside(conn, rejects)
+            await conn.execute(DONE, [row["id"] for row in rows], app)
+        self._dropped += dropped
+        if deliveries:
+            self._on_deliveries()
+        return len(rows)
+
+    async def _routed(
+        self,
+        conn: Connection,
+        app: UUID,
+        rows: Sequence[asyncpg.Record],
+        rejects: list[Reject],
+        dropped: Counter[str],
+    ) -> list[Work]:
+        """The items that are somebody's. What is not is dropped, but for users' messages and what nobody could read."""
+        found: list[tuple[Item, datetime]] = []
+        for row in rows:
+            at = row["received_at"]
+            try:
+                raw = crypto.unseal(self._key, row["body"], callbacks.context(row["id"]))
+            except crypto.Unsealable:
+                rejects.append(Reject(app, at, "sealed under another key", b""))
+                continue
+            for item in whatsapp_webhooks.parse(raw):
+                if isinstance(item, PoisonItem):
+                    rejects.append(Reject(app, at, item.reason, item.raw))
+                elif isinstance(item, UnknownItem):
+                    dropped["unknown field"] += 1
+                else:
+                    found.append((item, at))
+        routes = await accounts.routes(conn, list({item.waba_id for item, _ in found}))
+        works: list[Work] = []
+        for item, at in found:
+            route = routes.get(item.waba_id)
+            if route is None or route.app != app:
+                dropped["unknown account" if route is None else "another app's account"] += 1
+            elif isinstance(item, StatusItem | MessageItem):
+                number_id = route.numbers.get(item.phone_number_id)
+                if number_id is not None:
+                    works.append(_work(item, app, at, route, number_id))
+                elif isinstance(item, MessageItem):
+                    # Its number may be so new that the mirror does not have it yet.
+                    rejects.append(Reject(app, at, "unknown number", _raw(item)))
+                else:
+                    dropped["status of an unknown number"] += 1
+            else:
+                works.append(_work(item, app, at, route, None))
+        return works
+
+    async def _apply(
+        self, conn: Connection, works: Sequence[Work], rejects: list[Reject], dropped: Counter[str]
+    ) -> int:
+        """All of them, or all but those that fail alone; returns the webhook deliveries queued."""
+        if not works:
+            return 0
+        try:
+            async with conn.transaction():
+                counted: Counter[str] = Counter()
+                deliveries = await apply(conn, works, rates=self._rates, dropped=counted)
+            dropped += counted
+            return deliveries
+        except Exception as error:
+            if is_down(error) or isinstance(error, _TRANSIENT):
+                raise
+            if len(works) > 1:
+                middle = len(works) // 2
+                deliveries = await self._apply(conn, works[:middle], rejects, dropped)
+                return deliveries + await self._apply(conn, works[middle:], rejects, dropped)
+            (one,) = works
+            # Never the error's text: a driver's message may quote what a user wrote.
+            log.error("callback item rejected", item=type(one.item).__name__, error=type(error).__name__)
+            rejects.append(
+                Reject(one.app, one.at, f"{type(one.item).__name__}: {type(error).__name__}", _raw(one.item))
+            )
+            return 0
+
+    async def _mark(self, conn: Connection, works: Sequence[Work]) -> None:
+        """Note that numbers were heard of, each at most once a minute."""
+        now = monotonic()
+        heard = {
+            one.number_id: one.organization_id
+            for one in works
+            if one.number_id is not None and now - self._marked.get(one.number_id, -MARK_EVERY) >= MARK_EVERY
+        }
+        if heard:
+            ids = sorted(heard)
+            await conn.execute(MARK, [heard[id] for id in ids], ids)
+            self._marked.update(dict.fromkeys(ids, now))
+
+    async def _put_aside(self, conn: Connection, rejects: Sequence[Reject]) -> None:
+        if not rejects:
+            return
+        ids = [uuid7() for _ in rejects]
+        await conn.execute(
+            PUT_ASIDE,
+            ids,
+            [one.app for one in rejects],
+            [crypto.seal(self._key, one.raw, reject_context(id)) for id, one in zip(ids, rejects, strict=True)],
+            [one.reason for one in rejects],
+            [one.at for one in rejects],
+        )
+        log.error("callback items put aside", count=len(rejects), reasons=sorted({one.reason for one in rejects})[:5])
+
+    def _say(self) -> None:
+        if self._dropped and monotonic() - self._said_at > SAY_EVERY:
+            log.warning("callback items dropped", **self._dropped)
+            self._dropped.clear()
+            self._said_at = monotonic()
+
+
+async def apply(conn: Connection, works: Sequence[Work], *, rates: RateBook, dropped: Counter[str]) -> int:
+    """Apply items in the caller's transaction; returns the webhook deliveries queued.
+
+    Statuses go first: what locks messages and wallets comes before what locks conversations, here as when sending.
+    """
+    deliveries = await _statuses(conn, works, rates, dropped)
+    heard: list[Received] = []
+    for one in works:
+        if isinstance(one.item, MessageItem) and one.number_id is not None:
+            if one.item.group:
+                dropped["message of a group"] += 1
+            else:
+                heard.append(Received(one.organization_id, one.number_id, one.item, one.at))
+    deliveries += (await received.receive(conn, heard))[1]
+    changes = [one for one in works if not isinstance(one.item, StatusItem | MessageItem)]
+    for one in sorted(changes, key=lambda one: (one.organization_id, one.account_id)):
+        match one.item:
+            case TemplateItem():
+                deliveries += await templates.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
+            case NumberItem() | CapabilityItem() | AccountItem():
+                deliveries += await numbers.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
+            case AlarmItem():
+                codes = sorted({error.code for error in one.item.errors})
+                log.warning("Meta reports a fault", account=str(one.account_id), codes=codes)
+    return deliveries
+
+
+async def _statuses(conn: Connection, works: Sequence[Work], rates: RateBook, dropped: Counter[str]) -> int:
+    matched: list[Matched] = []
+    for one in works:
+        if isinstance(one.item, StatusItem) and one.number_id is not None:
+            if one.item.group or one.item.status not in matching.STATUSES:
+                dropped["status of a group" if one.item.group else "unknown status"] += 1
+            else:
+                matched.append(Matched(one.organization_id, one.number_id, one.item))
+    if not matched:
+        return 0
+    moves = await matching.match_statuses(conn, matched)
+    announce = await _announce(conn, {move.organization_id for move in moves})
+    moved, deliveries = await move_many(conn, moves, rates=rates, announce=announce)
+    sent = [(move.organization_id, move.message_id) for move in moves if move.message_id in moved]
+    await conversations.note_answers(conn, sent)
+    return deliveries
+
+
+async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, frozenset[UUID]]:
+    rows = await conn.fetch(events.WANTED, list(organizations))
+    return {kind: frozenset(id for id, kinds in rows if kind in kinds) for kind in ANNOUNCED}
+
+
+# Its rows stay locked until the commit, which deletes them; what another worker has is skipped. A callback weighs what
+# it holds, or what it is in kilobytes.
+TAKE = """
+WITH due AS MATERIALIZED (
+    SELECT id FROM queue
+     WHERE kind = $1 AND line = $2 AND lane = 0 AND organization_id = $3 AND due_at <= now()
+     ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED
+), sized AS MATERIALIZED (
+    SELECT c.id, sum(c.weight) OVER (ORDER BY c.id) - c.weight AS before
+      FROM due CROSS JOIN LATERAL (
+           SELECT id, greatest(items, octet_length(body) / 1000) AS weight FROM whatsapp_callbacks
+            WHERE id = due.id) c
+)
+SELECT c.id, c.body, c.received_at FROM sized CROSS JOIN LATERAL (
+       SELECT id, body, received_at FROM whatsapp_callbacks WHERE id = sized.id) c
+ WHERE sized.before < $5 ORDER BY c.id
+"""
+DONE = """
+WITH gone AS (DELETE FROM whatsapp_callbacks WHERE id = ANY ($1))
+DELETE FROM queue WHERE id = ANY ($1) AND line = $2
+"""
+MARK = """
+UPDATE whatsapp_numbers n SET last_callback_at = now()
+  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
+ WHERE n.organization_id = item.organization_id AND n.id = item.id
+"""
+PUT_ASIDE = """
+INSERT INTO whatsapp_rejects (id, app, body, reason, received_at)
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::text[], $5::timestamptz[])
+"""
+
+
+def reject_context(id: UUID) -> str:
+    """The context of a rejected item's seal."""
+    return f"whatsapp_rejects/{id}"
+
+
+def _work(item: Item, app: UUID, at: datetime, route: Route, number_id: UUID | None) -> Work:
+    return Work(item, app, at, route.organization_id, route.account_id, number_id)
+
+
+def _raw(item: Item) -> bytes:
+    return msgspec.json.encode({type(item).__name__: item})

@@ -1,0 +1,92 @@
+"""Words for STOP and START that users send by WhatsApp. Nothing answers them here: the user reads what follows.
+
+Callbacks come in any order, and an older word that comes late must not undo a newer one. So the newest word of each
+user is kept. The rule nobody may break: of two words of the same second, STOP counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Connection
+from heliograph.consent import keywords, optouts
+from heliograph.consent.optouts import OptOut, Pair
+
+#: Types of messages whose text is what the user says.
+SPOKEN = frozenset({"text", "button", "interactive"})
+
+
+class Said(msgspec.Struct, frozen=True, gc=False):
+    """A word."""
+
+    organization_id: UUID
+    #: E.164 with +.
+    recipient: str
+    at: datetime
+    #: "stop" or "start".
+    keyword: str
+    #: As `keywords.fold` writes it.
+    word: str
+    message_id: UUID
+
+    @property
+    def pair(self) -> Pair:
+        return self.organization_id, self.recipient
+
+
+ADDITIONS = "SELECT id, opt_out_words FROM organizations WHERE id = ANY ($1) AND opt_out_words <> '{}'"
+
+
+async def additions(conn: Connection, organizations: Collection[UUID]) -> dict[UUID, frozenset[str]]:
+    """Organizations' own words for STOP, folded."""
+    rows = await conn.fetch(ADDITIONS, list(organizations))
+    return {row["id"]: frozenset(map(keywords.fold, row["opt_out_words"])) for row in rows}
+
+
+NEWEST = """
+INSERT INTO whatsapp_words AS known (organization_id, recipient, word, said_at)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[])
+       AS item (organization_id, recipient, word, said_at)
+ ORDER BY organization_id, recipient
+ON CONFLICT (organization_id, recipient) DO UPDATE SET word = excluded.word, said_at = excluded.said_at
+ WHERE (excluded.said_at, excluded.word = 'stop') > (known.said_at, known.word = 'stop')
+RETURNING organization_id, recipient
+"""
+
+
+async def obey(conn: Connection, said: Sequence[Said]) -> tuple[set[UUID], int]:
+    """Do what the newest words ask for, in the caller's transaction.
+
+    Returns the ids of the messages that were such a word, and the webhook deliveries queued. YES is one only of a user
+    who has opted out: otherwise it is an answer to something else.
+    """
+    if not said:
+        return set(), 0
+    silent = await optouts.current(conn, {one.pair for one in said})
+    silent |= {one.pair for one in said if one.keyword == "stop"}
+    meant = {one.message_id for one in said if one.word not in keywords.ONLY_OPTED_OUT or one.pair in silent}
+    newest: dict[Pair, Said] = {}
+    for one in sorted(said, key=lambda one: (one.at, one.keyword == "stop")):
+        newest[one.pair] = one
+    rows = await conn.fetch(
+        NEWEST,
+        [one.organization_id for one in newest.values()],
+        [one.recipient for one in newest.values()],
+        [one.keyword for one in newest.values()],
+        [one.at for one in newest.values()],
+    )
+    counting = [newest[row["organization_id"], row["recipient"]] for row in rows]
+    await optouts.lift_earlier(conn, {one.pair: one.at for one in counting if one.keyword == "start"})
+    deliveries = await optouts.suppress(
+        conn,
+        [
+            OptOut(*one.pair, one.at, optouts.KEYWORD, one.word, one.message_id)
+            for one in counting
+            if one.keyword == "stop"
+        ],
+    )
+    return meant, deliveries

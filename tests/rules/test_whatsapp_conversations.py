@@ -1,0 +1,213 @@
+"""Windows and conversations on a real database: whatever order words of Meta's come in, the same follows from them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+import pytest
+
+from heliograph.base import clock
+from heliograph.base.db import Pool
+from heliograph.whatsapp import conversations
+from tests.rules.making import TO
+from tests.rules.making_callbacks import Meta, message, status, wamid
+from tests.rules.making_whatsapp import Made, conversation, made
+from tests.rules.making_whatsapp import message as outbound
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+async def acme(pool: Pool) -> Made:
+    return await made(pool)
+
+
+@pytest.fixture
+def meta(pool: Pool) -> Meta:
+    return Meta(pool)
+
+
+def ago(**time: float) -> datetime:
+    """Whole seconds, as Meta writes them."""
+    return clock.now().replace(microsecond=0) - timedelta(**time)
+
+
+async def window(pool: Pool, made: Made) -> tuple[datetime | None, datetime | None]:
+    """(opened, expires) of the only conversation."""
+    rows = await pool.fetch(
+        "SELECT opened_at, expires_at FROM whatsapp_conversations WHERE organization_id = $1", made.organization_id
+    )
+    assert len(rows) == 1
+    return rows[0]["opened_at"], rows[0]["expires_at"]
+
+
+# -- what opens a window -----------------------------------------------------------------------------------------------
+
+
+async def test_a_message_opens_the_window_for_a_day_from_when_it_was_written(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    at = ago(hours=3)
+    await meta.say(acme, message(acme, "hello", at))
+    assert await window(pool, acme) == (at, at + DAY)
+
+
+OPEN = ["text", "button", "interactive", "image", "video", "audio", "document", "sticker", "location", "contacts"]
+
+
+@pytest.mark.parametrize("type", [*OPEN, "order"])
+async def test_types_that_open_it(pool: Pool, acme: Made, meta: Meta, type: str) -> None:
+    await meta.say(acme, message(acme, type=type, **({} if type == "text" else {type: {}})))
+    assert (await window(pool, acme))[1] is not None
+
+
+@pytest.mark.parametrize("type", ["reaction", "system", "edit", "revoke", "unsupported", "unknown", "hologram"])
+async def test_types_that_do_not(pool: Pool, acme: Made, meta: Meta, type: str) -> None:
+    await meta.say(acme, message(acme, type=type))
+    assert await window(pool, acme) == (None, None)
+    at = ago(hours=1)
+    await meta.say(acme, message(acme, "hello", at), message(acme, type=type))
+    assert await window(pool, acme) == (at, at + DAY)
+
+
+async def test_the_newest_message_counts_in_whatever_order_they_come(pool: Pool, acme: Made, meta: Meta) -> None:
+    old, new = ago(hours=30), ago(hours=2)
+    for at in (new, old):
+        await meta.say(acme, message(acme, "hello", at))
+    assert await window(pool, acme) == (new, new + DAY)
+
+
+async def test_tomorrows_message_counts_from_now(pool: Pool, acme: Made, meta: Meta) -> None:
+    await meta.say(acme, message(acme, "hello", clock.now() + timedelta(hours=20)))
+    _, expires = await window(pool, acme)
+    assert expires is not None
+    assert expires <= clock.now() + DAY
+
+
+async def test_neither_templates_nor_statuses_open_a_window(pool: Pool, acme: Made, meta: Meta) -> None:
+    await conversation(pool, acme, opened=None)
+    id = await outbound(pool, acme)
+    for word in ("sent", "delivered", "read"):
+        await meta.say(acme, status(acme, "wamid.X", word, biz_opaque_callback_data=str(id)))
+    assert await window(pool, acme) == (None, None)
+
+
+# -- what closes it ----------------------------------------------------------------------------------------------------
+
+REFUSED = ago(hours=2)
+BEFORE, AFTER = ago(hours=3), ago(hours=1)
+
+
+async def test_a_refusal_and_messages_before_and_after_it_come_to_the_same_in_any_order(pool: Pool, meta: Meta) -> None:
+    def wrote(one: Made, at: datetime) -> Callable[[], Awaitable[None]]:
+        return lambda: meta.say(one, message(one, "hello", at))
+
+    async def refuse(one: Made) -> None:
+        async with pool.acquire() as conn:
+            id = await conn.fetchval(
+                "SELECT id FROM whatsapp_conversations WHERE organization_id = $1", one.organization_id
+            )
+            await conversations.close_window(conn, one.organization_id, id, REFUSED)
+
+    for times, expires in (((BEFORE,), REFUSED), ((BEFORE, AFTER), AFTER + DAY), ((AFTER,), AFTER + DAY)):
+        for order in itertools.permutations([*times, None]):
+            one = await made(pool)
+            await conversation(pool, one, opened=None)
+            for at in order:
+                await (refuse(one) if at is None else wrote(one, at)())
+            assert (await window(pool, one))[1] == expires, order
+
+
+async def test_a_refusal_long_after_the_end_changes_nothing(pool: Pool, acme: Made, meta: Meta) -> None:
+    at = ago(hours=40)
+    await meta.say(acme, message(acme, "hello", at))
+    (id,) = await pool.fetchrow("SELECT id FROM whatsapp_conversations")
+    async with pool.acquire() as conn:
+        await conversations.close_window(conn, acme.organization_id, id, REFUSED)
+    assert await window(pool, acme) == (at, at + DAY)
+
+
+# -- whose conversation it is ------------------------------------------------------------------------------------------
+
+
+async def test_who_is_answered_has_one_conversation(pool: Pool, acme: Made, meta: Meta) -> None:
+    id = await conversation(pool, acme, opened=None)
+    await meta.say(acme, message(acme), message(acme, user_id="MZ.1"))
+    assert [row["id"] for row in await pool.fetch("SELECT id FROM whatsapp_conversations")] == [id]
+    assert {row[0] for row in await pool.fetch("SELECT alias FROM whatsapp_aliases")} == {TO[1:], "MZ.1"}
+    assert await pool.fetchval("SELECT user_id FROM whatsapp_conversations") == "MZ.1"
+
+
+#: What has both names is not the last: nothing links the two names before each has a conversation.
+ORDERS = [one for one in itertools.permutations(["hidden", "phone", "both"]) if one[2] != "both"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_user_without_a_number_is_the_same_once_it_is_known(
+    pool: Pool, acme: Made, meta: Meta, order: tuple[str, ...], together: bool
+) -> None:
+    says = {
+        "hidden": message(acme, by=None, user_id="MZ.7"),
+        "both": message(acme, by=TO, user_id="MZ.7"),
+        "phone": message(acme, by=TO),
+    }
+    if together:
+        await meta.say(acme, *(says[one] for one in order))
+    else:
+        for one in order:
+            await meta.say(acme, says[one])
+    rows = await pool.fetch("SELECT recipient, user_id FROM whatsapp_conversations")
+    assert [tuple(row) for row in rows] == [(TO, "MZ.7")]
+    assert await pool.fetchval("SELECT count(DISTINCT conversation_id) FROM whatsapp_messages") == 1
+
+
+async def test_two_numbers_have_two_conversations_with_one_user(pool: Pool, acme: Made, meta: Meta) -> None:
+    other = await made(pool, app=acme.app)
+    await meta.say(acme, message(acme), message(other))
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 2
+
+
+async def test_workers_that_meet_the_same_new_users_make_one_conversation_each(pool: Pool, acme: Made) -> None:
+    workers = [Meta(pool) for _ in range(3)]
+    users = [f"+2588412345{number:02d}" for number in range(20)]
+    for worker in workers:
+        await worker.post(acme, *(message(acme, by=user) for user in users))
+    await asyncio.gather(*(worker.work() for worker in workers))
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 20
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 60
+
+
+# -- free entry --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answered_first", [True, False])
+async def test_an_answer_within_a_day_of_an_advertisement_begins_72_free_hours(
+    pool: Pool, acme: Made, meta: Meta, answered_first: bool
+) -> None:
+    came, first, second = ago(hours=5), ago(hours=4), ago(hours=3)
+    await conversation(pool, acme, opened=None)
+    ids = [await outbound(pool, acme, age=timedelta(hours=4, minutes=1)) for _ in range(2)]
+    referred = message(acme, "hello", came, referral={"source_type": "ad", "source_id": "1"})
+    answers = [
+        status(acme, wamid(), "sent", at, biz_opaque_callback_data=str(id))
+        for id, at in zip(ids, (second, first), strict=True)
+    ]
+    for change in [*answers, referred] if answered_first else [referred, *answers]:
+        await meta.say(acme, change)
+    assert await pool.fetchval("SELECT free_until FROM whatsapp_conversations") == first + timedelta(hours=72)
+
+
+async def test_an_answer_too_late_or_to_somebody_else_begins_none(pool: Pool, acme: Made, meta: Meta) -> None:
+    await meta.say(acme, message(acme, "hello", ago(hours=30), referral={"source_type": "ad"}))
+    id = await outbound(pool, acme, age=timedelta(hours=3))
+    other = await outbound(pool, acme, to="+258841234568", age=timedelta(hours=29))
+    await meta.say(
+        acme,
+        status(acme, wamid(), "sent", ago(hours=2), biz_opaque_callback_data=str(id)),
+        status(acme, wamid(), "sent", ago(hours=28), to="+258841234568", biz_opaque_callback_data=str(other)),
+    )
+    assert {row[0] for row in await pool.fetch("SELECT free_until FROM whatsapp_conversations")} == {None}

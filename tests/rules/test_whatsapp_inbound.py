@@ -1,0 +1,458 @@
+"""Callbacks on a real database: each item is applied once, to whom it is for, whatever comes with it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heliograph.base import clock
+from heliograph.base.crypto import unseal
+from heliograph.base.db import Pool
+from heliograph.consent import optouts
+from heliograph.whatsapp.callbacks import KIND
+from heliograph.whatsapp.inbound import reject_context
+from tests.rules.making import TO, endpoint
+from tests.rules.making_callbacks import Change, Meta, batch, message, status, wamid
+from tests.rules.making_whatsapp import KEY, Made, check_wallets, conversation, made, make_app
+from tests.rules.making_whatsapp import message as outbound
+
+
+@pytest.fixture
+async def acme(pool: Pool) -> Made:
+    return await made(pool)
+
+
+@pytest.fixture
+def meta(pool: Pool) -> Meta:
+    return Meta(pool)
+
+
+async def told(pool: Pool, kind: str = "message.received") -> list[Any]:
+    """What the events of a kind say, in order."""
+    rows = await pool.fetch("SELECT data FROM events WHERE kind = $1 ORDER BY id", kind)
+    return [msgspec.json.decode(row["data"]) for row in rows]
+
+
+async def rejects(pool: Pool) -> list[tuple[str, bytes]]:
+    """(reason, what was put aside), in order."""
+    rows = await pool.fetch("SELECT id, reason, body FROM whatsapp_rejects ORDER BY id")
+    return [(row["reason"], unseal(KEY, row["body"], reject_context(row["id"]))) for row in rows]
+
+
+async def opted_out(pool: Pool, made: Made, phone: str = TO) -> bool:
+    async with pool.acquire() as conn:
+        return bool(await optouts.current(conn, {(made.organization_id, phone)}))
+
+
+async def nothing_waits(pool: Pool) -> None:
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = $1", KIND) == 0
+
+
+def ago(**time: float) -> datetime:
+    return clock.now().replace(microsecond=0) - timedelta(**time)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_is_stored_noted_and_told(pool: Pool, acme: Made, meta: Meta) -> None:
+    await endpoint(pool, acme.actor, "message.received")
+    at = ago(minutes=5)
+    await meta.say(acme, message(acme, "D’accord, merci", at, id="wamid.A"))
+    row = await pool.fetchrow("SELECT * FROM whatsapp_messages")
+    assert row is not None
+    assert (row["organization_id"], row["number_id"]) == (acme.organization_id, acme.number_id)
+    assert (row["direction"], row["type"], row["status"], row["mode"]) == ("inbound", "text", "delivered", "live")
+    assert (row["recipient"], row["delivered_at"], row["charge"]) == (TO, at, "none")
+    content = await pool.fetchval("SELECT content FROM whatsapp_contents WHERE message_id = $1", row["id"])
+    assert msgspec.json.decode(content) == {"type": "text", "body": "D’accord, merci"}
+    (event,) = await told(pool)
+    received_at = event["message"].pop("receivedAt")
+    assert datetime.fromisoformat(received_at) > at
+    assert event == {
+        "message": {
+            "id": str(row["id"]),
+            "channel": "whatsapp",
+            "type": "text",
+            "conversationId": str(row["conversation_id"]),
+            "phoneNumberId": str(acme.number_id),
+            "from": TO,
+            "to": "+" + acme.digits,
+            "text": "D’accord, merci",
+            "truncated": False,
+            "segments": None,
+            "missingSegments": None,
+            "keyword": None,
+        }
+    }
+    assert meta.deliveries == 1
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'webhook'") == 1
+    assert await pool.fetchval("SELECT last_callback_at FROM whatsapp_numbers") is not None
+    await nothing_waits(pool)
+
+
+async def test_the_same_message_again_and_again_is_one(pool: Pool, acme: Made, meta: Meta) -> None:
+    again = message(acme, id="wamid.A")
+    await meta.say(acme, again, again)
+    await meta.say(acme, message(acme), again)
+    await asyncio.gather(*(worker.post(acme, again) for worker in [Meta(pool)] * 10))
+    await asyncio.gather(*(worker.work() for worker in (meta, Meta(pool), Meta(pool))))
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2
+    assert len(await told(pool)) == 2
+    await nothing_waits(pool)
+
+
+async def test_one_wamid_at_two_numbers_is_two_messages(pool: Pool, acme: Made, meta: Meta) -> None:
+    other = await made(pool, app=acme.app)
+    await meta.say(acme, message(acme, id="wamid.A"), message(other, id="wamid.A"))
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2
+
+
+async def test_what_is_no_text_is_told_by_its_type(pool: Pool, acme: Made, meta: Meta) -> None:
+    await meta.say(
+        acme,
+        message(acme, type="image", image={"id": "1", "mime_type": "image/jpeg", "caption": "Look"}, at=ago(hours=3)),
+        message(acme, type="location", location={"latitude": 1.5, "longitude": 2}, at=ago(hours=2)),
+        message(acme, type="hologram", hologram={"id": "secret"}, at=ago(hours=1)),
+    )
+    shown = [(one["message"]["type"], one["message"]["text"]) for one in await told(pool)]
+    assert shown == [("image", "Look"), ("location", None), ("hologram", None)]
+    contents = await pool.fetch("SELECT content FROM whatsapp_contents ORDER BY message_id")
+    assert msgspec.json.decode(contents[1][0]) == {"type": "location", "latitude": 1.5, "longitude": 2}
+    assert msgspec.json.decode(contents[2][0]) == {"type": "hologram"}
+
+
+async def test_a_long_text_is_cut_in_the_event_alone(pool: Pool, acme: Made, meta: Meta) -> None:
+    await meta.say(acme, message(acme, "\x01" * 4096))
+    (event,) = await told(pool)
+    assert (len(event["message"]["text"]), event["message"]["truncated"]) == (3000, True)
+    assert await pool.fetchval("SELECT octet_length(data) FROM events") < 20_000
+    content = await pool.fetchval("SELECT content FROM whatsapp_contents")
+    assert len(msgspec.json.decode(content)["body"]) == 4096
+
+
+async def test_groups_are_left_out(pool: Pool, acme: Made, meta: Meta) -> None:
+    await meta.say(acme, message(acme, group_id="1"), message(acme))
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+async def test_stop_and_start_are_obeyed_and_nothing_is_sent(pool: Pool, acme: Made, meta: Meta) -> None:
+    await meta.say(acme, message(acme, "Stop.", ago(hours=2)))
+    assert await opted_out(pool, acme)
+    (event,) = await told(pool, "contact.opted_out")
+    assert (event["contact"]["phone"], event["contact"]["keyword"]) == (TO, "stop")
+    await meta.say(acme, message(acme, "START", ago(hours=1)))
+    assert not await opted_out(pool, acme)
+    assert [one["message"]["keyword"] for one in await told(pool)] == ["stop", "start"]
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE direction = 'outbound'") == 0
+    assert await pool.fetchval("SELECT count(*) FROM automatic_replies") == 0
+
+
+async def test_a_button_says_a_word_too_and_organizations_have_their_own(pool: Pool, acme: Made, meta: Meta) -> None:
+    await pool.execute("UPDATE organizations SET opt_out_words = '{Baja}'")
+    other = "+258841234568"
+    await meta.say(
+        acme,
+        message(acme, type="button", button={"text": "STOP", "payload": "x"}),
+        message(acme, "¡baja!", by=other),
+    )
+    assert await opted_out(pool, acme)
+    assert await opted_out(pool, acme, other)
+
+
+async def test_words_within_a_sentence_or_for_help_or_of_nobody_with_a_number_do_nothing(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    await meta.say(
+        acme,
+        message(acme, "please stop by"),
+        message(acme, "help"),
+        message(acme, "stop", by=None, user_id="MZ.1"),
+        message(acme, type="image", image={"caption": "stop"}),
+        message(acme, "yes"),
+    )
+    assert {one["message"]["keyword"] for one in await told(pool)} == {None}
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
+
+
+async def test_a_late_start_does_not_undo_what_an_operator_did_since(pool: Pool, acme: Made, meta: Meta) -> None:
+    async with pool.acquire() as conn:
+        await optouts.add(conn, acme.actor, phone=TO)
+    await meta.say(acme, message(acme, "start", ago(hours=1)))
+    assert await opted_out(pool, acme)
+    await meta.say(acme, message(acme, "start", clock.now() + timedelta(hours=1)))
+    assert not await opted_out(pool, acme)
+
+
+# -- statuses ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_status_moves_its_message_with_money_and_event(pool: Pool, acme: Made, meta: Meta) -> None:
+    id = await outbound(pool, acme, queued=False)
+    pricing = {"billable": True, "pricing_model": "PMP", "type": "regular", "category": "utility"}
+    await meta.say(acme, status(acme, "wamid.A", "delivered", biz_opaque_callback_data=str(id), pricing=pricing))
+    assert await pool.fetchval("SELECT status FROM whatsapp_messages") == "delivered"
+    await check_wallets(pool, [acme.organization_id])
+    assert await pool.fetchval("SELECT consumed FROM wallets") == 10_000
+    assert len(await told(pool, "message.delivered")) == 1
+    await meta.say(acme, *[status(acme, "wamid.A", "delivered")] * 50)
+    assert await pool.fetchval("SELECT consumed FROM wallets") == 10_000
+    assert len(await told(pool, "message.delivered")) == 1
+
+
+async def test_sent_and_read_are_told_to_those_who_asked(pool: Pool, acme: Made, meta: Meta) -> None:
+    other = await made(pool, app=acme.app)
+    await endpoint(pool, acme.actor, "message.sent", "message.read")
+    for one in (acme, other):
+        id = await outbound(pool, one, queued=False)
+        for word in ("sent", "read"):
+            await meta.say(one, status(one, f"wamid.{id}", word, biz_opaque_callback_data=str(id)))
+    kinds = await pool.fetch("SELECT organization_id, kind FROM events WHERE kind IN ('message.sent', 'message.read')")
+    assert {tuple(row) for row in kinds} == {
+        (acme.organization_id, "message.sent"),
+        (acme.organization_id, "message.read"),
+    }
+
+
+# -- whose it is -------------------------------------------------------------------------------------------------------
+
+
+async def test_two_organizations_on_one_app_never_cross(pool: Pool, acme: Made, meta: Meta) -> None:
+    other = await made(pool, app=acme.app)
+    id = await outbound(pool, other, queued=False)
+    await meta.say(
+        acme,
+        message(acme, "mine"),
+        message(other, "theirs"),
+        # The account of one with the number of the other, both ways, and a status with the other's message.
+        message(acme, "crossed", graph_id=other.graph_id),
+        message(other, "crossed", graph_id=acme.graph_id),
+        status(acme, "wamid.X", "delivered", graph_id=other.graph_id, biz_opaque_callback_data=str(id)),
+        status(acme, "wamid.Y", "delivered", biz_opaque_callback_data=str(id)),
+    )
+    rows = await pool.fetch("SELECT organization_id, number_id FROM whatsapp_messages WHERE direction = 'inbound'")
+    assert {tuple(row) for row in rows} == {(one.organization_id, one.number_id) for one in (acme, other)}
+    assert await pool.fetchval("SELECT status FROM whatsapp_messages WHERE id = $1", id) == "accepted"
+    assert {one["message"]["text"] for one in await told(pool)} == {"mine", "theirs"}
+
+
+async def test_an_account_of_another_app_is_out_of_reach(pool: Pool, acme: Made, meta: Meta) -> None:
+    stranger = await made(pool, app=await make_app(pool))
+    await meta.say(acme, message(stranger), message(acme))
+    rows = await pool.fetch("SELECT organization_id FROM whatsapp_messages")
+    assert [row[0] for row in rows] == [acme.organization_id]
+    assert await rejects(pool) == []
+
+
+async def test_what_nobody_knows_is_dropped_but_a_users_message_to_a_new_number_is_kept(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    strange: list[Change] = [
+        ("404", "messages", message(acme)[2]),
+        (acme.waba_id, "never_heard_of_it", {"a": 1}),
+        (acme.waba_id, "account_update", {"event": "NEVER_HEARD_OF_IT"}),
+        status(acme, "wamid.A", "levitated"),
+        status(acme, "wamid.B", "sent", graph_id="404"),
+        message(acme, "to a new number", graph_id="404"),
+    ]
+    await meta.say(acme, *strange, message(acme))
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
+    ((reason, kept),) = await rejects(pool)
+    assert reason == "unknown number"
+    assert b"to a new number" in kept
+    assert b"to a new number" not in (await pool.fetchval("SELECT body FROM whatsapp_rejects"))
+    await nothing_waits(pool)
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+#: Longer than an entry of an index can be, and nothing that compresses: the database refuses it, and only it.
+POISON = "wamid." + "".join(random.Random(7).choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", k=20_000))
+
+
+async def test_of_a_thousand_items_only_the_poisonous_one_is_lost(pool: Pool, acme: Made, meta: Meta) -> None:
+    ids = [await outbound(pool, acme, queued=False) for _ in range(20)]
+    good = [message(acme, by=f"+2588412{number:05d}") for number in range(979)]
+    good += [status(acme, wamid(), "delivered", biz_opaque_callback_data=str(id)) for id in ids]
+    changes = [*good, message(acme, "poison", id=POISON)]
+    random.Random(1).shuffle(changes)
+    await meta.say(acme, *changes)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE direction = 'inbound'") == 979
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE status = 'delivered'") == 999
+    ((reason, kept),) = await rejects(pool)
+    assert reason == "MessageItem: ProgramLimitExceededError"
+    assert POISON.encode() in kept
+    await check_wallets(pool, [acme.organization_id])
+    await nothing_waits(pool)
+
+
+async def test_what_cannot_be_read_is_put_aside(pool: Pool, acme: Made, meta: Meta) -> None:
+    await meta.post(acme, raw=b"no JSON")
+    await meta.post(acme, message(acme))
+    await meta.post(acme, raw=batch([message(acme)]).replace(b'"timestamp":"', b'"timestamp":"x'))
+    await meta.work()
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2  # an entry has a time, too
+    assert [kept for _, kept in await rejects(pool)] == [b"no JSON"]
+    await nothing_waits(pool)
+
+
+async def test_a_batch_that_was_sealed_under_another_key_holds_nobody_up(pool: Pool, acme: Made, meta: Meta) -> None:
+    await meta.post(acme, message(acme))
+    await pool.execute("UPDATE whatsapp_callbacks SET body = set_byte(body, 20, 0)")
+    await meta.say(acme, message(acme))
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
+    assert [reason for reason, _ in await rejects(pool)] == ["sealed under another key"]
+
+
+WAITS = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+async def test_a_batch_that_a_lock_disturbs_is_tried_again_as_a_whole(pool: Pool, acme: Made, meta: Meta) -> None:
+    """A deadlock is nobody's fault: nothing of it is put aside."""
+    first, second = [await outbound(pool, acme, queued=False, to=f"+25884000000{n}") for n in range(2)]
+    await meta.post(acme, *(status(acme, wamid(), "sent", biz_opaque_callback_data=str(id)) for id in (first, second)))
+    lock = "SELECT FROM whatsapp_messages WHERE id = $1 FOR UPDATE"
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute(lock, second)
+        working = asyncio.create_task(meta.work())
+        for _ in range(3000):
+            if await pool.fetch(WAITS):
+                break
+            await asyncio.sleep(0.01)
+        try:
+            async with conn.transaction():
+                await conn.execute(lock, first)
+        except Exception as error:
+            assert type(error).__name__ == "DeadlockDetectedError"  # noqa: PT017 - either of the two may be the victim
+    await working
+    assert {row[0] for row in await pool.fetch("SELECT status FROM whatsapp_messages")} == {"sent"}
+    assert await rejects(pool) == []
+
+
+async def test_a_worker_that_ends_before_its_commit_leaves_all_to_the_next(pool: Pool, acme: Made) -> None:
+    broken, whole = Meta(pool), Meta(pool)
+    await broken.post(acme, message(acme), message(acme))
+    await pool.execute("ALTER TABLE whatsapp_rejects RENAME TO away")
+    await broken.post(acme, raw=b"no JSON")
+    with pytest.raises(Exception, match="whatsapp_rejects"):
+        await broken.work()
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 0
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 2
+    await pool.execute("ALTER TABLE away RENAME TO whatsapp_rejects")
+    await whole.work()
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2
+    await nothing_waits(pool)
+
+
+# -- any order, any grouping, any number of times ----------------------------------------------------------------------
+
+USERS = [TO, "+258841234568", "+258841234569"]
+START = ago(hours=30)
+
+
+class Say(msgspec.Struct, frozen=True):
+    """An item to be: who, when (minutes after START), what."""
+
+    user: int
+    minute: int
+    what: str
+    number: int
+
+
+SAYS = st.builds(
+    Say,
+    user=st.integers(0, 2),
+    minute=st.integers(0, 29 * 60),
+    what=st.sampled_from(["hello", "stop", "start", "yes", "reaction", "sent", "delivered", "read", "failed"]),
+    number=st.integers(0, 3),
+)
+
+
+async def state(pool: Pool, made: Made) -> Any:
+    """All that callbacks may have changed, without ids and times of ours."""
+    organization_id = made.organization_id
+    talks = await pool.fetch(
+        "SELECT recipient, opened_at, expires_at, last_inbound_at FROM whatsapp_conversations"
+        " WHERE organization_id = $1 ORDER BY recipient",
+        organization_id,
+    )
+    messages = await pool.fetch(
+        "SELECT direction, type, status, recipient, delivered_at, read_at, charge, consumed, reserved"
+        "  FROM whatsapp_messages WHERE organization_id = $1",
+        organization_id,
+    )
+    wallet = await pool.fetchrow(
+        "SELECT available, reserved, consumed FROM wallets WHERE organization_id = $1", organization_id
+    )
+    silent = {row[0] for row in await pool.fetch("SELECT recipient FROM opt_outs WHERE organization_id = $1",
+                                                 organization_id)}  # fmt: skip
+    events = await pool.fetch("SELECT kind FROM events WHERE organization_id = $1", organization_id)
+    kinds = Counter(row[0] for row in events)
+    return (
+        [tuple(row) for row in talks],
+        Counter(tuple(row) for row in messages),
+        tuple(wallet),
+        silent,
+        kinds["message.received"],
+        kinds["message.delivered"],
+    )
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    says=st.lists(SAYS, min_size=1, max_size=14, unique_by=lambda say: (say.user, say.minute, say.what)),
+    seed=st.integers(0, 2**32),
+)
+async def test_any_order_grouping_and_repetition_ends_in_the_same(
+    pool: Pool, meta: Meta, says: list[Say], seed: int
+) -> None:
+    chance = random.Random(seed)
+    results = []
+    for shuffled in (False, True):
+        one = await made(pool)
+        ids = []
+        for number in range(4):
+            await conversation(pool, one, to=USERS[number], opened=None) if number < 3 else None
+            ids.append(await outbound(pool, one, to=USERS[number % 3], age=timedelta(hours=31), queued=False))
+        changes = [_change(one, say, str(ids[say.number]), index) for index, say in enumerate(says)]
+        if not shuffled:
+            await meta.say(one, *changes)
+        else:
+            changes += chance.choices(changes, k=chance.randint(0, 10))
+            chance.shuffle(changes)
+            while changes:
+                size = chance.randint(1, len(changes))
+                await meta.post(one, *changes[:size])
+                del changes[:size]
+                if chance.random() < 0.5:
+                    await meta.work()
+            await meta.work()
+        await check_wallets(pool, [one.organization_id])
+        results.append(await state(pool, one))
+    assert results[0] == results[1]
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 0
+
+
+def _change(made: Made, say: Say, opaque: str, index: int) -> Change:
+    at = START + timedelta(minutes=say.minute)
+    if say.what in ("sent", "delivered", "read", "failed"):
+        more: dict[str, Any] = {"biz_opaque_callback_data": opaque}
+        if say.what == "failed":
+            more["errors"] = [{"code": 131026, "title": "x"}]
+        to = USERS[say.number % 3]
+        return status(made, f"wamid.{made.organization_id}.{say.number}", say.what, at, to=to, **more)
+    id = f"wamid.{made.organization_id}.in.{index}"
+    type = "reaction" if say.what == "reaction" else "text"
+    return message(made, say.what, at, by=USERS[say.user], id=id, type=type)
