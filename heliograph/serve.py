@@ -37,6 +37,7 @@ from heliograph.queue.runner import announce
 from heliograph.sms.accept import Acceptor
 from heliograph.webhooks import endpoints
 from heliograph.whatsapp import accounts
+from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
 from heliograph.whatsapp.accounts import AppBook
 from heliograph.whatsapp.callbacks import Intake
 
@@ -74,6 +75,7 @@ async def serve(
         limiter=Limiter(pool, settings),
         vitals=Vitals(pool),
         acceptor=Acceptor(pool),
+        whatsapp=WhatsAppAcceptor(pool, settings=settings),
         webhook_rules=endpoints.rules(settings),
         answer_key=derive_key(settings.secret_key, "stored answers"),
         cursor_key=derive_key(settings.secret_key, "cursors"),
@@ -99,7 +101,8 @@ async def serve(
         )
     )
     sweep = asyncio.create_task(watch.run())
-    announcers = [asyncio.create_task(announce(pool, one.stored)) for one in (services.acceptor, intake)]
+    takers = (services.acceptor, services.whatsapp, intake)
+    announcers = [asyncio.create_task(announce(pool, one.stored)) for one in takers]
     serving = asyncio.create_task(server.serve(sockets=listening))
     try:
         with _signals(stop) if own_process else contextlib.nullcontext():
@@ -114,8 +117,8 @@ async def serve(
             await serving
     finally:
         sweep.cancel()
-        await services.acceptor.drain()
-        await intake.drain()
+        for taker in takers:
+            await taker.drain()
         for announcer in announcers:
             announcer.cancel()
         await services.keyring.close()

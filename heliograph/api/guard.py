@@ -266,7 +266,8 @@ class Guard:
         operation = call.operation
         if operation.own_commit:
             answer: Answer = await operation.handler(call)
-            return answer.status, _headers(answer.body, answer.replayed), answer.body
+            replayed = None if call.key_hash is None else answer.replayed
+            return answer.status, _headers(answer.body, replayed), answer.body
         if operation.scope is None:
             return self._answered(call, await operation.handler(call))
         settings = self._services.settings

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 import msgspec
 
@@ -96,6 +97,10 @@ def document(operations: Sequence[Operation], settings: Settings) -> bytes:
     """The document as JSON."""
     shapes = [Envelope, *(each.response for each in operations), *(each.request for each in operations if each.request)]
     _, components = msgspec.json.schema_components(shapes, ref_template="#/components/schemas/{name}")
+    for each in operations:
+        for member in get_args(each.request):
+            config = member.__struct_config__
+            components[member.__name__]["properties"][config.tag_field]["description"] = "Says that it is this body."
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, settings)
@@ -156,7 +161,7 @@ def _operation(each: Operation, settings: Settings) -> dict[str, Any]:
         "responses": _responses(each),
     }
     if each.request is not None:
-        media: dict[str, Any] = {"schema": _ref(each.request)}
+        media: dict[str, Any] = {"schema": _body(each.request)}
         if each.example is not None:
             media["example"] = each.example
         described["requestBody"] = {"required": True, "content": {"application/json": media}}
@@ -281,6 +286,18 @@ def _failure(refusal: type[Refusal]) -> dict[str, Any]:
 
 def _first_words(described: type) -> str:
     return " ".join((described.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def _body(shape: type[msgspec.Struct] | UnionType) -> dict[str, Any]:
+    if not isinstance(shape, UnionType):
+        return _ref(shape)
+    members = get_args(shape)
+    by_tag = {str(one.__struct_config__.tag): _ref(one)["$ref"] for one in members}
+    tag_field = members[0].__struct_config__.tag_field
+    return {
+        "oneOf": [_ref(one) for one in members],
+        "discriminator": {"propertyName": tag_field, "mapping": by_tag},
+    }
 
 
 def _ref(shape: type[msgspec.Struct]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from types import UnionType
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.settings import Settings
 from heliograph.sms.accept import Acceptor
 from heliograph.webhooks.endpoints import EndpointRules
+from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
 
 #: Is an Idempotency-Key needed?
 REQUIRED, OPTIONAL, NONE = "required", "optional", "none"
@@ -37,7 +39,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     bucket: str | None = None
     idempotency: str = NONE
     status: int = 200
-    request: type[msgspec.Struct] | None = None
+    #: A struct, or a union of structs that tell themselves apart by a tag.
+    request: type[msgspec.Struct] | UnionType | None = None
     #: Query parameters.
     query: type[msgspec.Struct] | None = None
     response: type[msgspec.Struct]
@@ -68,6 +71,7 @@ class Services(msgspec.Struct, frozen=True):
     limiter: Limiter
     vitals: Vitals
     acceptor: Acceptor
+    whatsapp: WhatsAppAcceptor
     webhook_rules: EndpointRules
     #: Seals stored answers that hold a secret.
     answer_key: bytes

@@ -11,6 +11,7 @@ import re
 import urllib.parse
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import UnionType
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -29,8 +30,11 @@ _top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _anything = msgspec.json.Decoder().decode
 
 
-def reader(kind: type[Body]) -> Callable[[bytes], Body]:
-    """A function that turns bytes into `kind`; it raises InvalidJson or Invalid, and nothing else."""
+def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
+    """A function that turns bytes into `kind`, or into one of a union of tagged structs.
+
+    It raises InvalidJson or Invalid, and nothing else.
+    """
     decode = msgspec.json.Decoder(kind).decode
 
     def read(raw: bytes) -> Body:

@@ -16,6 +16,7 @@ from heliograph.api import (
     sender_ids,
     sms,
     webhooks,
+    whatsapp,
     whatsapp_campaigns,
     whatsapp_messages,
     whatsapp_reads,
@@ -31,6 +32,10 @@ from heliograph.sms.messages import MessageNotCancelable
 from heliograph.sms.sender_ids import SenderIdAlreadyExists, SenderIdNotApproved
 from heliograph.webhooks.again import ReplayRunning
 from heliograph.webhooks.endpoints import EndpointDisabled, TooManyEndpoints
+from heliograph.whatsapp import accept as whatsapp_accept
+from heliograph.whatsapp.numbers import PhoneNumberUnavailable
+from heliograph.whatsapp.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
+from heliograph.whatsapp.wallet import WalletInsufficientFunds
 
 PREFIX = "/v1"
 
@@ -65,7 +70,7 @@ OPERATIONS: tuple[Operation, ...] = (
         id="sendSms",
         summary="Send an SMS",
         scope="sms:send",
-        bucket="sms_send",
+        bucket=accept.BUCKET,
         idempotency=REQUIRED,
         status=202,
         request=sms.SendSms,
@@ -150,6 +155,46 @@ OPERATIONS: tuple[Operation, ...] = (
             "Works as long as no supplier has it: while it waits for its time or for its turn. Its unit of quota comes "
             "back. Canceling again answers the same."
         ),
+    ),
+    Operation(
+        method="POST",
+        path="/whatsapp/messages",
+        id="sendWhatsAppMessage",
+        summary="Send a WhatsApp message",
+        scope="whatsapp:send",
+        bucket=whatsapp_accept.BUCKET,
+        idempotency=OPTIONAL,
+        status=202,
+        request=whatsapp.SendWhatsAppMessage,
+        response=whatsapp.WhatsAppAccepted,
+        refusals=(
+            TemplateNotFound,
+            TemplateParameterMismatch,
+            DestinationNotAllowed,
+            RecipientOptedOut,
+            PhoneNumberUnavailable,
+            TemplateNotApproved,
+            whatsapp_accept.WindowClosed,
+            WalletInsufficientFunds,
+        ),
+        own_commit=True,
+        handler=whatsapp.send_whatsapp_message,
+        description=(
+            "An approved utility or authentication template at any time, or a text in reply to a user who wrote within "
+            "the last day. Its price is reserved in the wallet, and taken when it is delivered."
+        ),
+        example={
+            "type": "template",
+            "to": "+258841234567",
+            "phoneNumberId": "019c8f64-1f0a-7d52-8c3b-5a9e2d7f6b10",
+            "template": {
+                "name": "order_shipped",
+                "language": "en",
+                "category": "utility",
+                "parameters": ["Ana", "1001"],
+            },
+            "clientReference": "order-1001",
+        },
     ),
     Operation(
         method="GET",
