@@ -1,0 +1,133 @@
+"""kill -9 of workers while they stage a WhatsApp campaign: each contact has one message and one reservation, and what
+is canceled afterwards is released to the last millionth, under kills as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from pathlib import Path
+
+import asyncpg
+import msgspec
+import pytest
+
+from heliograph.base.db import Pool, open_pool
+from heliograph.campaigns import plan, whatsapp_channel
+from heliograph.campaigns.filling import Filling
+from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns.whatsapp_channel import Wish
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
+from tests.database import Cluster
+from tests.processes import LONG, Installation, installation, until_true
+from tests.rules import making_whatsapp
+from tests.rules.making_whatsapp import PRICES, SECRET_KEY, UNIT, Made, check_wallets
+
+KILLS = 40 if LONG else 3
+#: Recipients: enough for a kill to find some of them staged and others not.
+MANY = 60_000 if LONG else 6_000
+BALANCE = 10_000 * UNIT
+FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_SECRET_KEY": SECRET_KEY}
+
+
+def number(n: int) -> str:
+    return f"+25884{n:07}"
+
+
+async def begin(made: Installation, pool: Pool) -> tuple[Made, Campaign]:
+    """A campaign to MANY contacts, of whom each third has both tags; Meta is not asked for anything yet."""
+    known = await making_whatsapp.made(pool, organization_id=made.actor.organization_id, balance=BALANCE)
+    await pool.execute("UPDATE whatsapp_accounts SET held_until = now() + interval '1 day', held_reason = 'test'")
+    for first in range(0, MANY, 5_000):
+        entries = [
+            Entry(number(n), f"P{n}", tags=("a", "b") if n % 3 else ("b",))
+            for n in range(first, min(first + 5_000, MANY))
+        ]
+        async with pool.acquire() as conn, conn.transaction():
+            await records.create_many(conn, made.actor, entries=entries)
+    wish = Wish(
+        name="Delivery day",
+        number_id=known.number_id,
+        template="order_shipped",
+        language="en",
+        parameters=(Filling(column="name"), Filling(text="4471")),
+        audience_tags=["a", "b"],
+    )
+    async with pool.acquire() as conn, conn.transaction():
+        return known, await whatsapp_channel.create(conn, made.actor, wish=wish, request_id="req")
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.timeout(KILLS * 20 + 240)
+async def test_kills_while_staging_and_while_taking_back(database_server: Cluster, tmp_path: Path) -> None:
+    seed = random.randrange(1_000_000)
+    chance = random.Random(seed)
+    async with database_server.database() as url, installation(url, tmp_path, **FAST) as made:
+        pool = await open_pool(url, size=2)
+        try:
+            known, campaign = await begin(made, pool)
+
+            async def now() -> Campaign:
+                async with pool.acquire() as conn:
+                    return await plan.get(conn, made.actor, id=campaign.id, channel="whatsapp")
+
+            async def kills(done: str) -> list[int]:
+                """Kill workers at work until that many have died or all are `done`."""
+                reached = []
+                for turn in range(KILLS):
+                    before = await now()
+                    if getattr(before.counts, done) == MANY:
+                        break
+                    point = f"campaign.{('before', 'after')[turn % 2]}_commit:{chance.randint(1, 3)}"
+                    crash = {"HELIOGRAPH_CRASH_AT": point} if turn < 2 else {}
+                    worker = await made.worker(**crash)
+                    if crash:
+                        assert await worker.ended() == -signal.SIGKILL, worker.err
+                    else:
+
+                        async def at_work(before: Campaign = before) -> bool:
+                            return await now() != before
+
+                        await until_true(at_work)
+                        await asyncio.sleep(chance.uniform(0, 0.1))
+                        await worker.kill()
+                    reached.append(getattr((await now()).counts, done))
+                return reached
+
+            async def finished(done: str) -> bool:
+                return getattr((await now()).counts, done) == MANY
+
+            staged = await kills("queued")
+            last = await made.worker()
+            await until_true(lambda: finished("queued"), within=120)
+            await check(pool, known)
+            assert (await now()).counts.pending == 0
+            await last.kill()
+
+            async with pool.acquire() as conn, conn.transaction():
+                await plan.cancel(conn, made.actor, id=campaign.id, channel="whatsapp")
+            withdrawn = await kills("canceled")
+            last = await made.worker()
+            await until_true(lambda: finished("canceled"), within=120)
+            assert await pool.fetchval("SELECT available FROM wallets") == BALANCE
+            assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'whatsapp'") == 0
+            await check_wallets(pool, [made.actor.organization_id])
+            print(f"seed {seed}, at the kills: {staged} were staged, {withdrawn} canceled")
+            assert not made.complaints
+        finally:
+            pool.terminate()
+
+
+async def check(pool: asyncpg.Pool[asyncpg.Record], known: Made) -> None:
+    """Everybody has one message, with their own values, and its price is reserved once."""
+    rows = await pool.fetch(
+        "SELECT recipient, content FROM whatsapp_messages JOIN whatsapp_contents ON message_id = id"
+    )
+    assert len(rows) == MANY
+    assert {row["recipient"]: msgspec.json.decode(row["content"])["parameters"] for row in rows} == {
+        number(n): [f"P{n}", "4471"] for n in range(MANY)
+    }
+    assert await pool.fetchval("SELECT reserved FROM wallets") == MANY * PRICES["utility", "MZ"]
+    await check_wallets(pool, [known.organization_id])
