@@ -26,6 +26,7 @@ from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.webhooks import events
 from heliograph.webhooks.events import Event
+from tests.rules import making_whatsapp
 
 from .conftest import Api, Tenant, make_tenant, running
 
@@ -39,6 +40,9 @@ SAMPLES = {
     "sender_id": "sender",
     "event_id": "event",
     "deleteContact.id": "contact",
+    "getWhatsAppMessage.messageId": "whatsapp_message",
+    "getWhatsAppCampaignStatus.campaignId": "whatsapp_campaign",
+    "phoneNumberId": "whatsapp_number",
 }
 #: Bodies of requests whose example is of another time.
 BODIES = {
@@ -238,6 +242,7 @@ class Party:
             await pool.fetchval("SELECT id FROM sender_ids WHERE organization_id = $1 AND is_default", self.tenant.id)
         )
         await self._make_history(pool)
+        await self._make_whatsapp(pool)
         self.marks |= {*self.own.values()}
 
     async def _make_history(self, pool: Pool) -> None:
@@ -252,6 +257,25 @@ class Party:
                 await events.record(conn, [event])
             await pool.execute(ATTEMPT, organization, id, endpoint)
             await pool.execute(REPLAY, organization, uuid7(), endpoint)
+
+    async def _make_whatsapp(self, pool: Pool) -> None:
+        """An account with a number, templates and a wallet; conversations with messages; a campaign."""
+        made = await making_whatsapp.made(pool, organization_id=self.tenant.id)
+        await pool.execute(
+            "UPDATE whatsapp_numbers SET verified_name = $2 WHERE organization_id = $1", self.tenant.id, self.name
+        )
+        for number in (1, 2):
+            to = f"+2588{number}{made.digits[-7:]}"
+            conversation = await making_whatsapp.conversation(pool, made, to=to)
+            message = await making_whatsapp.message(pool, made, to=to)
+            self.own["whatsapp_message"] = str(message)
+            self.marks |= {to, to[1:], str(conversation), str(message)}
+        await pool.execute(
+            "UPDATE whatsapp_messages SET client_reference = $2 WHERE organization_id = $1", self.tenant.id, self.name
+        )
+        self.own["whatsapp_campaign"] = str(await making_whatsapp.campaign(pool, made))
+        self.own["whatsapp_number"] = str(made.number_id)
+        self.marks |= {made.digits, str(made.account_id), str(made.template_id), str(made.code_id)}
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:
         headers = self.tenant.headers | {"Idempotency-Key": f"{self.name}-{next(self._keys)}"}
