@@ -41,6 +41,10 @@ from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from heliograph.suppliers.smpp import connector as smpp
 from heliograph.webhooks import again, endpoints
 from heliograph.webhooks.delivery import Deliverer
+from heliograph.whatsapp import accounts, expiry
+from heliograph.whatsapp.inbound import Inbox as Callbacks
+from heliograph.whatsapp.rates import RateBook
+from heliograph.whatsapp.sending import Sending
 
 log = structlog.get_logger()
 
@@ -88,6 +92,13 @@ class Worker:
             lease_seconds=settings.lease_seconds,
             grace=settings.uncertain_grace_seconds,
         )
+        self._whatsapp = Sending(pool, settings)
+        self._callbacks = Callbacks(
+            pool,
+            accounts.seal_key(settings),
+            RateBook(pool),
+            on_deliveries=lambda: self._deliverer.wake.set(),
+        )
         self._outbound = Outbound(settings)
         self._deliverer = Deliverer(pool, self._outbound, settings, seal_key=endpoints.seal_key(settings))
         self._test_wake = asyncio.Event()
@@ -98,22 +109,39 @@ class Worker:
         """Work until `stop`; returns after the orderly end."""
         settings = self._settings
         async with self._pool.acquire() as conn:
-            for name in ("receipts", "quiet", "silent", "keys", "forget", "plans", "replays", "campaigns", inbox.TIMER):
+            for name in (
+                "receipts",
+                "quiet",
+                "silent",
+                "keys",
+                "forget",
+                "plans",
+                "replays",
+                "campaigns",
+                inbox.TIMER,
+                expiry.TIMER,
+            ):
                 await timers.ensure(conn, name)
         await self._beat()
         await self._fleet.start()
         await self._refresh()
+        await self._whatsapp.start()
         tasks = [
             self._loop("dispatch", self._dispatcher.round, self._dispatcher.wake),
             self._loop("webhooks", self._deliverer.round, self._deliverer.wake),
             self._loop("test receipts", self._test_receipts, self._test_wake),
             self._loop("inbox", self._reception.round, self._reception.wake),
             self._loop("replies", self._reception.reply, self._reception.wake_replies),
+            self._loop("whatsapp", self._whatsapp.round, self._whatsapp.wake),
+            self._loop("whatsapp tests", self._whatsapp.test_statuses, self._whatsapp.wake_tests),
+            self._loop("callbacks", self._callbacks.round, self._callbacks.wake),
             self._loop("campaigns", self._stager.round, self._campaign_wake),
             self._every("beat", self._beat, 5.0),
             self._every("suppliers", self._refresh, 1.0),
+            self._every("whatsapp numbers", self._whatsapp.refresh, 1.0),
             self._every("renew", self._renew, settings.lease_seconds / 3),
             self._every("receipts", self._shared("receipts", 1.0, self._sweep_receipts), 0.5),
+            self._every(expiry.TIMER, self._shared(expiry.TIMER, 1.0, self._whatsapp.expire), 0.5),
             self._every("quiet", self._shared("quiet", 60.0, receipts.close_quiet), 15.0),
             self._every("silent", self._shared("silent", 60.0, self._close_silent), 15.0),
             self._every("keys", self._shared("keys", 600.0, self._forget_keys, in_steps=True), 60.0),
@@ -123,6 +151,7 @@ class Worker:
             self._every("plans", self._shared("plans", 30.0, self._renew_plans, in_steps=True), 10.0),
             asyncio.create_task(listen(settings.database_url, self._wake)),
             asyncio.create_task(self._pass_on(self._recorder.deliveries, self._deliverer.wake)),
+            asyncio.create_task(self._pass_on(self._whatsapp.deliveries, self._deliverer.wake)),
         ]
         # Long-lived objects are not worth looking at in every collection: 9–15 % of the time under load.
         gc.collect()
@@ -143,6 +172,9 @@ class Worker:
             self._deliverer.wake,
             self._test_wake,
             self._campaign_wake,
+            self._callbacks.wake,
+            self._whatsapp.wake,
+            self._whatsapp.wake_tests,
             reception.wake,
             reception.wake_replies,
         ):
@@ -150,12 +182,18 @@ class Worker:
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         grace = self._settings.drain_seconds
-        await asyncio.gather(self._fleet.stop(grace=grace), self._deliverer.drain(grace), return_exceptions=True)
+        await asyncio.gather(
+            self._fleet.stop(grace=grace),
+            self._whatsapp.stop(grace=grace),
+            self._deliverer.drain(grace),
+            return_exceptions=True,
+        )
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
             await asyncio.wait_for(self._recorder.drain(), grace)
+            await asyncio.wait_for(self._whatsapp.drain(), grace)
             await asyncio.wait_for(self._reception.drain(), grace)
             await self._fleet.give_back()
             await self._pool.execute("DELETE FROM workers WHERE id = $1", self._id)
@@ -200,6 +238,8 @@ class Worker:
     def _wake(self) -> None:
         self._dispatcher.wake.set()
         self._deliverer.wake.set()
+        self._whatsapp.wake.set()
+        self._callbacks.wake.set()
 
     def _outcome(self, supplier_id: UUID, submission: Submission, outcome: Outcome) -> None:
         self._dispatcher.answered(supplier_id, submission, outcome)
@@ -232,6 +272,7 @@ class Worker:
 
     async def _renew(self) -> None:
         await self._dispatcher.renew()
+        await self._whatsapp.renew()
         await self._deliverer.renew()
 
     async def _sweep_receipts(self, conn: Connection) -> None:
@@ -261,6 +302,7 @@ class Worker:
     async def _forget(self, conn: Connection) -> None:
         await retention.forget(conn, self._settings)
         await audience.forget(conn)
+        await expiry.forget(conn)
 
 
 async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[], None] = lambda: None) -> None:

@@ -50,6 +50,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         90.0
     )
     receipt_deadline_hours: Annotated[int, "A sent message without a receipt becomes `unknown` after this, hours"] = 72
+    whatsapp_uncertain_grace_seconds: Annotated[
+        float, "Wait for a status before a WhatsApp attempt of unknown outcome is decided"
+    ] = 180.0
     drain_seconds: Annotated[float, "A stopping worker lets open work finish for this long"] = 20.0
     poll_seconds: Annotated[float, "Longest pause between two looks at an idle queue"] = 0.5
 

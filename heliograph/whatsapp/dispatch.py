@@ -1,0 +1,500 @@
+"""Dispatch of WhatsApp messages: from the queue to their numbers' connectors.
+
+Each number is a line of the queue, so one in trouble delays nobody else. A round asks the lines with due work how much
+they can take, claims that much (single sends before campaigns), decides about each message, commits an attempt row
+for those that go out, and only then hands them over. Whatever was checked when a message was accepted is checked again
+here: opt-out, template, service window, lifetime, organization, and what one user or one portfolio may still get.
+
+The rule nobody may break: no attempt leaves without its committed row, and none while an earlier one may have reached
+the user: it waits for a status, and then what kind of message it is decides. What waits for a number, a credential, a
+template or a limit stays in the queue and loses none of its tries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.base.crash import crash_point
+from heliograph.base.db import Connection, Pool
+from heliograph.queue import leases
+from heliograph.queue.leases import UNROUTED, Lease, Postponed
+from heliograph.suppliers.whatsapp_bodies import TemplateLayout, layout, template_body, text_body
+from heliograph.suppliers.whatsapp_contract import CloudOutcome, CloudSubmission
+from heliograph.whatsapp import reach, test_mode
+from heliograph.whatsapp.accept import BUFFER, BUFFERS
+from heliograph.whatsapp.lines import Slot
+from heliograph.whatsapp.outcomes import Answered
+from heliograph.whatsapp.recorder import Recorder
+from heliograph.whatsapp.status import Move, move_many
+
+log = structlog.get_logger()
+
+KIND = "whatsapp"
+#: A message of a suspended organization, or of a paused account, is looked at again after this, seconds.
+SUSPENDED_PAUSE = 60.0
+#: One whose template is paused or under review, at the latest.
+TEMPLATE_PAUSE = 300.0
+#: One whose outcome is unknown while callbacks wait, or none ever came.
+UNCERTAIN_PAUSE = 30.0
+#: One whose portfolio may reach no further users today.
+LIMIT_PAUSE = 60.0
+#: Tries of unknown outcome before a message is given up.
+MOST_UNKNOWN = 3
+#: Messages that may be out without a recorded answer, in claims.
+UNRECORDED = 2
+#: Messages to one user handed over in one round: its gate counts them only once they are handed over.
+TOGETHER, TOGETHER_PAUSE = 5, 0.2
+#: Rows of lines that have no connector, looked at each so many seconds: their numbers may be gone for good.
+ORPHANS, LOOK = 100, 1.0
+#: Statuses of a message that Meta has not been heard of about.
+UNSENT = ("accepted", "queued")
+
+
+class _Template(msgspec.Struct, frozen=True):
+    name: str
+    language: str
+    category: str
+    status: str
+    disabled: bool
+    held_until: datetime | None
+    layout: TemplateLayout
+
+
+class _Content(msgspec.Struct, frozen=True):
+    """What `whatsapp_contents` keeps of an outbound message."""
+
+    type: str
+    parameters: tuple[str, ...] = ()
+    body: str = ""
+    previewUrl: bool = False
+
+
+class _Due(msgspec.Struct, frozen=True, gc=False):
+    """A claimed message with all that decides about it."""
+
+    lease: Lease
+    status: str | None
+    mode: str
+    recipient: str
+    number_id: UUID
+    conversation_id: UUID
+    template_id: UUID | None
+    category: str
+    deadline_at: datetime | None
+    content: str | None
+    organization_state: str
+    opted_out: bool
+    window_until: datetime | None
+    at: datetime
+    attempt: int
+    attempt_state: str | None
+    started_at: datetime | None
+    unknowns: int
+
+    @property
+    def authentication(self) -> bool:
+        return self.category == "authentication"
+
+    @property
+    def expires_at(self) -> datetime:
+        """When it is no longer worth handing over: the rest of its time belongs to Meta's statuses."""
+        end = self.deadline_at or self.at + timedelta(days=30)
+        return end - BUFFERS.get(self.category, BUFFER)
+
+
+# Attempts are looked at only for rows that were tried or claimed before (`again`); LIMIT keeps each look-up a look-up.
+DUE = """
+SELECT m.status, m.mode, m.recipient, m.number_id, m.conversation_id, m.template_id, m.billing_category, m.deadline_at,
+       t.content, o.state AS organization_state, silence.since IS NOT NULL AS opted_out,
+       c.expires_at AS window_until, now() AS at,
+       coalesce(a.attempt, 0) AS attempt, a.state AS attempt_state, a.started_at, coalesce(a.unknowns, 0) AS unknowns
+  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, again, n)
+  LEFT JOIN LATERAL (SELECT status, mode, recipient, number_id, conversation_id, template_id, billing_category,
+                            deadline_at FROM whatsapp_messages
+                      WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
+  LEFT JOIN LATERAL (SELECT content FROM whatsapp_contents
+                      WHERE organization_id = item.organization_id AND message_id = item.id LIMIT 1) t ON true
+  LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
+  LEFT JOIN LATERAL (SELECT expires_at FROM whatsapp_conversations
+                      WHERE organization_id = item.organization_id AND id = m.conversation_id LIMIT 1) c ON true
+  LEFT JOIN LATERAL (SELECT since FROM opt_outs
+                      WHERE organization_id = item.organization_id AND recipient = m.recipient LIMIT 1) silence ON true
+  LEFT JOIN LATERAL (
+       SELECT attempt, state, started_at, count(*) FILTER (WHERE state = 'unknown') OVER () AS unknowns
+         FROM whatsapp_attempts
+        WHERE item.again AND organization_id = item.organization_id AND message_id = item.id
+        ORDER BY attempt DESC LIMIT 1) a ON true
+ ORDER BY item.n
+"""
+
+TEMPLATES = """
+SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.held_until, t.components,
+       t.parameter_format
+  FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
+  JOIN whatsapp_templates t ON t.organization_id = asked.organization_id AND t.id = asked.id
+"""
+
+# The message comes first: it may have been canceled, or a status have come, since it was looked at. An attempt that is
+# there already belongs to a worker that was taken for dead. In both cases this one must not go out.
+BEGIN = """
+WITH moved AS (
+    UPDATE whatsapp_messages m SET status = 'queued'
+      FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[]) AS item (organization_id, id, attempt, number_id)
+     WHERE m.organization_id = item.organization_id AND m.id = item.id AND m.status IN ('accepted', 'queued')
+    RETURNING item.*
+)
+INSERT INTO whatsapp_attempts (organization_id, message_id, attempt, number_id, state, started_at)
+SELECT organization_id, id, attempt, number_id, 'open', now() FROM moved
+ON CONFLICT DO NOTHING
+RETURNING message_id
+"""
+
+UNKNOWN = """
+UPDATE whatsapp_attempts a
+   SET state = 'unknown', answered_at = now(), detail = 'the worker ended before the answer came'
+  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS lost (organization_id, message_id, attempt)
+ WHERE a.organization_id = lost.organization_id AND a.message_id = lost.message_id AND a.attempt = lost.attempt
+   AND a.state = 'open'
+"""
+# Statuses of these numbers are known to come, and none waits to be read: what Meta had to say of a lost answer has
+# been heard. (What came in the last second is being worked on, and traffic would never let that be nothing.)
+HEARD = """
+SELECT n.id FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
+  JOIN whatsapp_numbers n ON n.organization_id = asked.organization_id AND n.id = asked.id
+  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+  JOIN whatsapp_apps app ON app.id = a.app
+ WHERE (app.verified_at IS NOT NULL OR app.last_callback_at IS NOT NULL)
+   AND NOT EXISTS (SELECT FROM whatsapp_callbacks waiting
+                    WHERE waiting.app = app.id AND waiting.received_at < now() - interval '1 second')
+"""
+GONE = """
+SELECT n.id FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
+  JOIN whatsapp_numbers n ON n.organization_id = asked.organization_id AND n.id = asked.id
+  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+ WHERE n.state = 'removed' OR a.state = 'removed'
+"""
+
+_Out = tuple[_Due, Slot, CloudSubmission]
+#: What becomes of one claimed message: nothing more, a new state, back into the queue, or out.
+_Step = Move | Postponed | _Out | None
+
+
+class Dispatcher:
+    """Moves messages from the queue to connectors; one per worker."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        slots: Callable[[], Mapping[UUID, Slot]],
+        recorder: Recorder,
+        *,
+        claim_limit: int,
+        lease_seconds: float,
+        grace: float,
+    ) -> None:
+        """`slots`: the lines of this worker now. `grace`: seconds that an unknown outcome waits for a status."""
+        self._pool = pool
+        self._slots = slots
+        self._recorder = recorder
+        self._claim_limit = claim_limit
+        self._lease_seconds = lease_seconds
+        self._grace = grace
+        self._reach = reach.Reach()
+        #: What was handed over, since when (loop time), and whether it was the one that tries after a hold.
+        self._flying: dict[tuple[UUID, int], tuple[_Due, UUID | None, float, bool]] = {}
+        self._after = UNROUTED
+        self._look_at = 0.0
+        self._full = False
+        #: Set when something may have changed: new work, free room, a hold that is over.
+        self.wake = asyncio.Event()
+
+    @property
+    def in_flight(self) -> int:
+        """Messages handed to connectors whose end is not recorded yet."""
+        return len(self._flying)
+
+    async def round(self) -> int:
+        """Claim and submit once; returns how many rows were claimed."""
+        crash_point("whatsapp.before_commit")
+        async with self._pool.acquire() as conn, conn.transaction():
+            claimed = await self._claim(conn)
+            outgoing = await self._decide(conn, claimed) if claimed else []
+        crash_point("whatsapp.after_commit")
+        at = asyncio.get_running_loop().time()
+        for due, slot, submission in outgoing:
+            account_id = slot.line.account_id if slot.line else None
+            self._flying[submission.message_id, submission.attempt] = (due, account_id, at, slot.held_until is not None)
+            slot.connector.submit(submission)
+        if outgoing:
+            crash_point("whatsapp.after_submit")
+        return len(claimed)
+
+    def answered(self, submission: CloudSubmission, outcome: CloudOutcome) -> None:
+        """A connector's `on_outcome`: record the end of an attempt."""
+        key = (submission.message_id, submission.attempt)
+        flying = self._flying.get(key)
+        if flying is None:
+            return
+        due, account_id, _, tries_hold = flying
+        recorded = self._recorder.outcome(
+            Answered(
+                due.lease,
+                submission,
+                outcome,
+                due.number_id,
+                account_id,
+                due.conversation_id,
+                due.template_id,
+                due.authentication,
+                due.expires_at,
+                due.unknowns,
+                tries_hold,
+            )
+        )
+        recorded.add_done_callback(lambda done: self._landed(key, done))
+
+    async def early(self, message_id: UUID) -> None:
+        """The statuses of a test message, before its answer."""
+        for (id, _), (due, *_) in self._flying.items():
+            if id == message_id:
+                moves = test_mode.statuses(due.lease.organization_id, id, due.recipient)
+                return await self._recorder.moves(moves)
+        return None
+
+    async def renew(self) -> None:
+        """Hold the leases of messages that have been in flight for a third of a lease; called that often."""
+        at = asyncio.get_running_loop().time()
+        old = [due.lease for due, _, since, _ in self._flying.values() if at - since > self._lease_seconds / 3]
+        if old:
+            async with self._recorder.writing, self._pool.acquire() as conn:
+                await leases.renew(conn, old, seconds=self._lease_seconds)
+
+    def _landed(self, key: tuple[UUID, int], recorded: asyncio.Future[None]) -> None:
+        self._flying.pop(key, None)
+        error = None if recorded.cancelled() else recorded.exception()
+        if error is not None:
+            # Its lease ends, and then it is an attempt whose answer was lost.
+            log.error("whatsapp outcome not recorded", message=str(key[0]), error=type(error).__name__)
+        if self._full:
+            self.wake.set()
+
+    # -- claiming ------------------------------------------------------------------------------------------------------
+
+    async def _claim(self, conn: Connection) -> list[Lease]:
+        """As much as the lines with due work can take, evenly where that is too much."""
+        # What was answered and is not recorded yet counts as in flight: otherwise answers would pile up.
+        left = min(self._claim_limit, UNRECORDED * self._claim_limit - len(self._flying))
+        if left <= 0:
+            self._full = True
+            return []
+        lines, self._after = await leases.lines(conn, KIND, after=self._after)
+        slots = self._slots()
+        at = asyncio.get_running_loop().time()
+        looking = at >= self._look_at
+        if looking:
+            self._look_at = at + LOOK
+        places: dict[UUID, int] = {}
+        rooms = sorted((slots[line].connector.capacity(), line) for line in lines if line in slots)
+        for n, (room, line) in enumerate(rooms):
+            # The smallest first: what it leaves of its share goes to those after it.
+            places[line] = min(room, max(1, left // (len(rooms) - n))) if left > 0 else 0
+            left -= places[line]
+        busy = any(0 < room <= places[line] for room, line in rooms)
+        if looking:
+            places |= {line: ORPHANS for line in lines if line not in slots}
+        claimed = await leases.claim(conn, KIND, places, seconds=self._lease_seconds)
+        self._full = left <= 0
+        if busy or (rooms and not claimed):
+            # More room comes with time alone: the rate's next share, or a hold that ends.
+            asyncio.get_running_loop().call_later(0.02 if claimed else 0.1, self.wake.set)
+        claimed.sort(key=lambda lease: lease.lane)
+        return claimed
+
+    # -- deciding ------------------------------------------------------------------------------------------------------
+
+    async def _decide(self, conn: Connection, claimed: list[Lease]) -> list[_Out]:
+        """Settle what goes nowhere, and write the attempts of what goes out."""
+        rows = await conn.fetch(
+            DUE,
+            [lease.organization_id for lease in claimed],
+            [lease.id for lease in claimed],
+            [lease.again for lease in claimed],
+        )
+        dues = [_Due(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+        open_ = [due for due in dues if due.status in UNSENT]
+        decided = await self._resolve(conn, [due for due in open_ if due.attempt_state in ("open", "unknown")])
+        decided.update(await self._orphans(conn, [due for due in open_ if due.lease.line not in self._slots()]))
+        templates = await self._templates(conn, open_)
+        together: Counter[tuple[UUID, str]] = Counter()
+        steps = [
+            decided[due.lease.id] if due.lease.id in decided else self._step(due, templates, together) for due in dues
+        ]
+        outgoing = [step for step in steps if isinstance(step, tuple)]
+        kept = await self._reach.admit(conn, [(slot.line, due.recipient, _inside(due)) for due, slot, _ in outgoing])
+        moves = [step for step in steps if isinstance(step, Move)]
+        back = [step for step in steps if isinstance(step, Postponed)]
+        back += [
+            Postponed(due.lease, LIMIT_PAUSE, due.lease.line, counts=False)
+            for (due, _, _), admitted in zip(outgoing, kept, strict=True)
+            if not admitted
+        ]
+        outgoing = [one for one, admitted in zip(outgoing, kept, strict=True) if admitted]
+        finished = [due.lease for due, step in zip(dues, steps, strict=True) if step is None or isinstance(step, Move)]
+        if finished:
+            await leases.finish(conn, finished)
+        if back:
+            await leases.postpone(conn, back)
+        begun = await self._begin(conn, outgoing) if outgoing else []
+        # Last, since it locks wallets.
+        _, deliveries = await move_many(conn, moves, rates=None)
+        if deliveries:
+            self._recorder.deliveries.set()
+        return begun
+
+    async def _begin(self, conn: Connection, outgoing: list[_Out]) -> list[_Out]:
+        """Write the attempts' rows; what comes back may go out once they are committed."""
+        ordered = sorted(outgoing, key=lambda one: one[0].lease.id.int)
+        rows = await conn.fetch(
+            BEGIN,
+            [due.lease.organization_id for due, _, _ in ordered],
+            [due.lease.id for due, _, _ in ordered],
+            [submission.attempt for _, _, submission in ordered],
+            [due.number_id for due, _, _ in ordered],
+        )
+        begun = {row["message_id"] for row in rows}
+        return [one for one in outgoing if one[0].lease.id in begun]
+
+    async def _templates(self, conn: Connection, dues: Sequence[_Due]) -> dict[UUID, _Template]:
+        asked = {(due.lease.organization_id, due.template_id) for due in dues if due.template_id is not None}
+        if not asked:
+            return {}
+        rows = await conn.fetch(TEMPLATES, [one for one, _ in asked], [id for _, id in asked])
+        return {
+            row["id"]: _Template(
+                row["name"],
+                row["language"],
+                row["category"],
+                row["status"],
+                row["disabled_locally"],
+                row["held_until"],
+                layout(msgspec.json.decode(row["components"]), row["parameter_format"], row["category"]),
+            )
+            for row in rows
+        }
+
+    async def _resolve(self, conn: Connection, lost: list[_Due]) -> dict[UUID, _Step]:
+        """Messages whose last attempt has an end that nobody saw. Those that may be tried again are absent."""
+        if not lost:
+            return {}
+        await conn.execute(
+            UNKNOWN,
+            [due.lease.organization_id for due in lost],
+            [due.lease.id for due in lost],
+            [due.attempt for due in lost],
+        )
+        decided: dict[UUID, _Step] = {}
+        over = []
+        for due in lost:
+            assert due.started_at is not None
+            waits = (due.started_at + timedelta(seconds=self._grace) - due.at).total_seconds()
+            if waits > 0:
+                decided[due.lease.id] = Postponed(due.lease, waits, due.lease.line, counts=False)
+            elif due.authentication or due.unknowns >= MOST_UNKNOWN:
+                # A second code would only say that the first one is void.
+                decided[due.lease.id] = _failed(due, "unknown")
+            elif due.mode == "live":
+                over.append(due)
+        if over:
+            rows = await conn.fetch(HEARD, [due.lease.organization_id for due in over], [due.number_id for due in over])
+            heard = {row["id"] for row in rows}
+            for due in over:
+                if due.number_id not in heard:
+                    pause = UNCERTAIN_PAUSE
+                    decided[due.lease.id] = Postponed(due.lease, pause, due.lease.line, counts=False)
+        return decided
+
+    async def _orphans(self, conn: Connection, dues: list[_Due]) -> dict[UUID, _Step]:
+        """Messages of numbers that this worker does not have: gone for good, or paused."""
+        if not dues:
+            return {}
+        rows = await conn.fetch(GONE, [due.lease.organization_id for due in dues], [due.number_id for due in dues])
+        gone = {row["id"] for row in rows}
+        return {
+            due.lease.id: _failed(due, "unknown")
+            if due.number_id in gone
+            else Postponed(due.lease, SUSPENDED_PAUSE, due.lease.line, counts=False)
+            for due in dues
+        }
+
+    def _step(self, due: _Due, templates: Mapping[UUID, _Template], together: Counter[tuple[UUID, str]]) -> _Step:
+        """What to do with one message whose earlier attempts, if any, are known to have ended."""
+        lease = due.lease
+        if due.status not in UNSENT or due.attempt_state == "accepted":
+            return None
+        if due.content is None or due.at >= due.expires_at:
+            return _failed(due, "expired")
+        if due.opted_out:
+            return _failed(due, "opted_out")
+        if due.organization_state in ("suspended", "closed"):
+            return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
+        content = msgspec.json.decode(due.content, type=_Content)
+        body = self._text(due, content) if due.template_id is None else self._template(due, content, templates)
+        if not isinstance(body, bytes):
+            return body
+        slot = self._slots()[lease.line]
+        wait = slot.connector.pair_wait(due.recipient)
+        if wait == 0.0:
+            together[lease.line, due.recipient] += 1
+            wait = TOGETHER_PAUSE if together[lease.line, due.recipient] > TOGETHER else 0.0
+        if wait > 0:
+            return Postponed(lease, wait, lease.line, counts=False)
+        return due, slot, CloudSubmission(lease.id, due.attempt + 1, due.recipient, body)
+
+    def _text(self, due: _Due, content: _Content) -> bytes | Move:
+        if due.mode == "live" and not _inside(due):
+            return _failed(due, "window_closed")
+        return text_body(to=due.recipient, text=content.body, opaque=str(due.lease.id), preview_url=content.previewUrl)
+
+    def _template(self, due: _Due, content: _Content, templates: Mapping[UUID, _Template]) -> bytes | Move | Postponed:
+        template = templates.get(due.template_id) if due.template_id else None
+        if (
+            template is None
+            or template.disabled
+            or template.status in ("rejected", "disabled", "removed")
+            or template.category not in ("utility", "authentication")
+        ):
+            return _failed(due, "template_unavailable")
+        if template.status != "approved":
+            # Paused, or under review. A code is of no use later.
+            if due.authentication:
+                return _failed(due, "template_unavailable")
+            pause = TEMPLATE_PAUSE
+            if template.held_until is not None and template.held_until > due.at:
+                pause = min(pause, (template.held_until - due.at).total_seconds() + 1)
+            return Postponed(due.lease, pause, due.lease.line, counts=False)
+        if template.layout.check(content.parameters):
+            return _failed(due, "template_unavailable")
+        return template_body(
+            to=due.recipient,
+            name=template.name,
+            language=template.language,
+            layout=template.layout,
+            parameters=content.parameters,
+            opaque=str(due.lease.id),
+        )
+
+
+def _inside(due: _Due) -> bool:
+    """The user's service window is open."""
+    return due.window_until is not None and due.window_until > due.at
+
+
+def _failed(due: _Due, code: str) -> Move:
+    return Move(due.lease.organization_id, due.lease.id, "failed", due.at, code, unsent=True)

@@ -1,0 +1,48 @@
+"""Messages that Meta has dropped: it says nothing when a message's lifetime ends, and asks to assume so.
+
+A message without a delivery or a failure by its deadline (its lifetime and a buffer) has failed as `expired`, and what
+it reserved is released. The rule nobody may break: a delivery that comes later still counts, for state and for money.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from heliograph.base import clock
+from heliograph.base.db import Connection
+from heliograph.whatsapp import matching, reach
+from heliograph.whatsapp.rates import RateBook
+from heliograph.whatsapp.status import Move, move_many
+
+#: Name of the timer.
+TIMER = "whatsapp expiry"
+#: Messages ended in one step.
+BATCH = 500
+#: Statuses that fit no message are kept for so long.
+EARLY = timedelta(days=7)
+
+DUE = """
+SELECT organization_id, id FROM whatsapp_messages
+ WHERE status IN ('accepted', 'queued', 'sent') AND deadline_at <= now()
+ ORDER BY deadline_at LIMIT $1
+"""
+FORGET = "DELETE FROM whatsapp_early_statuses WHERE received_at < now() - $1::interval"
+
+
+async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
+    """End what is past its deadline, and take up early statuses that were missed. Runs in the caller's transaction.
+
+    Returns how many messages ended so, and the webhook deliveries queued.
+    """
+    moves = await matching.sweep_early(conn)
+    rows = await conn.fetch(DUE, BATCH)
+    at = clock.now()
+    moves += [Move(row["organization_id"], row["id"], "failed", at, "expired") for row in rows]
+    _, deliveries = await move_many(conn, moves, rates=rates)
+    return len(rows), deliveries
+
+
+async def forget(conn: Connection) -> None:
+    """Drop early statuses and reached users that nobody asks for any more."""
+    await conn.execute(FORGET, EARLY)
+    await reach.forget(conn)

@@ -1,0 +1,318 @@
+"""What Meta's answer makes of an attempt, its message, its queue row, and of whoever else it speaks.
+
+    accepted      its wamid is bound, and statuses that came before are taken up; the work is done
+    refused       the message has failed
+    busy          later: an own trouble counts as a try, trouble of a number, an account or a user does not
+    unreachable   nothing left this machine: again
+    unknown       waits for a status first; `dispatch` decides when the wait is over
+
+A fault of a credential, an account, a number or a template is written where all workers see it (`follow`), and the
+messages that met it go back to the queue as they were.
+
+The rule nobody may break: an answer is a fact. It is recorded even by a worker that lost its lease meanwhile; and a
+message that a status has shown to be taken stays taken, whatever the connection says later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.base.clock import now
+from heliograph.base.db import Connection
+from heliograph.queue import leases
+from heliograph.queue.leases import Lease, Postponed
+from heliograph.queue.retry import hold_pause
+from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_contract import CloudOutcome, CloudSubmission
+from heliograph.suppliers.whatsapp_errors import Fault, Kind, Scope
+from heliograph.whatsapp import accounts, conversations, matching, numbers, template_rows, test_mode
+from heliograph.whatsapp.matching import Matched, failure_of
+from heliograph.whatsapp.status import Move
+
+log = structlog.get_logger()
+
+#: Codes of outcomes that say nothing of Meta: the connector was stopped, or held, before the message left.
+NEVER_LEFT = frozenset({"held", "stopped", "stopping"})
+#: Whoever has such a fault stops as a whole.
+STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
+#: The template is gone for good.
+DISABLED = 132016
+
+
+class Answered(msgspec.Struct, frozen=True, gc=False):
+    """One attempt's end, and what its message is about."""
+
+    lease: Lease
+    submission: CloudSubmission
+    outcome: CloudOutcome
+    number_id: UUID
+    #: None: a test key's.
+    account_id: UUID | None
+    conversation_id: UUID
+    template_id: UUID | None
+    authentication: bool
+    #: When it is no longer worth sending.
+    expires_at: datetime
+    #: Attempts before this one whose outcome was never known.
+    unknowns: int = 0
+    #: Its number or account was held when it left: it was the one that tries.
+    tries_hold: bool = False
+
+
+ATTEMPTS = """
+UPDATE whatsapp_attempts a
+   SET state = CASE a.state WHEN 'accepted' THEN 'accepted' ELSE v.state END, answered_at = $1, code = v.code,
+       detail = v.detail
+  FROM unnest($2::uuid[], $3::uuid[], $4::smallint[], $5::text[], $6::text[], $7::text[])
+       AS v (organization_id, message_id, attempt, state, code, detail)
+ WHERE a.organization_id = v.organization_id AND a.message_id = v.message_id AND a.attempt = v.attempt
+RETURNING a.message_id, a.attempt, a.state = 'accepted' AS taken
+"""
+
+
+async def record(conn: Connection, answered: Sequence[Answered], *, grace: float) -> list[Move]:
+    """Record ends of attempts; returns the moves that follow, which are the caller's to make in the same transaction,
+    and then to `follow`. `grace`: seconds that an unknown outcome waits for a status."""
+    at = now()
+    ordered = sorted(answered, key=lambda one: one.submission.message_id.int)
+    rows = await conn.fetch(
+        ATTEMPTS,
+        at,
+        [one.lease.organization_id for one in ordered],
+        [one.submission.message_id for one in ordered],
+        [one.submission.attempt for one in ordered],
+        [one.outcome.verdict.value for one in ordered],
+        [_clean(one.outcome.code, 100) for one in ordered],
+        [_clean(_detail(one.outcome), 500) for one in ordered],
+    )
+    taken = {(row["message_id"], row["attempt"]) for row in rows if row["taken"]}
+    moves: list[Move] = []
+    done: list[Lease] = []
+    back: list[Postponed] = []
+    for one in ordered:
+        if (one.submission.message_id, one.submission.attempt) in taken:
+            done.append(one.lease)
+            continue
+        match decide(one, at, grace):
+            case Move() as move:
+                moves.append(move)
+                done.append(one.lease)
+            case Postponed() as postponed:
+                back.append(postponed)
+            case None:
+                done.append(one.lease)
+    if done:
+        await leases.finish(conn, done)
+    if back:
+        await leases.postpone(conn, back)
+    accepted = [one for one in ordered if one.outcome.verdict is Verdict.ACCEPTED]
+    if accepted:
+        moves += await _bind(conn, accepted)
+        await test_mode.expect(
+            conn,
+            [(one.lease.organization_id, one.submission.message_id, one.submission.recipient)
+             for one in accepted if one.account_id is None],
+        )  # fmt: skip
+    return moves
+
+
+def decide(one: Answered, at: datetime, grace: float) -> Move | Postponed | None:
+    """Where the message and its queue row go (None: the work is done). Pure."""
+    outcome, lease, attempt = one.outcome, one.lease, one.submission.attempt
+    message = (lease.organization_id, one.submission.message_id)
+    fault = outcome.fault
+    pause: float | None = hold_pause(attempt)
+    counts = False
+    match outcome.verdict:
+        case Verdict.ACCEPTED:
+            return None
+        case Verdict.UNKNOWN:
+            return Postponed(lease, grace, lease.line, counts=False)
+        case Verdict.REFUSED:
+            pause = None
+        case Verdict.UNREACHABLE if outcome.code in NEVER_LEFT:
+            pause = 0.0
+        case Verdict.BUSY if fault is not None:
+            counts = fault.counts
+            pause = fault.wait(lease.tries + 1 if counts else attempt, code=one.authentication)
+            if fault.kind is Kind.TEMPLATE and one.authentication:
+                pause = None  # a code is of no use in three hours
+            if pause is not None:
+                # Whoever is held holds its messages: they are due as soon as it may send again.
+                held = fault.scope is Scope.TEMPLATE or (fault.scope in STOPS and not fault.slow)
+                pause = 0.0 if held else max(pause, outcome.retry_after or 0.0)
+    if pause is None:
+        return Move(*message, "failed", at, failure_of(fault) if fault else "unknown", unsent=True)
+    if at + timedelta(seconds=pause) >= one.expires_at:
+        return Move(*message, "failed", at, "expired", unsent=True)
+    return Postponed(lease, pause, lease.line, counts=counts)
+
+
+OUTBOUND = """
+UPDATE whatsapp_conversations c SET last_outbound_at = $1
+  FROM unnest($2::uuid[], $3::uuid[]) AS v (organization_id, id)
+ WHERE c.organization_id = v.organization_id AND c.id = v.id
+"""
+
+
+async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
+    """What answers say beyond their messages: holds, holds that are over, windows, last contact. Runs after the moves,
+    in their transaction: whoever accepts a message locks the wallet first and then its conversation. Returns the
+    webhook deliveries queued."""
+    live = [one for one in answered if one.account_id is not None]
+    accepted = [one for one in live if one.outcome.verdict is Verdict.ACCEPTED]
+    reached = sorted(
+        {(one.lease.organization_id, one.conversation_id) for one in answered
+         if one.outcome.verdict is Verdict.ACCEPTED},
+        key=lambda key: key[1].int,
+    )  # fmt: skip
+    if reached:
+        await conn.execute(OUTBOUND, now(), [one for one, _ in reached], [id for _, id in reached])
+    deliveries = 0
+    over = {(one.lease.organization_id, one.account_id, one.number_id) for one in accepted if one.tries_hold}
+    for organization_id, account_id, number_id in sorted(over, key=str):
+        assert account_id is not None
+        deliveries += await accounts.clear_holds(conn, organization_id, account_id, number_id)
+    troubles = [
+        Trouble(
+            one.lease.organization_id, one.number_id, one.account_id, one.template_id, one.conversation_id,
+            one.outcome.fault, one.outcome.code, one.outcome.trace, one.outcome.retry_after or 0.0,
+        )
+        for one in live
+        if one.account_id is not None and one.outcome.fault is not None
+        and one.outcome.verdict is not Verdict.UNKNOWN
+    ]  # fmt: skip
+    return deliveries + await note(conn, troubles)
+
+
+class Trouble(msgspec.Struct, frozen=True, gc=False):
+    """A fault, and of whom it may speak beyond its message."""
+
+    organization_id: UUID
+    number_id: UUID
+    account_id: UUID
+    template_id: UUID | None
+    conversation_id: UUID
+    fault: Fault
+    code: str = ""
+    trace: str = ""
+    #: Seconds that Meta asked for.
+    retry_after: float = 0.0
+
+    @property
+    def whom(self) -> UUID:
+        match self.fault.scope:
+            case Scope.NUMBER:
+                return self.number_id
+            case Scope.TEMPLATE:
+                return self.template_id or self.account_id
+        return self.account_id
+
+
+ABOUT = """
+SELECT item.n, m.conversation_id, m.template_id, n.account_id
+  FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) WITH ORDINALITY AS item (organization_id, number_id, id, n)
+       CROSS JOIN LATERAL (SELECT conversation_id, template_id FROM whatsapp_messages
+                            WHERE organization_id = item.organization_id AND id = item.id
+                              AND number_id = item.number_id LIMIT 1) m
+       CROSS JOIN LATERAL (SELECT account_id FROM whatsapp_numbers
+                            WHERE organization_id = item.organization_id AND id = item.number_id LIMIT 1) n
+"""
+
+
+async def blame(conn: Connection, items: Sequence[Matched]) -> int:
+    """As `follow`, for failures that statuses reported. Runs after the moves; returns the deliveries queued."""
+    found = matching.blames(items)
+    if not found:
+        return 0
+    rows = await conn.fetch(
+        ABOUT,
+        [one.organization_id for one in found],
+        [one.number_id for one in found],
+        [one.message_id for one in found],
+    )
+    troubles = []
+    for row in rows:
+        one = found[row["n"] - 1]
+        about = (row["account_id"], row["template_id"], row["conversation_id"])
+        troubles.append(Trouble(one.organization_id, one.number_id, *about, one.fault, str(one.fault.code)))
+    return await note(conn, troubles)
+
+
+async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
+    """Write down whom faults stop, each once, however many messages met it."""
+    at = now()
+    closed = {(one.organization_id, one.conversation_id): at for one in troubles if one.fault.kind is Kind.WINDOW}
+    await conversations.close_windows(conn, closed)
+    deliveries = 0
+    done: set[tuple[object, ...]] = set()
+    for one in sorted(troubles, key=lambda one: (one.account_id.int, one.number_id.int)):
+        fault = one.fault
+        key = (fault.scope, fault.code, one.whom)
+        if key in done:
+            continue
+        done.add(key)
+        if fault.alarm:
+            log.error(
+                "whatsapp trouble", code=one.code, what=fault.title, scope=fault.scope.value,
+                number=str(one.number_id), trace=one.trace,
+            )  # fmt: skip
+        seconds = max(fault.hold, one.retry_after)
+        if fault.kind is Kind.TEMPLATE:
+            deliveries += await _template(conn, one, seconds)
+        elif fault.scope is Scope.NUMBER and not fault.slow:
+            await accounts.hold_number(conn, one.organization_id, one.number_id, seconds=seconds, reason=fault.title)
+        elif fault.scope in (Scope.ACCOUNT, Scope.CREDENTIAL):
+            deliveries += await accounts.hold_account(
+                conn,
+                one.organization_id,
+                one.account_id,
+                seconds=seconds,
+                reason=fault.title,
+                credential_invalid=fault.kind is Kind.AUTH,
+            )
+    return deliveries
+
+
+async def _template(conn: Connection, one: Trouble, seconds: float) -> int:
+    if one.template_id is not None and one.fault.waits:
+        return await template_rows.hold(conn, one.organization_id, one.template_id, seconds=seconds)
+    if one.template_id is not None and one.fault.code == DISABLED:
+        return await template_rows.hold(conn, one.organization_id, one.template_id, seconds=0, status="disabled")
+    # What we know of it is out of date.
+    await numbers.wake_mirror(conn, one.organization_id, one.account_id, templates=True)
+    return 0
+
+
+async def _bind(conn: Connection, accepted: Sequence[Answered]) -> list[Move]:
+    """Keep Meta's ids and names, and take up what was said of them before."""
+    known = {
+        (one.number_id, one.outcome.wamid): (one.lease.organization_id, one.submission.message_id)
+        for one in accepted
+        if one.outcome.wamid
+    }
+    rows = [(*key, *message) for key, message in known.items()]
+    await conn.execute(matching.WAMIDS, *(list(column) for column in zip(*rows, strict=True)))
+    names = {
+        (one.lease.organization_id, one.number_id, name, one.conversation_id)
+        for one in accepted
+        for name in (one.outcome.wa_id, one.outcome.user_id)
+        if name and name != one.submission.recipient.removeprefix("+")
+    }
+    if names:
+        await conn.execute(matching.ALIASES, *(list(column) for column in zip(*names, strict=True)))
+    return await matching.adopt_early(conn, known)
+
+
+def _detail(outcome: CloudOutcome) -> str:
+    return f"{outcome.detail} ({outcome.trace})" if outcome.trace else outcome.detail
+
+
+def _clean(text: str, most: int) -> str:
+    """PostgreSQL stores no NUL, and no half of a surrogate pair."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()[:most]

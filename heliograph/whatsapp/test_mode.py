@@ -1,0 +1,123 @@
+"""Test keys: the whole way without Meta and without money. The recipient's last four digits choose the outcome.
+
+    0000 sent, delivered, read      0004 sent, and then nothing
+    0001 failed: unreachable        0005 read after 60 s
+    0002 failed                     0006 every status twice
+    0003 failed: expired            0007 the statuses before the answer of the send
+    anything else: sent, delivered, read
+
+The connector stands where a number's would. Its statuses are rows in the queue (kind "whatsapp_test"), so they come
+even if the worker that sent the message does not live on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+from heliograph.base import clock
+from heliograph.base.db import Connection
+from heliograph.queue import leases
+from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_errors import Kind
+from heliograph.whatsapp.status import Move
+
+#: Line of test messages; there is no such number.
+LINE = UUID(int=1)
+#: Kind of the queue's rows that bring statuses.
+KIND = "whatsapp_test"
+#: Messages taken at once.
+WINDOW = 500
+
+FAILURES = {"0001": "recipient_unreachable", "0002": "unknown", "0003": "expired"}
+SILENT, LATE, TWICE, EARLY = "0004", "0005", "0006", "0007"
+
+DUE = """
+SELECT m.organization_id, m.id, m.recipient
+  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
+       SELECT organization_id, id, recipient FROM whatsapp_messages
+        WHERE organization_id = item.organization_id AND id = item.id) m
+"""
+
+
+class Connector:
+    """Takes everything. Implements `suppliers.whatsapp_contract.NumberConnector`."""
+
+    def __init__(self, on_outcome: OnCloudOutcome, on_early: Callable[[UUID], Awaitable[None]]) -> None:
+        """`on_early`: brings the statuses of a message before its send is answered."""
+        self._on_outcome = on_outcome
+        self._on_early = on_early
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """There is nothing to open."""
+
+    def capacity(self) -> int:
+        return WINDOW - len(self._open)
+
+    def pair_wait(self, recipient: str) -> float:
+        return 0.0
+
+    def submit(self, submission: CloudSubmission) -> None:
+        task = asyncio.create_task(self._take(submission))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    def hold(self, seconds: float, reason: Kind | None = None) -> None:
+        """Nothing can be wrong with it."""
+
+    def release(self) -> None:
+        """See `hold`."""
+
+    def health(self) -> CloudHealth:
+        return CloudHealth(usable=True, in_flight=len(self._open), queued=0, rate=float(WINDOW))
+
+    async def stop(self, *, grace: float) -> None:
+        if self._open:
+            await asyncio.wait(self._open, timeout=grace)
+
+    async def _take(self, submission: CloudSubmission) -> None:
+        if submission.recipient.endswith(EARLY):
+            try:
+                await self._on_early(submission.message_id)
+            except Exception:
+                # The database is away. Every submission has an outcome, or its message would wait for ever.
+                self._on_outcome(submission, CloudOutcome(Verdict.UNREACHABLE))
+                return
+        wamid = f"test-{submission.message_id.hex}-{submission.attempt}"
+        self._on_outcome(submission, CloudOutcome(Verdict.ACCEPTED, wamid=wamid))
+
+
+async def expect(conn: Connection, messages: Sequence[tuple[UUID, UUID, str]]) -> None:
+    """Queue the statuses of test messages that were taken: (organization, message, recipient)."""
+    items = [
+        (LINE, organization_id, id, 60.0 if recipient.endswith(LATE) else 0.0)
+        for organization_id, id, recipient in messages
+        if not recipient.endswith(EARLY)
+    ]
+    if items:
+        await leases.put(conn, KIND, items)
+
+
+async def due(conn: Connection, messages: Sequence[tuple[UUID, UUID]]) -> list[Move]:
+    """The statuses of test messages: (organization, message)."""
+    rows = await conn.fetch(DUE, [organization for organization, _ in messages], [id for _, id in messages])
+    moves: list[Move] = []
+    for organization_id, id, recipient in rows:
+        moves += statuses(organization_id, id, recipient)
+    return moves
+
+
+def statuses(organization_id: UUID, id: UUID, recipient: str) -> list[Move]:
+    """What Meta would report of such a message."""
+    at = clock.now()
+    ending = recipient[-4:]
+    if ending in FAILURES:
+        words = ["sent", "failed"] if ending == "0003" else ["failed"]
+    elif ending == SILENT:
+        words = ["sent"]
+    else:
+        words = ["sent", "delivered", "read"] * (2 if ending == TWICE else 1)
+    return [Move(organization_id, id, word, at, FAILURES[ending] if word == "failed" else None) for word in words]

@@ -1,0 +1,247 @@
+"""A worker's WhatsApp dispatcher and recorder over numbers that follow a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from heliograph.base import clock
+from heliograph.base.db import Pool
+from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_errors import Kind, Scope, classify
+from heliograph.suppliers.whatsapp_items import ErrorNote, StatusItem
+from heliograph.whatsapp import matching, outcomes, test_mode
+from heliograph.whatsapp.accounts import Line
+from heliograph.whatsapp.dispatch import Dispatcher
+from heliograph.whatsapp.lines import Lines
+from heliograph.whatsapp.matching import Matched
+from heliograph.whatsapp.rates import RateBook
+from heliograph.whatsapp.recorder import Recorder
+from heliograph.whatsapp.status import move_many
+from tests.rules.making_whatsapp import Made
+
+Script = Callable[[CloudSubmission], CloudOutcome | None]
+
+UNREACHABLE = CloudOutcome(Verdict.UNREACHABLE, code="ClientConnectorError")
+UNKNOWN = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code="TimeoutError")
+
+
+def taken(submission: CloudSubmission) -> CloudOutcome:
+    """Meta has it; its wamid follows from the attempt."""
+    return CloudOutcome(Verdict.ACCEPTED, wamid=wamid(submission.message_id, submission.attempt))
+
+
+def wamid(id: UUID, attempt: int = 1) -> str:
+    return f"wamid.{id.hex}.{attempt}"
+
+
+def fault(code: int, subcode: int | None = None, **values: Any) -> CloudOutcome:
+    """An error as Graph answers it."""
+    found = classify(code, subcode, http_status=400)
+    verdict = Verdict.BUSY if found.waits else Verdict.REFUSED
+    return CloudOutcome(verdict, fault=found, code=str(code), detail="in Meta's words", **values)
+
+
+class Scripted:
+    """A number's connector that does as it was told, and stops as the real one does."""
+
+    def __init__(self, on_outcome: OnCloudOutcome) -> None:
+        self.on_outcome = on_outcome
+        self.room = 100
+        self.rate = 0.0
+        self.token = ""
+        self.submitted: list[CloudSubmission] = []
+        self.script: Script = taken
+        self.waits: dict[str, float] = {}
+        #: Held; `trying`: it is over, and one message may try.
+        self.held = self.trying = False
+        self.stopped = False
+
+    async def start(self) -> None:
+        """It is open at once."""
+
+    def capacity(self) -> int:
+        if self.held:
+            return 0
+        return 1 if self.trying else self.room
+
+    def pair_wait(self, recipient: str) -> float:
+        return self.waits.get(recipient, 0.0)
+
+    def submit(self, submission: CloudSubmission) -> None:
+        self.submitted.append(submission)
+        outcome = self.script(submission)
+        if outcome is not None:
+            asyncio.get_running_loop().call_soon(self._answer, submission, outcome)
+
+    def hold(self, seconds: float, reason: Kind | None = None) -> None:
+        self.held, self.trying = seconds > 0, True
+
+    def release(self) -> None:
+        self.held = self.trying = False
+
+    def set_token(self, token: str) -> None:
+        self.token = token
+
+    def set_rate(self, rate: float) -> None:
+        self.rate = rate
+
+    def health(self) -> CloudHealth:
+        return CloudHealth(usable=not self.held, in_flight=0, queued=0, rate=self.rate)
+
+    async def stop(self, *, grace: float) -> None:
+        self.stopped = True
+
+    def _answer(self, submission: CloudSubmission, outcome: CloudOutcome) -> None:
+        known = outcome.fault
+        if outcome.verdict is Verdict.ACCEPTED:
+            self.trying = False
+        elif known and known.scope in (Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL) and not known.slow:
+            self.hold(known.hold)
+        self.on_outcome(submission, outcome)
+
+
+class Bench:
+    """One worker; `round` dispatches and records whatever was answered."""
+
+    def __init__(
+        self, pool: Pool, *, grace: float = 180.0, claim_limit: int = 500, lease_seconds: float = 60.0
+    ) -> None:
+        self.pool = pool
+        self.grace = grace
+        self.recorder = Recorder(pool, grace=grace)
+        self.connectors: dict[UUID, Scripted] = {}
+        self.rates = RateBook(pool)
+        self.lines = Lines(
+            pool,
+            factory=self._factory,
+            unseal=lambda line: line.token.hex(),
+            on_outcome=lambda number, submission, outcome: self.dispatcher.answered(submission, outcome),
+            on_early=lambda id: self.dispatcher.early(id),
+        )
+        self._make = lambda: Dispatcher(
+            pool,
+            self.lines.slots,
+            self.recorder,
+            claim_limit=claim_limit,
+            lease_seconds=lease_seconds,
+            grace=grace,
+        )
+        self.dispatcher = self._make()
+
+    async def start(self) -> Bench:
+        await self.lines.start()
+        await self.refresh()
+        return self
+
+    async def refresh(self) -> None:
+        await self.lines.refresh(grace=1.0)
+
+    def restart(self) -> None:
+        """A dispatcher that knows nothing, over the same numbers."""
+        self.dispatcher = self._make()
+
+    @property
+    def only(self) -> Scripted:
+        (connector,) = self.connectors.values()
+        return connector
+
+    def _factory(self, line: Line, token: str, on_outcome: OnCloudOutcome) -> Scripted:
+        made = self.connectors[line.number_id] = Scripted(on_outcome)
+        made.token = token
+        return made
+
+    async def round(self, times: int = 1) -> int:
+        """Dispatch `times`, each time until what was answered is recorded; returns the rows claimed."""
+        claimed = 0
+        for _ in range(times):
+            claimed += await self.dispatcher.round()
+            await self.settle()
+        return claimed
+
+    async def settle(self) -> None:
+        await self.pool.fetchval("SELECT 1")  # lets answers arrive, which come from the event loop
+        await self.recorder.drain()
+
+    async def hear(self, who: Made, *items: StatusItem) -> None:
+        """Statuses come in, as a batch of callbacks applies them."""
+        matched = [Matched(who.organization_id, who.number_id, item) for item in items]
+        async with self.pool.acquire() as conn, conn.transaction():
+            moves = await matching.match_statuses(conn, matched)
+            await move_many(conn, moves, rates=self.rates)
+            await outcomes.blame(conn, matched)
+
+    async def later(self, **by: float) -> None:
+        """Let time pass for leases, pauses, attempts, holds, windows and messages."""
+        delta = timedelta(**by)
+        for statement in (
+            "UPDATE queue SET due_at = due_at - $1::interval, lease_until = lease_until - $1::interval",
+            "UPDATE whatsapp_attempts SET started_at = started_at - $1::interval",
+            "UPDATE whatsapp_messages SET accepted_at = accepted_at - $1::interval,"
+            " deadline_at = deadline_at - $1::interval",
+            "UPDATE whatsapp_numbers SET held_until = held_until - $1::interval",
+            "UPDATE whatsapp_accounts SET held_until = held_until - $1::interval",
+            "UPDATE whatsapp_templates SET held_until = held_until - $1::interval",
+            "UPDATE whatsapp_conversations SET expires_at = expires_at - $1::interval",
+            "UPDATE whatsapp_callbacks SET received_at = received_at - $1::interval",
+        ):
+            await self.pool.execute(statement, delta)
+        for connector in self.connectors.values():
+            connector.held = False
+
+
+def says(
+    who: Made, id: UUID | None, status: str, *, wamid: str | None = None, code: int | None = None, **values: Any
+) -> StatusItem:
+    """A status as the webhook says it; `id` None: without our id."""
+    return StatusItem(
+        waba_id=who.waba_id,
+        phone_number_id=who.graph_id,
+        wamid=wamid or f"wamid.{id.hex if id else ''}.1",
+        status=status,
+        at=values.pop("at", clock.now()),
+        opaque=str(id) if id else None,
+        errors=(ErrorNote(code),) if code else (),
+        **values,
+    )
+
+
+async def row_of(pool: Pool, id: UUID) -> Any:
+    return await pool.fetchrow("SELECT * FROM whatsapp_messages WHERE id = $1", id)
+
+
+async def status_of(pool: Pool, id: UUID) -> tuple[str, str | None, str]:
+    """(status, failure, charge)."""
+    row = await row_of(pool, id)
+    return row["status"], row["failure_code"], row["charge"]
+
+
+async def attempts(pool: Pool, id: UUID) -> list[tuple[int, str]]:
+    """(attempt, state) of a message, in order."""
+    rows = await pool.fetch("SELECT attempt, state FROM whatsapp_attempts WHERE message_id = $1 ORDER BY attempt", id)
+    return [(row[0], row[1]) for row in rows]
+
+
+async def queued(pool: Pool, id: UUID) -> bool:
+    """True while there is work left for the message."""
+    return bool(await pool.fetchval("SELECT EXISTS (SELECT FROM queue WHERE kind = 'whatsapp' AND id = $1)", id))
+
+
+async def pause_of(pool: Pool, id: UUID) -> float:
+    """Seconds until the message is due."""
+    pause: float = await pool.fetchval(
+        "SELECT extract(epoch FROM due_at - now())::float8 FROM queue WHERE kind = 'whatsapp' AND id = $1", id
+    )
+    return pause
+
+
+async def tries_of(pool: Pool, id: UUID) -> int:
+    tries: int = await pool.fetchval("SELECT tries FROM queue WHERE kind = 'whatsapp' AND id = $1", id)
+    return tries
+
+
+TEST_LINE = test_mode.LINE

@@ -1,0 +1,442 @@
+"""WhatsApp dispatch on a real database, with numbers that follow a script: from the queue out."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+from heliograph.suppliers.whatsapp_contract import CloudOutcome, CloudSubmission
+from heliograph.whatsapp.recorder import Recorder
+from heliograph.whatsapp.status import Move, move_many
+from tests.rules.dispatching_whatsapp import (
+    UNKNOWN,
+    Bench,
+    attempts,
+    fault,
+    pause_of,
+    queued,
+    row_of,
+    says,
+    status_of,
+    taken,
+    tries_of,
+    wamid,
+)
+from tests.rules.making import TO, events_of
+from tests.rules.making_whatsapp import Made, account, check_wallets, conversation, made, message, number
+
+BACK = ("queued", None, "reserved")
+
+
+async def bench_of(pool: Pool, **values: float) -> tuple[Made, Bench]:
+    who = await made(pool)
+    return who, await Bench(pool, **values).start()  # type: ignore[arg-type]
+
+
+async def test_a_template_goes_out_once_with_our_id_and_is_queued(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    assert await bench.round(3) == 1
+    (submission,) = bench.only.submitted
+    body = msgspec.json.decode(submission.body)
+    assert (submission.message_id, submission.attempt, submission.recipient) == (id, 1, TO)
+    assert body["biz_opaque_callback_data"] == str(id)
+    assert body["template"]["name"] == "order_shipped"
+    assert [one["text"] for one in body["template"]["components"][0]["parameters"]] == ["Ana", "7"]
+    assert await status_of(pool, id) == ("queued", None, "reserved")
+    assert await attempts(pool, id) == [(1, "accepted")]
+    assert not await queued(pool, id)
+    assert bench.dispatcher.in_flight == 0
+    assert await pool.fetchval("SELECT message_id FROM whatsapp_wamids WHERE wamid = $1", wamid(id)) == id
+    assert await pool.fetchval("SELECT last_outbound_at FROM whatsapp_conversations") is not None
+
+
+async def test_a_code_goes_out_twice_in_one_body_and_a_reply_as_text(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    await message(pool, who, to="+258841111111", template_id=who.code_id, category="authentication", parameters=("42",))
+    await conversation(pool, who)
+    await message(pool, who, type="text", text="olá")
+    await bench.round()
+    bodies = {one.recipient: msgspec.json.decode(one.body) for one in bench.only.submitted}
+    assert len(bodies["+258841111111"]["template"]["components"]) == 2
+    assert bodies[TO]["text"] == {"body": "olá", "preview_url": False}
+
+
+async def test_the_attempt_is_committed_before_meta_sees_it(pool: Pool, database_url: str) -> None:
+    who, bench = await bench_of(pool)
+    seen: list[asyncio.Task[object]] = []
+
+    async def look(id: UUID) -> object:
+        other = await asyncpg.connect(database_url)
+        try:
+            query = (
+                "SELECT m.status, a.state FROM whatsapp_messages m JOIN whatsapp_attempts a ON a.message_id = m.id"
+                " WHERE m.id = $1"
+            )
+            return tuple(await other.fetchrow(query, id))
+        finally:
+            await other.close()
+
+    def script(submission: CloudSubmission) -> CloudOutcome | None:
+        seen.append(asyncio.create_task(look(submission.message_id)))
+        return None
+
+    bench.only.script = script
+    await message(pool, who)
+    await bench.round()
+    assert [await one for one in seen] == [("queued", "open")]
+
+
+async def test_single_sends_go_before_a_campaign(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.room = 5
+    for n in range(40):
+        await message(pool, who, to=f"+2588400000{n:02}", lane=1)
+    single = await message(pool, who)
+    await bench.round()
+    assert len(bench.only.submitted) == 5
+    assert bench.only.submitted[0].message_id == single
+
+
+async def test_a_held_number_delays_no_other(pool: Pool) -> None:
+    who, other = await made(pool), await made(pool)
+    bench = await Bench(pool).start()
+    mine, theirs = await message(pool, who), await message(pool, other)
+    bench.connectors[who.number_id].hold(60.0)
+    await bench.round(2)
+    assert [one.message_id for one in bench.connectors[other.number_id].submitted] == [theirs]
+    assert bench.connectors[who.number_id].submitted == []
+    assert await pool.fetchval("SELECT claims FROM queue WHERE id = $1", mine) == 0
+
+
+# -- what is checked again ---------------------------------------------------------------------------------------------
+
+
+async def ended(pool: Pool, who: Made, id: UUID, code: str) -> None:
+    assert await status_of(pool, id) == ("failed", code, "released")
+    assert await events_of(pool, id) == ["message.failed"]
+    assert not await queued(pool, id)
+    await check_wallets(pool, [who.organization_id])
+
+
+async def test_a_window_that_closed_meanwhile_fails_a_reply_and_gives_the_money_back(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    await conversation(pool, who)
+    id = await message(pool, who, type="text")
+    await bench.later(hours=25)
+    await bench.round()
+    await ended(pool, who, id, "window_closed")
+    assert bench.only.submitted == []
+
+
+async def test_who_opted_out_meanwhile_gets_nothing(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    await pool.execute(
+        "INSERT INTO opt_outs (organization_id, recipient, since, source) VALUES ($1, $2, now(), 'operator')",
+        who.organization_id,
+        TO,
+    )
+    await bench.round()
+    await ended(pool, who, id, "opted_out")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "status = 'disabled'",
+        "status = 'rejected'",
+        "disabled_locally = true",
+        "category = 'marketing'",
+        "components = '[]'",
+    ],
+)
+async def test_a_template_that_cannot_be_used_any_more_fails_its_messages(pool: Pool, change: str) -> None:
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    await pool.execute(f"UPDATE whatsapp_templates SET {change}")
+    await bench.round()
+    await ended(pool, who, id, "template_unavailable")
+
+
+async def test_what_is_past_its_time_is_not_sent(pool: Pool) -> None:
+    """The buffer after its lifetime is for Meta's statuses."""
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    await bench.later(days=30, minutes=1)
+    await bench.round()
+    await ended(pool, who, id, "expired")
+
+
+async def test_a_suspended_organization_s_messages_wait(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    await pool.execute("UPDATE organizations SET state = 'suspended'")
+    await bench.round()
+    assert await status_of(pool, id) == ("accepted", None, "reserved")
+    assert 50 < await pause_of(pool, id) <= 60
+    await pool.execute("UPDATE organizations SET state = 'active'")
+    await bench.later(seconds=61)
+    await bench.round()
+    assert len(bench.only.submitted) == 1
+
+
+async def test_what_ended_meanwhile_does_not_go_out(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    async with pool.acquire() as conn, conn.transaction():
+        at = await conn.fetchval("SELECT now()")
+        await move_many(conn, [Move(who.organization_id, id, "canceled", at)], rates=None)
+    await bench.round()
+    assert bench.only.submitted == []
+    assert not await queued(pool, id)
+
+
+async def test_a_removed_number_s_messages_fail_and_a_paused_account_s_wait(pool: Pool) -> None:
+    gone, paused = await made(pool), await made(pool)
+    first, second = await message(pool, gone), await message(pool, paused)
+    await pool.execute("UPDATE whatsapp_numbers SET state = 'removed' WHERE id = $1", gone.number_id)
+    await pool.execute("UPDATE whatsapp_accounts SET state = 'paused' WHERE id = $1", paused.account_id)
+    bench = await Bench(pool).start()
+    await bench.round()
+    await ended(pool, gone, first, "unknown")
+    assert await status_of(pool, second) == ("accepted", None, "reserved")
+    assert await queued(pool, second)
+
+
+# -- templates that pause ----------------------------------------------------------------------------------------------
+
+
+async def test_a_template_paused_in_a_campaign_holds_its_messages_and_fails_codes(pool: Pool) -> None:
+    """132015: what uses it goes back without a try; after the pause it goes out."""
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: fault(132015)
+    ids = [await message(pool, who, to=f"+2588400000{n:02}", lane=1) for n in range(4)]
+    code = await message(pool, who, template_id=who.code_id, category="authentication", parameters=("42",))
+    bench.only.room = 2
+    await bench.round()
+    assert await status_of(pool, code) == ("failed", "template_unavailable", "released")
+    await bench.round(3)
+    template = await pool.fetchrow("SELECT status, held_until FROM whatsapp_templates WHERE id = $1", who.template_id)
+    assert template["status"] == "paused"
+    submitted = len(bench.only.submitted)
+    for id in ids:
+        assert (await status_of(pool, id))[2] == "reserved"
+        assert await queued(pool, id)
+        assert await tries_of(pool, id) == 0
+    # Meta ends the pause, and the mirror has read so.
+    await pool.execute("UPDATE whatsapp_templates SET status = 'approved', held_until = NULL")
+    bench.only.script, bench.only.room = taken, 100
+    await bench.later(minutes=6)
+    await bench.round()
+    assert {one.message_id for one in bench.only.submitted[submitted:]} == set(ids)
+    await check_wallets(pool, [who.organization_id])
+
+
+async def test_a_template_under_review_holds_messages_and_fails_codes(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    await pool.execute("UPDATE whatsapp_templates SET status = 'in_appeal'")
+    id = await message(pool, who)
+    code = await message(pool, who, template_id=who.code_id, category="authentication", parameters=("42",))
+    await bench.round()
+    assert await queued(pool, id)
+    await ended(pool, who, code, "template_unavailable")
+
+
+# -- users and limits --------------------------------------------------------------------------------------------------
+
+
+async def test_a_user_s_gate_sends_the_message_back_for_just_that_long(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.waits[TO] = 4.0
+    id, other = await message(pool, who), await message(pool, who, to="+258841111111")
+    await bench.round()
+    assert [one.message_id for one in bench.only.submitted] == [other]
+    assert 3 < await pause_of(pool, id) <= 4
+    assert await attempts(pool, id) == []
+    assert await tries_of(pool, id) == 0
+
+
+async def test_many_messages_to_one_user_leave_a_few_at_a_time(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    ids = {await message(pool, who) for _ in range(12)}
+    await bench.round()
+    assert len(bench.only.submitted) == 5
+    for _ in range(3):
+        await bench.later(seconds=1)
+        await bench.round()
+    assert {one.message_id for one in bench.only.submitted} == ids
+
+
+async def test_a_portfolio_at_its_limit_reaches_nobody_new(pool: Pool) -> None:
+    who = await made(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 2")
+    bench = await Bench(pool).start()
+    ids = [await message(pool, who, to=f"+25884000000{n}") for n in range(3)]
+    await bench.round()
+    out = {one.message_id for one in bench.only.submitted}
+    assert len(out) == 2
+    (waits,) = set(ids) - out
+    assert await queued(pool, waits)
+    assert await attempts(pool, waits) == []
+    # Who was written to today may be written to again, and so may one whose window is open.
+    known = bench.only.submitted[0].recipient
+    await conversation(pool, who, to="+258849999999")
+    more = {await message(pool, who, to=known), await message(pool, who, to="+258849999999")}
+    await bench.later(seconds=61)
+    await bench.round()
+    assert {one.message_id for one in bench.only.submitted} == out | more
+    # A day later there is room.
+    await pool.execute("UPDATE whatsapp_reached SET reached_at = reached_at - interval '25 hours'")
+    await bench.later(hours=25)
+    bench.restart()
+    await bench.round()
+    assert waits in {one.message_id for one in bench.only.submitted}
+
+
+# -- answers that were lost --------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_answer_and_then_a_status_is_one_user_message_and_one_charge(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: UNKNOWN
+    id = await message(pool, who)
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "unknown")]
+    assert 170 < await pause_of(pool, id) <= 180
+    await bench.hear(who, says(who, id, "sent"))
+    assert await attempts(pool, id) == [(1, "accepted")]
+    await bench.hear(who, says(who, id, "delivered"))
+    await bench.later(seconds=200)
+    await bench.round(2)
+    assert len(bench.only.submitted) == 1
+    assert await status_of(pool, id) == ("delivered", None, "consumed")
+    assert not await queued(pool, id)
+    await check_wallets(pool, [who.organization_id])
+
+
+async def test_a_status_before_the_lost_answer_is_recorded_ends_the_matter(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: None
+    id = await message(pool, who)
+    await bench.round()
+    await bench.hear(who, says(who, id, "delivered"))
+    bench.dispatcher.answered(bench.only.submitted[0], UNKNOWN)
+    await bench.settle()
+    assert await attempts(pool, id) == [(1, "accepted")]
+    assert not await queued(pool, id)
+
+
+async def test_without_a_status_a_utility_message_is_sent_again_and_a_code_is_not(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: UNKNOWN
+    id = await message(pool, who)
+    code = await message(pool, who, template_id=who.code_id, category="authentication", parameters=("42",))
+    await bench.round()
+    await bench.later(seconds=200)
+    bench.only.script = taken
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
+    await ended(pool, who, code, "unknown")
+    # Statuses of either try count.
+    await bench.hear(who, says(who, None, "read", wamid=wamid(id, 2)))
+    assert (await status_of(pool, id))[0] == "read"
+
+
+async def test_nothing_is_sent_again_while_callbacks_may_still_tell(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: UNKNOWN
+    id = await message(pool, who)
+    await bench.round()
+    await pool.execute("UPDATE whatsapp_apps SET verified_at = NULL")
+    await bench.later(seconds=200)
+    await bench.round()
+    assert len(await attempts(pool, id)) == 1
+    await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
+    await pool.execute(
+        "INSERT INTO whatsapp_callbacks (id, app, body, received_at) VALUES ($1, $2, '', now())", uuid7(), who.app
+    )
+    await bench.later(seconds=31)
+    await bench.round()
+    assert len(await attempts(pool, id)) == 1
+    await pool.execute("DELETE FROM whatsapp_callbacks")
+    await bench.later(seconds=31)
+    await bench.round()
+    assert len(await attempts(pool, id)) == 2
+
+
+async def test_it_is_given_up_after_three_tries_that_nobody_heard_of(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: UNKNOWN
+    id = await message(pool, who)
+    for _ in range(5):
+        await bench.round()
+        await bench.later(seconds=200)
+    assert len(bench.only.submitted) == 3
+    await ended(pool, who, id, "unknown")
+
+
+async def test_what_a_dead_worker_had_out_waits_for_a_status_too(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: None
+    id = await message(pool, who)
+    await bench.round()
+    bench.restart()
+    await bench.later(seconds=61)
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "unknown")]
+    assert 100 < await pause_of(pool, id) <= 120
+    await bench.later(seconds=121)
+    bench.only.script = taken
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+async def test_lines_follow_the_table(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    first = bench.only
+    assert first.rate == 80
+    await pool.execute("INSERT INTO workers (id, name, started_at, seen_at) SELECT gen_random_uuid(), n::text, now(),"
+                       " now() FROM generate_series(1, 2) n")  # fmt: skip
+    await pool.execute("UPDATE whatsapp_accounts SET token = 'anew'::bytea")
+    account_id, _ = await account(pool, who.organization_id, who.app)
+    second, _, _ = await number(pool, who.organization_id, account_id, throughput_per_second=1000)
+    await bench.refresh()
+    assert (first.rate, bench.connectors[second].rate) == (40, 500)
+    assert first.token == b"anew".hex()
+    await pool.execute("UPDATE whatsapp_numbers SET held_until = now() + interval '1 hour' WHERE id = $1", second)
+    await bench.refresh()
+    assert bench.connectors[second].held
+    await pool.execute("UPDATE whatsapp_numbers SET held_until = NULL")
+    await bench.refresh()
+    assert not bench.connectors[second].held
+    await pool.execute("UPDATE whatsapp_accounts SET state = 'removed' WHERE id = $1", account_id)
+    await bench.refresh()
+    await asyncio.sleep(0)
+    assert second not in bench.lines.slots()
+    assert bench.connectors[second].stopped
+
+
+async def test_a_worker_that_ends_unheard_has_its_message_taken_over_once(pool: Pool) -> None:
+    """Two dispatchers over one queue: each message has one attempt."""
+    who, bench = await bench_of(pool)
+    twin = Bench(pool)
+    twin.recorder = Recorder(pool, grace=180.0)
+    await twin.start()
+    ids = {await message(pool, who, to=f"+2588400000{n:02}") for n in range(30)}
+    await asyncio.gather(bench.round(), twin.round())
+    out = [one.message_id for one in bench.only.submitted + twin.only.submitted]
+    assert len(out) == len(set(out))
+    await bench.round()
+    await twin.round()
+    assert {one.message_id for one in bench.only.submitted + twin.only.submitted} == ids
+    assert (await row_of(pool, next(iter(ids))))["status"] == "queued"
