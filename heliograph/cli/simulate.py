@@ -68,7 +68,7 @@ async def _smsc(options: SmscOptions, json: bool, quiet: bool) -> None:
     say("  ".join(f"{name}: {value}" for name, value in counts.items()) or "Nothing came.")
 
 
-class _Config(msgspec.Struct):
+class _Config(msgspec.Struct, forbid_unknown_fields=True):
     """What `--config` reads: options by their names, and whom the simulator knows instead of the demo."""
 
     options: dict[str, Any] = {}

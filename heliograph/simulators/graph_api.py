@@ -37,7 +37,7 @@ _HTML = (
 )
 
 
-class Fault(msgspec.Struct, kw_only=True):
+class Fault(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Something that happens to requests on their way. With drop, hang and drip a send IS taken unless `lost`."""
 
     #: json, html, empty: answered so with `status`, and not taken. drop: the connection ends. hang: nothing comes.

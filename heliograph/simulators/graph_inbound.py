@@ -34,7 +34,7 @@ class Inbound(msgspec.Struct, kw_only=True):
     #: Digits of the user, with or without +; may be empty when `user_id` is given.
     sender: str = ""
     #: text, button, button_reply, list_reply, flow_reply, image, video, audio, document, sticker, location, contacts,
-    #: order, reaction, unreaction, number_change, edit, revoke or unsupported.
+    #: order, reaction, unreaction, number_change, identity_change, edit, revoke or unsupported.
     kind: str = "text"
     text: str = "Hello"
     #: Graph id or digits of the number it is sent to; empty: the first.
@@ -89,7 +89,7 @@ def receive(world: World, given: Inbound) -> tuple[str, Item]:
     world.counters.inbound += 1
     world.take_throughput(number)  # in and out share one limit; what comes in is never refused
     # A changed number comes without `contacts`.
-    who = None if kind == "system" else contact(user, with_name=True)
+    who = None if given.kind == "number_change" else contact(user, with_name=True)
     return wamid, Item(number.account, "messages", "messages", made, metadata(number), who)
 
 
@@ -209,6 +209,17 @@ _KINDS: dict[str, Callable[[Inbound, Number, User], tuple[str, dict[str, Any]]]]
                 "body": f"{user.name} changed from {user.wa_id} to {only_digits(given.new_number)}",
                 "wa_id": only_digits(given.new_number),
             }
+        },
+    ),
+    "identity_change": lambda given, number, user: (
+        "system",
+        {
+            "system": {
+                "type": "customer_identity_changed",
+                "body": f"{user.name} has a new code",
+                "customer": user.wa_id,
+            },
+            "identity": {"acknowledged": True, "created_timestamp": "1795162401", "hash": "pGcQ3AnS5Gc="},
         },
     ),
 }

@@ -14,7 +14,7 @@ MANAGEMENT, MESSAGING = "whatsapp_business_management", "whatsapp_business_messa
 SCOPES = (MANAGEMENT, MESSAGING)
 
 
-class App(msgspec.Struct, kw_only=True):
+class App(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A Meta app: whom callbacks are signed for."""
 
     id: str
@@ -24,7 +24,7 @@ class App(msgspec.Struct, kw_only=True):
     name: str = "Simulated app"
 
 
-class Account(msgspec.Struct, kw_only=True):
+class Account(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A WhatsApp Business Account."""
 
     id: str
@@ -44,7 +44,7 @@ class Account(msgspec.Struct, kw_only=True):
     restrictions: list[str] = []
 
 
-class Number(msgspec.Struct, kw_only=True):
+class Number(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A sender."""
 
     id: str
@@ -89,7 +89,7 @@ class Template(msgspec.Struct, kw_only=True):
     edited_at: float = 0.0
 
 
-class Token(msgspec.Struct, kw_only=True):
+class Token(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A bearer token."""
 
     token: str
@@ -185,7 +185,7 @@ class Counters(msgspec.Struct):
     items_lost: int = 0
 
 
-class Setup(msgspec.Struct, kw_only=True):
+class Setup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Whom a simulator knows at its start."""
 
     apps: list[App] = []

@@ -16,7 +16,7 @@ Pricing = Literal["sent", "delivered", "both", "none"]
 Breach = Literal["131048", "async", "silent"]
 
 
-class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
+class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of one simulator."""
 
     host: Annotated[str, "Address to listen on"] = "127.0.0.1"

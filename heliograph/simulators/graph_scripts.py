@@ -16,7 +16,7 @@ from heliograph.simulators.graph_options import GraphOptions
 Answer = Literal["normal", "drop", "hang", "drip", "html", "empty"]
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A status on its way: sent, delivered, read, played or failed."""
 
     status: str
@@ -26,7 +26,7 @@ class Step(msgspec.Struct, frozen=True):
     after: float | None = None
 
 
-class Script(msgspec.Struct, frozen=True, kw_only=True):
+class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What becomes of one send."""
 
     steps: tuple[Step, ...] = ()

@@ -1,0 +1,139 @@
+"""`heliograph simulate graph` as an operator meets it: a process that is up at once, says where, and ends orderly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.suppliers.graph_peer import USER, reminder
+
+
+async def started(*arguments: str) -> tuple[asyncio.subprocess.Process, dict[str, Any]]:
+    process = await begun("--port", "0", "--latency-ms", "0", "--json", *arguments)
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        return process, json.loads(await process.stdout.readline())
+
+
+async def begun(*arguments: str) -> asyncio.subprocess.Process:
+    command = (sys.executable, "-m", "heliograph", "simulate", "graph", *arguments)
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
+    """By Ctrl-C; the status, and what it said at its end."""
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(30):
+        _, err = await process.communicate()
+    return process.returncode, err.decode()
+
+
+async def listening(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def call(url: str, body: Any = None, token: str = "graph-token") -> Any:
+    def exchange() -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            url, data, {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            return json.load(error)
+
+    return await asyncio.to_thread(exchange)
+
+
+async def test_with_no_flags_there_is_a_demo() -> None:
+    process, first = await started()
+    base = f"{first['url']}/v25.0"
+    templates = await call(f"{base}/900100200300400/message_templates?fields=name,language,parameter_format,category")
+    assert [(one["name"], one["language"], one["parameter_format"]) for one in templates["data"]] == [
+        ("order_shipped", "fr", "POSITIONAL"),
+        ("appointment_reminder", "en", "POSITIONAL"),
+        ("delivery_update", "en", "NAMED"),
+        ("login_code", "en", "POSITIONAL"),
+    ]
+    body = {"messaging_product": "whatsapp", "to": USER, "type": "template", "template": reminder()}
+    assert (await call(f"{base}/{first['number']}/messages", body))["messages"][0]["message_status"] == "accepted"
+    status, said = await ended(process)
+    assert status == 0
+    assert "accepted: 1" in said
+
+
+async def test_a_config_a_file_of_templates_and_flags(tmp_path: Path) -> None:
+    config, templates = tmp_path / "graph.json", tmp_path / "templates.json"
+    hello = {"name": "hello", "language": "en", "components": [{"type": "BODY", "text": "Hello there"}]}
+    templates.write_text(json.dumps([hello]))
+    config.write_text(json.dumps({"options": {"number": "+212520001234", "token": "one", "status_delay": 0}}))
+    process, first = await started("--config", str(config), "--templates", str(templates), "--token", "two")
+    summary = await call(f"{first['url']}/_sim")
+    assert list(summary["numbers"].values()) == ["212520001234"]
+    assert summary["templates"] == ["hello en APPROVED"]
+    path = f"{first['url']}/v25.0/{first['number']}"
+    assert (await call(path, token="one"))["error"]["code"] == 190
+    assert (await call(path, token="two"))["id"] == first["number"]  # a flag wins
+    assert (await ended(process))[0] == 0
+
+    setup = {
+        "apps": [{"id": "1", "secret": "s", "verify_token": "v"}],
+        "accounts": [{"id": "2", "subscribed": ["1"]}],
+        "numbers": [{"id": "3", "account": "2", "digits": "33155000001"}],
+        "tokens": [{"token": "t", "app": "1"}],
+    }
+    config.write_text(json.dumps({"setup": setup}))
+    process, first = await started("--config", str(config))
+    assert first["number"] == "3"
+    assert (await ended(process))[0] == 0
+
+
+async def test_quiet_says_nothing_and_mistakes_are_told(tmp_path: Path) -> None:
+    process, first = await started()
+    quiet = await begun("--port", str(first["port"]), "--quiet")
+    out, err = await asyncio.wait_for(quiet.communicate(), 30)
+    assert (quiet.returncode, out) == (1, b"")
+    assert b"cannot start" in err
+    await ended(process)
+
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "typo.json").write_text('{"options": {"colour": "red"}}')
+    for arguments, said in (
+        (("--batch", "0"), "batch"),
+        (("--config", str(tmp_path / "bad.json")), "bad.json"),
+        (("--config", str(tmp_path / "none.json")), "none.json"),
+        (("--templates", str(tmp_path / "none.json")), "none.json"),
+        (("--config", str(tmp_path / "typo.json")), "colour"),
+        (("--signature", "crayon"), "crayon"),
+        (("--default-script", "unheard"), "unheard"),
+    ):
+        process = await begun("--port", "0", *arguments)
+        out, err = await asyncio.wait_for(process.communicate(), 30)
+        assert (process.returncode, out) == (2, b""), err
+        assert said in err.decode()
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = await begun("--port", str(port), "--quiet")
+    async with asyncio.timeout(30):
+        while not await listening(port):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert (process.returncode, out, err) == (0, b"", b"")
