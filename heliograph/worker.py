@@ -43,6 +43,7 @@ from heliograph.webhooks import again, endpoints
 from heliograph.webhooks.delivery import Deliverer
 from heliograph.whatsapp import accounts, expiry
 from heliograph.whatsapp.inbound import Inbox as Callbacks
+from heliograph.whatsapp.mirror import Mirror
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.sending import Sending
 
@@ -93,6 +94,7 @@ class Worker:
             grace=settings.uncertain_grace_seconds,
         )
         self._whatsapp = Sending(pool, settings)
+        self._mirror = Mirror(pool, key=accounts.seal_key(settings), on_deliveries=lambda: self._deliverer.wake.set())
         self._callbacks = Callbacks(
             pool,
             accounts.seal_key(settings),
@@ -139,6 +141,7 @@ class Worker:
             self._every("beat", self._beat, 5.0),
             self._every("suppliers", self._refresh, 1.0),
             self._every("whatsapp numbers", self._whatsapp.refresh, 1.0),
+            self._every("whatsapp mirror", self._mirror.step, 1.0),
             self._every("renew", self._renew, settings.lease_seconds / 3),
             self._every("receipts", self._shared("receipts", 1.0, self._sweep_receipts), 0.5),
             self._every(expiry.TIMER, self._shared(expiry.TIMER, 1.0, self._whatsapp.expire), 0.5),
@@ -199,6 +202,7 @@ class Worker:
             await self._pool.execute("DELETE FROM workers WHERE id = $1", self._id)
         except Exception as error:
             log.warning("ended without the database", error=type(error).__name__)
+        await self._mirror.close()
         await self._outbound.close()
 
     def _loop(self, name: str, step: Callable[[], Awaitable[int]], wake: asyncio.Event) -> asyncio.Task[None]:

@@ -1,0 +1,409 @@
+"""The mirror against the simulator: what is read, when it is read again, and what a failure leaves as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.simulators.graph import GraphSimulator, quick
+from heliograph.suppliers.whatsapp_graph import CloudClient
+from heliograph.suppliers.whatsapp_items import TemplateItem
+from heliograph.whatsapp import accounts, templates
+from heliograph.whatsapp.accounts import Account
+from heliograph.whatsapp.mirror import Mirror
+from tests.rules import whatsapping as made
+from tests.rules.making import endpoint, organization
+
+MANAGEMENT, MESSAGING = "whatsapp_business_management", "whatsapp_business_messaging"
+
+
+@pytest.fixture
+async def graph() -> AsyncIterator[GraphSimulator]:
+    async with GraphSimulator(quick()) as started:
+        yield started
+
+
+@pytest.fixture
+async def mirror(pool: Pool) -> AsyncIterator[Mirror]:
+    one = Mirror(pool, key=made.KEY)
+    yield one
+    await one.close()
+
+
+async def begun(pool: Pool, graph: GraphSimulator, actor: Actor | None = None, **values: Any) -> Account:
+    """An account that the simulator knows; nothing has been read of it yet."""
+    given = {
+        "app_id": graph.options.app_id,
+        "app_secret": graph.options.app_secret,
+        "verify_token": graph.options.verify_token,
+        "waba_id": graph.options.waba,
+        "token": graph.options.token,
+        "base_url": graph.base_url,
+    }
+    return await made.account(pool, actor or await organization(pool), **(given | values))
+
+
+async def account_row(pool: Pool) -> Any:
+    (found,) = await pool.fetch("SELECT *, now() AS now FROM whatsapp_accounts")
+    return found
+
+
+async def due(pool: Pool, *columns: str) -> None:
+    """All times are far off, but for these, which have come."""
+    for column in ("mirror_at", "numbers_at", "templates_at"):
+        await pool.execute(f"UPDATE whatsapp_accounts SET {column} = now() + interval '1 hour'")
+    for column in columns:
+        await pool.execute(f"UPDATE whatsapp_accounts SET {column} = now() - interval '1 second'")
+
+
+def paths(graph: GraphSimulator, since: int = 0) -> list[str]:
+    return [f"{one.method} {one.path}" for one in graph.requests[since:]]
+
+
+async def test_a_new_account_is_read_whole_and_quietly(pool: Pool, graph: GraphSimulator, mirror: Mirror) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, "whatsapp.template.updated", "whatsapp.phone_number.updated")
+    for index in range(230):
+        graph.add_template(
+            {
+                "id": str(10**19 + index),
+                "name": f"many_{index}",
+                "language": "fr",
+                "status": "APPROVED",
+                "category": "UTILITY",
+                "components": [{"type": "BODY", "text": "Bonjour {{1}}."}],
+                "account": graph.options.waba,
+            }
+        )
+    await begun(pool, graph, actor)
+    assert await mirror.round() == 1
+    row = await account_row(pool)
+    assert (row["credential_status"], row["mirror_detail"], row["failures"], row["subscribed"]) == ("ok", "", 0, True)
+    assert row["mirrored_at"] is not None
+    assert row["portfolio"] == graph.options.business
+    # About ten minutes, and half an hour.
+    assert timedelta(minutes=7) < row["numbers_at"] - row["now"] < timedelta(minutes=13)
+    assert timedelta(minutes=22) < row["templates_at"] - row["now"] < timedelta(minutes=38)
+    assert row["mirror_at"] == row["numbers_at"]
+    (number,) = await pool.fetch("SELECT * FROM whatsapp_numbers")
+    assert (number["graph_id"], number["digits"]) == (graph.options.number_id, graph.options.number.lstrip("+"))
+    assert (number["connection_status"], number["quality_rating"]) == ("connected", "green")
+    # Several pages of them, with ids that no float holds.
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_templates WHERE name LIKE 'many%'") == 230
+    assert await pool.fetchval("SELECT count(DISTINCT graph_id) FROM whatsapp_templates") >= 230
+    assert await made.events_of(pool, actor) == []
+    assert await mirror.round() == 0
+
+
+async def test_what_changed_at_meta_is_told(pool: Pool, graph: GraphSimulator, mirror: Mirror) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, "whatsapp.template.updated", "whatsapp.phone_number.updated")
+    await begun(pool, graph, actor)
+    await mirror.round()
+    graph.set_number(quality_rating="RED")
+    graph.set_template("order_shipped", status="PAUSED")
+    await pool.execute("UPDATE whatsapp_templates SET disabled_locally = true WHERE name <> 'order_shipped'")
+    await due(pool, "mirror_at", "numbers_at", "templates_at")
+    rang = []
+    listening = Mirror(pool, key=made.KEY, on_deliveries=lambda: rang.append(True))
+    await listening.round()
+    await listening.close()
+    told = await made.events_of(pool, actor)
+    assert {kind for kind, _ in told} == {"whatsapp.template.updated", "whatsapp.phone_number.updated"}
+    assert [data["phoneNumber"]["qualityRating"] for kind, data in told if "number" in kind] == ["red"]
+    assert {data["template"]["status"] for kind, data in told if "template" in kind} == {"paused"}
+    assert rang == [True]
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_templates WHERE disabled_locally") > 0
+
+
+async def test_only_what_is_due_is_read(pool: Pool, graph: GraphSimulator, mirror: Mirror) -> None:
+    await begun(pool, graph)
+    await mirror.round()
+    seen = len(graph.requests)
+    await due(pool, "mirror_at", "numbers_at")
+    await mirror.round()
+    assert not any("message_templates" in path for path in paths(graph, seen))
+    row = await account_row(pool)
+    assert row["templates_at"] - row["now"] > timedelta(minutes=55)
+    seen = len(graph.requests)
+    await due(pool, "mirror_at", "templates_at")
+    await mirror.round()
+    assert all("message_templates" in path for path in paths(graph, seen))
+
+
+async def test_after_an_event_its_template_alone_is_read(pool: Pool, graph: GraphSimulator, mirror: Mirror) -> None:
+    account = await begun(pool, graph)
+    await mirror.round()
+    graph.set_template("order_shipped", status="DISABLED")
+    template = await pool.fetchrow("SELECT * FROM whatsapp_templates WHERE name = 'order_shipped' LIMIT 1")
+    await due(pool)
+    now = datetime.now(UTC)
+    event = TemplateItem(
+        waba_id=account.waba_id,
+        field="message_template_status_update",
+        at=now,
+        fingerprint="",
+        kind="status",
+        template_id=template["graph_id"],
+        event="FLAGGED",
+    )
+    async with pool.acquire() as conn:
+        await templates.apply_item(conn, account.organization_id, account.id, event, now)
+    row = await account_row(pool)
+    assert timedelta(seconds=60) < row["mirror_at"] - row["now"] < timedelta(seconds=90)
+    assert await mirror.round() == 0
+    # Meta's readings may lag behind its events, so it is done only after a while.
+    await pool.execute("UPDATE whatsapp_templates SET reread_at = now() WHERE reread_at IS NOT NULL")
+    await pool.execute("UPDATE whatsapp_accounts SET mirror_at = now()")
+    seen = len(graph.requests)
+    assert await mirror.round() == 1
+    assert [path.rpartition("/")[2].partition("?")[0] for path in paths(graph, seen)] == [template["graph_id"]]
+    stored = await pool.fetchrow("SELECT * FROM whatsapp_templates WHERE id = $1", template["id"])
+    assert (stored["status"], stored["reread_at"]) == ("disabled", None)
+    row = await account_row(pool)
+    assert row["mirror_at"] - row["now"] > timedelta(minutes=5)
+    assert await mirror.round() == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"expires_at": int(datetime.now(UTC).timestamp()) + 86_400}, "expiring"),
+        ({"scopes": [MANAGEMENT]}, "missing_scope"),
+        ({"state": "expired"}, "invalid"),
+        ({"state": "revoked"}, "invalid"),
+        ({}, "ok"),
+    ],
+)
+async def test_the_credential_is_looked_at(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror, fields: dict[str, Any], status: str
+) -> None:
+    await begun(pool, graph)
+    graph.set_token(graph.options.token, **fields)
+    await mirror.round()
+    row = await account_row(pool)
+    assert row["credential_status"] == status
+    assert (row["held_until"] is not None) == (status == "invalid")
+    assert bool(row["credential_detail"]) == (status != "ok")
+
+
+async def test_a_bad_credential_keeps_the_mirror_and_a_good_one_ends_the_hold(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror
+) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, "whatsapp.template.updated", "whatsapp.phone_number.updated")
+    account = await begun(pool, graph, actor)
+    await mirror.round()
+    known = await pool.fetch("SELECT id, status FROM whatsapp_templates ORDER BY id")
+    graph.set_token(graph.options.token, state="expired")
+    await due(pool, "mirror_at", "numbers_at", "templates_at")
+    await mirror.round()
+    row = await account_row(pool)
+    assert row["credential_status"] == "invalid"
+    assert "numbers: 190" in row["mirror_detail"]
+    assert "templates: 190" in row["mirror_detail"]
+    assert row["failures"] == 1
+    assert timedelta(seconds=40) < row["mirror_at"] - row["now"] < timedelta(seconds=80)
+    assert await pool.fetch("SELECT id, status FROM whatsapp_templates ORDER BY id") == known
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers WHERE state = 'active'") == 1
+    async with pool.acquire() as conn:
+        (line,) = await accounts.load_lines(conn)
+        assert line.held_until is not None
+        assert line.held_reason == "credential"
+        await accounts.hold_account(
+            conn, account.organization_id, account.id, seconds=3600, reason="credential", credential_invalid=True
+        )
+    # Again, and the pause grows.
+    await due(pool, "mirror_at", "numbers_at")
+    await mirror.round()
+    row = await account_row(pool)
+    assert (row["failures"], row["mirror_at"] - row["now"] > timedelta(seconds=80)) == (2, True)
+    graph.set_token(graph.options.token, state="valid")
+    await due(pool, "mirror_at", "numbers_at", "templates_at")
+    await mirror.round()
+    row = await account_row(pool)
+    assert (row["credential_status"], row["failures"], row["mirror_detail"]) == ("ok", 0, "")
+    # One message tries at once, though the hold had an hour to go.
+    assert row["held_until"] <= row["now"]
+    told = [data["phoneNumber"]["credentialStatus"] for _, data in await made.events_of(pool, actor)]
+    assert told == ["invalid", "ok"]
+
+
+async def test_a_refusal_during_a_reading_is_newer_than_its_check(pool: Pool, graph: GraphSimulator) -> None:
+    account = await begun(pool, graph)
+    holding = Mirror(pool, key=made.KEY)
+    graph.configure(latency_ms=300.0)
+    reading = asyncio.create_task(holding.round())
+    for _ in range(500):
+        if graph.requests:
+            break
+        await asyncio.sleep(0.01)
+    async with pool.acquire() as conn:
+        await accounts.hold_account(
+            conn, account.organization_id, account.id, seconds=60, reason="credential", credential_invalid=True
+        )
+    await reading
+    await holding.close()
+    row = await account_row(pool)
+    assert row["credential_status"] == "invalid"
+    assert row["held_until"] > row["now"]
+
+
+async def test_a_secret_that_is_wrong_says_nothing_of_the_token(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror
+) -> None:
+    await begun(pool, graph, app_secret="wrong")
+    await mirror.round()
+    row = await account_row(pool)
+    assert (row["credential_status"], row["held_until"]) == ("unknown", None)
+    assert row["mirror_detail"].startswith("credential: 190")
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers") == 1
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_templates") > 0
+
+
+@pytest.mark.parametrize("kind", ["html", "empty", "drop"])
+async def test_trouble_at_meta_keeps_the_mirror(pool: Pool, graph: GraphSimulator, mirror: Mirror, kind: str) -> None:
+    await begun(pool, graph)
+    await mirror.round()
+    graph.fault(kind, on="management")
+    await due(pool, "mirror_at", "numbers_at", "templates_at")
+    await mirror.round()
+    row = await account_row(pool)
+    assert "templates: " in row["mirror_detail"]
+    assert (row["failures"], row["credential_status"], row["held_until"]) == (1, "ok", None)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_templates WHERE status = 'removed'") == 0
+    graph.clear_faults()
+    await due(pool, "mirror_at", "numbers_at", "templates_at")
+    await mirror.round()
+    row = await account_row(pool)
+    assert (row["failures"], row["mirror_detail"], row["credential_status"]) == (0, "", "ok")
+
+
+async def test_one_worker_reads_an_account_at_a_time(pool: Pool, graph: GraphSimulator) -> None:
+    await begun(pool, graph)
+    workers = [Mirror(pool, key=made.KEY) for _ in range(4)]
+    assert sum(await asyncio.gather(*(one.round() for one in workers))) == 1
+    assert sum("debug_token" in path for path in paths(graph)) == 1
+    for one in workers:
+        await one.close()
+
+
+async def test_a_lease_brings_back_what_a_dead_worker_left(pool: Pool, graph: GraphSimulator, mirror: Mirror) -> None:
+    await begun(pool, graph)
+    dying = Mirror(pool, key=made.KEY)
+    graph.configure(latency_ms=60_000.0, p99_ms=60_000.0)
+    assert await dying.step() == 1
+    await dying.close()
+    graph.configure(latency_ms=0.0)
+    assert await mirror.round() == 0
+    row = await account_row(pool)
+    assert row["mirror_at"] == row["numbers_at"] == row["templates_at"]
+    await pool.execute("UPDATE whatsapp_accounts SET mirror_at = now(), numbers_at = now(), templates_at = now()")
+    assert await mirror.round() == 1
+    assert (await account_row(pool))["mirrored_at"] is not None
+
+
+async def test_what_an_event_asks_for_during_a_reading_is_not_forgotten(pool: Pool, graph: GraphSimulator) -> None:
+    account = await begun(pool, graph)
+    reading = Mirror(pool, key=made.KEY)
+    graph.configure(latency_ms=300.0)
+    await reading.step()
+    now = datetime.now(UTC)
+    event = TemplateItem(
+        waba_id=account.waba_id,
+        field="message_template_status_update",
+        at=now,
+        fingerprint="",
+        kind="status",
+        template_id="4711",
+        name="brand_new",
+        language="fr",
+        event="APPROVED",
+    )
+    async with pool.acquire() as conn:
+        await templates.apply_item(conn, account.organization_id, account.id, event, now)
+    await reading.round()
+    await reading.close()
+    row = await account_row(pool)
+    assert row["mirrored_at"] is not None
+    assert row["templates_at"] - row["now"] < timedelta(seconds=90)
+    assert row["mirror_at"] == row["templates_at"]
+    assert row["numbers_at"] - row["now"] > timedelta(minutes=5)
+
+
+async def test_meta_is_asked_less_when_it_says_so(pool: Pool, graph: GraphSimulator) -> None:
+    class Advised(CloudClient):
+        """A client that was told to wait."""
+
+        advice = 0.03
+
+        def pause(self, at: float | None = None) -> float:
+            return self.advice
+
+    await begun(pool, graph)
+    advised = Mirror(pool, key=made.KEY, connect=Advised)
+    await advised.round()
+    assert (await account_row(pool))["mirrored_at"] is not None
+    Advised.advice = 600.0
+    await due(pool, "mirror_at", "numbers_at", "templates_at")
+    seen = len(graph.requests)
+    assert await advised.round() == 1
+    assert len(graph.requests) == seen
+    row = await account_row(pool)
+    assert timedelta(minutes=9) < row["mirror_at"] - row["now"] <= timedelta(minutes=10)
+    assert row["failures"] == 0
+    await advised.close()
+
+
+async def test_an_account_can_be_read_at_once(pool: Pool, graph: GraphSimulator, mirror: Mirror) -> None:
+    account = await begun(pool, graph)
+    synced = await mirror.sync(account.organization_id, account.id)
+    assert synced is not None
+    found, changed = synced
+    assert (found.credential, found.problems, changed.numbers) == ("ok", [], 1)
+    assert changed.templates.added > 0
+    assert await mirror.round() == 0
+    graph.set_template("order_shipped", status="REJECTED", rejected_reason="PROMOTIONAL")
+    again = await mirror.sync(account.organization_id, account.id, numbers=False)
+    assert again is not None
+    assert again[1].templates.changed > 0
+    async with pool.acquire() as conn:
+        await accounts.set_state(conn, organization_id=account.organization_id, account_id=account.id, state="removed")
+    assert await mirror.sync(account.organization_id, account.id) is None
+
+
+async def test_a_template_that_was_deleted_at_meta_is_removed(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror
+) -> None:
+    account = await begun(pool, graph)
+    await mirror.round()
+    names = [row["name"] for row in await pool.fetch("SELECT name FROM whatsapp_templates ORDER BY name")]
+    async with CloudSession(graph) as delete:
+        await delete(account.waba_id, names[0])
+    await due(pool, "mirror_at", "templates_at")
+    await mirror.round()
+    gone = await pool.fetchval("SELECT status FROM whatsapp_templates WHERE name = $1 LIMIT 1", names[0])
+    assert gone == "removed"
+
+
+class CloudSession:
+    """Somebody at Meta's own pages."""
+
+    def __init__(self, graph: GraphSimulator) -> None:
+        self._graph = graph
+        self._client = CloudClient(graph.base_url)
+
+    async def __aenter__(self) -> Any:
+        return self._delete
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self._client.close()
+
+    async def _delete(self, waba_id: str, name: str) -> None:
+        await self._client._call("DELETE", f"{waba_id}/message_templates", self._graph.options.token, {"name": name})
