@@ -9,12 +9,16 @@ import os
 import re
 import sys
 from pathlib import Path
+from uuid import UUID
 
+import msgspec
 import pytest
 
+from heliograph.api.routes import OPERATIONS
 from heliograph.base.db import Pool
+from tests.rules import making_whatsapp
 
-from .conftest import Api, make_tenant, running
+from .conftest import Api, Tenant, make_tenant, running
 
 LONG = os.environ.get("HELIOGRAPH_FAULTS") == "long"
 #: Cases of each of the two tests, at least; and what schemathesis makes of an operation in one phase, at most.
@@ -39,11 +43,26 @@ async def test_with_a_key_the_server_does_what_its_document_says(database_url: s
             rounds += 1
             for part in PARTS:
                 tenant = await make_tenant(pool, amount=10**9)
+                await make_whatsapp(pool, tenant)
                 # Both headers, in this spelling: one that is not given is made up, and two that differ are refused.
                 key = ("-H", f"x-api-key: {tenant.secret}", "-H", f"Authorization: Bearer {tenant.secret}")
                 cases += await judge(api, tmp_path, rounds, *part, *key, *KEPT)
     # It is easy to be refused at the door all the time.
-    assert await pool.fetchval("SELECT count(*) FROM messages") > 10
+    assert await pool.fetchval("SELECT count(*) FROM messages") > 4
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE client_reference IS NOT NULL") > 4
+
+
+async def make_whatsapp(pool: Pool, tenant: Tenant) -> None:
+    """An account whose number has the id that the document's example sends from, and something to list."""
+    (example,) = [one.example for one in OPERATIONS if one.id == "sendWhatsAppMessage"]
+    assert example is not None
+    number = UUID(example["phoneNumberId"])
+    made = await making_whatsapp.made(pool, organization_id=tenant.id, balance=10**15)
+    await pool.execute("UPDATE whatsapp_numbers SET id = $2 WHERE organization_id = $1", tenant.id, number)
+    made = msgspec.structs.replace(made, number_id=number)
+    await making_whatsapp.conversation(pool, made)
+    await making_whatsapp.message(pool, made, queued=False)
+    await making_whatsapp.campaign(pool, made)
 
 
 @pytest.mark.timeout(7200 if LONG else 170)
