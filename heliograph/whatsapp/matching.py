@@ -13,6 +13,7 @@ The rule nobody may break: a status moves only a message of the organization and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -42,6 +43,8 @@ class Blame(msgspec.Struct, frozen=True, gc=False):
     number_id: UUID
     message_id: UUID
     fault: Fault
+    #: When Meta said so; not in the future.
+    at: datetime
 
 
 MATCH = """
@@ -145,7 +148,8 @@ def blames(items: Sequence[Matched]) -> list[Blame]:
             continue
         fault = _fault(one.item)
         if fault.kind is Kind.WINDOW or fault.scope not in (Scope.MESSAGE, Scope.USER, Scope.COUNTRY):
-            found.append(Blame(one.organization_id, one.number_id, message_id, fault))
+            at = min(one.item.at, clock.now())
+            found.append(Blame(one.organization_id, one.number_id, message_id, fault, at))
     return found
 
 

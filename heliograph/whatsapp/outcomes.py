@@ -15,7 +15,7 @@ message that a status has shown to be taken stays taken, whatever the connection
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -203,6 +203,8 @@ class Trouble(msgspec.Struct, frozen=True, gc=False):
     trace: str = ""
     #: Seconds that Meta asked for.
     retry_after: float = 0.0
+    #: When Meta said so; None: now.
+    at: datetime | None = None
 
     @property
     def whom(self) -> UUID:
@@ -225,9 +227,13 @@ SELECT item.n, m.conversation_id, m.template_id, n.account_id
 """
 
 
-async def blame(conn: Connection, items: Sequence[Matched]) -> int:
-    """As `follow`, for failures that statuses reported. Runs after the moves; returns the deliveries queued."""
-    found = matching.blames(items)
+async def blame(conn: Connection, items: Sequence[Matched], moved: Collection[UUID]) -> int:
+    """As `follow`, for failures that statuses reported. Runs after the moves; returns the deliveries queued.
+
+    `moved`: the messages that have failed by it. Statuses come again for days, and what is over is not held once more;
+    a window is closed as of when that was said, however late it comes.
+    """
+    found = [one for one in matching.blames(items) if one.fault.kind is Kind.WINDOW or one.message_id in moved]
     if not found:
         return 0
     rows = await conn.fetch(
@@ -240,14 +246,16 @@ async def blame(conn: Connection, items: Sequence[Matched]) -> int:
     for row in rows:
         one = found[row["n"] - 1]
         about = (row["account_id"], row["template_id"], row["conversation_id"])
-        troubles.append(Trouble(one.organization_id, one.number_id, *about, one.fault, str(one.fault.code)))
+        code = str(one.fault.code)
+        troubles.append(Trouble(one.organization_id, one.number_id, *about, one.fault, code, at=one.at))
     return await note(conn, troubles)
 
 
 async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
     """Write down whom faults stop, each once, however many messages met it."""
     at = now()
-    closed = {(one.organization_id, one.conversation_id): at for one in troubles if one.fault.kind is Kind.WINDOW}
+    refused = sorted((one for one in troubles if one.fault.kind is Kind.WINDOW), key=lambda one: one.at or at)
+    closed = {(one.organization_id, one.conversation_id): one.at or at for one in refused}
     await conversations.close_windows(conn, closed)
     deliveries = 0
     done: set[tuple[object, ...]] = set()

@@ -172,8 +172,8 @@ class Bench:
         matched = [Matched(who.organization_id, who.number_id, item) for item in items]
         async with self.pool.acquire() as conn, conn.transaction():
             moves = await matching.match_statuses(conn, matched)
-            await move_many(conn, moves, rates=self.rates)
-            await outcomes.blame(conn, matched)
+            moved, _ = await move_many(conn, moves, rates=self.rates)
+            await outcomes.blame(conn, matched, moved)
 
     async def later(self, **by: float) -> None:
         """Let time pass for leases, pauses, attempts, holds, windows and messages."""

@@ -1,0 +1,79 @@
+"""Lifetimes of WhatsApp messages: Meta drops silently, so what was not heard of by its deadline has expired."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from heliograph.base.db import Pool
+from heliograph.whatsapp import expiry
+from tests.rules.dispatching_whatsapp import Bench, queued, says, status_of
+from tests.rules.making import events_of
+from tests.rules.making_whatsapp import check_wallets, made, message
+
+
+async def sweep(pool: Pool, bench: Bench) -> int:
+    async with pool.acquire() as conn, conn.transaction():
+        ended, _ = await expiry.sweep(conn, bench.rates)
+    return ended
+
+
+async def test_without_a_word_by_the_deadline_a_message_has_expired_and_its_money_is_back(pool: Pool) -> None:
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    late = await message(pool, who, deadline=timedelta(hours=25))
+    other = await message(pool, who)
+    await bench.round()
+    await bench.hear(who, says(who, late, "sent"))
+    assert await sweep(pool, bench) == 0
+    await bench.later(hours=25, minutes=1)
+    assert await sweep(pool, bench) == 1
+    assert await sweep(pool, bench) == 0
+    assert await status_of(pool, late) == ("failed", "expired", "released")
+    assert (await status_of(pool, other))[0] == "queued"
+    assert await events_of(pool, late) == ["message.failed"]
+    # It arrives after all.
+    await bench.hear(who, says(who, late, "delivered"))
+    assert await status_of(pool, late) == ("delivered", None, "consumed")
+    assert await events_of(pool, late) == ["message.failed", "message.delivered"]
+    await check_wallets(pool, [who.organization_id])
+
+
+async def test_what_waits_in_the_queue_past_its_deadline_ends_too(pool: Pool) -> None:
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    id = await message(pool, who)
+    bench.only.hold(60.0)
+    await bench.later(days=31, minutes=1)
+    assert await sweep(pool, bench) == 1
+    assert await status_of(pool, id) == ("failed", "expired", "released")
+    bench.only.release()
+    await bench.round()
+    assert bench.only.submitted == []
+    assert not await queued(pool, id)
+
+
+async def test_what_arrived_has_no_deadline(pool: Pool) -> None:
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    id = await message(pool, who)
+    await bench.round()
+    await bench.hear(who, says(who, id, "delivered"))
+    await bench.later(days=40)
+    assert await sweep(pool, bench) == 0
+
+
+async def test_early_statuses_and_reached_users_are_forgotten(pool: Pool) -> None:
+    who = await made(pool)
+    await pool.execute(
+        "INSERT INTO whatsapp_early_statuses (number_id, wamid, status, at, received_at) SELECT $1, d::text, 'sent',"
+        " now(), now() - make_interval(days => d) FROM unnest(ARRAY[6, 8]) d",
+        who.number_id,
+    )
+    await pool.execute(
+        "INSERT INTO whatsapp_reached SELECT 'p', h::text, now() - make_interval(hours => h)"
+        " FROM unnest(ARRAY[23, 26]) h"
+    )
+    async with pool.acquire() as conn, conn.transaction():
+        await expiry.forget(conn)
+    assert [row["wamid"] for row in await pool.fetch("SELECT wamid FROM whatsapp_early_statuses")] == ["6"]
+    assert [row["recipient"] for row in await pool.fetch("SELECT recipient FROM whatsapp_reached")] == ["23"]

@@ -1,0 +1,267 @@
+"""What answers make of messages, numbers, accounts and templates: every class of fault, on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from heliograph.base import clock
+from heliograph.base.db import Pool
+from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_contract import CloudOutcome, CloudSubmission
+from heliograph.suppliers.whatsapp_errors import FAULTS
+from heliograph.suppliers.whatsapp_items import Pricing
+from heliograph.whatsapp import expiry, outcomes
+from heliograph.whatsapp.matching import Matched
+from heliograph.whatsapp.status import FAILURES
+from tests.rules.dispatching_whatsapp import (
+    UNREACHABLE,
+    Bench,
+    attempts,
+    fault,
+    pause_of,
+    queued,
+    row_of,
+    says,
+    status_of,
+    taken,
+    tries_of,
+    wamid,
+)
+from tests.rules.making import TO, events_of
+from tests.rules.making_whatsapp import Made, check_wallets, conversation, made, message
+
+REGULAR = Pricing(type="regular", category="utility")
+
+
+async def bench_of(pool: Pool) -> tuple[Made, Bench]:
+    who = await made(pool)
+    return who, await Bench(pool).start()
+
+
+async def one(pool: Pool, outcome: CloudOutcome, **values: Any) -> Any:
+    """One message that met this answer: (organization, bench, message id)."""
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: outcome
+    id = await message(pool, who, **values)
+    await bench.round()
+    return who, bench, id
+
+
+@pytest.mark.parametrize("code", sorted(code for code, known in FAULTS.items() if not known.waits))
+async def test_a_no_fails_the_message_in_words_of_ours(pool: Pool, code: int) -> None:
+    who, _, id = await one(pool, fault(code))
+    status, failure, charge = await status_of(pool, id)
+    assert (status, charge) == ("failed", "released")
+    assert failure in FAILURES
+    assert "Meta" not in str(await pool.fetchval("SELECT data FROM events WHERE message_id = $1", id))
+    assert await attempts(pool, id) == [(1, "refused")]
+    assert not await queued(pool, id)
+    await check_wallets(pool, [who.organization_id])
+
+
+@pytest.mark.parametrize("code", sorted(code for code, known in FAULTS.items() if known.tries is None))
+async def test_what_is_another_s_trouble_costs_the_message_nothing(pool: Pool, code: int) -> None:
+    who, _, id = await one(pool, fault(code))
+    assert await status_of(pool, id) == ("queued", None, "reserved")
+    assert await queued(pool, id)
+    assert await tries_of(pool, id) == 0
+    assert await events_of(pool, id) == []
+    await check_wallets(pool, [who.organization_id])
+
+
+async def test_own_trouble_is_tried_three_times_with_growing_pauses(pool: Pool) -> None:
+    who, bench, id = await one(pool, fault(131000))
+    pauses = []
+    while await queued(pool, id):
+        pauses.append(await pause_of(pool, id))
+        await bench.later(seconds=60)
+        await bench.round()
+    assert len(pauses) == 3
+    assert pauses == sorted(pauses)
+    assert await status_of(pool, id) == ("failed", "unknown", "released")
+    assert [state for _, state in await attempts(pool, id)] == ["busy"] * 4
+    assert await events_of(pool, id) == ["message.failed"]
+    await check_wallets(pool, [who.organization_id])
+
+
+async def test_a_token_that_expires_in_a_campaign_stops_the_account_and_nothing_fails(pool: Pool) -> None:
+    """190: everything waits, one message tries when the hold is over, and with a new token all go out."""
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: fault(190)
+    ids = [await message(pool, who, to=f"+2588400000{n:02}", lane=1) for n in range(8)]
+    bench.only.room = 3
+    await bench.round(3)
+    assert len(bench.only.submitted) == 3
+    account = await pool.fetchrow("SELECT * FROM whatsapp_accounts")
+    assert account["credential_status"] == "invalid"
+    assert account["held_reason"]
+    await bench.refresh()
+    for id in ids:
+        assert (await status_of(pool, id))[1:] == (None, "reserved")
+        assert await queued(pool, id)
+    # The hold is over, and the token is not good yet: one message asks.
+    await bench.later(seconds=61)
+    await bench.refresh()
+    await bench.round(2)
+    assert len(bench.only.submitted) == 4
+    # A new one: the first to get through clears the hold for all.
+    await bench.later(seconds=61)
+    await bench.refresh()
+    bench.only.script = taken
+    await bench.round()
+    account = await pool.fetchrow("SELECT * FROM whatsapp_accounts")
+    assert (account["credential_status"], account["held_until"]) == ("ok", None)
+    await bench.refresh()
+    await bench.round(5)
+    assert all([not await queued(pool, id) for id in ids])
+    assert {id for id in ids if (await attempts(pool, id))[-1][1] == "accepted"} == set(ids)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE status = 'failed'") == 0
+    await check_wallets(pool, [who.organization_id])
+
+
+async def test_trouble_of_a_number_holds_that_number_alone(pool: Pool) -> None:
+    who, _, id = await one(pool, fault(131045))
+    assert await pool.fetchval("SELECT held_until > now() FROM whatsapp_numbers WHERE id = $1", who.number_id)
+    assert await pool.fetchval("SELECT held_until FROM whatsapp_accounts") is None
+    assert await queued(pool, id)
+
+
+async def test_too_fast_for_the_number_is_no_hold_that_others_see(pool: Pool) -> None:
+    _, _, id = await one(pool, fault(130429, retry_after=7.0))
+    assert await pool.fetchval("SELECT held_until FROM whatsapp_numbers") is None
+    assert 5 < await pause_of(pool, id) <= 7
+
+
+async def test_a_code_does_not_wait_for_what_outlives_it(pool: Pool) -> None:
+    """131048 lasts hours."""
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: fault(131048)
+    code = await message(pool, who, template_id=who.code_id, category="authentication", parameters=("42",))
+    await bench.round()
+    assert await status_of(pool, code) == ("failed", "spam_limited", "released")
+
+
+async def test_meta_closes_a_window_that_looked_open(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    await conversation(pool, who)
+    id = await message(pool, who, type="text")
+    await bench.round()
+    await bench.hear(who, says(who, id, "failed", code=131047))
+    assert await status_of(pool, id) == ("failed", "window_closed", "released")
+    assert await pool.fetchval("SELECT expires_at <= now() FROM whatsapp_conversations")
+    again = await message(pool, who, type="text")
+    await bench.round()
+    assert (await status_of(pool, again))[1] == "window_closed"
+    assert len(bench.only.submitted) == 1
+
+
+async def test_a_failure_that_comes_later_holds_the_account_too(pool: Pool) -> None:
+    """131042 comes mostly as a status."""
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    await bench.round()
+    await bench.hear(who, says(who, id, "failed", code=131042))
+    assert await status_of(pool, id) == ("failed", "payment", "released")
+    assert await pool.fetchval("SELECT held_until > now() FROM whatsapp_accounts")
+
+
+async def test_nothing_left_this_machine_is_no_try(pool: Pool) -> None:
+    _, bench, id = await one(pool, UNREACHABLE)
+    assert await attempts(pool, id) == [(1, "unreachable")]
+    assert 0 < await pause_of(pool, id) <= 1
+    bench.only.script = lambda submission: CloudOutcome(Verdict.UNREACHABLE, code="held")
+    await bench.later(seconds=2)
+    await bench.round()
+    assert await pause_of(pool, id) <= 0
+    bench.only.script = taken
+    await bench.round()
+    assert (await attempts(pool, id))[-1] == (3, "accepted")
+
+
+# -- Meta's ids and names ----------------------------------------------------------------------------------------------
+
+
+async def test_a_status_without_our_id_waits_for_the_answer(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: None
+    id = await message(pool, who)
+    await bench.round()
+    for word in ("read", "sent"):
+        await bench.hear(who, says(who, None, word, wamid=wamid(id), pricing=REGULAR))
+    assert (await row_of(pool, id))["status"] == "queued"
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 2
+    bench.dispatcher.answered(bench.only.submitted[0], taken(bench.only.submitted[0]))
+    await bench.settle()
+    row = await row_of(pool, id)
+    assert (row["status"], row["charge"], row["pricing"]) == ("read", "consumed", "regular/utility")
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 0
+
+
+async def test_an_early_status_that_was_missed_is_found_by_the_sweep(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    await bench.round()
+    await pool.execute(
+        "INSERT INTO whatsapp_early_statuses (number_id, wamid, status, at, received_at)"
+        " VALUES ($1, $2, 'delivered', now(), now())",
+        who.number_id,
+        wamid(id),
+    )
+    async with pool.acquire() as conn, conn.transaction():
+        await expiry.sweep(conn, bench.rates)
+    assert (await status_of(pool, id))[0] == "delivered"
+
+
+async def test_a_status_moves_only_what_it_came_for(pool: Pool) -> None:
+    """Another organization's number, or another number of one's own, names our message's id or wamid."""
+    who, other = await made(pool), await made(pool)
+    bench = await Bench(pool).start()
+    id = await message(pool, who)
+    await bench.round()
+    await bench.hear(other, says(other, id, "delivered"), says(other, None, "read", wamid=wamid(id)))
+    assert (await status_of(pool, id))[0] == "queued"
+    async with pool.acquire() as conn, conn.transaction():
+        stray = Matched(who.organization_id, other.number_id, says(who, id, "delivered"))
+        assert await outcomes.blame(conn, [stray], {id}) == 0
+    assert (await status_of(pool, id))[0] == "queued"
+
+
+async def test_meta_s_names_of_a_user_lead_to_the_conversation(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+
+    def script(submission: CloudSubmission) -> CloudOutcome:
+        name = wamid(submission.message_id)
+        return CloudOutcome(Verdict.ACCEPTED, wamid=name, wa_id="25884000000", user_id="MZ.1")
+
+    bench.only.script = script
+    id = await message(pool, who)
+    await bench.round()
+    thread = (await row_of(pool, id))["conversation_id"]
+    rows = await pool.fetch("SELECT alias FROM whatsapp_aliases WHERE conversation_id = $1", thread)
+    assert {row["alias"] for row in rows} == {TO[1:], "25884000000", "MZ.1"}
+
+
+async def test_fifty_callbacks_with_the_same_delivery_are_one_charge(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    await bench.round()
+    item = says(who, id, "delivered", pricing=REGULAR)
+    await asyncio.gather(*(bench.hear(who, item, item) for _ in range(25)))
+    assert await status_of(pool, id) == ("delivered", None, "consumed")
+    assert await events_of(pool, id) == ["message.delivered"]
+    assert await pool.fetchval("SELECT consumed FROM wallets") == 10_000
+    await check_wallets(pool, [who.organization_id])
+
+
+async def test_a_time_in_the_future_is_now_and_an_unknown_word_is_nothing(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    await bench.round()
+    await bench.hear(who, says(who, id, "deleted"), says(who, id, "sent", at=clock.now() + timedelta(days=1)))
+    row = await row_of(pool, id)
+    assert row["status"] == "sent"
+    assert row["sent_at"] <= await pool.fetchval("SELECT now()")

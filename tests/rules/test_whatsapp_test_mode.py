@@ -1,0 +1,73 @@
+"""Test keys of WhatsApp: the whole way without Meta and without money; the recipient's last digits say what happens."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.queue import leases
+from heliograph.whatsapp import test_mode
+from tests.rules.dispatching_whatsapp import Bench, attempts, queued, row_of
+from tests.rules.making import endpoint, events_of
+from tests.rules.making_whatsapp import check_wallets, made, message
+
+
+async def bring(bench: Bench) -> int:
+    """What the worker's loop does with due statuses."""
+    async with bench.pool.acquire() as conn:
+        claimed = await leases.claim(conn, test_mode.KIND, {test_mode.LINE: 500}, seconds=60)
+        moves = await test_mode.due(conn, [(lease.organization_id, lease.id) for lease in claimed])
+        await leases.finish(conn, claimed)
+    await bench.recorder.moves(moves)
+    return len(claimed)
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "failure"),
+    [
+        ("0000", "read", None),
+        ("0001", "failed", "recipient_unreachable"),
+        ("0002", "failed", "unknown"),
+        ("0003", "failed", "expired"),
+        ("0004", "sent", None),
+        ("0006", "read", None),
+        ("0007", "read", None),
+        ("4567", "read", None),
+    ],
+)
+async def test_the_last_digits_choose_the_outcome(pool: Pool, ending: str, status: str, failure: str | None) -> None:
+    who = await made(pool)
+    await endpoint(pool, who.actor, "message.delivered", "message.failed")
+    bench = await Bench(pool).start()
+    id = await message(pool, who, mode="test", to=f"+25884000{ending}")
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "accepted")]
+    assert bench.only.submitted == []
+    await bring(bench)
+    row = await row_of(pool, id)
+    assert (row["status"], row["failure_code"], row["charge"]) == (status, failure, "none")
+    kinds = {"read": ["message.delivered"], "failed": ["message.failed"], "sent": []}
+    assert await events_of(pool, id) == kinds[status]
+    assert not await queued(pool, id)
+    await check_wallets(pool, [who.organization_id])
+
+
+async def test_0005_is_read_after_a_minute(pool: Pool) -> None:
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    id = await message(pool, who, mode="test", to="+258840000005")
+    await bench.round()
+    assert await bring(bench) == 0
+    await bench.later(seconds=61)
+    assert await bring(bench) == 1
+    assert (await row_of(pool, id))["status"] == "read"
+
+
+async def test_a_reply_of_a_test_key_needs_no_window_any_more_and_a_held_number_does_not_stop_it(pool: Pool) -> None:
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    bench.only.hold(60.0)
+    id = await message(pool, who, mode="test", type="text")
+    await bench.round()
+    await bring(bench)
+    assert (await row_of(pool, id))["status"] == "read"
