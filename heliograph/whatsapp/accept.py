@@ -208,7 +208,11 @@ class Acceptor:
                 [send.client_reference for send in sends],
                 [send.campaign_id for send in sends],
                 [send.request_id for send in sends],
-                [deadline(item.send.send_at or at, item.category, item.template) for item in items],
+                [
+                    (item.send.send_at or at)
+                    + lifetime(item.category, item.template.ttl_seconds if item.template else None)
+                    for item in items
+                ],
                 [send.send_at for send in sends],
                 [send.lane for send in sends],
                 [content_of(send.content) for send in sends],
@@ -237,13 +241,10 @@ def check(template: Template, content: TemplateSend) -> None:
         raise Invalid(*(_problem(one.index, one.text) for one in problems))
 
 
-def deadline(at: datetime, category: str, template: Template | None) -> datetime:
-    """When a message that is due at `at` has expired without a word of Meta's."""
-    if template is not None and template.ttl_seconds is not None:
-        lifetime = timedelta(seconds=template.ttl_seconds)
-    else:
-        lifetime = LIFETIMES.get(category, LIFETIME)
-    return at + lifetime + BUFFERS.get(category, BUFFER)
+def lifetime(category: str, ttl_seconds: int | None) -> timedelta:
+    """From when a message is due to when it has expired without a word of Meta's. `ttl_seconds`: its template's own."""
+    own = LIFETIMES.get(category, LIFETIME) if ttl_seconds is None else timedelta(seconds=ttl_seconds)
+    return own + BUFFERS.get(category, BUFFER)
 
 
 def content_of(content: TemplateSend | TextReply) -> str:

@@ -10,7 +10,7 @@ opt-out, organization), and the wallet covers all of them or none is stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
 from heliograph.queue.leases import BULK
-from heliograph.whatsapp.accept import BUFFER, BUFFERS, LIFETIME, LIFETIMES, TemplateSend, content_of
+from heliograph.whatsapp.accept import TemplateSend, content_of, lifetime
 
 
 class Bulk(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime) -> int | No
         language,
         category,
         bulk.currency,
-        _life(category, bulk.ttl_seconds),
+        lifetime(category, bulk.ttl_seconds),
         bulk.request_id,
         BULK,
         bulk.ids,
@@ -86,9 +86,3 @@ async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime) -> int | No
         bulk.due,
     )
     return left
-
-
-def _life(category: str, ttl_seconds: int | None) -> timedelta:
-    """From when a message is due to when it has expired, as `accept.deadline` has it."""
-    own = None if ttl_seconds is None else timedelta(seconds=ttl_seconds)
-    return (own or LIFETIMES.get(category, LIFETIME)) + BUFFERS.get(category, BUFFER)

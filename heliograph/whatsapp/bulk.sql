@@ -60,7 +60,7 @@ BEGIN
     END IF;
 
     SELECT sum(price) INTO v_sum FROM unnest(v_price) AS item (price);
-    IF v_sum > coalesce(v_left, 0) THEN
+    IF v_sum > 0 AND v_sum > coalesce(v_left, 0) THEN
         RAISE EXCEPTION 'the wallet does not cover this' USING ERRCODE = 'HG001';
     END IF;
     -- Every live message has its reservation, one that is free as well: each is charged in the same way.
