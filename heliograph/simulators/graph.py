@@ -273,6 +273,11 @@ class GraphSimulator:
         self._api.emit(item)
         return wamid
 
+    def open_window(self, user: str, *, number: str = "", seconds: float = 86_400.0) -> None:
+        """A service window of this length from now, with no message; 0 closes it: Meta forgets, and tells nobody."""
+        key = (self._world.number_of(number).id, self.user(user).key)
+        self._world.windows[key] = self.clock.now() + seconds
+
     def alarm(self, code: int = 130429, *, number: str = "") -> None:
         """`value.errors`: something is wrong that belongs to no message."""
         self._api.emit(alarm(self._world, number, code))
@@ -315,6 +320,12 @@ class GraphSimulator:
     def outbox(self, app: str = "") -> Outbox:
         """Of an app (the first one): `hold`, `release`, `repeat`, `handshake`, `attempts`, `waiting`."""
         return self._outboxes[app or next(iter(self._outboxes))]
+
+    async def verified(self) -> None:
+        """Return when every handshake has passed: callbacks leave from now on."""
+        for box in self._outboxes.values():
+            if box.app.webhook_url:
+                await box.verified.wait()
 
     async def settle(self) -> None:
         """Return when no callback is in the air and none could leave now."""

@@ -97,7 +97,8 @@ class Api:
         latency = self._latency()
         if latency:
             reply.delay += latency
-        reply.headers += (("x-fb-trace-id", self._trace()), ("facebook-api-version", "v25.0"))
+        trace = self._trace()
+        reply.headers += (("x-fb-trace-id", trace), ("x-fb-request-id", trace), ("facebook-api-version", "v25.0"))
         self._remember(request, 0 if reply.way in ("drop", "hang") else reply.status, code, fault)
         return reply
 

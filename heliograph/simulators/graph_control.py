@@ -11,6 +11,7 @@
     POST   /_sim/faults               a fault; DELETE takes all of them away
     POST   /_sim/connections          {"refuse": real seconds}
     POST   /_sim/inbound              a message from a user; answers its wamid
+    POST   /_sim/windows              {"user", "number"?, "seconds"?}: 0 closes the service window
     POST   /_sim/events/template | number | account
     POST   /_sim/statuses             {"message": wamid, "status", "code"?}
     POST   /_sim/inject               {"payload", "kind"?, "field"?, "number"?, "account"?}
@@ -58,6 +59,7 @@ class Control:
             ("DELETE", "faults"): lambda given: simulator.clear_faults(),
             ("POST", "connections"): self._connections,
             ("POST", "inbound"): lambda given: {"id": simulator.inbound(**given)},
+            ("POST", "windows"): lambda given: simulator.open_window(given.pop("user"), **given),
             ("POST", "events/template"): lambda given: simulator.template_event(**given),
             ("POST", "events/number"): lambda given: simulator.number_event(**given),
             ("POST", "events/account"): lambda given: simulator.account_event(**given),

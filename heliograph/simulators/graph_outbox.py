@@ -61,7 +61,8 @@ class Outbox:
         self.attempts: deque[Attempt] = deque(maxlen=options().keep_callbacks)
         #: Why the last handshake failed; empty: it passed, or there was none.
         self.handshake_problem = ""
-        self.passed = False
+        #: Set while the handshake of this URL has passed.
+        self.verified = asyncio.Event()
         self.held = False
         self._options, self._clock, self._counters = options, clock, counters
         self._random = random.Random(options().seed)
@@ -106,12 +107,17 @@ class Outbox:
         self.app.webhook_url = url
         if verify_token is not None:
             self.app.verify_token = verify_token
-        self.passed = False
+        self.verified.clear()
         if self._shaking is not None:
             self._shaking.cancel()
             self._shaking = None
         if url and self._session is not None:
             self._shaking = asyncio.get_running_loop().create_task(self._shake_until_passed())
+
+    @property
+    def passed(self) -> bool:
+        """Whether the handshake has passed, so that callbacks leave."""
+        return self.verified.is_set()
 
     @property
     def waiting(self) -> int:
@@ -170,11 +176,13 @@ class Outbox:
             timeout = aiohttp.ClientTimeout(total=self._options().webhook_timeout)
             async with self._session.get(url, timeout=timeout, allow_redirects=False) as answer:
                 text = (await answer.content.read(1024)).decode("utf-8", "replace")
-                self.passed = answer.status == 200 and text == challenge
-                self.handshake_problem = "" if self.passed else f"answered {answer.status}, not the challenge"
+                passed = answer.status == 200 and text == challenge
+                self.handshake_problem = "" if passed else f"answered {answer.status}, not the challenge"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self.passed, self.handshake_problem = False, type(error).__name__
-        return self.passed
+            passed, self.handshake_problem = False, type(error).__name__
+        if passed:
+            self.verified.set()
+        return passed
 
     async def _shake_until_passed(self) -> None:
         # A receiver that starts beside the simulator gets another chance; Meta would wait for a click.

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import random
 import re
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any, TypeVar
 
 import msgspec
@@ -57,7 +57,8 @@ class World:
         self.templates: dict[str, Template] = {}
         self.tokens: dict[str, Token] = {}
         self.users: dict[str, User] = {}
-        self.messages: dict[str, Message] = {}
+        # Ordered, because the oldest one of a plain dict gets ever slower to find as others are deleted before it.
+        self.messages: OrderedDict[str, Message] = OrderedDict()
         #: (account, name, language): template.
         self.by_name: dict[tuple[str, str, str], Template] = {}
         #: (number id, user's key): until when the user may be answered freely.
@@ -217,7 +218,7 @@ class World:
             return
         messages = self.messages
         if len(messages) >= self.options.keep:
-            del messages[next(iter(messages))]
+            messages.popitem(last=False)
         messages[message.id] = message
 
     # -- what GETs show ------------------------------------------------------------------------------------------------

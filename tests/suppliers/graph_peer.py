@@ -36,6 +36,8 @@ class Hook:
         self.challenges = 0
         self.verify_token = "graph-verify-token"
         self.most_at_once = 0
+        #: Take callbacks and answer none, until it is False again.
+        self.silent = False
         self._at_once = 0
 
     async def take(self, request: web.Request) -> web.Response:
@@ -48,6 +50,8 @@ class Hook:
         self.most_at_once = max(self.most_at_once, self._at_once)
         body = await request.read()
         await asyncio.sleep(0)
+        while self.silent:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
         self._at_once -= 1
         self.callbacks.append((body, {name.lower(): value for name, value in request.headers.items()}))
         return web.Response(status=self.answers.pop(0) if self.answers else 200)
@@ -134,7 +138,7 @@ async def graph(setup: Setup | None = None, **options: Any) -> AsyncIterator[tup
     async with hooked() as hook, aiohttp.ClientSession() as session:
         simulator = GraphSimulator(quick(**({"webhook_url": hook.url} | options)), setup)
         async with simulator:
-            await until(lambda: simulator.outbox().passed or not simulator.options.webhook_url)
+            await asyncio.wait_for(simulator.verified(), 20)
             yield simulator, Client(simulator, session), hook
 
 

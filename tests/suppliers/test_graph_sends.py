@@ -234,6 +234,7 @@ async def test_text_needs_an_open_window() -> None:
         assert failed["errors"][0]["code"] == 131047
         assert "pricing" not in failed
 
+        simulator.freeze()
         simulator.configure(window_refusal="sync")
         assert await client.code(type="text", text={"body": "Bonjour"}) == 131047
         simulator.inbound(USER, "Oui")
@@ -248,6 +249,10 @@ async def test_text_needs_an_open_window() -> None:
         simulator.inbound(USER, "tomorrow", ago=-90_000)
         await simulator.advance(86_402)
         assert await client.code(type="text", text={"body": "Bonjour"}) == 131047  # the future counts as now
+        simulator.open_window(USER, seconds=60.0)
+        assert await client.code(type="text", text={"body": "Bonjour"}) == 0
+        simulator.open_window(USER, seconds=0.0)
+        assert await client.code(type="text", text={"body": "Bonjour"}) == 131047
 
 
 async def test_limits() -> None:
