@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 from uuid import UUID
 
 import msgspec
@@ -32,6 +32,7 @@ Recipient = Annotated[
     Meta(description="Those with this user: a number with country code, or a user id as `recipient` shows it."),
 ]
 BillingCategory = Literal["utility", "authentication", "marketing", "service"]
+BILLING_CATEGORIES = get_args(BillingCategory)
 NumberId = Annotated[UUID, Meta(description="Your WhatsApp number, as `/whatsapp/phone-numbers` lists it.")]
 #: A user, as they are written in answers.
 User = Annotated[str, Meta(examples=["+258841234567"])]
@@ -243,7 +244,7 @@ def _message(message: messages.Message) -> WhatsAppMessage:
         phone_number_id=message.number_id,
         template_name=message.template_name,
         template_language=message.template_language,
-        billing_category=message.billing_category,  # type: ignore[arg-type]
+        billing_category=_billed(message.billing_category),
         conversation_id=message.conversation_id,
         accepted_at=iso(message.accepted_at),
         sent_at=_time(message.sent_at),
@@ -252,6 +253,10 @@ def _message(message: messages.Message) -> WhatsAppMessage:
         failed_at=_time(message.failed_at),
         failure=_failure(message.failure_code),
     )
+
+
+def _billed(category: str | None) -> BillingCategory | None:
+    return category if category in BILLING_CATEGORIES else None  # type: ignore[return-value]
 
 
 def _failure(code: str | None) -> WhatsAppFailure | None:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import phones
+from heliograph.base import clock, phones
 from heliograph.base.clock import iso
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
@@ -125,6 +125,8 @@ async def receive(conn: Connection, received: Sequence[Received]) -> tuple[int, 
 
 
 async def _store(conn: Connection, messages: Sequence[_Message]) -> None:
+    # Lists look for times among ids, so a message is accepted when its id is made, however long its callback waited.
+    at = clock.now()
     await conn.execute(
         STORE,
         [one.received.organization_id for one in messages],
@@ -133,7 +135,7 @@ async def _store(conn: Connection, messages: Sequence[_Message]) -> None:
         [one.received.number_id for one in messages],
         [one.conversation_id for one in messages],
         [one.user.recipient for one in messages],
-        [one.received.at for one in messages],
+        [at] * len(messages),
         [one.at for one in messages],
         [_content(one.received.item) for one in messages],
     )
