@@ -1,0 +1,41 @@
+"""A row is found by its key, whenever the plan was made: on an empty table the planner thinks nothing of a worse way,
+and a prepared statement keeps its plan while the table grows.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from heliograph.base.db import Pool
+
+#: Tables that grow, with the columns of a key of each.
+KEYS = {
+    "messages": "organization_id id",
+    "message_texts": "organization_id message_id",
+    "whatsapp_messages": "organization_id id",
+    "whatsapp_contents": "organization_id message_id",
+    "whatsapp_conversations": "organization_id id",
+    "events": "organization_id id",
+    "usage_ledger": "organization_id id",
+    "wallet_ledger": "organization_id id",
+    "contacts": "organization_id id",
+    "campaigns": "organization_id id",
+}
+
+
+@pytest.mark.parametrize("table", KEYS)
+async def test_a_look_up_goes_by_the_primary_key(pool: Pool, table: str) -> None:
+    columns = KEYS[table].split()
+    condition = " AND ".join(f"{name} = item.{name}" for name in columns)
+    async with pool.acquire() as conn:
+        await conn.execute(
+            f"PREPARE look_up (uuid[], uuid[]) AS SELECT found.* FROM unnest($1, $2) AS item ({', '.join(columns)})"
+            f" CROSS JOIN LATERAL (SELECT * FROM {table} WHERE {condition} LIMIT 1) found"
+        )
+        plan = "\n".join(row[0] for row in await conn.fetch("EXPLAIN EXECUTE look_up (NULL, NULL)"))
+        await conn.execute("DEALLOCATE look_up")
+    used = re.findall(r"Index (?:Only )?Scan (?:Backward )?using (\w+)", plan)
+    assert used, plan
+    assert [name for name in used if not name.endswith("_pkey")] == [], plan
