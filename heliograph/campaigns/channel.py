@@ -83,6 +83,8 @@ class Channel(Protocol):
     """One way of sending campaigns."""
 
     name: str
+    #: Most recipients staged in one transaction: the organization's single sends may have to wait for it.
+    most: int
     #: SQL of one row about the chunk `chunk`: of its messages, how many are `queued_now`, `sent_now`, … (those of
     #: `counting.FATES`), and how many, `late_now`, have ended but may still end better.
     counted: str

@@ -30,8 +30,6 @@ from heliograph.campaigns.channels import CHANNELS
 
 log = structlog.get_logger()
 
-#: Recipients staged in one transaction: some 40 ms, of which the organization's balance is locked for a quarter.
-CHUNK = 1_000
 #: A paced campaign is staged this far ahead: the queue's order and not a worker's turn decides when a message goes.
 AHEAD = timedelta(seconds=20)
 #: Pause before a paused campaign looks again whether it may go on, and after a step that failed.
@@ -63,11 +61,11 @@ class Stager:
         pool: Pool,
         *,
         on_staged: Callable[[str], None] = lambda channel: None,
-        chunk: int = CHUNK,
+        chunk: int | None = None,
         gather: int = audience.GATHER,
     ) -> None:
         """`on_staged` is called, with the channel, after each commit that put messages into the queue. `chunk`,
-        `gather`: recipients staged, and contacts looked at, in one step."""
+        `gather`: recipients staged (None: as many as the channel allows), and contacts looked at, in one step."""
         self._pool = pool
         self._chunk, self._gather = chunk, gather
         self._on_staged = on_staged
@@ -129,7 +127,7 @@ class Stager:
             else:
                 await _pause(conn, due, batch.reason)
             return False
-        base, each, limit = _pace(due, self._chunk)
+        base, each, limit = _pace(due, self._chunk or CHANNELS[due.channel].most)
         wanted = _Wanted(due, batch, due.staged_to, limit)
         chunk = self._read_before(wanted) or await _read(conn, wanted)
         if chunk.cost > batch.budget:
