@@ -104,7 +104,8 @@ class Worker:
         self._outbound = Outbound(settings)
         self._deliverer = Deliverer(pool, self._outbound, settings, seal_key=endpoints.seal_key(settings))
         self._test_wake = asyncio.Event()
-        self._stager = Stager(pool, on_staged=lambda channel: self._dispatcher.wake.set())
+        wakes = {"sms": self._dispatcher.wake, "whatsapp": self._whatsapp.wake}
+        self._stager = Stager(pool, on_staged=lambda channel: wakes[channel].set())
         self._campaign_wake = asyncio.Event()
 
     async def run(self, *, on_ready: Callable[[], None] = lambda: None) -> None:
