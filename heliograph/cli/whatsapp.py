@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from heliograph.cli import whatsapp_campaign, whatsapp_wallet
+from heliograph.cli import whatsapp_accounts, whatsapp_campaign, whatsapp_inbound, whatsapp_mirror, whatsapp_wallet
 from heliograph.cli.console import group
 
-app = group("WhatsApp: wallets and rates, and campaigns.")
+app = group("WhatsApp: accounts, numbers and templates, wallets and rates, campaigns, and callbacks of Meta.")
+app.add_typer(whatsapp_accounts.app, name="account")
+app.add_typer(whatsapp_mirror.numbers, name="number")
+app.add_typer(whatsapp_mirror.templates, name="template")
 app.add_typer(whatsapp_wallet.app, name="wallet")
 app.add_typer(whatsapp_wallet.rates_app, name="rates")
 app.add_typer(whatsapp_campaign.app, name="campaign")
+app.add_typer(whatsapp_inbound.app, name="inbound")

@@ -303,11 +303,21 @@ async def list_all(conn: Connection, organization_id: UUID) -> list[Account]:
     return [_account(row) for row in await conn.fetch(LIST, organization_id)]
 
 
-APPS = """
+GET = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2"
+
+
+async def get(conn: Connection, organization_id: UUID, account_id: UUID) -> Account:
+    """The account. Raises NotFound."""
+    return _known(await conn.fetchrow(GET, organization_id, account_id), account_id)
+
+
+_APP = """
 SELECT id, app_id, secret, CASE WHEN old_secret_till > now() THEN old_secret END AS old_secret, verify_token,
        verified_at, last_callback_at
-  FROM whatsapp_apps WHERE id = ANY ($1)
+  FROM whatsapp_apps
 """
+APPS = f"{_APP} WHERE id = ANY ($1)"
+APP_BY_ID = f"{_APP} WHERE app_id = $1"
 
 
 class AppBook:
@@ -347,6 +357,12 @@ async def get_app(conn: Connection, key: bytes, id: UUID) -> App:
     if row is None:
         raise NotFound("There is no such app.", id=str(id))
     return open_app(key, row)
+
+
+async def find_app(conn: Connection, key: bytes, app_id: str) -> App | None:
+    """The app by Meta's id for it."""
+    row = await conn.fetchrow(APP_BY_ID, app_id)
+    return None if row is None else open_app(key, row)
 
 
 ROUTES = """

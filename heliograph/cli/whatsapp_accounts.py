@@ -1,0 +1,341 @@
+"""`heliograph whatsapp account`: the WhatsApp Business Accounts that are connected, and their secrets."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from heliograph.base.db import Connection
+from heliograph.base.settings import Settings, SettingsError
+from heliograph.cli.console import (
+    DataDir,
+    Json,
+    Org,
+    group,
+    on_database,
+    operator,
+    say,
+    settings_of,
+    show,
+)
+from heliograph.suppliers.whatsapp_graph import API_VERSION, BASE_URL, CloudClient
+from heliograph.whatsapp import accounts, onboarding, readings
+
+app = group("WhatsApp Business Accounts: add, list, show, change, pause, resume and remove them.")
+
+Which = Annotated[str, typer.Argument(metavar="ACCOUNT", help="The account: Meta's id, its id here, or its name.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Read the token from the first line of a file; -: of stdin.", allow_dash=True),
+]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Read the app's secret from the first line of a file.", allow_dash=True),
+]
+VerifyToken = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="What Meta shows at the handshake. Left out for a new app, one is made up."),
+]
+Version = Annotated[str, typer.Option(metavar="VERSION", help="Version of the Graph API.")]
+
+COLUMNS = (
+    "waba_id", "name", "state", "numbers", "templates", "credential_status", "subscribed", "held_reason", "mirrored_at",
+    "mirror_detail", "id",
+)  # fmt: skip
+
+
+@app.command("add")
+def add(
+    waba_id: Annotated[str, typer.Argument(metavar="WABA-ID", help="Meta's id of the account, digits.")],
+    app_id: Annotated[str, typer.Option(metavar="ID", help="Meta's id of the app, digits.")],
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECRET",
+            show_default=False,
+            envvar="HELIOGRAPH_WHATSAPP_TOKEN",
+            help="A system user's token. Left out, it is asked for, or read from stdin; others on this machine can read"
+            " a command line.",
+        ),
+    ] = None,
+    token_file: TokenFile = None,
+    app_secret: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECRET",
+            show_default=False,
+            envvar="HELIOGRAPH_WHATSAPP_APP_SECRET",
+            help="The app's secret, for an app that is new here; likewise asked for, or the next line of stdin.",
+        ),
+    ] = None,
+    app_secret_file: SecretFile = None,
+    verify_token: VerifyToken = None,
+    currency: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Currency of its prices. Left out, Meta is asked.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="A name of yours for it. Left out, the one at Meta.")] = "",
+    base_url: Annotated[str, typer.Option(metavar="URL", help="Address of the Graph API.")] = BASE_URL,
+    api_version: Version = API_VERSION,
+    subscribe: Annotated[
+        bool, typer.Option("--subscribe", help="Have Meta send this account's callbacks to the app.")
+    ] = False,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Connect a WhatsApp Business Account. Meta is asked at once: token, numbers and templates.
+
+    The callback URL and the verify token that it prints are to be entered at Meta, in the app's WhatsApp settings.
+
+    \b
+    Examples:
+      heliograph whatsapp account add 102290129340398 --app-id 1890 --subscribe --org "Acme Lda"
+      heliograph whatsapp account add 102290129340398 --app-id 1890 --token-file token --app-secret-file secret
+    """
+    settings = settings_of(data_dir, needs_key=True)
+    key = accounts.seal_key(settings)
+
+    async def work(conn: Connection) -> onboarding.Connected:
+        actor = await operator(conn, org)
+        known = await accounts.find_app(conn, key, app_id)
+        given = _secret(token, token_file, "Token", "--token")
+        secret = app_secret
+        if secret or app_secret_file is not None or known is None:
+            secret = _secret(app_secret, app_secret_file, "App secret", "--app-secret")
+        client = _client(base_url, api_version)
+        try:
+            return await onboarding.connect(
+                conn,
+                key,
+                client,
+                organization_id=actor.organization_id,
+                app_id=app_id,
+                app_secret=secret,
+                verify_token=verify_token,
+                waba_id=waba_id,
+                token=given,
+                currency=currency,
+                base_url=base_url,
+                api_version=api_version,
+                name=name,
+                subscribe=subscribe,
+            )
+        finally:
+            await client.close()
+
+    made = on_database(work, settings)
+    for note in made.notes:
+        say(note)
+    if not json:
+        say("At Meta, in the app's WhatsApp settings, enter the callback URL and the verify token, and subscribe to")
+        say("messages, message_template_status_update, message_template_quality_update, template_category_update,")
+        say("phone_number_quality_update, business_capability_update and account_update.")
+    record = {
+        "id": made.account.id,
+        "waba_id": made.account.waba_id,
+        "name": made.account.name,
+        "currency": made.account.currency,
+        "credential_status": made.account.credential_status,
+        "subscribed": made.account.subscribed,
+        "numbers": [one.display for one in made.reading.numbers or ()],
+        "templates": made.changed.templates.added,
+        "callback_url": _callback_url(settings, made.app.id),
+        "verify_token": made.app.verify_token,
+    }
+    show(record, json)
+
+
+@app.command("list")
+def list_accounts(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """List an organization's accounts: credential, holds, and how old the mirror is.
+
+    \b
+    Example:
+      heliograph whatsapp account list
+    """
+
+    async def work(conn: Connection) -> list[dict[str, Any]]:
+        return await onboarding.accounts_of(conn, (await operator(conn, org)).organization_id)
+
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("show")
+def show_account(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Show an account, with the callback URL and the verify token to enter at Meta.
+
+    \b
+    Example:
+      heliograph whatsapp account show 102290129340398
+    """
+    settings = settings_of(data_dir, needs_key=True)
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        return await _shown(conn, settings, (await operator(conn, org)).organization_id, which)
+
+    show(on_database(work, settings), json)
+
+
+@app.command("update")
+def update(
+    which: Which,
+    token: Annotated[
+        str | None, typer.Option(metavar="SECRET", help="Another token; others can read a command line.")
+    ] = None,
+    token_file: TokenFile = None,
+    app_secret: Annotated[
+        str | None, typer.Option(metavar="SECRET", help="The app's new secret; the old one is taken for 7 days more.")
+    ] = None,
+    app_secret_file: SecretFile = None,
+    verify_token: Annotated[str | None, typer.Option(metavar="TEXT", help="The app's new verify token.")] = None,
+    name: Annotated[str | None, typer.Option(help="Another name.")] = None,
+    base_url: Annotated[str | None, typer.Option(metavar="URL", help="Another address of the Graph API.")] = None,
+    api_version: Annotated[str | None, typer.Option(metavar="VERSION", help="Another version of it.")] = None,
+    subscribe: Annotated[
+        bool, typer.Option("--subscribe", help="Have Meta send this account's callbacks to the app.")
+    ] = False,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Change what is given. A new token is tried at Meta first; messages that waited for it go out.
+
+    The app's secret and verify token are those of every account of the app.
+
+    \b
+    Examples:
+      heliograph whatsapp account update 102290129340398 --token-file token
+      heliograph whatsapp account update shop --app-secret-file - < secret
+    """
+    settings = settings_of(data_dir, needs_key=True)
+    key = accounts.seal_key(settings)
+    new_token = _given(token, token_file, "Token", "--token")
+    new_secret = _given(app_secret, app_secret_file, "App secret", "--app-secret")
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        organization_id = (await operator(conn, org)).organization_id
+        found = await onboarding.find_account(conn, organization_id, which)
+        if new_secret is not None or verify_token is not None:
+            app = await accounts.get_app(conn, key, found.app)
+            await accounts.change_app(conn, key, app_id=app.app_id, app_secret=new_secret, verify_token=verify_token)
+        if name is not None or base_url is not None or api_version is not None:
+            found = await accounts.update(
+                conn,
+                key,
+                organization_id=organization_id,
+                account_id=found.id,
+                name=name,
+                base_url=base_url,
+                api_version=api_version,
+            )
+        client = _client(found.base_url, found.api_version)
+        try:
+            if new_token is not None:
+                reading, _ = await onboarding.change_token(conn, key, client, account=found, token=new_token)
+                for note in readings.problems_of(reading):
+                    say(note)
+            if subscribe:
+                await onboarding.subscribe(conn, key, client, account=found)
+        finally:
+            await client.close()
+        return await _shown(conn, settings, organization_id, str(found.id))
+
+    show(on_database(work, settings), json)
+
+
+@app.command("pause")
+def pause(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Send nothing from an account's numbers until it is resumed. What users write still comes in.
+
+    \b
+    Example:
+      heliograph whatsapp account pause 102290129340398
+    """
+    _set_state(which, "paused", org, json, data_dir)
+
+
+@app.command("resume")
+def resume(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Send from a paused account's numbers again.
+
+    \b
+    Example:
+      heliograph whatsapp account resume 102290129340398
+    """
+    _set_state(which, "active", org, json, data_dir)
+
+
+@app.command("remove")
+def remove(
+    which: Which,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Remove an account with its token. Its messages stay on record; added again, its numbers keep their ids.
+
+    \b
+    Example:
+      heliograph whatsapp account remove 102290129340398 --yes
+    """
+    if not yes:
+        typer.confirm(f"Remove WhatsApp account {which}?", abort=True, err=True)
+    _set_state(which, "removed", org, json, data_dir)
+
+
+def _set_state(which: str, state: str, org: str | None, json: bool, data_dir: DataDir) -> None:
+    async def work(conn: Connection) -> dict[str, Any]:
+        organization_id = (await operator(conn, org)).organization_id
+        found = await onboarding.find_account(conn, organization_id, which)
+        changed = await accounts.set_state(conn, organization_id=organization_id, account_id=found.id, state=state)
+        return {"id": changed.id, "waba_id": changed.waba_id, "name": changed.name, "state": changed.state}
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+async def _shown(conn: Connection, settings: Settings, organization_id: UUID, which: str) -> dict[str, Any]:
+    found = await onboarding.find_account(conn, organization_id, which)
+    app = await accounts.get_app(conn, accounts.seal_key(settings), found.app)
+    (row,) = [one for one in await onboarding.accounts_of(conn, organization_id) if one["id"] == found.id]
+    return row | {"callback_url": _callback_url(settings, app.id), "verify_token": app.verify_token}
+
+
+def _callback_url(settings: Settings, app: UUID) -> str:
+    base = settings.public_url.rstrip("/") or "https://YOUR-ADDRESS"
+    return f"{base}/in/whatsapp/{app}"
+
+
+def _client(base_url: str, api_version: str) -> CloudClient:
+    try:
+        return CloudClient(base_url, api_version)
+    except SettingsError as error:
+        raise typer.BadParameter(str(error), param_hint="--base-url") from None
+
+
+def _given(value: str | None, file: Path | None, prompt: str, option: str) -> str | None:
+    """A secret, if one was given in any way."""
+    return None if value is None and file is None else _secret(value, file, prompt, option)
+
+
+def _secret(value: str | None, file: Path | None, prompt: str, option: str) -> str:
+    """From a file, the option, the terminal without an echo, or the next line of stdin."""
+    if file is not None and str(file) != "-":
+        try:
+            lines = file.read_text().splitlines()
+        except OSError as error:
+            raise typer.BadParameter(f"{file}: {error.strerror}", param_hint=f"{option}-file") from None
+        secret = lines[0].strip() if lines else ""
+    elif value is not None and file is None:
+        secret = value
+    elif sys.stdin.isatty():
+        secret = str(typer.prompt(prompt, hide_input=True, err=True))
+    else:
+        secret = sys.stdin.readline().strip()
+    if not secret:
+        raise typer.BadParameter(f"give {option}-file, or a line on stdin", param_hint=option)
+    return secret

@@ -1,0 +1,216 @@
+"""`heliograph whatsapp number|template`: what Meta says of them, read again on demand, and what is out of use here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+
+import asyncpg
+import typer
+
+from heliograph.base.db import Connection, Pool, open_pool
+from heliograph.base.settings import Settings
+from heliograph.cli.console import (
+    DataDir,
+    Json,
+    Org,
+    Problem,
+    group,
+    no_database,
+    on_database,
+    operator,
+    settings_of,
+    show,
+)
+from heliograph.whatsapp import accounts, onboarding, readings, template_rows
+from heliograph.whatsapp.mirror import Mirror
+
+numbers = group("WhatsApp numbers: list them, or read them at Meta now.")
+templates = group("Templates: list them, read them at Meta now, take one out of use.")
+
+Result = TypeVar("Result")
+Maybe = Annotated[
+    str | None, typer.Argument(metavar="ACCOUNT", help="Only this account: Meta's id, its id here, or its name.")
+]
+NUMBERS = (
+    "display_phone_number", "verified_name", "connection_status", "quality_rating", "messaging_tier",
+    "throughput_per_second", "credential_status", "held_reason", "last_checked_at", "id",
+)  # fmt: skip
+TEMPLATES = ("name", "language", "category", "status", "disabled_locally", "parameter_count", "quality", "id")
+SYNCED = ("waba_id", "read", "numbers_changed", "added", "changed", "removed", "problems")
+
+
+@numbers.command("list")
+def list_numbers(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """List an organization's WhatsApp numbers and their health. `id` is what sends name as `phoneNumberId`.
+
+    \b
+    Example:
+      heliograph whatsapp number list
+    """
+
+    async def work(conn: Connection) -> list[dict[str, Any]]:
+        return await onboarding.numbers_of(conn, (await operator(conn, org)).organization_id)
+
+    show(on_database(work, settings_of(data_dir)), json, NUMBERS)
+
+
+@numbers.command("sync")
+def sync_numbers(which: Maybe = None, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Read numbers, their health and the credential at Meta now; workers do it every ten minutes.
+
+    \b
+    Example:
+      heliograph whatsapp number sync
+    """
+    _sync(which, org, json, data_dir, numbers=True, templates=False)
+
+
+@templates.command("list")
+def list_templates(
+    all_: Annotated[bool, typer.Option("--all", help="Also those that Meta has no more.")] = False,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List an organization's templates, also those that are disabled here.
+
+    \b
+    Example:
+      heliograph whatsapp template list
+    """
+
+    async def work(conn: Connection) -> list[dict[str, Any]]:
+        actor = await operator(conn, org)
+        return await onboarding.templates_of(conn, actor.organization_id, removed=all_)
+
+    show(on_database(work, settings_of(data_dir)), json, TEMPLATES)
+
+
+@templates.command("sync")
+def sync_templates(which: Maybe = None, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Read all templates at Meta now; workers do it every half hour, and after Meta's callbacks.
+
+    \b
+    Example:
+      heliograph whatsapp template sync
+    """
+    _sync(which, org, json, data_dir, numbers=False, templates=True)
+
+
+Name = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template's name, or its id.")]
+Language = Annotated[str | None, typer.Option(metavar="CODE", help="Only in this language; left out, in all.")]
+OfAccount = Annotated[str | None, typer.Option("--account", metavar="WABA-ID", help="Only of this account.")]
+
+
+@templates.command("disable")
+def disable(
+    name: Name,
+    language: Language = None,
+    waba_id: OfAccount = None,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Take a template out of use, whatever Meta says: customers no longer see it, and sends of it are refused.
+
+    \b
+    Example:
+      heliograph whatsapp template disable order_shipped --language fr
+    """
+    _set_disabled(name, language, waba_id, True, org, json, data_dir)
+
+
+@templates.command("enable")
+def enable(
+    name: Name,
+    language: Language = None,
+    waba_id: OfAccount = None,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Take a template that was disabled here back into use.
+
+    \b
+    Example:
+      heliograph whatsapp template enable order_shipped
+    """
+    _set_disabled(name, language, waba_id, False, org, json, data_dir)
+
+
+def _set_disabled(
+    name: str,
+    language: str | None,
+    waba_id: str | None,
+    disabled: bool,
+    org: str | None,
+    json: bool,
+    data_dir: DataDir,
+) -> None:
+    async def work(conn: Connection) -> list[dict[str, Any]]:
+        organization_id = (await operator(conn, org)).organization_id
+        found = await onboarding.find_templates(conn, organization_id, name=name, language=language, waba_id=waba_id)
+        async with conn.transaction():
+            for one in found:
+                await template_rows.set_disabled(conn, organization_id, one["id"], disabled=disabled)
+        ids = {one["id"] for one in found}
+        return [one for one in await onboarding.templates_of(conn, organization_id) if one["id"] in ids]
+
+    show(on_database(work, settings_of(data_dir)), json, TEMPLATES)
+
+
+def _sync(which: str | None, org: str | None, json: bool, data_dir: DataDir, *, numbers: bool, templates: bool) -> None:
+    settings = settings_of(data_dir, needs_key=True)
+
+    async def work(pool: Pool) -> list[dict[str, Any]]:
+        async with pool.acquire() as conn:
+            organization_id = (await operator(conn, org)).organization_id
+            if which is None:
+                listed = await accounts.list_all(conn, organization_id)
+            else:
+                listed = [await onboarding.find_account(conn, organization_id, which)]
+        mirror = Mirror(pool, key=accounts.seal_key(settings))
+        rows = []
+        try:
+            for one in listed:
+                done = await mirror.sync(organization_id, one.id, numbers=numbers, templates=templates)
+                if done is None:
+                    continue
+                found, changed = done
+                failed = (numbers and found.numbers is None) or (templates and found.templates is None)
+                rows.append(
+                    {
+                        "id": one.id,
+                        "waba_id": one.waba_id,
+                        "read": not failed,
+                        "numbers_changed": changed.numbers,
+                        "added": changed.templates.added,
+                        "changed": changed.templates.changed,
+                        "removed": changed.templates.removed,
+                        "problems": list(readings.problems_of(found)),
+                    }
+                )
+        finally:
+            await mirror.close()
+        return rows
+
+    rows = _on_pool(work, settings)
+    show(rows, json, SYNCED)
+    if not all(row["read"] for row in rows):
+        raise Problem("Meta could not be read; what was known stays")
+
+
+def _on_pool(work: Callable[[Pool], Awaitable[Result]], settings: Settings) -> Result:
+    async def connected() -> Result:
+        try:
+            pool = await open_pool(settings.database_url, size=2)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError, ValueError) as error:
+            raise no_database(settings.database_url, error) from None
+        try:
+            return await work(pool)
+        finally:
+            await pool.close()
+
+    return asyncio.run(connected())

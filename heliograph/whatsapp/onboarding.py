@@ -1,0 +1,204 @@
+"""Adding an account and changing its credential, with Meta asked first; and what operators look at.
+
+The rule nobody may break: a credential that Meta does not take is not stored, and nothing here shows a secret. The
+verify token is none: it is typed into Meta's page.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.suppliers.whatsapp_graph import CloudClient, CloudError
+from heliograph.whatsapp import accounts, readings
+from heliograph.whatsapp.accounts import Account, App
+from heliograph.whatsapp.readings import Changed, Reading
+
+
+class Connected(msgspec.Struct, frozen=True):
+    """An account that was added, what was read of it, and what an operator should see to."""
+
+    account: Account
+    app: App
+    reading: Reading
+    changed: Changed
+    notes: list[str]
+
+
+async def connect(
+    conn: Connection,
+    key: bytes,
+    client: CloudClient,
+    *,
+    organization_id: UUID,
+    app_id: str,
+    app_secret: str | None,
+    verify_token: str | None,
+    waba_id: str,
+    token: str,
+    currency: str | None,
+    base_url: str,
+    api_version: str,
+    name: str = "",
+    subscribe: bool = False,
+) -> Connected:
+    """Read an account at Meta, then add it with its numbers and templates.
+
+    `app_secret` and `verify_token` may be None for an app that is known; a new one gets a random verify token then.
+    `currency`: None: the one that Meta names. `subscribe`: have the app get the account's callbacks. Raises Invalid,
+    also for what Meta refuses, and AccountExists. `conn` is in no transaction.
+    """
+    known = await accounts.find_app(conn, key, app_id)
+    if known is None and not app_secret:
+        raise Invalid(("app_secret", "required", "`app_secret` is needed for an app that is new here"))
+    if known is None and not verify_token:
+        verify_token = secrets.token_urlsafe(24)
+    app = known or App(uuid7(), app_id, ((app_secret or "").encode(),), verify_token or "", None, None)
+    found = await _readable(client, waba_id, token, app)
+    if subscribe:
+        await _subscribe(client, waba_id, token)
+        found.subscribed = True
+    currency = currency or (found.account.currency if found.account is not None else None)
+    if currency is None:
+        raise Invalid(("currency", "required", "`currency` is needed: Meta does not name the account's"))
+    async with conn.transaction():
+        account = await accounts.add(
+            conn,
+            key,
+            organization_id=organization_id,
+            app_id=app_id,
+            app_secret=app_secret,
+            verify_token=verify_token,
+            waba_id=waba_id,
+            token=token,
+            currency=currency,
+            base_url=base_url,
+            api_version=api_version,
+            name=name,
+        )
+        changed = await readings.store(conn, organization_id, account.id, found)
+        stored = await accounts.get(conn, organization_id, account.id)
+        app = await accounts.get_app(conn, key, account.app)
+    notes = list(readings.problems_of(found))
+    if found.account is not None and found.account.currency not in (None, currency):
+        notes.append(f"Meta charges this account in {found.account.currency}")
+    return Connected(stored, app, found, changed, notes)
+
+
+async def change_token(
+    conn: Connection, key: bytes, client: CloudClient, *, account: Account, token: str
+) -> tuple[Reading, Changed]:
+    """Give an account another token, once Meta has taken it. Raises Invalid. `conn` is in no transaction."""
+    app = await accounts.get_app(conn, key, account.app)
+    found = await _readable(client, account.waba_id, token, app)
+    async with conn.transaction():
+        await accounts.update(conn, key, organization_id=account.organization_id, account_id=account.id, token=token)
+        # It was asked before the change was stored, and is of the new token all the same.
+        found.asked_at = max(found.asked_at, await conn.fetchval("SELECT clock_timestamp()"))
+        return found, await readings.store(conn, account.organization_id, account.id, found)
+
+
+SUBSCRIBED = "UPDATE whatsapp_accounts SET subscribed = true WHERE organization_id = $1 AND id = $2"
+
+
+async def subscribe(conn: Connection, key: bytes, client: CloudClient, *, account: Account) -> None:
+    """Have the app get the account's callbacks. Raises Invalid for what Meta refuses."""
+    row = await accounts.get(conn, account.organization_id, account.id)
+    await _subscribe(client, row.waba_id, accounts.open_token(key, row.id, row.token))
+    await conn.execute(SUBSCRIBED, account.organization_id, account.id)
+
+
+async def _subscribe(client: CloudClient, waba_id: str, token: str) -> None:
+    try:
+        await client.subscribe(waba_id, token)
+    except CloudError as error:
+        raise Invalid(("subscribe", "refused", f"Meta refused to subscribe the app: {error}")) from None
+
+
+async def _readable(client: CloudClient, waba_id: str, token: str, app: App) -> Reading:
+    found = await readings.read(client, waba_id, token, app)
+    if found.credential == "invalid":
+        raise Invalid(("token", "refused", f"Meta does not take this token: {found.credential_detail}"))
+    if found.numbers is None:
+        raise Invalid(("waba_id", "unreadable", f"the account cannot be read: {'; '.join(found.problems)}"))
+    return found
+
+
+ACCOUNTS = """
+SELECT a.id, a.waba_id, a.name, a.state, a.currency, a.credential_status, a.credential_detail, a.credential_expires_at,
+       a.credential_checked_at, a.subscribed, a.held_until, a.held_reason, a.mirrored_at, a.mirror_at,
+       a.mirror_detail, a.portfolio, a.base_url, a.api_version, p.app_id, p.id AS app, p.verified_at,
+       p.last_callback_at, a.created_at,
+       (SELECT count(*) FROM whatsapp_numbers n
+         WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active') AS numbers,
+       (SELECT count(*) FROM whatsapp_templates t
+         WHERE t.organization_id = a.organization_id AND t.account_id = a.id AND t.status <> 'removed') AS templates
+  FROM whatsapp_accounts a JOIN whatsapp_apps p ON p.id = a.app
+ WHERE a.organization_id = $1 AND a.state <> 'removed' ORDER BY a.id
+"""
+NUMBERS = """
+SELECT n.id, n.display_phone_number, n.verified_name, n.connection_status, n.quality_rating, n.messaging_tier,
+       n.messaging_limit, n.throughput_per_second, n.held_until, n.held_reason, n.last_checked_at, n.graph_id,
+       a.waba_id, a.state AS account_state, a.credential_status
+  FROM whatsapp_numbers n JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+ WHERE n.organization_id = $1 AND n.state = 'active' ORDER BY n.id
+"""
+TEMPLATES = """
+SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.parameter_count, t.quality,
+       t.rejection_reason, t.held_until, t.ttl_seconds, t.body_preview, t.graph_id, t.updated_at, a.waba_id
+  FROM whatsapp_templates t JOIN whatsapp_accounts a ON a.organization_id = t.organization_id AND a.id = t.account_id
+ WHERE t.organization_id = $1 AND ($2 OR t.status <> 'removed') ORDER BY t.name, t.language, t.id
+"""
+
+
+async def accounts_of(conn: Connection, organization_id: UUID) -> list[dict[str, Any]]:
+    """The organization's accounts, oldest first."""
+    return [dict(row) for row in await conn.fetch(ACCOUNTS, organization_id)]
+
+
+async def numbers_of(conn: Connection, organization_id: UUID) -> list[dict[str, Any]]:
+    """The organization's numbers, oldest first."""
+    return [dict(row) for row in await conn.fetch(NUMBERS, organization_id)]
+
+
+async def templates_of(conn: Connection, organization_id: UUID, *, removed: bool = False) -> list[dict[str, Any]]:
+    """The organization's templates by name, with those that are disabled locally; `removed`: those gone as well."""
+    return [dict(row) for row in await conn.fetch(TEMPLATES, organization_id, removed)]
+
+
+async def find_account(conn: Connection, organization_id: UUID, which: str | None) -> Account:
+    """The account that an operator means: by its id, Meta's id or its name; None: the only one.
+
+    Raises NotFound, and Invalid if there are several.
+    """
+    listed = await accounts.list_all(conn, organization_id)
+    found = [one for one in listed if which is None or which in (str(one.id), one.waba_id, one.name)]
+    if len(found) > 1:
+        text = "there are several WhatsApp accounts: name one by its id"
+        raise Invalid(("account", "ambiguous", text))
+    if not found:
+        raise NotFound("There is no such WhatsApp account.", account=which)
+    return found[0]
+
+
+async def find_templates(
+    conn: Connection, organization_id: UUID, *, name: str, language: str | None, waba_id: str | None
+) -> list[Mapping[str, Any]]:
+    """The templates of a name, in one language or all, of one account or all; by its id, one. Raises NotFound."""
+    found = [
+        one
+        for one in await templates_of(conn, organization_id)
+        if name in (one["name"], str(one["id"]))
+        and (language is None or one["language"] == language)
+        and (waba_id is None or one["waba_id"] == waba_id)
+    ]
+    if not found:
+        raise NotFound("There is no such template.", name=name, language=language)
+    return list(found)

@@ -1,0 +1,206 @@
+"""`heliograph whatsapp account|number|template`, as an operator uses them on a new organization."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from heliograph.base.db import Pool
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.settings import Settings
+from heliograph.cli import app
+from heliograph.simulators.graph import GraphSimulator, quick
+from heliograph.whatsapp import accounts
+from heliograph.whatsapp.accounts import AccountExists
+from tests.rules.making import organization
+
+SECRET_KEY = "s" * 40
+KEY = accounts.seal_key(Settings(secret_key=SECRET_KEY))
+
+
+class Operator:
+    """Runs commands in this process: this is about WhatsApp, not about how commands start and end."""
+
+    def __init__(self, url: str, graph: GraphSimulator) -> None:
+        self.graph = graph
+        self.options = graph.options
+        self.environment = {
+            "HELIOGRAPH_DATABASE_URL": url,
+            "HELIOGRAPH_SECRET_KEY": SECRET_KEY,
+            "HELIOGRAPH_PUBLIC_URL": "https://sms.example.com",
+        }
+
+    async def call(self, *arguments: str, input: str | None = None, **environment: str) -> Result:
+        given = self.environment | environment
+        return await asyncio.to_thread(CliRunner().invoke, app, ["whatsapp", *arguments], input=input, env=given)
+
+    async def data(self, *arguments: str, input: str | None = None, **environment: str) -> Any:
+        done = await self.call(*arguments, "--json", input=input, **environment)
+        assert done.exit_code == 0, f"{done.output} {done.exception!r}"
+        for secret in (self.options.token, self.options.app_secret):
+            assert secret not in done.output
+        return msgspec.json.decode(done.stdout)
+
+    async def add(self, *arguments: str, input: str | None = None, **environment: str) -> Any:
+        """The account of the simulator; token and secret come from the environment unless there is `input`."""
+        if input is None:
+            environment.setdefault("HELIOGRAPH_WHATSAPP_TOKEN", self.options.token)
+            environment.setdefault("HELIOGRAPH_WHATSAPP_APP_SECRET", self.options.app_secret)
+        where = ("--app-id", self.options.app_id, "--base-url", self.graph.base_url)
+        return await self.data("account", "add", self.options.waba, *where, *arguments, input=input, **environment)
+
+
+@pytest.fixture
+async def they(database_url: str) -> AsyncIterator[Operator]:
+    async with GraphSimulator(quick()) as graph:
+        yield Operator(database_url, graph)
+
+
+async def test_an_account_is_connected_and_all_that_meta_says_is_there(they: Operator, pool: Pool) -> None:
+    await organization(pool)
+    they.graph.set_account(subscribed=[])
+    made = await they.add("--subscribe", "--verify-token", "typed by hand")
+    assert (made["waba_id"], made["credential_status"], made["subscribed"]) == (they.options.waba, "ok", True)
+    assert made["templates"] > 0
+    assert len(made["numbers"]) == 1
+    (known,) = await pool.fetch("SELECT id FROM whatsapp_apps")
+    assert made["callback_url"] == f"https://sms.example.com/in/whatsapp/{known['id']}"
+    assert made["verify_token"] == "typed by hand"
+    (listed,) = await they.data("account", "list")
+    assert (listed["numbers"], listed["templates"], listed["state"]) == (1, made["templates"], "active")
+    shown = await they.data("account", "show", made["id"])
+    assert shown["callback_url"] == made["callback_url"]
+    assert shown["verify_token"] == "typed by hand"
+    (number,) = await they.data("number", "list")
+    assert number["graph_id"] == they.options.number_id
+    assert number["connection_status"] == "connected"
+    # The simulator calls back whoever was subscribed.
+    assert they.graph.set_account().subscribed == [they.options.app_id]
+    again = await they.call(
+        "account", "add", they.options.waba, "--app-id", they.options.app_id, "--base-url", they.graph.base_url,
+        HELIOGRAPH_WHATSAPP_TOKEN=they.options.token,
+    )  # fmt: skip
+    assert isinstance(again.exception, AccountExists)
+
+
+async def test_secrets_come_from_stdin_or_files_and_a_verify_token_is_made_up(
+    they: Operator, pool: Pool, tmp_path: Path
+) -> None:
+    await organization(pool)
+    made = await they.add(input=f"{they.options.token}\n{they.options.app_secret}\n")
+    assert len(made["verify_token"]) >= 24
+    await they.data("account", "remove", they.options.waba, "--yes")
+    token, secret = tmp_path / "token", tmp_path / "secret"
+    token.write_text(they.options.token + "\n")
+    secret.write_text(they.options.app_secret + "\n")
+    again = await they.add("--token-file", str(token), "--app-secret-file", str(secret), input="")
+    assert (again["id"], again["verify_token"]) == (made["id"], made["verify_token"])
+    stored = await accounts_of(pool)
+    assert accounts.open_token(KEY, stored["id"], stored["token"]) == they.options.token
+
+
+async def accounts_of(pool: Pool) -> Any:
+    (row,) = await pool.fetch("SELECT * FROM whatsapp_accounts")
+    return row
+
+
+async def test_what_meta_refuses_is_not_stored(they: Operator, pool: Pool) -> None:
+    await organization(pool)
+    where = ("--app-id", they.options.app_id, "--app-secret", they.options.app_secret)
+    they.graph.set_token("other", state="expired")
+    for waba, token, word in (
+        (they.options.waba, "unheard-of", "does not take this token"),
+        (they.options.waba, "other", "does not take this token"),
+        ("123", they.options.token, "cannot be read"),
+    ):
+        done = await they.call("account", "add", waba, *where, "--token", token, "--base-url", they.graph.base_url)
+        assert isinstance(done.exception, Invalid)
+        assert word in str(done.exception)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_accounts") == 0
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_apps") == 0
+
+
+async def test_pause_resume_update_remove(they: Operator, pool: Pool, tmp_path: Path) -> None:
+    await organization(pool)
+    made = await they.add("--name", "shop")
+    assert (await they.data("account", "pause", "shop"))["state"] == "paused"
+    assert (await they.data("account", "resume", they.options.waba))["state"] == "active"
+    they.graph.set_token("new-token")
+    new = tmp_path / "token"
+    new.write_text("new-token\n")
+    await pool.execute("UPDATE whatsapp_accounts SET credential_status = 'invalid', held_until = now() + '1 hour'")
+    changed = await they.data("account", "update", "shop", "--token-file", str(new), "--name", "store")
+    assert (changed["name"], changed["credential_status"]) == ("store", "ok")
+    stored = await accounts_of(pool)
+    assert accounts.open_token(KEY, stored["id"], stored["token"]) == "new-token"
+    assert await pool.fetchval("SELECT held_until <= now() FROM whatsapp_accounts")
+    refused = await they.call("account", "update", "store", "--token", "unheard-of")
+    assert isinstance(refused.exception, Invalid)
+    assert (await accounts_of(pool))["token"] == stored["token"]
+    rotated = await they.data("account", "update", "store", "--app-secret-file", "-", input="another secret\n")
+    assert "secret" not in rotated
+    async with pool.acquire() as conn:
+        app_now = await accounts.get_app(conn, KEY, stored["app"])
+    assert app_now.secrets == (b"another secret", they.options.app_secret.encode())
+    assert (await they.data("account", "remove", made["id"], "--yes"))["state"] == "removed"
+    assert await they.data("account", "list") == []
+    assert await they.data("number", "list") == []
+    gone = await they.call("account", "show", "store")
+    assert isinstance(gone.exception, NotFound)
+
+
+async def test_templates_and_numbers_are_read_on_demand(they: Operator, pool: Pool) -> None:
+    await organization(pool)
+    await they.add()
+    they.graph.set_template("order_shipped", status="PAUSED")
+    they.graph.set_number(quality_rating="YELLOW")
+    (synced,) = await they.data("template", "sync")
+    assert (synced["read"], synced["added"], synced["removed"], synced["numbers_changed"]) == (True, 0, 0, 0)
+    assert synced["changed"] > 0
+    (synced,) = await they.data("number", "sync", they.options.waba)
+    assert (synced["numbers_changed"], synced["problems"]) == (1, [])
+    assert (await they.data("number", "list"))[0]["quality_rating"] == "yellow"
+    listed = await they.data("template", "list")
+    assert {one["status"] for one in listed if one["name"] == "order_shipped"} == {"paused"}
+    they.graph.set_token(they.options.token, state="expired")
+    failed = await they.call("template", "sync", "--json")
+    assert failed.exit_code != 0
+    assert "templates: 190" in msgspec.json.decode(failed.stdout)[0]["problems"][0]
+    assert await they.data("template", "list") == listed
+
+
+async def test_a_template_disabled_here_stays_so(they: Operator, pool: Pool) -> None:
+    await organization(pool)
+    await they.add()
+    off = await they.data("template", "disable", "order_shipped")
+    assert off
+    assert all(one["disabled_locally"] for one in off)
+    await they.data("template", "sync")
+    listed = await they.data("template", "list")
+    assert {one["disabled_locally"] for one in listed if one["name"] == "order_shipped"} == {True}
+    assert {one["disabled_locally"] for one in listed if one["name"] != "order_shipped"} == {False}
+    on = await they.data("template", "enable", off[0]["id"])
+    assert [one["disabled_locally"] for one in on] == [False]
+    missing = await they.call("template", "disable", "order_shipped", "--language", "xx")
+    assert isinstance(missing.exception, NotFound)
+
+
+async def test_tables_are_for_people(they: Operator, pool: Pool) -> None:
+    await organization(pool)
+    done = await they.call(
+        "account", "add", they.options.waba, "--app-id", they.options.app_id, "--base-url", they.graph.base_url,
+        "--app-secret", they.options.app_secret, "--token", they.options.token,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "callback url" in done.stdout
+    assert "message_template_status_update" in done.stderr
+    for noun in ("account", "number", "template"):
+        listed = await they.call(noun, "list")
+        assert listed.exit_code == 0
+        assert len(listed.stdout.splitlines()) >= 2
