@@ -29,7 +29,7 @@ SCOPES = {
     "sms:send": "Send SMS",
     "sms:read": "Read SMS",
     "whatsapp:send": "Send WhatsApp messages",
-    "whatsapp:read": "Read WhatsApp messages, templates, conversations, numbers and the wallet",
+    "whatsapp:read": "Read WhatsApp messages, templates, conversations, numbers, campaigns and the wallet",
     "account:read": "Read the account and its usage",
     "contacts:read": "Read contacts",
     "contacts:write": "Create and delete contacts",

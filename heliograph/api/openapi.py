@@ -81,7 +81,7 @@ _IDS = {
 _TAGS = {
     "discovery": "What there is and how it is. No key is needed.",
     "sms": "Messages: sent, looked at, listed and canceled.",
-    "whatsapp": "WhatsApp: messages, templates, conversations, numbers and the wallet.",
+    "whatsapp": "WhatsApp: messages sent and read; templates, conversations, numbers, campaigns and the wallet.",
     "account": "The organization's standing.",
     "usage": "The ledger of the quota.",
     "sender-ids": "Names and numbers that messages are sent as.",

@@ -108,7 +108,9 @@ class WhatsAppMessage(msgspec.Struct, rename="camel", kw_only=True):
     conversation_id: Annotated[UUID, Meta(description="The conversation that it belongs to.")]
     accepted_at: Annotated[Time, Meta(description="When it was stored here.")]
     sent_at: Annotated[Time | None, Meta(description="When WhatsApp took it.")]
-    delivered_at: Annotated[Time | None, Meta(description="When it reached the user's device.")]
+    delivered_at: Annotated[
+        Time | None, Meta(description="When it reached the user's device; of an inbound one, when they wrote it.")
+    ]
     read_at: Annotated[
         Time | None, Meta(description="When the user read it; null too if they keep that to themselves.")
     ]
