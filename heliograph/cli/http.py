@@ -39,6 +39,28 @@ def ask(
 
     `base_url` is the address with or without `/v1`. `timeout` in seconds, for each step of the exchange.
     """
+    sent = {"accept": "application/json"} | dict(headers or {})
+    data = None
+    if body is not None:
+        data, sent["content-type"] = msgspec.json.encode(body), "application/json"
+    status, answered, raw = exchange(method, base_url, f"/v1{path}", headers=sent, data=data, timeout=timeout)
+    try:
+        decoded = msgspec.json.decode(raw) if raw else None
+    except msgspec.DecodeError:
+        raise Problem(f"{base_url} answered {status} with something else than JSON") from None
+    return status, answered, decoded
+
+
+def exchange(
+    method: str,
+    base_url: str,
+    path: str,
+    *,
+    headers: Mapping[str, str],
+    data: bytes | None = None,
+    timeout: float = 30.0,
+) -> tuple[int, Mapping[str, str], bytes]:
+    """As `ask`, with any path and with bytes."""
     parts = urllib.parse.urlsplit(base_url.rstrip("/").removesuffix("/v1"))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise Problem(f"{base_url!r} is not an http:// or https:// address", WRONG)
@@ -47,12 +69,8 @@ def ask(
         client = kind(parts.hostname, parts.port, timeout=timeout)
     except ValueError as error:
         raise Problem(f"{base_url!r} is not an address: {error}", WRONG) from None
-    sent = {"accept": "application/json", "connection": "close"} | dict(headers or {})
-    data = None
-    if body is not None:
-        data, sent["content-type"] = msgspec.json.encode(body), "application/json"
     try:
-        client.request(method, f"{parts.path}/v1{path}", data, sent)
+        client.request(method, f"{parts.path}{path}", data, {**headers, "connection": "close"})
         answer = client.getresponse()
         raw = answer.read()
     except ValueError as error:
@@ -62,8 +80,4 @@ def ask(
         raise Problem(f"no answer from {where}: {error or type(error).__name__}", UNREACHABLE) from None
     finally:
         client.close()
-    try:
-        decoded = msgspec.json.decode(raw) if raw else None
-    except msgspec.DecodeError:
-        raise Problem(f"{base_url} answered {answer.status} with something else than JSON") from None
-    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, decoded
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, raw

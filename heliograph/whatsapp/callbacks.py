@@ -17,6 +17,7 @@ import msgspec
 
 from heliograph.base import clock, crypto
 from heliograph.base.batching import Batcher
+from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Kept, Pool, is_down
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.ids import uuid7
@@ -108,6 +109,7 @@ class Intake:
 
     async def _store(self, items: Sequence[Stored]) -> None:
         heard = {item.app for item in items if item.marks}
+        crash_point("callback.before_commit")
         async with self._kept.use() as conn:
             if heard:
                 async with conn.transaction():
@@ -115,6 +117,7 @@ class Intake:
                     await accounts.heard(conn, list(heard))
             else:
                 await _insert(conn, items)
+        crash_point("callback.after_commit")
         self.stored.set()
 
 

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from time import monotonic
-from typing import TypeAlias
 from uuid import UUID
 
 import asyncpg
@@ -28,8 +27,8 @@ import msgspec
 import structlog
 
 from heliograph.base import crypto
+from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool, is_down
-from heliograph.base.ids import uuid7
 from heliograph.queue import leases
 from heliograph.suppliers import whatsapp_webhooks
 from heliograph.suppliers.whatsapp_items import (
@@ -44,11 +43,22 @@ from heliograph.suppliers.whatsapp_items import (
     UnknownItem,
 )
 from heliograph.webhooks import events
-from heliograph.whatsapp import accounts, callbacks, conversations, matching, numbers, received, templates
+from heliograph.whatsapp import (
+    accounts,
+    callbacks,
+    conversations,
+    matching,
+    numbers,
+    outcomes,
+    received,
+    rejects,
+    templates,
+)
 from heliograph.whatsapp.accounts import Route
 from heliograph.whatsapp.matching import Matched
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.received import Received
+from heliograph.whatsapp.rejects import Readable, Reject, put_aside, raw_of
 from heliograph.whatsapp.status import move_many
 
 log = structlog.get_logger()
@@ -65,16 +75,15 @@ _TRANSIENT = (
 AGAIN = 0.05
 #: Seconds between two lines of the log about what was dropped, and between two marks of a number.
 SAY_EVERY = MARK_EVERY = 60.0
+UNKNOWN_NUMBER = "unknown number"
 #: Kinds of events that come with every message, for those who asked.
 ANNOUNCED = ("message.sent", "message.read")
-
-Item: TypeAlias = StatusItem | MessageItem | TemplateItem | NumberItem | CapabilityItem | AccountItem | AlarmItem
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
     """An item, whose it is, and where it came from."""
 
-    item: Item
+    item: Readable
     app: UUID
     #: When its callback came.
     at: datetime
@@ -82,15 +91,6 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     account_id: UUID
     #: Of statuses and messages only.
     number_id: UUID | None = None
-
-
-class Reject(msgspec.Struct, frozen=True, gc=False):
-    """An item that is put aside for operators."""
-
-    app: UUID
-    at: datetime
-    reason: str
-    raw: bytes
 
 
 class Inbox:
@@ -126,16 +126,18 @@ class Inbox:
 
     async def _batch(self, conn: Connection, app: UUID) -> int:
         dropped: Counter[str] = Counter()
-        rejects: list[Reject] = []
+        rejected: list[Reject] = []
         async with conn.transaction():
             rows = await conn.fetch(TAKE, callbacks.KIND, app, callbacks.NOBODY, CALLBACKS, ITEMS)
             if not rows:
                 return 0
-            works = await self._routed(conn, app, rows, rejects, dropped)
-            deliveries = await self._apply(conn, works, rejects, dropped)
+            works = await self._routed(conn, app, rows, rejected, dropped)
+            deliveries = await self._apply(conn, works, rejected, dropped)
             await self._mark(conn, works)
-            await self._put_aside(conn, rejects)
+            await put_aside(conn, self._key, rejected)
             await conn.execute(DONE, [row["id"] for row in rows], app)
+            crash_point("callbacks.before_commit")
+        crash_point("callbacks.after_commit")
         self._dropped += dropped
         if deliveries:
             self._on_deliveries()
@@ -146,21 +148,21 @@ class Inbox:
         conn: Connection,
         app: UUID,
         rows: Sequence[asyncpg.Record],
-        rejects: list[Reject],
+        rejected: list[Reject],
         dropped: Counter[str],
     ) -> list[Work]:
         """The items that are somebody's. What is not is dropped, but for users' messages and what nobody could read."""
-        found: list[tuple[Item, datetime]] = []
+        found: list[tuple[Readable, datetime]] = []
         for row in rows:
             at = row["received_at"]
             try:
                 raw = crypto.unseal(self._key, row["body"], callbacks.context(row["id"]))
             except crypto.Unsealable:
-                rejects.append(Reject(app, at, "sealed under another key", b""))
+                rejected.append(Reject(app, at, "sealed under another key", b""))
                 continue
             for item in whatsapp_webhooks.parse(raw):
                 if isinstance(item, PoisonItem):
-                    rejects.append(Reject(app, at, item.reason, item.raw))
+                    rejected.append(Reject(app, at, item.reason, item.raw))
                 elif isinstance(item, UnknownItem):
                     dropped["unknown field"] += 1
                 else:
@@ -168,24 +170,18 @@ class Inbox:
         routes = await accounts.routes(conn, list({item.waba_id for item, _ in found}))
         works: list[Work] = []
         for item, at in found:
-            route = routes.get(item.waba_id)
-            if route is None or route.app != app:
-                dropped["unknown account" if route is None else "another app's account"] += 1
-            elif isinstance(item, StatusItem | MessageItem):
-                number_id = route.numbers.get(item.phone_number_id)
-                if number_id is not None:
-                    works.append(_work(item, app, at, route, number_id))
-                elif isinstance(item, MessageItem):
-                    # Its number may be so new that the mirror does not have it yet.
-                    rejects.append(Reject(app, at, "unknown number", _raw(item)))
-                else:
-                    dropped["status of an unknown number"] += 1
+            work = route(item, app, at, routes)
+            if isinstance(work, Work):
+                works.append(work)
+            elif work == UNKNOWN_NUMBER and isinstance(item, MessageItem):
+                # Its number may be so new that the mirror does not have it yet.
+                rejected.append(Reject(app, at, work, raw_of(item)))
             else:
-                works.append(_work(item, app, at, route, None))
+                dropped[work] += 1
         return works
 
     async def _apply(
-        self, conn: Connection, works: Sequence[Work], rejects: list[Reject], dropped: Counter[str]
+        self, conn: Connection, works: Sequence[Work], rejected: list[Reject], dropped: Counter[str]
     ) -> int:
         """All of them, or all but those that fail alone; returns the webhook deliveries queued."""
         if not works:
@@ -201,13 +197,13 @@ class Inbox:
                 raise
             if len(works) > 1:
                 middle = len(works) // 2
-                deliveries = await self._apply(conn, works[:middle], rejects, dropped)
-                return deliveries + await self._apply(conn, works[middle:], rejects, dropped)
+                deliveries = await self._apply(conn, works[:middle], rejected, dropped)
+                return deliveries + await self._apply(conn, works[middle:], rejected, dropped)
             (one,) = works
             # Never the error's text: a driver's message may quote what a user wrote.
             log.error("callback item rejected", item=type(one.item).__name__, error=type(error).__name__)
-            rejects.append(
-                Reject(one.app, one.at, f"{type(one.item).__name__}: {type(error).__name__}", _raw(one.item))
+            rejected.append(
+                Reject(one.app, one.at, f"{type(one.item).__name__}: {type(error).__name__}", raw_of(one.item))
             )
             return 0
 
@@ -224,25 +220,54 @@ class Inbox:
             await conn.execute(MARK, [heard[id] for id in ids], ids)
             self._marked.update(dict.fromkeys(ids, now))
 
-    async def _put_aside(self, conn: Connection, rejects: Sequence[Reject]) -> None:
-        if not rejects:
-            return
-        ids = [uuid7() for _ in rejects]
-        await conn.execute(
-            PUT_ASIDE,
-            ids,
-            [one.app for one in rejects],
-            [crypto.seal(self._key, one.raw, reject_context(id)) for id, one in zip(ids, rejects, strict=True)],
-            [one.reason for one in rejects],
-            [one.at for one in rejects],
-        )
-        log.error("callback items put aside", count=len(rejects), reasons=sorted({one.reason for one in rejects})[:5])
-
     def _say(self) -> None:
         if self._dropped and monotonic() - self._said_at > SAY_EVERY:
             log.warning("callback items dropped", **self._dropped)
             self._dropped.clear()
             self._said_at = monotonic()
+
+
+def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) -> Work | str:
+    """Whose an item is that a callback of `app` brought; a text that says why it is nobody's."""
+    found = routes.get(item.waba_id)
+    if found is None:
+        return "unknown account"
+    if found.app != app:
+        return "account of another app"
+    if not isinstance(item, StatusItem | MessageItem):
+        return Work(item, app, at, found.organization_id, found.account_id)
+    number_id = found.numbers.get(item.phone_number_id)
+    if number_id is None:
+        return UNKNOWN_NUMBER
+    return Work(item, app, at, found.organization_id, found.account_id, number_id)
+
+
+async def retry(pool: Pool, key: bytes, *, limit: int = 1000) -> tuple[int, int]:
+    """Try again what was put aside, oldest first; returns how many were looked at, and how many it is done with.
+
+    One that is nobody's any more, or fails again, stays. Raises Unsealable.
+    """
+    rates = RateBook(pool)
+    async with pool.acquire() as conn, conn.transaction():
+        found = await rejects.take(conn, key, limit=limit)
+        items = [(one, item) for one in found if (item := one.item) is not None]
+        routes = await accounts.routes(conn, list({item.waba_id for _, item in items}))
+        done = []
+        for one, item in items:
+            work = route(item, one.app, one.received_at, routes)
+            if not isinstance(work, Work):
+                continue
+            try:
+                async with conn.transaction():
+                    await apply(conn, [work], rates=rates, dropped=Counter())
+            except Exception as error:
+                if is_down(error) or isinstance(error, _TRANSIENT):
+                    raise
+                log.warning("callback item rejected again", item=type(item).__name__, error=type(error).__name__)
+                continue
+            done.append(one.id)
+        await rejects.delete(conn, done)
+    return len(found), len(done)
 
 
 async def apply(conn: Connection, works: Sequence[Work], *, rates: RateBook, dropped: Counter[str]) -> int:
@@ -287,7 +312,7 @@ async def _statuses(conn: Connection, works: Sequence[Work], rates: RateBook, dr
     moved, deliveries = await move_many(conn, moves, rates=rates, announce=announce)
     sent = [(move.organization_id, move.message_id) for move in moves if move.message_id in moved]
     await conversations.note_answers(conn, sent)
-    return deliveries
+    return deliveries + await outcomes.blame(conn, matched, moved)
 
 
 async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, frozenset[UUID]]:
@@ -321,20 +346,3 @@ UPDATE whatsapp_numbers n SET last_callback_at = now()
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
  WHERE n.organization_id = item.organization_id AND n.id = item.id
 """
-PUT_ASIDE = """
-INSERT INTO whatsapp_rejects (id, app, body, reason, received_at)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::text[], $5::timestamptz[])
-"""
-
-
-def reject_context(id: UUID) -> str:
-    """The context of a rejected item's seal."""
-    return f"whatsapp_rejects/{id}"
-
-
-def _work(item: Item, app: UUID, at: datetime, route: Route, number_id: UUID | None) -> Work:
-    return Work(item, app, at, route.organization_id, route.account_id, number_id)
-
-
-def _raw(item: Item) -> bytes:
-    return msgspec.json.encode({type(item).__name__: item})

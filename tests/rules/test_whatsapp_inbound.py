@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -18,7 +19,8 @@ from heliograph.base.crypto import unseal
 from heliograph.base.db import Pool
 from heliograph.consent import optouts
 from heliograph.whatsapp.callbacks import KIND
-from heliograph.whatsapp.inbound import reject_context
+from heliograph.whatsapp.inbound import retry
+from heliograph.whatsapp.rejects import context
 from tests.rules.making import TO, endpoint
 from tests.rules.making_callbacks import Change, Meta, batch, message, status, wamid
 from tests.rules.making_whatsapp import KEY, Made, check_wallets, conversation, made, make_app
@@ -44,7 +46,7 @@ async def told(pool: Pool, kind: str = "message.received") -> list[Any]:
 async def rejects(pool: Pool) -> list[tuple[str, bytes]]:
     """(reason, what was put aside), in order."""
     rows = await pool.fetch("SELECT id, reason, body FROM whatsapp_rejects ORDER BY id")
-    return [(row["reason"], unseal(KEY, row["body"], reject_context(row["id"]))) for row in rows]
+    return [(row["reason"], unseal(KEY, row["body"], context(row["id"]))) for row in rows]
 
 
 async def opted_out(pool: Pool, made: Made, phone: str = TO) -> bool:
@@ -226,6 +228,30 @@ async def test_sent_and_read_are_told_to_those_who_asked(pool: Pool, acme: Made,
     }
 
 
+async def test_a_failure_says_more_than_its_message_once_however_often_it_comes(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """131047 closes the window as of when it was said; 131042 holds the account, and only while it is news."""
+    said = ago(hours=2)
+    await conversation(pool, acme, opened=timedelta(hours=3))
+    closed, unpaid = [await outbound(pool, acme, type="text", age=timedelta(hours=3), queued=False) for _ in range(2)]
+
+    def failed(id: UUID, code: int) -> Change:
+        more = {"biz_opaque_callback_data": str(id), "errors": [{"code": code, "title": "x"}]}
+        return status(acme, f"wamid.{id}", "failed", said, **more)
+
+    await meta.say(acme, failed(closed, 131047), failed(unpaid, 131042))
+    assert await pool.fetchval("SELECT expires_at FROM whatsapp_conversations") == said
+    held = "SELECT held_until > now() FROM whatsapp_accounts"
+    assert await pool.fetchval(held)
+    await pool.execute("UPDATE whatsapp_accounts SET held_until = NULL")
+    at = ago(hours=1)
+    await meta.say(acme, message(acme, "hello", at))
+    await meta.say(acme, failed(closed, 131047), failed(unpaid, 131042))
+    assert await pool.fetchval("SELECT expires_at FROM whatsapp_conversations") == at + timedelta(days=1)
+    assert not await pool.fetchval(held)
+
+
 # -- whose it is -------------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +300,20 @@ async def test_what_nobody_knows_is_dropped_but_a_users_message_to_a_new_number_
     assert b"to a new number" in kept
     assert b"to a new number" not in (await pool.fetchval("SELECT body FROM whatsapp_rejects"))
     await nothing_waits(pool)
+
+
+async def test_what_was_put_aside_is_tried_again_once_its_number_is_known(pool: Pool, acme: Made, meta: Meta) -> None:
+    at = ago(minutes=9)
+    await meta.say(acme, message(acme, "first", at, graph_id="777", id="wamid.A"), message(acme, id=POISON))
+    await meta.post(acme, raw=b"no JSON")
+    await meta.work()
+    assert await retry(pool, KEY) == (3, 0)
+    await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777'")
+    assert await retry(pool, KEY) == (3, 1)
+    assert [one["message"]["text"] for one in await told(pool)] == ["first"]
+    assert len(await rejects(pool)) == 2
+    await meta.say(acme, message(acme, "first", at, graph_id="777", id="wamid.A"))
+    assert len(await told(pool)) == 1
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
