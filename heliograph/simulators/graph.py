@@ -65,26 +65,9 @@ from heliograph.simulators.graph_statuses import metadata
 from heliograph.simulators.graph_webhooks import Item
 
 __all__ = [
-    "MAGIC",
-    "SCRIPTS",
-    "Account",
-    "App",
-    "Attempt",
-    "Counters",
-    "Fault",
-    "GraphOptions",
-    "GraphSimulator",
-    "Message",
-    "Number",
-    "Received",
-    "Script",
-    "Setup",
-    "Step",
-    "Template",
-    "Token",
-    "body_of",
-    "quick",
-]
+    "MAGIC", "SCRIPTS", "Account", "App", "Attempt", "Counters", "Fault", "GraphOptions", "GraphSimulator",
+    "Message", "Number", "Received", "Script", "Setup", "Step", "Template", "Token", "body_of", "quick",
+]  # fmt: skip
 
 
 class GraphSimulator:

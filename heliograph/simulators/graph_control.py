@@ -14,7 +14,7 @@
     POST   /_sim/windows              {"user", "number"?, "seconds"?}: 0 closes the service window
     POST   /_sim/events/template | number | account
     POST   /_sim/statuses             {"message": wamid, "status", "code"?}
-    POST   /_sim/inject               {"payload", "kind"?, "field"?, "number"?, "account"?}
+    POST   /_sim/inject               {"payload" or "payloads", "kind"?, "field"?, "number"?, "account"?}
     POST   /_sim/callbacks            {"do": hold | release | settle | handshake | repeat, "times"?, "last"?, "app"?}
     GET    /_sim/callbacks | requests | messages | counters         ?last=100; messages: ?to=
     GET    /_sim/users/{digits}       {"accepted", "reached", "messages"}: distinct sends to a user
@@ -64,7 +64,7 @@ class Control:
             ("POST", "events/number"): lambda given: simulator.number_event(**given),
             ("POST", "events/account"): lambda given: simulator.account_event(**given),
             ("POST", "statuses"): lambda given: simulator.status(given.pop("message"), **given),
-            ("POST", "inject"): lambda given: simulator.inject(given.pop("payload"), **given),
+            ("POST", "inject"): self._inject,
             ("POST", "callbacks"): self._callbacks,
             ("GET", "callbacks"): self._attempts,
             ("GET", "requests"): lambda given: simulator.requests[-_last(given) :],
@@ -138,6 +138,11 @@ class Control:
         if given.get("id") in self._simulator.world.templates:
             return self._simulator.set_template(given.pop("id"), **given)
         return self._simulator.add_template(given)
+
+    def _inject(self, given: dict[str, Any]) -> None:
+        payloads = given.pop("payloads", None)
+        for payload in [given.pop("payload")] if payloads is None else payloads:
+            self._simulator.inject(payload, **given)
 
     async def _connections(self, given: dict[str, Any]) -> None:
         seconds = float(given["refuse"])

@@ -70,7 +70,9 @@ async def test_everything_else_it_can_be_told() -> None:
         await do(client, "events/number", event="THROUGHPUT_UPGRADE")
         await do(client, "events/account", event="capability", value=2000)
         await do(client, "inject", payload={"id": "poison"}, kind="statuses")
-        await until(lambda: len(hook.callbacks) >= 2 and simulator.outbox().waiting == 0)
+        await do(client, "inject", payloads=[{"id": "poison"}] * 3)
+        await do(client, "windows", user=USER, seconds=0)
+        await until(lambda: len(hook.items("statuses")) == 4 and simulator.outbox().waiting == 0)
         assert {one["id"] for one in hook.items("statuses")} == {"poison"}
         await do(client, "clock", advance=61)
 
