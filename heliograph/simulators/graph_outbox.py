@@ -222,7 +222,7 @@ class Outbox:
                 size = self._random.randrange(1, size)
             items = [self._pending.popleft() for _ in range(size)]
             self._again += len(items)
-            task = loop.create_task(self._deliver(items))
+            task = loop.create_task(self._delivered_or_kept(items))
             self._flying.add(task)
             task.add_done_callback(self._landed)
 
@@ -231,6 +231,17 @@ class Outbox:
         if not task.cancelled():
             task.result()
         self._wake()
+
+    async def _delivered_or_kept(self, items: list[Item]) -> None:
+        era = self._era
+        try:
+            await self._deliver(items)
+        except asyncio.CancelledError:
+            # Closed while it was in the air: nobody knows whether it was taken, so it comes again.
+            if era == self._era:
+                self._again -= len(items)
+                self._pending.extendleft(reversed(items))
+            raise
 
     async def _deliver(self, items: list[Item]) -> None:
         options, counters, era = self._options(), self._counters(), self._era

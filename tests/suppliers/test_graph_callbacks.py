@@ -278,12 +278,17 @@ async def test_two_apps_never_cross() -> None:
 
 async def test_what_was_not_called_back_survives_a_restart() -> None:
     async with graph() as (simulator, client, hook):
+        hook.silent = True
+        in_the_air = simulator.inbound(USER)
+        await until(lambda: simulator.attempts)
         simulator.outbox().hold()
-        simulator.inbound(USER)
+        held = simulator.inbound(USER)
         port = simulator.port
         await simulator.stop()
+        hook.silent = False
         await simulator.start()
-        assert simulator.port == port
+        assert (simulator.port, simulator.outbox().waiting) == (port, 2)
         simulator.outbox().release()
-        await until(lambda: len(hook.items("messages")) == 1)
+        await until(lambda: {one["id"] for one in hook.items("messages")} == {in_the_air, held})
+        await until(lambda: simulator.outbox().waiting == 0)
         assert (await client.get(f"/{NUMBER}"))[0] == 200
