@@ -85,6 +85,7 @@ class Outbox:
     async def close(self) -> None:
         """End at once. What was not delivered is kept."""
         self._session = None
+        await asyncio.sleep(0)  # a callback that has not begun would be cancelled without giving its updates back
         tasks = [*self._flying, *([self._shaking] if self._shaking else [])]
         for task in tasks:
             task.cancel()
