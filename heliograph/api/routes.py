@@ -277,7 +277,7 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Show how a WhatsApp campaign goes",
         scope="whatsapp:read",
         bucket="reads",
-        response=whatsapp_campaigns.WhatsAppCampaignStatus,
+        response=whatsapp_campaigns.WhatsAppCampaignRead,
         handler=whatsapp_campaigns.get_campaign,
         description=(
             "`counts` are disjoint and add up to `total`; they follow the messages by a second or a few. "

@@ -58,18 +58,18 @@ class WhatsAppCampaign(msgspec.Struct, rename="camel"):
     counts: Annotated[WhatsAppCampaignCounts, Meta(description="What became of its recipients.")]
 
 
-class WhatsAppCampaignStatus(msgspec.Struct):
+class WhatsAppCampaignRead(msgspec.Struct):
     """The campaign as it is now."""
 
     success: Success
     campaign: Annotated[WhatsAppCampaign, Meta(description="The campaign.")]
 
 
-async def get_campaign(call: Call) -> WhatsAppCampaignStatus:
+async def get_campaign(call: Call) -> WhatsAppCampaignRead:
     """GET /whatsapp/campaigns/{campaignId}"""
     found = await plan.get(call.conn, call.actor, id=call.id("campaignId"), channel=NAME)
     counts = {name: getattr(found.counts, name) for name in WhatsAppCampaignCounts.__struct_fields__}
-    return WhatsAppCampaignStatus(
+    return WhatsAppCampaignRead(
         True,
         WhatsAppCampaign(
             id=found.id,

@@ -76,7 +76,7 @@ def test_every_command_has_an_example_and_prints_json() -> None:
 
     names = {path.split()[1] for path in walk(typer.main.get_command(app), "heliograph")}
     wanted = "up migrate api worker org key sender supplier quota contacts campaign message inbound optout webhook"
-    assert names == set(f"{wanted} send doctor simulate".split())
+    assert names == set(f"{wanted} send doctor simulate whatsapp".split())
 
 
 def test_pairs() -> None:
