@@ -1,4 +1,4 @@
-"""Meta apps and WhatsApp Business Accounts: secrets, credentials, what sends and what arrives by whom.
+"""WhatsApp Business Accounts: the credential of each, what sends by it, and whose a callback is.
 
 The rule nobody may break: secrets are sealed in their row and leave it only for Meta; an account belongs to one
 organization and one app, and nothing of another app's callback ever reaches it.
@@ -16,33 +16,48 @@ import asyncpg
 import msgspec
 
 from heliograph.base import clock
-from heliograph.base.crypto import constant_time_equal, derive_key, seal, unseal
+from heliograph.base.crypto import seal, unseal
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.fresh import Fresh
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
-from heliograph.whatsapp import numbers, templates
+from heliograph.whatsapp import numbers
+from heliograph.whatsapp.apps import App, AppBook, change_app, ensure_app, find_app, get_app, heard, seal_key, verified
+from heliograph.whatsapp.holds import clear_holds, hold_account, hold_number
+
+__all__ = [
+    "INVALID",
+    "Account",
+    "AccountExists",
+    "App",
+    "AppBook",
+    "Line",
+    "Route",
+    "RouteBook",
+    "add",
+    "change_app",
+    "clear_holds",
+    "find_app",
+    "get",
+    "get_app",
+    "heard",
+    "hold_account",
+    "hold_number",
+    "list_all",
+    "load_lines",
+    "open_token",
+    "routes",
+    "seal_key",
+    "set_state",
+    "update",
+    "verified",
+]
 
 
 class AccountExists(Refusal):
     """This WhatsApp Business Account is in use already."""
 
     code, status = "whatsapp_account_already_exists", 409
-
-
-class App(msgspec.Struct, frozen=True):
-    """A Meta app, as its callbacks need it."""
-
-    id: UUID
-    #: Meta's.
-    app_id: str
-    #: What a callback may be signed with: the secret, and during a change the one before it.
-    secrets: tuple[bytes, ...]
-    verify_token: str
-    #: When the handshake last succeeded, and when a callback with a good signature last came.
-    verified_at: datetime | None
-    last_callback_at: datetime | None
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -110,16 +125,11 @@ class Line(msgspec.Struct, frozen=True):
     state: str
 
 
-#: How long callbacks signed with the secret before the present one are still taken, seconds.
-OLD_SECRET = 7 * 86_400.0
+#: Codes by which Meta says that the credential itself is no good; others miss only a permission.
+INVALID = frozenset({0, 190})
 VERSION = re.compile(r"v[0-9]{1,3}\.[0-9]{1,3}", re.ASCII)
 _ID = re.compile(r"[0-9]{1,40}", re.ASCII)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-
-
-def seal_key(settings: Settings) -> bytes:
-    """The key that secrets of apps and accounts, and stored callbacks, are sealed under."""
-    return derive_key(settings.secret_key, "whatsapp")
 
 
 def open_token(key: bytes, account_id: UUID, sealed: bytes) -> str:
@@ -127,11 +137,6 @@ def open_token(key: bytes, account_id: UUID, sealed: bytes) -> str:
     return unseal(key, sealed, f"whatsapp_accounts/{account_id}/token").decode()
 
 
-FIND_APP = "SELECT id, app_id, secret, verify_token FROM whatsapp_apps WHERE app_id = $1 FOR UPDATE"
-ADD_APP = """
-INSERT INTO whatsapp_apps (id, app_id, secret, verify_token, created_at, changed_at) VALUES ($1, $2, $3, $4, $5, $5)
-ON CONFLICT (app_id) DO NOTHING
-"""
 _ACCOUNT = ", ".join(Account.__struct_fields__)
 # The same account of the same organization comes back as what it was, so that its numbers keep their ids.
 REVIVE = f"""
@@ -181,7 +186,7 @@ async def add(
     at = clock.now()
     values = (currency, base_url.rstrip("/"), api_version, name, portfolio or waba_id, at)
     async with conn.transaction():
-        app = await _app(conn, key, app_id, app_secret, verify_token, at)
+        app = await ensure_app(conn, key, app_id, app_secret, verify_token, at)
         try:
             async with conn.transaction():
                 row = await conn.fetchrow(REVIVE, organization_id, waba_id, app, *values)
@@ -264,37 +269,6 @@ async def set_state(conn: Connection, *, organization_id: UUID, account_id: UUID
     return _known(row, account_id)
 
 
-CHANGE_APP = """
-UPDATE whatsapp_apps
-   SET old_secret = CASE WHEN $2::bytea IS NULL THEN old_secret ELSE secret END,
-       old_secret_till = CASE WHEN $2 IS NULL THEN old_secret_till ELSE now() + make_interval(secs => $5) END,
-       secret = coalesce($2, secret), verify_token = coalesce($3, verify_token), changed_at = $4
- WHERE app_id = $1
-"""
-
-
-async def change_app(
-    conn: Connection,
-    key: bytes,
-    *,
-    app_id: str,
-    app_secret: str | None = None,
-    verify_token: str | None = None,
-    keep_old: float = OLD_SECRET,
-) -> None:
-    """Give an app another secret or verify token. Callbacks signed with the old secret are taken for `keep_old`
-    seconds more, since Meta repeats what failed for days. Raises NotFound."""
-    async with conn.transaction():
-        row = await conn.fetchrow(FIND_APP, app_id)
-        if row is None:
-            raise NotFound("There is no such app.", appId=app_id)
-        sealed = [
-            None if text is None else seal(key, text.encode(), f"whatsapp_apps/{row['id']}/{name}")
-            for name, text in (("secret", app_secret), ("verify_token", verify_token))
-        ]
-        await conn.execute(CHANGE_APP, app_id, *sealed, clock.now(), keep_old)
-
-
 LIST = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE organization_id = $1 AND state <> 'removed' ORDER BY id"
 
 
@@ -309,60 +283,6 @@ GET = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE organization_id = $1 AND 
 async def get(conn: Connection, organization_id: UUID, account_id: UUID) -> Account:
     """The account. Raises NotFound."""
     return _known(await conn.fetchrow(GET, organization_id, account_id), account_id)
-
-
-_APP = """
-SELECT id, app_id, secret, CASE WHEN old_secret_till > now() THEN old_secret END AS old_secret, verify_token,
-       verified_at, last_callback_at
-  FROM whatsapp_apps
-"""
-APPS = f"{_APP} WHERE id = ANY ($1)"
-APP_BY_ID = f"{_APP} WHERE app_id = $1"
-
-
-class AppBook:
-    """Apps as they were at most half a second ago."""
-
-    def __init__(self, pool: Pool, key: bytes) -> None:
-        """`key`: of `seal_key`."""
-        self._pool = pool
-        self._key = key
-        self._fresh: Fresh[UUID, App] = Fresh(self._load, indivisible=is_down)
-
-    async def get(self, app_id: UUID) -> App | None:
-        """The app by the id in the address of its callbacks."""
-        return await self._fresh.get(app_id)
-
-    async def _load(self, ids: Sequence[UUID]) -> dict[UUID, App]:
-        return {row["id"]: open_app(self._key, row) for row in await self._pool.fetch(APPS, ids)}
-
-
-def open_app(key: bytes, row: asyncpg.Record) -> App:
-    """A row of APPS with its secrets opened."""
-    place = f"whatsapp_apps/{row['id']}"
-    sealed = [one for one in (row["secret"], row["old_secret"]) if one is not None]
-    return App(
-        row["id"],
-        row["app_id"],
-        tuple(unseal(key, one, f"{place}/secret") for one in sealed),
-        unseal(key, row["verify_token"], f"{place}/verify_token").decode(),
-        row["verified_at"],
-        row["last_callback_at"],
-    )
-
-
-async def get_app(conn: Connection, key: bytes, id: UUID) -> App:
-    """The app as it is in the database now. Raises NotFound."""
-    row = await conn.fetchrow(APPS, [id])
-    if row is None:
-        raise NotFound("There is no such app.", id=str(id))
-    return open_app(key, row)
-
-
-async def find_app(conn: Connection, key: bytes, app_id: str) -> App | None:
-    """The app by Meta's id for it."""
-    row = await conn.fetchrow(APP_BY_ID, app_id)
-    return None if row is None else open_app(key, row)
 
 
 ROUTES = """
@@ -422,117 +342,6 @@ SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.bas
 async def load_lines(conn: Connection) -> list[Line]:
     """Every active number of every active account."""
     return [Line(*row.values()) for row in await conn.fetch(LINES)]
-
-
-HOLD_ACCOUNT = """
-UPDATE whatsapp_accounts
-   SET held_until = greatest(held_until, now() + make_interval(secs => $3)), held_reason = $4,
-       credential_status = CASE WHEN $5 THEN 'invalid' ELSE credential_status END,
-       credential_checked_at = CASE WHEN $5 THEN now() ELSE credential_checked_at END
- WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
-"""
-
-
-async def hold_account(
-    conn: Connection,
-    organization_id: UUID,
-    account_id: UUID,
-    *,
-    seconds: float,
-    reason: str,
-    credential_invalid: bool = False,
-) -> int:
-    """Send nothing of the account for `seconds`. `credential_invalid`: Meta refused the credential itself, which counts
-    more than any check before it. Returns the deliveries queued."""
-    async with conn.transaction():
-        before = await numbers.of_account(conn, organization_id, account_id) if credential_invalid else {}
-        await conn.execute(HOLD_ACCOUNT, organization_id, account_id, seconds, reason, credential_invalid)
-        if not credential_invalid:
-            return 0
-        return await numbers.announce(conn, organization_id, account_id, before)
-
-
-HOLD_NUMBER = """
-UPDATE whatsapp_numbers
-   SET held_until = greatest(held_until, now() + make_interval(secs => $3)), held_reason = $4
- WHERE organization_id = $1 AND id = $2
-"""
-
-
-async def hold_number(conn: Connection, organization_id: UUID, number_id: UUID, *, seconds: float, reason: str) -> None:
-    """Send nothing from the number for `seconds`."""
-    await conn.execute(HOLD_NUMBER, organization_id, number_id, seconds, reason)
-
-
-async def hold_template(
-    conn: Connection, organization_id: UUID, template_id: UUID, *, seconds: float, status: str = "paused"
-) -> int:
-    """See `templates.hold`."""
-    return await templates.hold(conn, organization_id, template_id, seconds=seconds, status=status)
-
-
-CLEAR_ACCOUNT = """
-UPDATE whatsapp_accounts
-   SET held_until = NULL, held_reason = NULL,
-       credential_status = CASE credential_status WHEN 'invalid' THEN 'ok' ELSE credential_status END
- WHERE organization_id = $1 AND id = $2 AND (held_until IS NOT NULL OR credential_status = 'invalid')
-RETURNING credential_status
-"""
-CLEAR_NUMBER = """
-UPDATE whatsapp_numbers SET held_until = NULL, held_reason = NULL
- WHERE organization_id = $1 AND id = $2 AND held_until IS NOT NULL
-"""
-
-
-async def clear_holds(conn: Connection, organization_id: UUID, account_id: UUID, number_id: UUID) -> int:
-    """A send succeeded: nothing is held, and the credential is good. Returns the deliveries queued."""
-    async with conn.transaction():
-        before = await numbers.of_account(conn, organization_id, account_id)
-        cleared = await conn.fetchval(CLEAR_ACCOUNT, organization_id, account_id)
-        await conn.execute(CLEAR_NUMBER, organization_id, number_id)
-        return await numbers.announce(conn, organization_id, account_id, before) if cleared else 0
-
-
-HANDSHAKE = "UPDATE whatsapp_apps SET verified_at = now() WHERE id = $1"
-HEARD = "UPDATE whatsapp_apps SET last_callback_at = now() WHERE id = ANY ($1)"
-
-
-async def verified(conn: Connection, app: UUID) -> None:
-    """The address of the app's callbacks answered the handshake."""
-    await conn.execute(HANDSHAKE, app)
-
-
-async def heard(conn: Connection, apps: Sequence[UUID]) -> None:
-    """Callbacks of these apps came with a good signature."""
-    await conn.execute(HEARD, sorted(apps))
-
-
-async def _app(
-    conn: Connection, key: bytes, app_id: str, secret: str | None, verify_token: str | None, at: datetime
-) -> UUID:
-    """The app's row id; made if need be. One that is known is not changed on the way."""
-    row = await conn.fetchrow(FIND_APP, app_id)
-    if row is None:
-        if not secret or not verify_token:
-            name = "verify_token" if secret else "app_secret"
-            raise Invalid((name, "required", f"`{name}` is needed for an app that is new here"))
-        id = uuid7()
-        place = f"whatsapp_apps/{id}"
-        sealed = (
-            seal(key, secret.encode(), f"{place}/secret"),
-            seal(key, verify_token.encode(), f"{place}/verify_token"),
-        )
-        await conn.execute(ADD_APP, id, app_id, *sealed, at)
-        # Another process may have been faster.
-        row = await conn.fetchrow(FIND_APP, app_id)
-        assert row is not None
-    for name, given in (("secret", secret), ("verify_token", verify_token)):
-        known = unseal(key, row[name], f"whatsapp_apps/{row['id']}/{name}")
-        if given is not None and not constant_time_equal(known, given):
-            field = "app_secret" if name == "secret" else name
-            raise Invalid((field, "disagrees", f"`{field}` is not what this app has here; change it by itself"))
-    found: UUID = row["id"]
-    return found
 
 
 def _check(

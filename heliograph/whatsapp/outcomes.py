@@ -282,7 +282,7 @@ async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
                 one.account_id,
                 seconds=seconds,
                 reason=fault.title,
-                credential_invalid=fault.kind is Kind.AUTH,
+                credential_invalid=fault.code in accounts.INVALID,
             )
     return deliveries
 

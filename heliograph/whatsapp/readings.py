@@ -23,17 +23,17 @@ from heliograph.suppliers.whatsapp_errors import Kind
 from heliograph.suppliers.whatsapp_graph import CloudClient, CloudError
 from heliograph.suppliers.whatsapp_objects import CloudAccount, CloudNumber, CloudTemplate, credential_state
 from heliograph.whatsapp import numbers, template_rows
-from heliograph.whatsapp.accounts import App
+from heliograph.whatsapp.accounts import INVALID, App
 from heliograph.whatsapp.numbers import LAG
 
-#: Codes by which Meta says that the credential itself is no good (reference §8).
-INVALID = frozenset({0, 190})
 #: Graph's way to say that an object is gone, or was never there for this credential: code and subcode.
 GONE = frozenset({"100/33", "33"})
 #: Numbers and their health are read again after this, and all templates after that; seconds, give or take a quarter.
 NUMBERS_EVERY, TEMPLATES_EVERY = 600.0, 1800.0
 #: Pause after a reading that failed, doubled with each in a row; seconds.
 PAUSE, LONGEST_PAUSE = 60.0, 1800.0
+#: The same for an account that was never read whole: somebody waits for it.
+FIRST_PAUSE = 2.0
 #: A credential that Meta refused a reading to is tried for one message after this, seconds.
 HELD = 60.0
 _DETAIL = 500
@@ -158,7 +158,7 @@ def _note(found: Reading, what: str, error: CloudError) -> None:
 
 ACCOUNT = """
 SELECT id, waba_id, portfolio, state, credential_status, credential_checked_at, numbers_read_at, templates_read_at,
-       numbers_at, templates_at, failures
+       failures, mirrored_at
   FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
 """
 # A hold that the bad credential was the cause of ends with it: one message tries.
@@ -236,7 +236,8 @@ async def store(
         deliveries = 0 if first else await numbers.announce(conn, *ids, before)
         changed = await _store_templates(conn, ids, account, found)
         failed = bool(found.problems)
-        pause = min(PAUSE * 2 ** min(account["failures"], 10), LONGEST_PAUSE) * spread
+        shortest = FIRST_PAUSE if account["mirrored_at"] is None else PAUSE
+        pause = min(shortest * 2 ** min(account["failures"], 10), LONGEST_PAUSE) * spread
         if failed:
             await conn.execute(LATER, *ids, pause)
         if failed or found.numbers is not None or found.templates is not None:

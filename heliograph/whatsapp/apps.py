@@ -1,0 +1,179 @@
+"""Meta apps: each with the secret that signs its callbacks. Several organizations may share one.
+
+The rule nobody may break: secrets are sealed in their row, and no organization that brings an account of a known app
+changes them on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.crypto import constant_time_equal, derive_key, seal, unseal
+from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.fresh import Fresh
+from heliograph.base.ids import uuid7
+from heliograph.base.settings import Settings
+
+
+class App(msgspec.Struct, frozen=True):
+    """A Meta app, as its callbacks need it."""
+
+    id: UUID
+    #: Meta's.
+    app_id: str
+    #: What a callback may be signed with: the secret, and during a change the one before it.
+    secrets: tuple[bytes, ...]
+    verify_token: str
+    #: When the handshake last succeeded, and when a callback with a good signature last came.
+    verified_at: datetime | None
+    last_callback_at: datetime | None
+
+
+#: How long callbacks signed with the secret before the present one are still taken, seconds.
+OLD_SECRET = 7 * 86_400.0
+
+
+def seal_key(settings: Settings) -> bytes:
+    """The key that secrets of apps and accounts, and stored callbacks, are sealed under."""
+    return derive_key(settings.secret_key, "whatsapp")
+
+
+FIND_APP = "SELECT id, app_id, secret, verify_token FROM whatsapp_apps WHERE app_id = $1 FOR UPDATE"
+ADD_APP = """
+INSERT INTO whatsapp_apps (id, app_id, secret, verify_token, created_at, changed_at) VALUES ($1, $2, $3, $4, $5, $5)
+ON CONFLICT (app_id) DO NOTHING
+"""
+
+
+async def ensure_app(
+    conn: Connection, key: bytes, app_id: str, secret: str | None, verify_token: str | None, at: datetime
+) -> UUID:
+    """The app's row id; made if need be. One that is known keeps what it has. Raises Invalid."""
+    row = await conn.fetchrow(FIND_APP, app_id)
+    if row is None:
+        if not secret or not verify_token:
+            name = "verify_token" if secret else "app_secret"
+            raise Invalid((name, "required", f"`{name}` is needed for an app that is new here"))
+        id = uuid7()
+        place = f"whatsapp_apps/{id}"
+        sealed = (
+            seal(key, secret.encode(), f"{place}/secret"),
+            seal(key, verify_token.encode(), f"{place}/verify_token"),
+        )
+        await conn.execute(ADD_APP, id, app_id, *sealed, at)
+        # Another process may have been faster.
+        row = await conn.fetchrow(FIND_APP, app_id)
+        assert row is not None
+    for name, given in (("secret", secret), ("verify_token", verify_token)):
+        known = unseal(key, row[name], f"whatsapp_apps/{row['id']}/{name}")
+        if given is not None and not constant_time_equal(known, given):
+            field = "app_secret" if name == "secret" else name
+            raise Invalid((field, "disagrees", f"`{field}` is not what this app has here; change it by itself"))
+    found: UUID = row["id"]
+    return found
+
+
+CHANGE_APP = """
+UPDATE whatsapp_apps
+   SET old_secret = CASE WHEN $2::bytea IS NULL THEN old_secret ELSE secret END,
+       old_secret_till = CASE WHEN $2 IS NULL THEN old_secret_till ELSE now() + make_interval(secs => $5) END,
+       secret = coalesce($2, secret), verify_token = coalesce($3, verify_token), changed_at = $4
+ WHERE app_id = $1
+"""
+
+
+async def change_app(
+    conn: Connection,
+    key: bytes,
+    *,
+    app_id: str,
+    app_secret: str | None = None,
+    verify_token: str | None = None,
+    keep_old: float = OLD_SECRET,
+) -> None:
+    """Give an app another secret or verify token. Callbacks signed with the old secret are taken for `keep_old`
+    seconds more, since Meta repeats what failed for days. Raises NotFound."""
+    async with conn.transaction():
+        row = await conn.fetchrow(FIND_APP, app_id)
+        if row is None:
+            raise NotFound("There is no such app.", appId=app_id)
+        sealed = [
+            None if text is None else seal(key, text.encode(), f"whatsapp_apps/{row['id']}/{name}")
+            for name, text in (("secret", app_secret), ("verify_token", verify_token))
+        ]
+        await conn.execute(CHANGE_APP, app_id, *sealed, clock.now(), keep_old)
+
+
+_APP = """
+SELECT id, app_id, secret, CASE WHEN old_secret_till > now() THEN old_secret END AS old_secret, verify_token,
+       verified_at, last_callback_at
+  FROM whatsapp_apps
+"""
+APPS = f"{_APP} WHERE id = ANY ($1)"
+APP_BY_ID = f"{_APP} WHERE app_id = $1"
+
+
+class AppBook:
+    """Apps as they were at most half a second ago."""
+
+    def __init__(self, pool: Pool, key: bytes) -> None:
+        """`key`: of `seal_key`."""
+        self._pool = pool
+        self._key = key
+        self._fresh: Fresh[UUID, App] = Fresh(self._load, indivisible=is_down)
+
+    async def get(self, app_id: UUID) -> App | None:
+        """The app by the id in the address of its callbacks."""
+        return await self._fresh.get(app_id)
+
+    async def _load(self, ids: Sequence[UUID]) -> dict[UUID, App]:
+        return {row["id"]: open_app(self._key, row) for row in await self._pool.fetch(APPS, ids)}
+
+
+def open_app(key: bytes, row: asyncpg.Record) -> App:
+    """A row of APPS with its secrets opened."""
+    place = f"whatsapp_apps/{row['id']}"
+    sealed = [one for one in (row["secret"], row["old_secret"]) if one is not None]
+    return App(
+        row["id"],
+        row["app_id"],
+        tuple(unseal(key, one, f"{place}/secret") for one in sealed),
+        unseal(key, row["verify_token"], f"{place}/verify_token").decode(),
+        row["verified_at"],
+        row["last_callback_at"],
+    )
+
+
+async def get_app(conn: Connection, key: bytes, id: UUID) -> App:
+    """The app as it is in the database now. Raises NotFound."""
+    row = await conn.fetchrow(APPS, [id])
+    if row is None:
+        raise NotFound("There is no such app.", id=str(id))
+    return open_app(key, row)
+
+
+async def find_app(conn: Connection, key: bytes, app_id: str) -> App | None:
+    """The app by Meta's id for it."""
+    row = await conn.fetchrow(APP_BY_ID, app_id)
+    return None if row is None else open_app(key, row)
+
+
+HANDSHAKE = "UPDATE whatsapp_apps SET verified_at = now() WHERE id = $1"
+HEARD = "UPDATE whatsapp_apps SET last_callback_at = now() WHERE id = ANY ($1)"
+
+
+async def verified(conn: Connection, app: UUID) -> None:
+    """The address of the app's callbacks answered the handshake."""
+    await conn.execute(HANDSHAKE, app)
+
+
+async def heard(conn: Connection, apps: Sequence[UUID]) -> None:
+    """Callbacks of these apps came with a good signature."""
+    await conn.execute(HEARD, sorted(apps))
