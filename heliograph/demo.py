@@ -1,4 +1,4 @@
-"""What `heliograph up` makes on its first start: an organization that can send at once, with a simulated supplier.
+"""What `heliograph up` makes on its first start: an organization that can send at once, with simulated suppliers.
 
 Every step looks first, so that a start that was killed half way is simply done again. The keys' secrets are not in
 the database; they stay in a file of the data directory, and a key whose secret is lost is replaced.
@@ -7,6 +7,8 @@ the database; they stay in a file of the data directory, and a key whose secret 
 from __future__ import annotations
 
 import os
+import secrets
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -17,12 +19,22 @@ from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.db import Connection
 from heliograph.base.settings import Settings
+from heliograph.simulators.graph import GraphOptions
 from heliograph.sms import sender_ids, suppliers
+from heliograph.whatsapp import accounts, rates, wallet
+from heliograph.whatsapp.rates import Rate
 
 ORGANIZATION = "Demo organization"
 SENDER = "HELIOGRAPH"
 QUOTA = 1_000_000
 SUPPLIER = "simulator"
+#: Whom the simulated Cloud API knows when it is told nothing else.
+CLOUD = GraphOptions()
+#: What a delivered WhatsApp message costs here, in millionths, and what the wallet begins with: 1,000 units.
+CURRENCY = "EUR"
+PRICES = (("utility", 20_000), ("authentication", 30_000), ("service", 20_000))
+BALANCE = 1_000_000_000
+SINCE = datetime(2025, 1, 1, tzinfo=UTC)
 #: Submits that may wait for their answer: the simulator is on this machine, and takes what comes.
 WINDOW = 500
 
@@ -36,6 +48,18 @@ class Smsc(msgspec.Struct):
     password: str
 
 
+class Graph(msgspec.Struct):
+    """Where the simulated Cloud API of Meta listens, what it is told, and the number that can be sent from."""
+
+    host: str
+    port: int
+    app_secret: str
+    verify_token: str
+    token: str
+    #: Id of the number here, for `phoneNumberId`; empty until the number was read from there.
+    phone_number_id: str = ""
+
+
 class Credentials(msgspec.Struct):
     """The credentials file: all that a person or a script needs to begin."""
 
@@ -45,6 +69,13 @@ class Credentials(msgspec.Struct):
     test_key: str
     database_url: str
     smsc: Smsc
+    #: A file of a version that had no WhatsApp is read all the same.
+    whatsapp: Graph = msgspec.field(default_factory=lambda: new_graph())
+
+
+def new_graph() -> Graph:
+    """A simulated Cloud API with secrets of its own, which has no port yet."""
+    return Graph("127.0.0.1", 0, *(secrets.token_hex(16) for _ in range(3)))
 
 
 async def ensure(
@@ -75,6 +106,10 @@ SELECT EXISTS (SELECT FROM api_keys WHERE organization_id = $1 AND secret_hash =
 """
 
 
+APP_KNOWN = "SELECT EXISTS (SELECT FROM whatsapp_apps WHERE app_id = $1)"
+PRICED = "SELECT EXISTS (SELECT FROM whatsapp_rates WHERE currency = $1)"
+
+
 async def _key(conn: Connection, operator: Actor, mode: str, secret: str) -> str:
     if secret and await conn.fetchval(KEY_WORKS, operator.organization_id, hash_secret(secret)):
         return secret
@@ -102,6 +137,75 @@ async def _supplier(conn: Connection, settings: Settings, smsc: Smsc) -> None:
         await suppliers.add(conn, key, name=SUPPLIER, kind="smpp", settings=values, secret=smsc.password)
     elif msgspec.json.decode(row["settings"]) != values:
         await suppliers.reconfigure(conn, key, id=row["id"], settings=values, secret=smsc.password)
+
+
+async def ensure_whatsapp(conn: Connection, settings: Settings, organization_id: UUID, graph: Graph) -> UUID:
+    """The simulator's account, a wallet and prices, as far as they are missing or another start knew them otherwise.
+
+    Returns the id of the app, which is the end of its callbacks' address. Number and templates are the mirror's to
+    fetch, once the simulator answers.
+    """
+    operator = Actor(organization_id, None, "live", frozenset(), "active")
+    async with conn.transaction():
+        known = [one.waba_id for one in await accounts.list_all(conn, organization_id)]
+        if await conn.fetchval(APP_KNOWN, CLOUD.app_id):
+            await accounts.change_app(
+                conn,
+                accounts.seal_key(settings),
+                app_id=CLOUD.app_id,
+                app_secret=graph.app_secret,
+                verify_token=graph.verify_token,
+                keep_old=0.0,
+            )
+        if CLOUD.waba not in known:
+            await _add_account(conn, settings, organization_id, graph)
+        account = next(one for one in await accounts.list_all(conn, organization_id) if one.waba_id == CLOUD.waba)
+        key, base_url = accounts.seal_key(settings), _base_url(graph)
+        if (account.base_url, accounts.open_token(key, account.id, account.token)) != (base_url, graph.token):
+            await accounts.update(
+                conn, key, organization_id=organization_id, account_id=account.id, token=graph.token, base_url=base_url
+            )
+        if not await conn.fetchval(PRICED, CURRENCY):
+            await rates.import_rates(
+                conn, [Rate(CURRENCY, name, rates.ELSEWHERE, SINCE, price) for name, price in PRICES]
+            )
+        if (await wallet.show(conn, operator)).total == 0:
+            await wallet.top_up(conn, organization_id, amount=BALANCE, currency=CURRENCY, reason="demo")
+    return account.app
+
+
+async def _add_account(conn: Connection, settings: Settings, organization_id: UUID, graph: Graph) -> None:
+    await accounts.add(
+        conn,
+        accounts.seal_key(settings),
+        organization_id=organization_id,
+        app_id=CLOUD.app_id,
+        app_secret=graph.app_secret,
+        verify_token=graph.verify_token,
+        waba_id=CLOUD.waba,
+        token=graph.token,
+        currency=CURRENCY,
+        base_url=_base_url(graph),
+        name="simulator",
+    )
+
+
+def _base_url(graph: Graph) -> str:
+    return f"http://{graph.host}:{graph.port}"
+
+
+NUMBER = """
+SELECT n.id::text FROM whatsapp_numbers n
+ WHERE n.organization_id = $1 AND n.graph_id = $2 AND n.state = 'active'
+   AND EXISTS (SELECT FROM whatsapp_templates t
+                WHERE t.organization_id = $1 AND t.account_id = n.account_id AND t.status = 'approved')
+"""
+
+
+async def mirrored(conn: Connection, organization_id: UUID) -> str | None:
+    """The id of the simulator's number here, once it and its templates were fetched."""
+    id: str | None = await conn.fetchval(NUMBER, organization_id, CLOUD.number_id)
+    return id
 
 
 def read_credentials(path: Path) -> Credentials | None:

@@ -1,10 +1,10 @@
-"""One machine, one command: PostgreSQL, migrations, web processes, worker, simulated SMSC, and a demo organization.
+"""One machine, one command: PostgreSQL, migrations, web processes, worker, simulated suppliers, a demo organization.
 
 The parts are processes of their own, the same that run apart in production. This one only watches: what ends is
 started again, after a pause that grows while it keeps ending. The parts end with this process (Linux: PDEATHSIG), so
 that `kill -9` leaves nothing behind but PostgreSQL, which the next start adopts.
 
-The rule nobody may break: parts stop in the order in which work flows (web, worker, simulator, PostgreSQL), so that
+The rule nobody may break: parts stop in the order in which work flows (web, worker, simulators, PostgreSQL), so that
 nothing is accepted that nobody is there to store.
 """
 
@@ -21,6 +21,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -157,19 +158,23 @@ async def up(
     watcher: asyncio.Task[None] | None = None
     try:
         await _migrate(settings.database_url)
-        credentials = await _prepare(settings, data_dir, f"http://{_shown(options.host)}:{port}")
+        credentials, app = await _prepare(settings, data_dir, f"http://{_shown(options.host)}:{port}")
         environment = _environment(settings)
-        simulate = ["simulate", "smsc", "--host", credentials.smsc.host, "--port", str(credentials.smsc.port)]
-        simulate += ["--system", f"{credentials.smsc.system_id}:{credentials.smsc.password}", "--quiet"]
         serve = ["api", "--host", options.host, "--port", str(port)]
-        parts = [Part("simulator", simulate, environment, say), Part("worker", ["worker"], environment, say)]
-        parts += [Part("api", serve, environment, say) for _ in range(options.api_processes)]
+        parts = [
+            Part("simulated SMSC", _smsc(credentials.smsc), environment, say),
+            Part("simulated Cloud API", _graph(credentials, app), environment, say),
+            Part("worker", ["worker"], environment, say),
+            *(Part("api", serve, environment, say) for _ in range(options.api_processes)),
+        ]
         for part in parts:
             part.start()
         if database is not None:
             watcher = asyncio.create_task(_keep_database(database, say))
         await _answers(options.host, port, stop)
         path = options.credentials_file or data_dir / "credentials.json"
+        credentials.whatsapp.phone_number_id = await _number(settings.database_url, credentials, stop)
+        demo.write_credentials(data_dir / "credentials.json", credentials)
         demo.write_credentials(path, credentials)
         if not stop.is_set():
             on_ready(credentials, path)
@@ -180,7 +185,7 @@ async def up(
         if watcher is not None:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
-        apis, others = parts[2:], parts[1::-1]
+        apis, others = parts[3:], parts[2::-1]
         await asyncio.gather(*(part.stop() for part in apis))
         for part in others:
             await part.stop()
@@ -211,22 +216,56 @@ async def _migrate(url: str) -> None:
         raise UpError(f"the database cannot be used: {error}") from error
 
 
-async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> Credentials:
+async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[Credentials, UUID]:
+    """Credentials, and the id of the simulated app."""
     kept = data_dir / "credentials.json"
     known = demo.read_credentials(kept)
     smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
-    # The simulator keeps its port while nobody else took it: a worker that still runs finds it there again.
-    if smsc.port == 0 or not _is_free(smsc.host, smsc.port):
-        smsc.port = _free_port(smsc.host)
+    graph = known.whatsapp if known else demo.new_graph()
+    # The simulators keep their ports while nobody else took them: a worker that still runs finds them there again.
+    for simulator in (smsc, graph):
+        if simulator.port == 0 or not _is_free(simulator.host, simulator.port):
+            simulator.port = _free_port(simulator.host)
     pool = await open_pool(settings.database_url, size=1, wait=10.0)
     try:
         async with pool.acquire() as conn:
             organization_id, live, test = await demo.ensure(conn, settings, smsc=smsc, known=known)
+            app = await demo.ensure_whatsapp(conn, settings, organization_id, graph)
     finally:
         await pool.close()
-    credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc)
+    credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph)
     demo.write_credentials(kept, credentials)
-    return credentials
+    return credentials, app
+
+
+def _smsc(smsc: Smsc) -> list[str]:
+    return [
+        *("simulate", "smsc", "--host", smsc.host, "--port", str(smsc.port)),
+        *("--system", f"{smsc.system_id}:{smsc.password}", "--quiet"),
+    ]
+
+
+def _graph(credentials: Credentials, app: UUID) -> list[str]:
+    graph = credentials.whatsapp
+    return [
+        *("simulate", "graph", "--host", graph.host, "--port", str(graph.port), "--quiet"),
+        *("--app-secret", graph.app_secret, "--verify-token", graph.verify_token, "--token", graph.token),
+        *("--webhook-url", f"{credentials.base_url}/in/whatsapp/{app}"),
+    ]
+
+
+async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> str:
+    """Return the id of the simulated WhatsApp number, once the worker has fetched it and its templates."""
+    conn = await asyncpg.connect(url)
+    try:
+        while not stop.is_set():
+            id = await demo.mirrored(conn, UUID(credentials.organization_id))
+            if id is not None:
+                return id
+            await asyncio.sleep(0.05)
+    finally:
+        await conn.close()
+    return ""
 
 
 def _environment(settings: Settings) -> dict[str, str]:
@@ -276,6 +315,8 @@ async def _answers(host: str, port: int, stop: asyncio.Event) -> None:
 
 def _welcome(credentials: Credentials, path: Path) -> str:
     body = '{"to":"+258841234567","message":"Hello from Heliograph"}'
+    template = '{"name":"appointment_reminder","language":"en","category":"utility","parameters":["Ana","Thursday"]}'
+    graph = credentials.whatsapp
     return f"""
 Heliograph is ready.
 
@@ -284,6 +325,7 @@ Heliograph is ready.
   Test key      {credentials.test_key}
   Organization  {credentials.organization_id}
   SMSC          {credentials.smsc.host}:{credentials.smsc.port} (simulated, SMPP 3.4)
+  Cloud API     http://{graph.host}:{graph.port} (simulated, WhatsApp)
   Credentials   {path}
 
 Send a first message:
@@ -291,6 +333,12 @@ Send a first message:
   curl -sS {credentials.base_url}/v1/sms/send -H 'authorization: Bearer {credentials.live_key}' \\
     -H "idempotency-key: $(cat /proc/sys/kernel/random/uuid)" -H 'content-type: application/json' \\
     -d '{body}'
+
+And a WhatsApp template, which its simulated user reads within a second or two:
+
+  curl -sS {credentials.base_url}/v1/whatsapp/messages -H 'authorization: Bearer {credentials.live_key}' \\
+    -H 'content-type: application/json' -d '{{"type":"template","to":"+258841234567",
+    "phoneNumberId":"{graph.phone_number_id}","template":{template}}}'
 
 Ctrl-C stops everything; the data stays."""
 

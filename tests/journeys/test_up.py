@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import stat
@@ -29,9 +30,9 @@ from tests.processes import Program, alive, below, environment, until
 pytestmark = pytest.mark.xdist_group("processes")
 
 EVENTS = ["message.delivered", "message.failed"]
-KEYS = {"base_url", "organization_id", "live_key", "test_key", "database_url", "smsc"}
+KEYS = {"base_url", "organization_id", "live_key", "test_key", "database_url", "smsc", "whatsapp"}
 #: In the order in which they have to end.
-PARTS = ("api", "worker", "simulate", "postgres")
+PARTS = ("api", "worker", "graph", "smsc", "postgres")
 NOBODY = 65534
 
 
@@ -73,7 +74,8 @@ class Up:
         for process in psutil.Process(self.program.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):
                 command = process.cmdline() or [""]
-                kind = command[3] if command[1:3] == ["-m", "heliograph"] else os.path.basename(command[0])
+                ours = command[1:3] == ["-m", "heliograph"]
+                kind = command[3 + (command[3] == "simulate")] if ours else os.path.basename(command[0])
                 # What has just been forked, or has just ended, is not called by its name.
                 found.get(kind, []).append(process)
         return found
@@ -170,9 +172,9 @@ def genuine(event: Event, secret: str) -> bool:
     return problem is None
 
 
-async def run_as_printed(text: str, home: Path) -> tuple[int, Any]:
-    """Run the curl line of the welcome in a shell, untouched; what it was answered."""
-    line = text[text.index("  curl ") : text.index("\n\nCtrl-C")]
+async def run_as_printed(text: str, path: str, home: Path) -> tuple[int, Any]:
+    """Run the welcome's curl line for `path` in a shell, untouched; what it was answered."""
+    (line,) = [one for one in re.findall(r"  curl .*?(?=\n\n)", text, re.DOTALL) if path in one]
     (home / ".curlrc").write_text('write-out = "\\n%{http_code}"\n')
     process = await asyncio.create_subprocess_exec(
         "sh", "-c", line, env=os.environ | {"CURL_HOME": str(home)}, stdout=asyncio.subprocess.PIPE
@@ -203,7 +205,7 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         assert kept.read_bytes() == first.file.read_bytes()
 
         secret = await subscribed(client, receiver)
-        status, body = await run_as_printed(first.program.out, tmp_path)
+        status, body = await run_as_printed(first.program.out, "/sms/send", tmp_path)
         assert (status, body["queued"], body["status"], body["remainingQuota"]) == (202, True, "accepted", 999_999)
         event = await event_of(receiver, body["message"]["id"], secret)
         assert event.type == "message.delivered"
@@ -237,7 +239,7 @@ async def test_every_part_may_be_killed_and_then_the_whole(place: Path, receiver
         secret = await subscribed(client, receiver)
         for victim in PARTS:
             before = [await client.send(next(numbers)) for _ in range(5)]
-            if victim == "simulate":
+            if victim == "smsc":
                 # What an SMSC forgets when it is killed, nobody can bring back: it is to have sent its receipts.
                 await settled(first.database)
             await first.killed(victim)
@@ -274,7 +276,7 @@ async def test_on_a_database_that_is_given_with_two_web_processes(
         assert ran.database == empty_database_url
         assert not (place / "data" / "postgres").exists()
         parts = ran.parts()
-        assert [len(parts[name]) for name in PARTS] == [2, 1, 1, 0]
+        assert [len(parts[name]) for name in PARTS] == [2, 1, 1, 1, 0]
         secret = await subscribed(client, receiver)
         sent = [await client.send(f"+25884300{n:04d}") for n in range(100, 120)]
         parts["api"][0].kill()
