@@ -8,9 +8,11 @@ from uuid import UUID
 import typer
 
 from heliograph.base.db import Connection
+from heliograph.base.errors import NotFound
 from heliograph.cli.console import DataDir, Json, as_plain, cell, group, on_database, record, settings_of, show, table
 from heliograph.sms import timeline
-from heliograph.sms.timeline import Timeline
+from heliograph.webhooks.story import Timeline
+from heliograph.whatsapp import timeline as whatsapp_timeline
 
 app = group("Messages: what became of one.")
 
@@ -24,7 +26,8 @@ def show_(
 ) -> None:
     """Show everything that happened to a message: attempts, receipts, events and webhook attempts, in order of time.
 
-    For operators: it shows the whole phone number, and what suppliers said.
+    For operators: it shows the whole phone number, and what suppliers said. Of a WhatsApp message also Meta's id and
+    what it cost.
 
     \b
     Examples:
@@ -33,7 +36,10 @@ def show_(
     """
 
     async def work(conn: Connection) -> Timeline:
-        return await timeline.of_message(conn, id=id, with_text=text)
+        try:
+            return await timeline.of_message(conn, id=id, with_text=text)
+        except NotFound:
+            return await whatsapp_timeline.of_message(conn, id=id, with_text=text)
 
     found = as_plain(on_database(work, settings_of(data_dir)))
     if not text:

@@ -24,6 +24,7 @@ from heliograph.queue import leases
 from heliograph.sms import timeline
 from heliograph.sms.outcomes import deadline
 from heliograph.sms.status import Move, move_many
+from heliograph.webhooks import story
 
 
 class MessageNotCancelable(Refusal):
@@ -166,7 +167,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Story:
     text = await conn.fetchval(timeline.TEXT, actor.organization_id, id)
     begun = await conn.fetchval(FIRST_ATTEMPT, actor.organization_id, id)
     raised = await timeline.raised(conn, actor.organization_id, row)
-    tried = await timeline.tried(conn, actor.organization_id, raised)
+    tried = await story.tried(conn, actor.organization_id, raised)
     kinds = {one["id"]: one["kind"] for one in raised}
     steps = [*_steps(row, begun), *(_delivery(one, kinds[one["event_id"]]) for one in tried)]
     return Story(_message(row), text, sorted(steps, key=lambda step: step.at))

@@ -6,38 +6,18 @@ The rule nobody may break: this is for operators only. What a customer may see o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import asyncpg
-import msgspec
 
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.sms import test_mode
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """Something that happened. `detail` holds only what is known."""
-
-    at: datetime
-    what: str
-    detail: dict[str, Any]
-
-
-class Timeline(msgspec.Struct, frozen=True):
-    """A message and its story."""
-
-    #: The row of `messages`, with its organization's name.
-    message: dict[str, Any]
-    #: Its text; None unless asked for, or when it was erased.
-    text: str | None
-    entries: list[Entry]
-    #: Its rows in the queue, and those of its webhook deliveries.
-    queued: list[dict[str, Any]]
-
+from heliograph.webhooks import story
+from heliograph.webhooks.story import Entry, Timeline, known
 
 # No organization is given, and messages are found by organization and id: asking for each organization in turn costs a
 # look-up each, where a search by id alone would read a month of messages.
@@ -73,11 +53,6 @@ SELECT id, kind, created_at FROM events WHERE organization_id = $1 AND id = $3
 UNION
 SELECT id, kind, created_at FROM events WHERE organization_id = $1 AND id BETWEEN $4 AND $5 AND message_id = $2
 """
-WEBHOOKS = """
-SELECT w.event_id, w.endpoint_id, e.url, w.attempt, w.started_at, w.duration_ms, w.status, w.result, w.detail
-  FROM webhook_attempts w LEFT JOIN webhook_endpoints e ON e.organization_id = $1 AND e.id = w.endpoint_id
- WHERE w.organization_id = $1 AND w.event_id = ANY ($2)
-"""
 QUEUE = """
 SELECT q.kind, q.id, q.line, q.lane, q.due_at, q.tries, q.claims, q.lease_until, s.name, e.url
   FROM queue q LEFT JOIN suppliers s ON s.id = q.line
@@ -102,7 +77,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
     parts = await conn.fetch(PARTS, id, answers)
     received = await conn.fetch(RECEIPTS, id, (accepted_at - timedelta(days=1)).date())
     events = await raised(conn, organization_id, row)
-    posted = await tried(conn, organization_id, events)
+    posted = await story.tried(conn, organization_id, events)
     queued = await conn.fetch(QUEUE, organization_id, [id, *(one["id"] for one in events)])
     return Timeline(
         message=message,
@@ -114,8 +89,8 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
                 *(_part(one) for one in parts),
                 *(_receipt(one) for one in received),
                 *_moves(row),
-                *(Entry(one["created_at"], "event", {"kind": one["kind"], "id": str(one["id"])}) for one in events),
-                *(_webhook(one) for one in posted),
+                *(story.of_event(one) for one in events),
+                *(story.of_webhook(one) for one in posted),
             ],
             key=lambda entry: entry.at,
         ),
@@ -128,11 +103,6 @@ async def raised(conn: Connection, organization_id: UUID, message: asyncpg.Recor
     sent_at = message["sent_at"] or message["accepted_at"]
     around = uuid7_floor(sent_at - BEFORE), uuid7_floor(sent_at + AFTER)
     return await conn.fetch(EVENTS, organization_id, message["id"], message["event_id"], *around)
-
-
-async def tried(conn: Connection, organization_id: UUID, events: Iterable[asyncpg.Record]) -> list[asyncpg.Record]:
-    """The webhook attempts of these events."""
-    return await conn.fetch(WEBHOOKS, organization_id, [one["id"] for one in events])
 
 
 STATUS = """
@@ -156,17 +126,17 @@ def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
         yield Entry(row["started_at"], "attempt", which | {"reference": row["reference"]})
         if row["answered_at"]:
             answer = {"state": row["state"], "code": row["code"], "detail": row["detail"]}
-            yield Entry(row["answered_at"], "answer", _known(which | answer))
+            yield Entry(row["answered_at"], "answer", known(which | answer))
 
 
 def _part(row: asyncpg.Record) -> Entry:
     values = {"attempt": row["attempt"], "part": f"{row['part']}/{row['parts']}", "supplier_message_id": row["id_key"]}
-    return Entry(row["created_at"], "part", _known(values | {"supplier": row["name"], "state": row["state"]}))
+    return Entry(row["created_at"], "part", known(values | {"supplier": row["name"], "state": row["state"]}))
 
 
 def _receipt(row: asyncpg.Record) -> Entry:
     values = {"state": row["state"], "err": row["error"], "supplier": row["name"], "ids": list(row["keys"])}
-    return Entry(row["received_at"], "receipt", _known(values | {"attempt": row["attempt"], "part": row["part"]}))
+    return Entry(row["received_at"], "receipt", known(values | {"attempt": row["attempt"], "part": row["part"]}))
 
 
 def _moves(row: asyncpg.Record) -> Iterable[Entry]:
@@ -180,27 +150,10 @@ def _moves(row: asyncpg.Record) -> Iterable[Entry]:
         yield Entry(row["ended_at"], "status", {"status": row["status"]})
 
 
-def _webhook(row: asyncpg.Record) -> Entry:
-    values = {
-        "result": row["result"],
-        "status": row["status"],
-        "attempt": row["attempt"],
-        "milliseconds": row["duration_ms"],
-        "url": row["url"],
-        "endpoint": str(row["endpoint_id"]),
-        "detail": row["detail"],
-    }
-    return Entry(row["started_at"], "webhook", _known(values))
-
-
 def _queued(row: asyncpg.Record) -> dict[str, Any]:
     values = {name: row[name] for name in ("kind", "due_at", "tries", "claims", "lane", "lease_until")}
-    return _known(values | {"supplier": row["name"], "url": row["url"]})
+    return known(values | {"supplier": row["name"], "url": row["url"]})
 
 
 def _supplier(row: asyncpg.Record) -> str:
     return row["name"] or ("test" if row["supplier_id"] == test_mode.SUPPLIER else str(row["supplier_id"]))
-
-
-def _known(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value not in (None, "")}

@@ -1,0 +1,61 @@
+"""What operators see of a WhatsApp message."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7
+from heliograph.suppliers.whatsapp_items import Pricing
+from heliograph.whatsapp import timeline
+from tests.rules.dispatching_whatsapp import Bench, fault, says, taken, wamid
+from tests.rules.making import endpoint
+from tests.rules.making_whatsapp import made, message
+
+
+async def test_the_whole_way_of_a_message(pool: Pool) -> None:
+    who = await made(pool)
+    await endpoint(pool, who.actor, "message.delivered")
+    bench = await Bench(pool).start()
+    bench.only.script = lambda submission: fault(131000) if submission.attempt == 1 else taken(submission)
+    id = await message(pool, who)
+    await bench.round()
+    await bench.later(seconds=30)
+    async with pool.acquire() as conn:
+        waiting = await timeline.of_message(conn, id=id)
+    assert [one["kind"] for one in waiting.queued] == ["whatsapp"]
+    await bench.round()
+    pricing = Pricing(type="regular", category="utility")
+    await bench.hear(who, says(who, id, "delivered", wamid=wamid(id, 2), pricing=pricing))
+    async with pool.acquire() as conn:
+        found = await timeline.of_message(conn, id=id, with_text=True)
+    assert found.message["status"] == "delivered"
+    assert found.message["organization_name"] == "Acme"
+    assert msgspec.json.decode(found.text or "")["parameters"] == ["Ana", "7"]
+    what = [entry.what for entry in found.entries]
+    assert sorted(set(what)) == ["accepted", "answer", "attempt", "event", "money", "status", "wamid"]
+    answers = [entry.detail for entry in found.entries if entry.what == "answer"]
+    assert sorted((one["attempt"], one["state"]) for one in answers) == [(1, "busy"), (2, "accepted")]
+    assert {"131000"} <= {one.get("code") for one in answers}
+    assert [one.detail["wamid"] for one in found.entries if one.what == "wamid"] == [wamid(id, 2)]
+    money = [entry.detail for entry in found.entries if entry.what == "money"]
+    assert {one["movement"] for one in money} == {"reserve", "consume"}
+    assert [entry.detail["kind"] for entry in found.entries if entry.what == "event"] == ["message.delivered"]
+    assert [one["kind"] for one in found.queued] == ["webhook"]
+
+
+async def test_a_failure_and_an_unknown_id(pool: Pool) -> None:
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    bench.only.script = lambda submission: fault(131026)
+    id = await message(pool, who)
+    await bench.round()
+    async with pool.acquire() as conn:
+        found = await timeline.of_message(conn, id=id)
+        with pytest.raises(NotFound):
+            await timeline.of_message(conn, id=uuid7())
+    assert found.text is None
+    (failed,) = [entry.detail for entry in found.entries if entry.what == "status"]
+    assert failed == {"status": "failed", "failure": "recipient_unreachable"}
