@@ -24,6 +24,7 @@ from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, s
 from heliograph.cli.http import address, ask
 from heliograph.queue import leases
 from heliograph.sms import inbound, routing, suppliers
+from heliograph.whatsapp import callbacks, rejects
 
 #: The oldest PostgreSQL that everything here runs on.
 OLDEST_POSTGRES = 15
@@ -58,7 +59,7 @@ def command(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Check settings, database, workers, suppliers, queue, inbox and API. Exits with 1 if something is wrong.
+    """Check settings, database, workers, suppliers, queue, inbox, callbacks, API. Exits with 1 if something is wrong.
 
     \b
     Examples:
@@ -113,6 +114,7 @@ async def _database(conn: Connection, settings: Settings) -> list[Check]:
         _suppliers,
         _queue,
         _inbox,
+        _callbacks,
     ]
     try:
         for check in rest:
@@ -219,6 +221,17 @@ async def _inbox(conn: Connection, settings: Settings) -> list[Check]:
         detail = f"{unassigned} messages from handsets are to numbers of no organization, or of several"
         return [Check("inbox", "warning", detail, "See `heliograph inbound list --unassigned`.")]
     return [Check("inbox", "ok", "every message from a handset has its organization")]
+
+
+async def _callbacks(conn: Connection, settings: Settings) -> list[Check]:
+    late = await leases.oldest(conn, callbacks.KIND)
+    if late > QUEUE_LATE:
+        return [Check("callbacks", "failed", f"callbacks of Meta are {late:.0f} s late", "Start a worker.")]
+    aside = await rejects.count(conn)
+    if aside:
+        remedy = "See `heliograph whatsapp inbound rejects`."
+        return [Check("callbacks", "warning", f"{aside} items of callbacks could not be applied", remedy)]
+    return [Check("callbacks", "ok", "everything that Meta said is worked through")]
 
 
 def _api(url: str) -> Check:

@@ -113,6 +113,12 @@ async def delete(conn: Connection, ids: Sequence[UUID]) -> None:
     await conn.execute(DELETE, ids)
 
 
+async def count(conn: Connection) -> int:
+    """How many there are."""
+    number: int = await conn.fetchval("SELECT count(*) FROM whatsapp_rejects")
+    return number
+
+
 def context(id: UUID) -> str:
     """The context of a rejected item's seal."""
     return f"whatsapp_rejects/{id}"

@@ -1,0 +1,119 @@
+"""What operators do about callbacks: make one up, which goes the way that Meta's go, and look at what was put aside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from heliograph.base.db import Pool
+from heliograph.base.errors import Refusal
+from heliograph.base.settings import Settings
+from heliograph.cli import app
+from heliograph.cli.console import Problem
+from heliograph.serve import listen, serve
+from tests.rules.making import TO
+from tests.rules.making_callbacks import Meta, message
+from tests.rules.making_whatsapp import SECRET_KEY, Made, made, number
+from tests.rules.making_whatsapp import message as outbound
+
+Command = Callable[..., Awaitable[Any]]
+
+
+@contextlib.asynccontextmanager
+async def serving(database_url: str) -> AsyncIterator[str]:
+    """A web process's work in this one; its address."""
+    stop, ready = asyncio.Event(), asyncio.Event()
+    settings = Settings(database_url=database_url, secret_key=SECRET_KEY, drain_seconds=2.0)
+    with listen("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        task = asyncio.create_task(
+            serve(settings, sockets=[sock], on_ready=lambda _: ready.set(), stop=stop, own_process=False)
+        )
+        try:
+            await asyncio.wait_for(ready.wait(), 30)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            stop.set()
+            await task
+
+
+@pytest.fixture
+async def command(database_url: str) -> AsyncIterator[Command]:
+    """Runs `heliograph whatsapp inbound`; its data, or the error that it ends with."""
+    environment = {"HELIOGRAPH_DATABASE_URL": database_url, "HELIOGRAPH_SECRET_KEY": SECRET_KEY}
+
+    async def run(*arguments: str) -> Any:
+        whole = ["whatsapp", "inbound", *arguments]
+        done = await asyncio.to_thread(CliRunner().invoke, app, whole, env=environment)
+        if isinstance(done.exception, Refusal):
+            return done.exception.code
+        if isinstance(done.exception, Problem):
+            return "problem"
+        assert done.exit_code in (0, 2), f"{done.output} {done.exception!r}"
+        if done.exit_code == 2:
+            return "usage"
+        return msgspec.json.decode(done.stdout) if "--json" in arguments else done.output
+
+    async with serving(database_url) as url:
+        yield lambda *arguments: run(*arguments, *(["--url", url] if arguments[0] == "simulate" else []))
+
+
+@pytest.fixture
+async def acme(pool: Pool) -> Made:
+    return await made(pool)
+
+
+async def test_a_message_that_is_made_up_goes_the_whole_way(pool: Pool, acme: Made, command: Command) -> None:
+    answer = await command("simulate", "--from", TO, "--text", "Où est mon colis ?", "--json")
+    assert answer["number"] == acme.digits
+    assert await command("simulate", "--from", TO, "--type", "image", "--text", "Look", "--number", f"+{acme.digits}")
+    await Meta(pool).work()
+    rows = await pool.fetch("SELECT type, recipient FROM whatsapp_messages ORDER BY id")
+    assert [tuple(row) for row in rows] == [("text", TO), ("image", TO)]
+    text = await pool.fetchval("SELECT content FROM whatsapp_contents ORDER BY message_id LIMIT 1")
+    assert msgspec.json.decode(text)["body"] == "Où est mon colis ?"
+
+
+async def test_a_status_that_is_made_up_moves_its_message(pool: Pool, acme: Made, command: Command) -> None:
+    read, failed = [str(await outbound(pool, acme, queued=False)) for _ in range(2)]
+    await command("simulate", "--status", "read", "--message", read)
+    await command("simulate", "--status", "failed", "--message", failed, "--error", "131026")
+    await Meta(pool).work()
+    rows = await pool.fetch("SELECT id::text, status, failure_code FROM whatsapp_messages")
+    assert {tuple(row) for row in rows} == {(read, "read", None), (failed, "failed", "recipient_unreachable")}
+
+
+async def test_what_is_asked_wrongly_is_named(pool: Pool, acme: Made, command: Command) -> None:
+    for wrong in (
+        [],
+        ["--from", TO, "--status", "read"],
+        ["--from", "841"],
+        ["--from", TO, "--type", "hologram"],
+        ["--status", "levitated", "--message", str(acme.number_id)],
+        ["--status", "read"],
+    ):
+        assert await command("simulate", *wrong) == "usage"
+    assert await command("simulate", "--status", "read", "--message", str(acme.number_id)) == "not_found"
+    assert await command("simulate", "--from", TO, "--number", "404") == "not_found"
+    await number(pool, acme.organization_id, acme.account_id)
+    assert await command("simulate", "--from", TO) == "validation_error"
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0
+
+
+async def test_what_was_put_aside_is_listed_and_tried_again(pool: Pool, acme: Made, command: Command) -> None:
+    await Meta(pool).say(acme, message(acme, "to a new number", graph_id="777"))
+    (one,) = await command("rejects", "--json")
+    assert one["reason"] == "unknown number"
+    assert "item" not in one
+    (one,) = await command("rejects", "--items", "--json")
+    assert "to a new number" in one["item"]
+    await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777'")
+    assert await command("retry", "--json") == {"looked_at": 1, "applied": 1}
+    assert await command("rejects", "--json") == []
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
