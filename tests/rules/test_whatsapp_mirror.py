@@ -209,7 +209,7 @@ async def test_a_bad_credential_keeps_the_mirror_and_a_good_one_ends_the_hold(
     assert "numbers: 190" in row["mirror_detail"]
     assert "templates: 190" in row["mirror_detail"]
     assert row["failures"] == 1
-    assert timedelta(seconds=40) < row["mirror_at"] - row["now"] < timedelta(seconds=80)
+    assert timedelta(seconds=25) < row["mirror_at"] - row["now"] < timedelta(seconds=80)
     assert await pool.fetch("SELECT id, status FROM whatsapp_templates ORDER BY id") == known
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers WHERE state = 'active'") == 1
     async with pool.acquire() as conn:
