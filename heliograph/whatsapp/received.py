@@ -87,8 +87,8 @@ async def receive(conn: Connection, received: Sequence[Received]) -> tuple[int, 
     """
     if not received:
         return 0, 0
-    # The ids that lists are sorted by come in the order in which the messages were written.
-    ordered = sorted(received, key=lambda one: (one.item.at, one.item.wamid))
+    # The ids that lists are sorted by follow when messages were written, and within a second how they came.
+    ordered = sorted(received, key=lambda one: one.item.at)
     ids = [uuid7() for _ in ordered]
     rows = await conn.fetch(
         NEW,

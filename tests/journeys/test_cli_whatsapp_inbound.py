@@ -70,7 +70,7 @@ async def acme(pool: Pool) -> Made:
 
 
 async def test_a_message_that_is_made_up_goes_the_whole_way(pool: Pool, acme: Made, command: Command) -> None:
-    answer = await command("simulate", "--from", TO, "--text", "Où est mon colis ?", "--json")
+    answer = await command("simulate", "--from", TO, "--text", "Où est mon colis ?", "--ago", "9", "--json")
     assert answer["number"] == acme.digits
     assert await command("simulate", "--from", TO, "--type", "image", "--text", "Look", "--number", f"+{acme.digits}")
     await Meta(pool).work()
