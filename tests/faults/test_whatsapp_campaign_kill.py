@@ -1,5 +1,6 @@
 """kill -9 of workers while they stage a WhatsApp campaign: each contact has one message and one reservation, and what
-is canceled afterwards is released to the last millionth, under kills as well.
+is canceled afterwards is released to the last millionth, under kills as well. And a campaign's whole way at a simulated
+Graph API: it waits for money and for its template, goes on by itself, and everybody reads it once.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ from heliograph.campaigns.plan import Campaign
 from heliograph.campaigns.whatsapp_channel import Wish
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from heliograph.webhooks import endpoints
+from heliograph.whatsapp import wallet
 from tests.database import Cluster
-from tests.processes import LONG, Installation, installation, until_true
+from tests.faults.test_whatsapp_crash_points import FAST as SENDING
+from tests.faults.test_whatsapp_crash_points import cloud
+from tests.processes import LONG, installation, until, until_true
 from tests.rules import making_whatsapp
 from tests.rules.making_whatsapp import PRICES, SECRET_KEY, UNIT, Made, check_wallets
 
@@ -36,17 +41,15 @@ def number(n: int) -> str:
     return f"+25884{n:07}"
 
 
-async def begin(made: Installation, pool: Pool) -> tuple[Made, Campaign]:
-    """A campaign to MANY contacts, of whom each third has both tags; Meta is not asked for anything yet."""
-    known = await making_whatsapp.made(pool, organization_id=made.actor.organization_id, balance=BALANCE)
-    await pool.execute("UPDATE whatsapp_accounts SET held_until = now() + interval '1 day', held_reason = 'test'")
-    for first in range(0, MANY, 5_000):
+async def begin(pool: Pool, known: Made, amount: int) -> Campaign:
+    """A campaign to so many contacts, of whom each third has both tags."""
+    for first in range(0, amount, 5_000):
         entries = [
             Entry(number(n), f"P{n}", tags=("a", "b") if n % 3 else ("b",))
-            for n in range(first, min(first + 5_000, MANY))
+            for n in range(first, min(first + 5_000, amount))
         ]
         async with pool.acquire() as conn, conn.transaction():
-            await records.create_many(conn, made.actor, entries=entries)
+            await records.create_many(conn, known.actor, entries=entries)
     wish = Wish(
         name="Delivery day",
         number_id=known.number_id,
@@ -56,7 +59,7 @@ async def begin(made: Installation, pool: Pool) -> tuple[Made, Campaign]:
         audience_tags=["a", "b"],
     )
     async with pool.acquire() as conn, conn.transaction():
-        return known, await whatsapp_channel.create(conn, made.actor, wish=wish, request_id="req")
+        return await whatsapp_channel.create(conn, known.actor, wish=wish, request_id="req")
 
 
 @pytest.mark.xdist_group("processes")
@@ -67,7 +70,12 @@ async def test_kills_while_staging_and_while_taking_back(database_server: Cluste
     async with database_server.database() as url, installation(url, tmp_path, **FAST) as made:
         pool = await open_pool(url, size=2)
         try:
-            known, campaign = await begin(made, pool)
+            known = await making_whatsapp.made(pool, organization_id=made.actor.organization_id, balance=BALANCE)
+            # Meta is not asked for anything.
+            await pool.execute(
+                "UPDATE whatsapp_accounts SET held_until = now() + interval '1 day', held_reason = 'test'"
+            )
+            campaign = await begin(pool, known, MANY)
 
             async def now() -> Campaign:
                 async with pool.acquire() as conn:
@@ -131,3 +139,62 @@ async def check(pool: asyncpg.Pool[asyncpg.Record], known: Made) -> None:
     }
     assert await pool.fetchval("SELECT reserved FROM wallets") == MANY * PRICES["utility", "MZ"]
     await check_wallets(pool, [known.organization_id])
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.timeout(240)
+async def test_a_whole_way_with_a_kill(database_server: Cluster, tmp_path: Path) -> None:
+    amount, price = 120, PRICES["utility", "MZ"]
+    async with (
+        database_server.database() as url,
+        installation(url, tmp_path, **SENDING) as made,
+        made.serving(),
+    ):
+        pool = await open_pool(url, size=3)
+        try:
+            async with cloud(made, pool) as (known, graph):
+                await graph.verified()
+                # The mirror has read the template before.
+                await pool.execute(
+                    "UPDATE whatsapp_templates SET graph_id = $1 WHERE name = 'order_shipped'",
+                    graph.set_template("order_shipped", language="en").id,
+                )
+                async with pool.acquire() as conn:
+                    await wallet.adjust(conn, known.organization_id, amount=price * 50 - 100 * UNIT, reason="test")
+                    await endpoints.create(
+                        conn,
+                        made.actor,
+                        url=made.receiver.url,
+                        subscribed_events=["campaign.completed"],
+                        rules=endpoints.rules(made.settings),
+                    )
+                campaign = await begin(pool, known, amount)
+                worker = await made.worker()
+
+                async def is_now(status: str, reason: str | None, **counts: int) -> bool:
+                    async with pool.acquire() as conn:
+                        found = await plan.get(conn, made.actor, id=campaign.id, channel="whatsapp")
+                    shown = {name: getattr(found.counts, name) for name in counts}
+                    return (found.status, found.status_reason, shown) == (status, reason, counts)
+
+                await until_true(lambda: is_now("paused", whatsapp_channel.FUNDS, pending=70, read=50), within=60)
+                graph.template_event("order_shipped", "PAUSED", language="en", reason="FIRST_PAUSE")
+                await until_true(lambda: is_now("paused", whatsapp_channel.TEMPLATE, pending=70), within=60)
+                async with pool.acquire() as conn:
+                    await wallet.top_up(conn, known.organization_id, amount=UNIT)
+                graph.template_event("order_shipped", "APPROVED", language="en")
+                await until(lambda: len(graph.requests) > 60, within=60)
+                await worker.kill()
+                last = await made.worker()
+                await until_true(lambda: is_now("completed", None, read=amount), within=90)
+                await until(lambda: b"campaign.completed" in b"".join(one.body for one in made.receiver.events))
+                assert graph.doubled == {}
+                assert [len(graph.sends_to(number(n))) for n in range(amount)] == [1] * amount
+                assert await pool.fetchval("SELECT count(*) FROM events WHERE kind = 'campaign.completed'") == 1
+                consumed, reserved = await pool.fetchrow("SELECT consumed, reserved FROM wallets")
+                assert (consumed, reserved) == (amount * price, 0)
+                await check_wallets(pool, [known.organization_id])
+                assert await last.stop() == 0
+                assert not made.complaints, made.said
+        finally:
+            pool.terminate()
