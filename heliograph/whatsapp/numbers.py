@@ -360,7 +360,11 @@ def _read(found: asyncpg.Record, one: CloudNumber, at: datetime, now: datetime) 
         "last_checked_at": now,
     }
     quality = one.quality.lower() if one.quality in ("GREEN", "YELLOW", "RED") else "unknown"
-    _merge(row, "connection", at, None, {"connection_status": connection_of(one)}, alone=False)
+    connection = connection_of(one)
+    if connection == "restricted" and one.can_send == "BLOCKED" and found["connection_status"] == "banned":
+        # A number does not say that its account is banned, only that nothing can be sent; the event knew more.
+        connection = "banned"
+    _merge(row, "connection", at, None, {"connection_status": connection}, alone=False)
     _merge(row, "quality", at, None, {"quality_rating": quality}, alone=False)
     _merge(row, "tier", at, None, tier_values(one.tier), alone=False)
     if one.throughput is not None:

@@ -114,7 +114,9 @@ async def apply_item(
             _merge(row, "status", when, read_at, _status(status, item.reason, _pause(item, when)), alone=True)
         # In an advance notice the category in force stays as it is.
         if category is not None and item.future_category in (None, item.category):
-            _merge(row, "category", when, read_at, {"category": category}, alone=True)
+            # Of the same second, an event about the category itself counts more than one that only mentions it.
+            said_at = when if item.kind == "category" else when - timedelta(microseconds=1)
+            _merge(row, "category", said_at, read_at, {"category": category}, alone=True)
         if item.kind == "quality":
             _merge(row, "quality", when, read_at, {"quality": _quality(item.quality)}, alone=True)
         row["reread_at"] = at + timedelta(seconds=AGAIN)

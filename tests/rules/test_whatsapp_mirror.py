@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,12 +13,14 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.simulators.graph import GraphSimulator, quick
 from heliograph.suppliers.whatsapp_graph import CloudClient
-from heliograph.suppliers.whatsapp_items import TemplateItem
-from heliograph.whatsapp import accounts, templates
+from heliograph.suppliers.whatsapp_items import AccountItem, CapabilityItem, NumberItem, TemplateItem
+from heliograph.suppliers.whatsapp_webhooks import parse
+from heliograph.whatsapp import accounts, numbers, templates
 from heliograph.whatsapp.accounts import Account
 from heliograph.whatsapp.mirror import Mirror
 from tests.rules import whatsapping as made
-from tests.rules.making import endpoint, organization
+from tests.rules.making import endpoint, organization, until
+from tests.suppliers.graph_peer import hooked
 
 MANAGEMENT, MESSAGING = "whatsapp_business_management", "whatsapp_business_messaging"
 
@@ -390,6 +392,61 @@ async def test_a_template_that_was_deleted_at_meta_is_removed(
     await mirror.round()
     gone = await pool.fetchval("SELECT status FROM whatsapp_templates WHERE name = $1 LIMIT 1", names[0])
     assert gone == "removed"
+
+
+Happen = Callable[[GraphSimulator], None]
+HAPPENINGS: list[tuple[str, Happen]] = [
+    ("paused", lambda graph: graph.template_event("order_shipped", "PAUSED")),
+    ("rejected", lambda graph: graph.template_event("order_shipped", "REJECTED", reason="PROMOTIONAL")),
+    ("disabled", lambda graph: graph.template_event("login_code", "DISABLED")),
+    ("flagged", lambda graph: graph.template_event("login_code", "FLAGGED")),
+    ("deleted", lambda graph: graph.template_event("appointment_reminder", "DELETED")),
+    ("notice", lambda graph: graph.template_event("order_shipped", "category_notice", value="MARKETING")),
+    ("category", lambda graph: graph.template_event("order_shipped", "category", value="MARKETING")),
+    ("quality", lambda graph: graph.template_event("order_shipped", "quality", value="RED")),
+    ("upgrade", lambda graph: graph.number_event("THROUGHPUT_UPGRADE")),
+    ("integer", lambda graph: graph.account_event("capability", value=2000)),
+    ("unlimited", lambda graph: graph.account_event("capability", value=-1)),
+    ("text", lambda graph: graph.account_event("capability", value="TIER_100K")),
+    ("restricted", lambda graph: graph.account_event("ACCOUNT_RESTRICTION")),
+    ("banned", lambda graph: graph.account_event("DISABLED_UPDATE", value="DISABLE")),
+]
+SEEN = """
+SELECT name, language, category, status, quality, rejection_reason, parameter_count FROM whatsapp_templates
+UNION ALL
+SELECT digits, connection_status, messaging_tier, messaging_limit::text, quality_rating, verified_name,
+       throughput_per_second FROM whatsapp_numbers
+ORDER BY 1
+"""
+
+
+@pytest.mark.parametrize(("name", "happen"), HAPPENINGS, ids=[name for name, _ in HAPPENINGS])
+async def test_an_event_and_a_reading_come_to_the_same(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror, name: str, happen: Happen
+) -> None:
+    async with hooked() as hook:
+        account = await begun(pool, graph)
+        await mirror.round()
+        graph.set_webhook(hook.url)
+        before = await pool.fetch(SEEN)
+        happen(graph)
+        await until(lambda: bool(hook.callbacks), seconds=15)
+    (item,) = parse(hook.callbacks[0][0])
+    assert isinstance(item, TemplateItem | NumberItem | CapabilityItem | AccountItem)
+    async with pool.acquire() as conn:
+        now = datetime.now(UTC)
+        ids = (account.organization_id, account.id)
+        if isinstance(item, TemplateItem):
+            await templates.apply_item(conn, *ids, item, now)
+        else:
+            await numbers.apply_item(conn, *ids, item, now)
+    told = await pool.fetch(SEEN)
+    assert (told == before) == (name in ("notice", "flagged", "unlimited"))
+    # As if the event had been long ago, so that the reading has its way.
+    for table in ("whatsapp_templates", "whatsapp_numbers"):
+        await pool.execute(f"UPDATE {table} SET applied = '{{}}'")
+    await mirror.sync(*ids)
+    assert await pool.fetch(SEEN) == told
 
 
 class CloudSession:

@@ -162,6 +162,15 @@ async def test_an_advance_notice_changes_nothing_and_the_final_one_does(pool: Po
     assert (await row(pool))["category"] == "marketing"
 
 
+async def test_a_mention_of_the_category_does_not_undo_the_news_of_the_same_second(pool: Pool) -> None:
+    _, account, _ = await begun(pool)
+    news = item(1, "category", category="MARKETING", previous_category="UTILITY")
+    mention = item(1, event="APPROVED", category="UTILITY")
+    for one in (news, mention, news, mention):
+        await apply(pool, account, one)
+        assert (await row(pool))["category"] == "marketing"
+
+
 async def test_an_event_that_names_only_name_and_language_finds_its_template(pool: Pool) -> None:
     _, account, _ = await begun(pool)
     await apply(pool, account, item(1, template_id="999", name="order_shipped", language="fr", event="DISABLED"))
