@@ -22,10 +22,11 @@ from bench.memory import memory
 from bench.stage import BenchError, Stage, real_disk, stage
 from bench.start import start
 from bench.way import way
+from bench.whatsapp import whatsapp
 from heliograph.base.postgres import PostgresError
 
 RESULTS = Path(__file__).parent / "results"
-QUICK = Lengths(rounds=1, window=3.0, way=6.0, backlog=20_000, contacts=60_000, campaign=60_000)
+QUICK = Lengths(rounds=1, window=3.0, way=6.0, backlog=20_000, contacts=60_000, campaign=60_000, statuses=6_000)
 #: Share of the machine that others may use before it is worth a remark: kernel threads alone use some.
 QUIET = 0.1
 #: In this order: what grows the database comes last, and `start` has the machine for itself.
@@ -36,6 +37,7 @@ SECTIONS: dict[str, Callable[[Stage, Report, Lengths], Awaitable[None]]] = {
     "backlog": backlog,
     "contacts": contacts,
     "campaigns": campaigns,
+    "whatsapp": whatsapp,
     "memory": memory,
     "growth": growth,
 }
@@ -51,6 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--growth", type=int, metavar="N", help="messages stored for growth (10 000 000)")
     parser.add_argument("--contacts", type=int, metavar="N", help="rows of an imported file of contacts (200 000)")
     parser.add_argument("--campaign", type=int, metavar="N", help="recipients of a campaign (200 000)")
+    parser.add_argument("--statuses", type=int, metavar="N", help="WhatsApp messages whose statuses come in (30 000)")
     parser.add_argument("--api-processes", type=int, metavar="N", help="web processes (1)")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="watch memory under load for this long")
     parser.add_argument("--dir", type=Path, help="where to put the temporary database: a real disk")
@@ -61,11 +64,7 @@ def arguments() -> argparse.Namespace:
 
 async def measure(chosen: argparse.Namespace) -> int:
     """Everything that was asked for; returns the exit status."""
-    given = {
-        name: value
-        for name in ("rounds", "window", "backlog", "growth", "contacts", "campaign", "api_processes", "soak")
-        if (value := getattr(chosen, name)) is not None
-    }
+    given = {name: value for name in Lengths.__struct_fields__ if (value := getattr(chosen, name, None)) is not None}
     base = QUICK if chosen.quick else Lengths()
     lengths = Lengths(**{name: getattr(base, name) for name in Lengths.__struct_fields__} | given)
     names = chosen.only.split(",") if chosen.only else [one for one in SECTIONS if one != "growth" or not chosen.quick]
@@ -83,7 +82,7 @@ async def measure(chosen: argparse.Namespace) -> int:
         report.facts.append(("PostgreSQL", await _version(made)))
         for name, value in report.facts:
             print(f"{name:12}  {value}", flush=True)
-        if set(names) & {"accept", "way", "growth"}:
+        if set(names) & {"accept", "way", "whatsapp", "growth"}:
             ceiling = await made.ceiling(2.0)
             report.add("ceiling", "the generator's own ceiling, 64 connections", [ceiling.rate], "/s")
             _say(f"generator alone: {ceiling.rate:,.0f}/s")

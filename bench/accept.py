@@ -29,6 +29,8 @@ class Lengths(msgspec.Struct, frozen=True):
     contacts: int = 200_000
     #: Recipients of a campaign.
     campaign: int = 200_000
+    #: WhatsApp messages whose statuses come in, three each.
+    statuses: int = 30_000
     api_processes: int = 1
     #: How long memory is watched under load, minutes; 0: once is enough.
     soak: float = 0.0

@@ -38,6 +38,8 @@ BUDGETS = {
     "growth_ratio": Budget(0.9, 1.0),
     "contacts_import": Budget(20_000, 30_000),
     "campaign_staging": Budget(20_000, 50_000),
+    "whatsapp_statuses": Budget(1_000, 3_000),
+    "whatsapp_answer_p99": Budget(250, 100, at_most=True),
     "memory_api": Budget(150, 100, at_most=True),
     "memory_worker": Budget(150, 100, at_most=True),
     "start_delivered": Budget(20, 10, at_most=True),

@@ -40,6 +40,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     key: str
     connections: int
+    #: Send WhatsApp templates from these numbers in turn; none: SMS.
+    whatsapp: tuple[str, ...] = ()
     warm_up: float = 0.0
     #: Length of the window that is measured, after the warm-up.
     seconds: float = 0.0
@@ -88,6 +90,8 @@ def requests(options: Options) -> Callable[[int], bytes]:
 
     The recipients' last four digits are 0014 and up: those below are orders to simulators.
     """
+    if options.whatsapp:
+        return _templates(options)
     body = b'{"to":"+25884%s","message":"' + TEXT.encode() + b'"}'
     before, after = body.split(b"%s")
     # A UUID's first four groups are this run's own; the last one counts.
@@ -101,6 +105,27 @@ def requests(options: Options) -> Callable[[int], bytes]:
     def request(number: int) -> bytes:
         group, last = divmod(number, 9986)
         return b"%s%012x%s%03d%04d%s" % (head, number, before, group % 1000, last + 14, after)
+
+    return request
+
+
+def _templates(options: Options) -> Callable[[int], bytes]:
+    heads = []
+    template = b'{"name":"appointment_reminder","language":"en","category":"utility","parameters":["Ana","Thursday"]}'
+    for number in options.whatsapp:
+        body = b'{"type":"template","phoneNumberId":"%s","template":%s,"to":"+25884%%07d"}' % (
+            number.encode(),
+            template,
+        )
+        head = (
+            f"POST /v1/whatsapp/messages HTTP/1.1\r\nhost: 127.0.0.1:{options.port}\r\n"
+            f"authorization: Bearer {options.key}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body % 0)}\r\n\r\n"
+        ).encode()
+        heads.append(head + body)
+
+    def request(number: int) -> bytes:
+        return heads[number % len(heads)] % (number % 10_000_000)
 
     return request
 

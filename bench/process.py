@@ -1,4 +1,4 @@
-"""The simulators as processes, with a control port: `python -m bench.process smsc|receiver|fixed JSON`.
+"""The simulators as processes, with a control port: `python -m bench.process smsc|graph|receiver|fixed JSON`.
 
 They are those of `heliograph simulate`, told to write nothing. What is measured (API and worker) is never started from
 here: it runs as in production, through `python -m heliograph`.
@@ -18,6 +18,8 @@ import uvloop
 
 from bench import control
 from bench.load import percentile
+from heliograph.simulators import graph_demo
+from heliograph.simulators.graph import GraphSimulator, quick
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.simulators.smsc import Smsc
 from heliograph.simulators.smsc_options import SmscOptions
@@ -35,6 +37,22 @@ async def smsc(values: dict[str, Any]) -> None:
     simulator = Smsc(SmscOptions(port=values["port"], systems=values["systems"], magic=False))
     await simulator.start()
     await _until_told(values["control"], {"counters": lambda: simulator.counters}, simulator.stop)
+
+
+async def graph(values: dict[str, Any]) -> None:
+    """`options`, `control`, `numbers`: as many numbers, each of which may send a thousand messages a second."""
+    options = quick(
+        **values["options"], magic=False, batch_window_ms=5.0, keep=1000, keep_requests=10, keep_callbacks=10
+    )
+    known = graph_demo.setup(options)
+    template = known.numbers[0]
+    numbers = [
+        msgspec.structs.replace(template, id=f"{template.id}{n}", digits=f"{template.digits}{n}", throughput="HIGH")
+        for n in range(values["numbers"])
+    ]
+    simulator = GraphSimulator(options, msgspec.structs.replace(known, numbers=numbers))
+    await simulator.start()
+    await _until_told(values["control"], {"counters": lambda: msgspec.to_builtins(simulator.counters)}, simulator.stop)
 
 
 async def receiver(values: dict[str, Any]) -> None:
@@ -99,4 +117,8 @@ async def _until_told(port: int, answers: dict[str, Any], stop: Any) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run({"smsc": smsc, "receiver": receiver, "fixed": fixed}[sys.argv[1]](msgspec.json.decode(sys.argv[2])))
+    uvloop.run(
+        {"smsc": smsc, "graph": graph, "receiver": receiver, "fixed": fixed}[sys.argv[1]](
+            msgspec.json.decode(sys.argv[2])
+        )
+    )

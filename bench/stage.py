@@ -38,6 +38,7 @@ from heliograph.base.postgres import Embedded
 from heliograph.base.settings import Settings
 from heliograph.demo import Smsc
 from heliograph.webhooks import endpoints
+from heliograph.whatsapp import wallet
 
 PATIENCE = 30.0
 #: prctl(2): the signal that a process gets when its parent ends.
@@ -47,8 +48,17 @@ PLENTY = 1_000_000_000
 #: What a run writes; the rest is reference data.
 WRITTEN = (
     "messages, message_texts, sms_attempts, sms_parts, receipts, events, webhook_attempts, queue, idempotency,"
-    " usage_ledger, rate_windows"
+    " usage_ledger, rate_windows, whatsapp_messages, whatsapp_contents, whatsapp_attempts, whatsapp_wamids,"
+    " whatsapp_early_statuses, whatsapp_callbacks, whatsapp_rejects, whatsapp_reached, whatsapp_conversations,"
+    " whatsapp_aliases, wallet_ledger"
 )
+
+
+NUMBERS = """
+SELECT id, graph_id, digits FROM whatsapp_numbers
+ WHERE organization_id = $1 AND state = 'active' AND throughput_per_second = 1000
+   AND EXISTS (SELECT FROM whatsapp_templates t WHERE t.organization_id = $1 AND t.status = 'approved')
+"""
 
 
 class BenchError(Exception):
@@ -91,10 +101,15 @@ class Stage:
         self.place, self.say = place, say
         self.server = Embedded(place / "postgres", on_progress=_quiet)
         self.key = ""
+        #: Where callbacks for the simulated app go.
+        self.callbacks = ""
         self.organization = UUID(int=0)
         self.parts: dict[str, Part] = {}
         self.api_port, self.smsc_port, self.receiver_port = free_port(), free_port(), free_port()
-        self._controls = {name: free_port() for name in ("smsc", "receiver", "fixed")}
+        #: The simulated Cloud API: where it is and what it is told.
+        self.graph = demo.new_graph()
+        self.graph.port = free_port()
+        self._controls = {name: free_port() for name in ("smsc", "graph", "receiver", "fixed")}
         self._password = secrets.token_urlsafe(6)
         self._secret_key = secrets.token_urlsafe(48)
         #: Share of the machine that others used during each window.
@@ -133,6 +148,7 @@ class Stage:
         async with self.connection() as conn:
             await conn.execute(f"TRUNCATE {WRITTEN}")
             await conn.execute("UPDATE quotas SET used = 0")
+            await conn.execute("UPDATE wallets SET available = total, reserved = 0, consumed = 0")
         await self.checkpoint()
 
     async def checkpoint(self) -> None:
@@ -165,6 +181,32 @@ class Stage:
         """The simulated SMSC; its control connection has the word `counters`."""
         values = {"port": self.smsc_port, "systems": {"bench": self._password}}
         return await self._simulate("smsc", values)
+
+    async def start_graph(self, *, numbers: int) -> Control:
+        """The simulated Cloud API, with an account, a full wallet and `numbers` that may send a thousand a second."""
+        async with self.connection() as conn:
+            app = await demo.ensure_whatsapp(conn, self._settings(), self.organization, self.graph)
+            await wallet.top_up(conn, self.organization, amount=PLENTY * 1_000_000, reason="bench")
+        self.callbacks = f"/in/whatsapp/{app}"
+        told = {"port": self.graph.port, "app_secret": self.graph.app_secret, "token": self.graph.token}
+        told |= {
+            "verify_token": self.graph.verify_token,
+            "webhook_url": f"http://127.0.0.1:{self.api_port}{self.callbacks}",
+        }
+        return await self._simulate("graph", {"options": told, "numbers": numbers})
+
+    async def whatsapp_numbers(self, *, count: int) -> list[asyncpg.Record]:
+        """The numbers' ids here and at Meta, and their digits, once the worker has fetched them."""
+        found: list[asyncpg.Record] = []
+
+        async def fetched() -> bool:
+            nonlocal found
+            async with self.connection() as conn:
+                found = await conn.fetch(NUMBERS, self.organization)
+            return len(found) == count
+
+        await self._until("the numbers were fetched", fetched, "worker")
+        return found
 
     async def start_receiver(self) -> Control:
         """A receiver of signed webhooks, and the endpoint that leads to it. Words: `counters`, `latencies`."""
@@ -331,6 +373,7 @@ class Stage:
             "HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true",
             "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": settings.webhook_allow_networks,
             "HELIOGRAPH_RATE_SMS_SEND": str(PLENTY),
+            "HELIOGRAPH_RATE_MUTATIONS": str(PLENTY),
         }
 
 
