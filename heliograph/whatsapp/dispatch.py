@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import structlog
 
@@ -25,10 +26,10 @@ from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool
 from heliograph.queue import leases
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
-from heliograph.suppliers.whatsapp_bodies import TemplateLayout, layout, template_body, text_body
+from heliograph.suppliers.whatsapp_bodies import template_body, text_body
 from heliograph.suppliers.whatsapp_contract import CloudOutcome, CloudSubmission
 from heliograph.whatsapp import reach, test_mode
-from heliograph.whatsapp.accept import BUFFER, BUFFERS
+from heliograph.whatsapp.due import Content, Due, Template, load, load_templates
 from heliograph.whatsapp.lines import Slot
 from heliograph.whatsapp.outcomes import Answered
 from heliograph.whatsapp.recorder import Recorder
@@ -43,6 +44,8 @@ SUSPENDED_PAUSE = 60.0
 TEMPLATE_PAUSE = 300.0
 #: One whose outcome is unknown while callbacks wait, or none ever came.
 UNCERTAIN_PAUSE = 30.0
+#: One whose attempt was just found without an end, at least.
+OVERTAKEN = 5.0
 #: One whose portfolio may reach no further users today.
 LIMIT_PAUSE = 60.0
 #: Tries of unknown outcome before a message is given up.
@@ -51,95 +54,13 @@ MOST_UNKNOWN = 3
 UNRECORDED = 2
 #: Messages to one user handed over in one round: its gate counts them only once they are handed over.
 TOGETHER, TOGETHER_PAUSE = 5, 0.2
+#: Seconds until lines that had no more room are looked at again; a connector has work for a quarter of a second.
+PACE = 0.05
 #: Rows of lines that have no connector, looked at each so many seconds: their numbers may be gone for good.
 ORPHANS, LOOK = 100, 1.0
 #: Statuses of a message that Meta has not been heard of about.
 UNSENT = ("accepted", "queued")
 
-
-class _Template(msgspec.Struct, frozen=True):
-    name: str
-    language: str
-    category: str
-    status: str
-    disabled: bool
-    held_until: datetime | None
-    layout: TemplateLayout
-
-
-class _Content(msgspec.Struct, frozen=True):
-    """What `whatsapp_contents` keeps of an outbound message."""
-
-    type: str
-    parameters: tuple[str, ...] = ()
-    body: str = ""
-    previewUrl: bool = False
-
-
-class _Due(msgspec.Struct, frozen=True, gc=False):
-    """A claimed message with all that decides about it."""
-
-    lease: Lease
-    status: str | None
-    mode: str
-    recipient: str
-    number_id: UUID
-    conversation_id: UUID
-    template_id: UUID | None
-    category: str
-    deadline_at: datetime | None
-    content: str | None
-    organization_state: str
-    opted_out: bool
-    window_until: datetime | None
-    at: datetime
-    attempt: int
-    attempt_state: str | None
-    started_at: datetime | None
-    unknowns: int
-
-    @property
-    def authentication(self) -> bool:
-        return self.category == "authentication"
-
-    @property
-    def expires_at(self) -> datetime:
-        """When it is no longer worth handing over: the rest of its time belongs to Meta's statuses."""
-        end = self.deadline_at or self.at + timedelta(days=30)
-        return end - BUFFERS.get(self.category, BUFFER)
-
-
-# Attempts are looked at only for rows that were tried or claimed before (`again`); LIMIT keeps each look-up a look-up.
-DUE = """
-SELECT m.status, m.mode, m.recipient, m.number_id, m.conversation_id, m.template_id, m.billing_category, m.deadline_at,
-       t.content, o.state AS organization_state, silence.since IS NOT NULL AS opted_out,
-       c.expires_at AS window_until, now() AS at,
-       coalesce(a.attempt, 0) AS attempt, a.state AS attempt_state, a.started_at, coalesce(a.unknowns, 0) AS unknowns
-  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, again, n)
-  LEFT JOIN LATERAL (SELECT status, mode, recipient, number_id, conversation_id, template_id, billing_category,
-                            deadline_at FROM whatsapp_messages
-                      WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
-  LEFT JOIN LATERAL (SELECT content FROM whatsapp_contents
-                      WHERE organization_id = item.organization_id AND message_id = item.id LIMIT 1) t ON true
-  LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
-  LEFT JOIN LATERAL (SELECT expires_at FROM whatsapp_conversations
-                      WHERE organization_id = item.organization_id AND id = m.conversation_id LIMIT 1) c ON true
-  LEFT JOIN LATERAL (SELECT since FROM opt_outs
-                      WHERE organization_id = item.organization_id AND recipient = m.recipient LIMIT 1) silence ON true
-  LEFT JOIN LATERAL (
-       SELECT attempt, state, started_at, count(*) FILTER (WHERE state = 'unknown') OVER () AS unknowns
-         FROM whatsapp_attempts
-        WHERE item.again AND organization_id = item.organization_id AND message_id = item.id
-        ORDER BY attempt DESC LIMIT 1) a ON true
- ORDER BY item.n
-"""
-
-TEMPLATES = """
-SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.held_until, t.components,
-       t.parameter_format
-  FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
-  JOIN whatsapp_templates t ON t.organization_id = asked.organization_id AND t.id = asked.id
-"""
 
 # The message comes first: it may have been canceled, or a status have come, since it was looked at. An attempt that is
 # there already belongs to a worker that was taken for dead. In both cases this one must not go out.
@@ -181,7 +102,7 @@ SELECT n.id FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
  WHERE n.state = 'removed' OR a.state = 'removed'
 """
 
-_Out = tuple[_Due, Slot, CloudSubmission]
+_Out = tuple[Due, Slot, CloudSubmission]
 #: What becomes of one claimed message: nothing more, a new state, back into the queue, or out.
 _Step = Move | Postponed | _Out | None
 
@@ -207,11 +128,15 @@ class Dispatcher:
         self._lease_seconds = lease_seconds
         self._grace = grace
         self._reach = reach.Reach()
+        #: The lines of the present round.
+        self._now: dict[UUID, Slot] = {}
         #: What was handed over, since when (loop time), and whether it was the one that tries after a hold.
-        self._flying: dict[tuple[UUID, int], tuple[_Due, UUID | None, float, bool]] = {}
+        self._flying: dict[tuple[UUID, int], tuple[Due, UUID | None, float, bool]] = {}
         self._after = UNROUTED
         self._look_at = 0.0
         self._full = False
+        #: Lines that took all they had room for in the last round, or had none.
+        self._paced: set[UUID] = set()
         #: Set when something may have changed: new work, free room, a hold that is over.
         self.wake = asyncio.Event()
 
@@ -221,11 +146,16 @@ class Dispatcher:
         return len(self._flying)
 
     async def round(self) -> int:
-        """Claim and submit once; returns how many rows were claimed."""
+        """Claim and submit once; returns how many rows were claimed, 0 if there is no room for more just now."""
+        # A number that goes meanwhile has its connector answer that nothing left.
+        self._now = dict(self._slots())
         crash_point("whatsapp.before_commit")
-        async with self._pool.acquire() as conn, conn.transaction():
-            claimed = await self._claim(conn)
-            outgoing = await self._decide(conn, claimed) if claimed else []
+        try:
+            async with self._pool.acquire() as conn, conn.transaction():
+                claimed = await self._claim(conn)
+                outgoing = await self._decide(conn, claimed) if claimed else []
+        except asyncpg.DeadlockDetectedError:
+            return 1  # statuses of the same messages went first: nothing was claimed, and the next round sees them
         crash_point("whatsapp.after_commit")
         at = asyncio.get_running_loop().time()
         for due, slot, submission in outgoing:
@@ -234,7 +164,8 @@ class Dispatcher:
             slot.connector.submit(submission)
         if outgoing:
             crash_point("whatsapp.after_submit")
-        return len(claimed)
+        # Where all that can go has gone, `wake` is set when there is room again.
+        return len(claimed) if self._full or any(lease.line not in self._paced for lease in claimed) else 0
 
     def answered(self, submission: CloudSubmission, outcome: CloudOutcome) -> None:
         """A connector's `on_outcome`: record the end of an attempt."""
@@ -295,7 +226,7 @@ class Dispatcher:
             self._full = True
             return []
         lines, self._after = await leases.lines(conn, KIND, after=self._after)
-        slots = self._slots()
+        slots = self._now
         at = asyncio.get_running_loop().time()
         looking = at >= self._look_at
         if looking:
@@ -306,14 +237,15 @@ class Dispatcher:
             # The smallest first: what it leaves of its share goes to those after it.
             places[line] = min(room, max(1, left // (len(rooms) - n))) if left > 0 else 0
             left -= places[line]
-        busy = any(0 < room <= places[line] for room, line in rooms)
         if looking:
             places |= {line: ORPHANS for line in lines if line not in slots}
         claimed = await leases.claim(conn, KIND, places, seconds=self._lease_seconds)
         self._full = left <= 0
-        if busy or (rooms and not claimed):
-            # More room comes with time alone: the rate's next share, or a hold that ends.
-            asyncio.get_running_loop().call_later(0.02 if claimed else 0.1, self.wake.set)
+        taken = Counter(lease.line for lease in claimed)
+        self._paced = {line for room, line in rooms if taken[line] >= room}
+        if any(slots[line].connector.health().held == 0 for line in self._paced):
+            # Their rates let more through with time alone.
+            asyncio.get_running_loop().call_later(PACE, self.wake.set)
         claimed.sort(key=lambda lease: lease.lane)
         return claimed
 
@@ -321,23 +253,17 @@ class Dispatcher:
 
     async def _decide(self, conn: Connection, claimed: list[Lease]) -> list[_Out]:
         """Settle what goes nowhere, and write the attempts of what goes out."""
-        rows = await conn.fetch(
-            DUE,
-            [lease.organization_id for lease in claimed],
-            [lease.id for lease in claimed],
-            [lease.again for lease in claimed],
-        )
-        dues = [_Due(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+        dues = await load(conn, claimed)
         open_ = [due for due in dues if due.status in UNSENT]
         decided = await self._resolve(conn, [due for due in open_ if due.attempt_state in ("open", "unknown")])
-        decided.update(await self._orphans(conn, [due for due in open_ if due.lease.line not in self._slots()]))
-        templates = await self._templates(conn, open_)
+        decided.update(await self._orphans(conn, [due for due in open_ if due.lease.line not in self._now]))
+        templates = await load_templates(conn, open_)
         together: Counter[tuple[UUID, str]] = Counter()
         steps = [
             decided[due.lease.id] if due.lease.id in decided else self._step(due, templates, together) for due in dues
         ]
         outgoing = [step for step in steps if isinstance(step, tuple)]
-        kept = await self._reach.admit(conn, [(slot.line, due.recipient, _inside(due)) for due, slot, _ in outgoing])
+        kept = await self._reach.admit(conn, [(slot.line, due.recipient, due.window_open) for due, slot, _ in outgoing])
         moves = [step for step in steps if isinstance(step, Move)]
         back = [step for step in steps if isinstance(step, Postponed)]
         back += [
@@ -371,25 +297,7 @@ class Dispatcher:
         begun = {row["message_id"] for row in rows}
         return [one for one in outgoing if one[0].lease.id in begun]
 
-    async def _templates(self, conn: Connection, dues: Sequence[_Due]) -> dict[UUID, _Template]:
-        asked = {(due.lease.organization_id, due.template_id) for due in dues if due.template_id is not None}
-        if not asked:
-            return {}
-        rows = await conn.fetch(TEMPLATES, [one for one, _ in asked], [id for _, id in asked])
-        return {
-            row["id"]: _Template(
-                row["name"],
-                row["language"],
-                row["category"],
-                row["status"],
-                row["disabled_locally"],
-                row["held_until"],
-                layout(msgspec.json.decode(row["components"]), row["parameter_format"], row["category"]),
-            )
-            for row in rows
-        }
-
-    async def _resolve(self, conn: Connection, lost: list[_Due]) -> dict[UUID, _Step]:
+    async def _resolve(self, conn: Connection, lost: list[Due]) -> dict[UUID, _Step]:
         """Messages whose last attempt has an end that nobody saw. Those that may be tried again are absent."""
         if not lost:
             return {}
@@ -404,6 +312,9 @@ class Dispatcher:
         for due in lost:
             assert due.started_at is not None
             waits = (due.started_at + timedelta(seconds=self._grace) - due.at).total_seconds()
+            if due.attempt_state == "open":
+                # Whoever has its answer may have waited for the database as we did, and is about to record it.
+                waits = max(waits, OVERTAKEN)
             if waits > 0:
                 decided[due.lease.id] = Postponed(due.lease, waits, due.lease.line, counts=False)
             elif due.authentication or due.unknowns >= MOST_UNKNOWN:
@@ -420,7 +331,7 @@ class Dispatcher:
                     decided[due.lease.id] = Postponed(due.lease, pause, due.lease.line, counts=False)
         return decided
 
-    async def _orphans(self, conn: Connection, dues: list[_Due]) -> dict[UUID, _Step]:
+    async def _orphans(self, conn: Connection, dues: list[Due]) -> dict[UUID, _Step]:
         """Messages of numbers that this worker does not have: gone for good, or paused."""
         if not dues:
             return {}
@@ -433,7 +344,7 @@ class Dispatcher:
             for due in dues
         }
 
-    def _step(self, due: _Due, templates: Mapping[UUID, _Template], together: Counter[tuple[UUID, str]]) -> _Step:
+    def _step(self, due: Due, templates: Mapping[UUID, Template], together: Counter[tuple[UUID, str]]) -> _Step:
         """What to do with one message whose earlier attempts, if any, are known to have ended."""
         lease = due.lease
         if due.status not in UNSENT or due.attempt_state == "accepted":
@@ -444,11 +355,11 @@ class Dispatcher:
             return _failed(due, "opted_out")
         if due.organization_state in ("suspended", "closed"):
             return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
-        content = msgspec.json.decode(due.content, type=_Content)
+        content = msgspec.json.decode(due.content, type=Content)
         body = self._text(due, content) if due.template_id is None else self._template(due, content, templates)
         if not isinstance(body, bytes):
             return body
-        slot = self._slots()[lease.line]
+        slot = self._now[lease.line]
         wait = slot.connector.pair_wait(due.recipient)
         if wait == 0.0:
             together[lease.line, due.recipient] += 1
@@ -457,12 +368,12 @@ class Dispatcher:
             return Postponed(lease, wait, lease.line, counts=False)
         return due, slot, CloudSubmission(lease.id, due.attempt + 1, due.recipient, body)
 
-    def _text(self, due: _Due, content: _Content) -> bytes | Move:
-        if due.mode == "live" and not _inside(due):
+    def _text(self, due: Due, content: Content) -> bytes | Move:
+        if due.mode == "live" and not due.window_open:
             return _failed(due, "window_closed")
         return text_body(to=due.recipient, text=content.body, opaque=str(due.lease.id), preview_url=content.previewUrl)
 
-    def _template(self, due: _Due, content: _Content, templates: Mapping[UUID, _Template]) -> bytes | Move | Postponed:
+    def _template(self, due: Due, content: Content, templates: Mapping[UUID, Template]) -> bytes | Move | Postponed:
         template = templates.get(due.template_id) if due.template_id else None
         if (
             template is None
@@ -491,10 +402,5 @@ class Dispatcher:
         )
 
 
-def _inside(due: _Due) -> bool:
-    """The user's service window is open."""
-    return due.window_until is not None and due.window_until > due.at
-
-
-def _failed(due: _Due, code: str) -> Move:
+def _failed(due: Due, code: str) -> Move:
     return Move(due.lease.organization_id, due.lease.id, "failed", due.at, code, unsent=True)
