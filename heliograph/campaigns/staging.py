@@ -282,7 +282,7 @@ def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, budget: int | Non
             chunk.opted_out += 1
         elif (allowed is not None and phones.country(phone) not in allowed) or (made := make(recipient)) is None:
             chunk.invalid += 1
-        elif budget is not None and chunk.cost + made.cost > budget:
+        elif budget is not None and made.cost and chunk.cost + made.cost > budget:
             break
         else:
             chunk.cost += made.cost

@@ -409,6 +409,16 @@ async def test_it_fails_and_takes_back_what_is_not_sent(pool: Pool, sql: str, re
     await check_wallets(pool, [known.organization_id])
 
 
+async def test_what_is_free_goes_whatever_the_wallet_holds(pool: Pool) -> None:
+    known = await made(pool, balance=0)
+    await pool.execute("UPDATE whatsapp_rates SET price = 0")
+    await pool.execute("UPDATE wallets SET available = -1, total = -1")
+    await contacts(pool, known.actor, 2)
+    campaign = await create(pool, known)
+    await run(pool)
+    assert (await get(pool, known, campaign.id)).counts == counts(queued=2)
+
+
 async def test_a_rate_that_changes_counts_from_the_next_chunk(pool: Pool) -> None:
     known = await made(pool)
     await contacts(pool, known.actor, 4)
