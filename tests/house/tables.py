@@ -33,6 +33,8 @@ FIGURES = {
     "growth_ratio": ("Accepted with 10 million messages stored ÷ with none", ""),
     "contacts_import": ("Contacts imported from a CSV file, two tags each", "/s"),
     "campaign_staging": ("Campaign staged, from contacts by tag, a text of their own each", "/s"),
+    "whatsapp_statuses": ("WhatsApp statuses taken in and applied, one a callback", "/s"),
+    "whatsapp_answer_p99": ("p99 of the answer to Meta, 1 000 statuses a second", "ms"),
     "memory_api": ("Resident memory, API process", "MB"),
     "memory_worker": ("Resident memory, worker", "MB"),
     "start_delivered": ("`up` on a new data directory to the first delivered message", "s"),
@@ -43,6 +45,7 @@ ABSOLUTE = {
     "accept_64": ("Accepted over HTTP, 64 connections", "/s"),
     "accept_p50_64": ("p50 of accept, 64 connections", "ms"),
     "way": ("Whole way live, 64 connections", "/s"),
+    "whatsapp_way": ("WhatsApp: accept to signed webhook, three statuses each, 64 connections", "/s"),
 }
 
 
