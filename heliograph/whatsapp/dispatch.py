@@ -63,12 +63,13 @@ UNSENT = ("accepted", "queued")
 
 
 # The message comes first: it may have been canceled, or a status have come, since it was looked at. An attempt that is
-# there already belongs to a worker that was taken for dead. In both cases this one must not go out.
+# there already belongs to a worker that was taken for dead. In both cases this one must not go out. The state is
+# spelled so that the index of deadlines, which holds every open message, does not seem to answer this.
 BEGIN = """
 WITH moved AS (
     UPDATE whatsapp_messages m SET status = 'queued'
       FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[]) AS item (organization_id, id, attempt, number_id)
-     WHERE m.organization_id = item.organization_id AND m.id = item.id AND m.status IN ('accepted', 'queued')
+     WHERE m.organization_id = item.organization_id AND m.id = item.id AND m.status || '' IN ('accepted', 'queued')
     RETURNING item.*
 )
 INSERT INTO whatsapp_attempts (organization_id, message_id, attempt, number_id, state, started_at)

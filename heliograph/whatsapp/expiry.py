@@ -17,7 +17,7 @@ from heliograph.whatsapp.status import Move, move_many
 #: Name of the timer.
 TIMER = "whatsapp expiry"
 #: Messages ended in one step.
-BATCH = 500
+BATCH = 1000
 #: Statuses that fit no message are kept for so long.
 EARLY = timedelta(days=7)
 

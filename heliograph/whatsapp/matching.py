@@ -175,13 +175,13 @@ async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID
 
 
 # A status may be stored early in the very moment in which another transaction stores its wamid: neither sees the
-# other. So those of the last minutes are looked at again.
+# other. So those of the last minute, longer than any transaction lasts, are looked at again.
 MISSED = """
 SELECT e.number_id, e.wamid, w.organization_id, w.message_id
   FROM whatsapp_early_statuses e CROSS JOIN LATERAL (
        SELECT organization_id, message_id FROM whatsapp_wamids
         WHERE number_id = e.number_id AND wamid = e.wamid LIMIT 1) w
- WHERE e.received_at > now() - interval '5 minutes' LIMIT 1000
+ WHERE e.received_at > now() - interval '1 minute' LIMIT 1000
 """
 
 

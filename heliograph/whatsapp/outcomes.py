@@ -149,7 +149,9 @@ def decide(one: Answered, at: datetime, grace: float) -> Move | Postponed | None
     if pause is None:
         return Move(*message, "failed", at, failure_of(fault) if fault else "unknown", unsent=True)
     if at + timedelta(seconds=pause) >= one.expires_at:
-        return Move(*message, "failed", at, "expired", unsent=True)
+        # What it waited for says more than that its time is up.
+        known = failure_of(fault) if fault is not None else "unknown"
+        return Move(*message, "failed", at, "expired" if known == "unknown" else known, unsent=True)
     return Postponed(lease, pause, lease.line, counts=counts)
 
 

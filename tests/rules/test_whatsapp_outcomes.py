@@ -145,6 +145,21 @@ async def test_a_code_does_not_wait_for_what_outlives_it(pool: Pool) -> None:
     assert await status_of(pool, code) == ("failed", "spam_limited", "released")
 
 
+async def test_who_waits_until_the_end_learns_what_for(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: fault(131056, retry_after=200.0)
+    code = await message(
+        pool,
+        who,
+        template_id=who.code_id,
+        category="authentication",
+        parameters=("42",),
+        deadline=timedelta(minutes=18),
+    )
+    await bench.round()
+    assert await status_of(pool, code) == ("failed", "throttled", "released")
+
+
 async def test_meta_closes_a_window_that_looked_open(pool: Pool) -> None:
     who, bench = await bench_of(pool)
     await conversation(pool, who)
