@@ -1,6 +1,6 @@
 """A worker's part in callbacks: taking stored ones, and applying every item of them, once.
 
-A batch is callbacks of one app, about a thousand items, in one transaction: their rows are locked while it runs and
+A batch is callbacks of one app, about five hundred items, in one transaction: their rows are locked while it runs and
 deleted in its commit. A worker that is killed leaves them as they were, and another one takes them at once; what comes
 twice, in another order or grouped otherwise changes nothing, since each kind of item knows what it has seen.
 
@@ -64,15 +64,17 @@ from heliograph.whatsapp.status import move_many
 log = structlog.get_logger()
 
 #: Of one batch: callbacks at most, and items about. More of them would hold wallets for longer than a send may wait.
-CALLBACKS, ITEMS = 500, 1000
+CALLBACKS, ITEMS = 500, 500
 #: What another transaction's locks did to us: it is nobody's fault, and the whole batch is tried again.
 _TRANSIENT = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
 )
-#: Pause before that, seconds.
-AGAIN = 0.05
+#: What a schema of another version does to us: no item can help it, and all of them wait.
+_OURS = (asyncpg.SyntaxOrAccessError,)
+#: Pause before that, seconds; and before a callback that does not open is looked at again, by whoever can.
+AGAIN, LATER_SECONDS = 0.05, 60.0
 #: Seconds between two lines of the log about what was dropped, and between two marks of a number.
 SAY_EVERY = MARK_EVERY = 60.0
 UNKNOWN_NUMBER = "unknown number"
@@ -121,6 +123,10 @@ class Inbox:
                     log.info("callbacks wait for a lock", error=type(error).__name__)
                     await asyncio.sleep(AGAIN)
                     done += 1
+                except Exception as error:
+                    if is_down(error):
+                        raise
+                    log.exception("callbacks failed", app=str(app))  # those of other apps go on
         self._say()
         return done
 
@@ -128,38 +134,47 @@ class Inbox:
         dropped: Counter[str] = Counter()
         rejected: list[Reject] = []
         async with conn.transaction():
-            rows = await conn.fetch(TAKE, callbacks.KIND, app, callbacks.NOBODY, CALLBACKS, ITEMS)
-            if not rows:
+            taken = await conn.fetch(TAKE, callbacks.KIND, app, callbacks.NOBODY, CALLBACKS, ITEMS)
+            if not taken:
                 return 0
-            works = await self._routed(conn, app, rows, rejected, dropped)
+            opened = self._opened(taken)
+            if len(opened) < len(taken):
+                known = {id for id, _, _ in opened}
+                await conn.execute(LATER, [row["id"] for row in taken if row["id"] not in known], app, LATER_SECONDS)
+            works = await self._routed(conn, app, opened, rejected, dropped)
             deliveries = await self._apply(conn, works, rejected, dropped)
             await self._mark(conn, works)
             await put_aside(conn, self._key, rejected)
-            await conn.execute(DONE, [row["id"] for row in rows], app)
+            await conn.execute(DONE, [id for id, _, _ in opened], app)
             crash_point("callbacks.before_commit")
         crash_point("callbacks.after_commit")
         self._dropped += dropped
         if deliveries:
             self._on_deliveries()
-        return len(rows)
+        return len(taken)
+
+    def _opened(self, rows: Sequence[asyncpg.Record]) -> list[tuple[UUID, datetime, bytes]]:
+        """Id, time and bytes of each that opens. One that does not was sealed under another secret key than this
+        worker was given, and is left to a worker that has it."""
+        opened = []
+        for id, body, received_at in rows:
+            try:
+                opened.append((id, received_at, crypto.unseal(self._key, body, callbacks.context(id))))
+            except crypto.Unsealable:
+                log.error("callback does not open", id=str(id))
+        return opened
 
     async def _routed(
         self,
         conn: Connection,
         app: UUID,
-        rows: Sequence[asyncpg.Record],
+        opened: Sequence[tuple[UUID, datetime, bytes]],
         rejected: list[Reject],
         dropped: Counter[str],
     ) -> list[Work]:
         """The items that are somebody's. What is not is dropped, but for users' messages and what nobody could read."""
         found: list[tuple[Readable, datetime]] = []
-        for row in rows:
-            at = row["received_at"]
-            try:
-                raw = crypto.unseal(self._key, row["body"], callbacks.context(row["id"]))
-            except crypto.Unsealable:
-                rejected.append(Reject(app, at, "sealed under another key", b""))
-                continue
+        for _, at, raw in opened:
             for item in whatsapp_webhooks.parse(raw):
                 if isinstance(item, PoisonItem):
                     rejected.append(Reject(app, at, item.reason, item.raw))
@@ -193,7 +208,7 @@ class Inbox:
             dropped += counted
             return deliveries
         except Exception as error:
-            if is_down(error) or isinstance(error, _TRANSIENT):
+            if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
                 raise
             if len(works) > 1:
                 middle = len(works) // 2
@@ -261,7 +276,7 @@ async def retry(pool: Pool, key: bytes, *, limit: int = 1000) -> tuple[int, int]
                 async with conn.transaction():
                     await apply(conn, [work], rates=rates, dropped=Counter())
             except Exception as error:
-                if is_down(error) or isinstance(error, _TRANSIENT):
+                if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
                     raise
                 log.warning("callback item rejected again", item=type(item).__name__, error=type(error).__name__)
                 continue
@@ -320,13 +335,15 @@ async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, fro
     return {kind: frozenset(id for id, kinds in rows if kind in kinds) for kind in ANNOUNCED}
 
 
-# Its rows stay locked until the commit, which deletes them; what another worker has is skipped. A callback weighs what
-# it holds, or what it is in kilobytes.
+# Its rows stay locked until the commit, which deletes them; what another worker has is skipped, and one that hangs is
+# put out by the server. A callback weighs what it holds, or what it is in kilobytes.
 TAKE = """
-WITH due AS MATERIALIZED (
-    SELECT id FROM queue
+WITH impatient AS MATERIALIZED (
+    SELECT set_config('idle_in_transaction_session_timeout', '30s', true)
+), due AS MATERIALIZED (
+    SELECT queue.id FROM queue, impatient
      WHERE kind = $1 AND line = $2 AND lane = 0 AND organization_id = $3 AND due_at <= now()
-     ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED
+     ORDER BY due_at LIMIT $4 FOR UPDATE OF queue SKIP LOCKED
 ), sized AS MATERIALIZED (
     SELECT c.id, sum(c.weight) OVER (ORDER BY c.id) - c.weight AS before
       FROM due CROSS JOIN LATERAL (
@@ -340,6 +357,9 @@ SELECT c.id, c.body, c.received_at FROM sized CROSS JOIN LATERAL (
 DONE = """
 WITH gone AS (DELETE FROM whatsapp_callbacks WHERE id = ANY ($1))
 DELETE FROM queue WHERE id = ANY ($1) AND line = $2
+"""
+LATER = """
+UPDATE queue SET due_at = now() + make_interval(secs => $3) WHERE id = ANY ($1) AND line = $2
 """
 MARK = """
 UPDATE whatsapp_numbers n SET last_callback_at = now()
