@@ -18,11 +18,11 @@ import uvloop
 
 from bench import control
 from bench.load import percentile
-from heliograph.simulators import graph_demo
-from heliograph.simulators.graph import GraphSimulator, quick
+from heliograph.simulators.graph import demo as graph_demo
+from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.simulators.smsc import Smsc
-from heliograph.simulators.smsc_options import SmscOptions
+from heliograph.simulators.smsc.options import SmscOptions
+from heliograph.simulators.smsc.simulator import Smsc
 
 #: Webhooks of which latencies are taken: the last ones.
 KEPT = 20_000

@@ -19,7 +19,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.db import Connection
 from heliograph.base.settings import Settings
-from heliograph.simulators.graph import GraphOptions
+from heliograph.simulators.graph.simulator import GraphOptions
 from heliograph.sms import sender_ids, suppliers
 from heliograph.whatsapp import accounts, rates, wallet
 from heliograph.whatsapp.rates import Rate

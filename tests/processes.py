@@ -32,7 +32,7 @@ from heliograph.base.postgres_files import choose_port
 from heliograph.base.settings import Settings, from_environment
 from heliograph.serve import serve
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.simulators.smsc import Smsc, SmscOptions
+from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.sms import sender_ids, suppliers
 from heliograph.webhooks import endpoints
 from heliograph.worker import work

@@ -18,7 +18,7 @@ from heliograph.api.sms import NUMBER
 from heliograph.base import phones
 from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
-from heliograph.suppliers.whatsapp_bodies import is_user_id
+from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 from heliograph.whatsapp import messages, reads
 from heliograph.whatsapp.messages import Filters
 from heliograph.whatsapp.reads import ConversationFilters

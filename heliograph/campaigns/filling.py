@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.base.errors import Invalid
 from heliograph.campaigns.audience import Recipient
-from heliograph.suppliers.whatsapp_bodies import TemplateLayout
+from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout
 
 #: What is known of a recipient, in the order in which `audience.Recipient` has it.
 COLUMNS = ("phone", "name", "first_name", "last_name")

@@ -25,7 +25,7 @@ from heliograph.campaigns.channel import Due, Made, Stop
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.plan import Campaign
 from heliograph.queue import leases
-from heliograph.suppliers.whatsapp_bodies import TemplateLayout, layout
+from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp import bulk
 from heliograph.whatsapp.bulk import Bulk
 from heliograph.whatsapp.numbers import PhoneNumberUnavailable

@@ -13,8 +13,8 @@ from heliograph.cli.console import Json, Problem, as_plain, group, say, show
 from heliograph.cli.options import options_of
 from heliograph.cli.process import stopping
 from heliograph.simulators import receiver
-from heliograph.simulators.graph import GraphOptions, GraphSimulator, Setup
-from heliograph.simulators.smsc import Smsc, SmscOptions
+from heliograph.simulators.graph.simulator import GraphOptions, GraphSimulator, Setup
+from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 
 app = group("Simulate the other side: a supplier's SMSC, Meta's Graph API, or a customer's webhook receiver.")
 

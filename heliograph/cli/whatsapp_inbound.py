@@ -25,8 +25,8 @@ from heliograph.cli.console import (
     show,
 )
 from heliograph.cli.http import address, exchange
-from heliograph.simulators.graph_webhooks import encode, sign
-from heliograph.suppliers.whatsapp_items import OPENING
+from heliograph.simulators.graph.webhooks import encode, sign
+from heliograph.suppliers.whatsapp_cloud.items import OPENING
 from heliograph.whatsapp import accounts, inbound, rejects
 from heliograph.whatsapp.accounts import App
 

@@ -60,7 +60,7 @@ class WindowClosed(Refusal):
 
 
 class TemplateSend(msgspec.Struct, frozen=True, gc=False):
-    """A template and its values, in the order of `suppliers.whatsapp_bodies`."""
+    """A template and its values, in the order of `suppliers.whatsapp_cloud.bodies`."""
 
     name: str
     language: str

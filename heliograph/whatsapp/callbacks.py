@@ -21,7 +21,7 @@ from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Kept, Pool, is_down
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.suppliers.whatsapp_webhooks import challenge, verify_signature
+from heliograph.suppliers.whatsapp_cloud.webhooks import challenge, verify_signature
 from heliograph.whatsapp import accounts
 from heliograph.whatsapp.accounts import App, AppBook
 

@@ -26,8 +26,8 @@ from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool
 from heliograph.queue import leases
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
-from heliograph.suppliers.whatsapp_bodies import template_body, text_body
-from heliograph.suppliers.whatsapp_contract import CloudOutcome, CloudSubmission
+from heliograph.suppliers.whatsapp_cloud.bodies import template_body, text_body
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.whatsapp import reach, test_mode
 from heliograph.whatsapp.due import Content, Due, Template, load, load_templates
 from heliograph.whatsapp.lines import Slot

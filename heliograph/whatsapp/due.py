@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.base.db import Connection
 from heliograph.queue.leases import Lease
-from heliograph.suppliers.whatsapp_bodies import TemplateLayout, layout
+from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp.accept import BUFFER, BUFFERS
 
 

@@ -30,8 +30,8 @@ from heliograph.base import crypto
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.queue import leases
-from heliograph.suppliers import whatsapp_webhooks
-from heliograph.suppliers.whatsapp_items import (
+from heliograph.suppliers.whatsapp_cloud import webhooks as whatsapp_webhooks
+from heliograph.suppliers.whatsapp_cloud.items import (
     AccountItem,
     AlarmItem,
     CapabilityItem,

@@ -20,8 +20,8 @@ import msgspec
 
 from heliograph.base import clock
 from heliograph.base.db import Connection
-from heliograph.suppliers.whatsapp_errors import Fault, Kind, Scope, classify
-from heliograph.suppliers.whatsapp_items import StatusItem
+from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope, classify
+from heliograph.suppliers.whatsapp_cloud.items import StatusItem
 from heliograph.whatsapp.status import Move, Pricing, pricing_of
 
 #: Meta's words and ours. A word that is missing here moves nothing.

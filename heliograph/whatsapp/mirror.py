@@ -21,7 +21,7 @@ import structlog
 
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Connection, Pool, is_down
-from heliograph.suppliers.whatsapp_graph import CloudClient
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp import accounts, readings
 from heliograph.whatsapp.accounts import App
 from heliograph.whatsapp.readings import Changed, Reading

@@ -21,8 +21,8 @@ from heliograph.base.db import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.fresh import Fresh
 from heliograph.base.ids import uuid7
-from heliograph.suppliers.whatsapp_items import AccountItem, CapabilityItem, NumberItem, Tier
-from heliograph.suppliers.whatsapp_objects import CloudNumber
+from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem, Tier
+from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber
 from heliograph.webhooks import events
 from heliograph.webhooks.events import Event
 from heliograph.whatsapp import reads

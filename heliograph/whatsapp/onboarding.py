@@ -16,7 +16,7 @@ import msgspec
 from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.suppliers.whatsapp_graph import CloudClient, CloudError
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
 from heliograph.whatsapp import accounts, readings
 from heliograph.whatsapp.accounts import Account, App
 from heliograph.whatsapp.readings import Changed, Reading

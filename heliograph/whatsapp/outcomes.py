@@ -28,8 +28,8 @@ from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.queue.retry import hold_pause
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_contract import CloudOutcome, CloudSubmission
-from heliograph.suppliers.whatsapp_errors import Fault, Kind, Scope
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
+from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope
 from heliograph.whatsapp import accounts, conversations, matching, numbers, template_rows, test_mode
 from heliograph.whatsapp.matching import Matched, failure_of
 from heliograph.whatsapp.status import Move

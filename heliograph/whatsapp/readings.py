@@ -19,9 +19,9 @@ import msgspec
 
 from heliograph.base import clock
 from heliograph.base.db import Connection
-from heliograph.suppliers.whatsapp_errors import Kind
-from heliograph.suppliers.whatsapp_graph import CloudClient, CloudError
-from heliograph.suppliers.whatsapp_objects import CloudAccount, CloudNumber, CloudTemplate, credential_state
+from heliograph.suppliers.whatsapp_cloud.errors import Kind
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
+from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumber, CloudTemplate, credential_state
 from heliograph.whatsapp import numbers, template_rows
 from heliograph.whatsapp.accounts import INVALID, App
 from heliograph.whatsapp.numbers import LAG

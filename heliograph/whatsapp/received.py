@@ -18,7 +18,7 @@ from heliograph.base.clock import iso
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
 from heliograph.consent import keywords
-from heliograph.suppliers.whatsapp_items import MessageItem
+from heliograph.suppliers.whatsapp_cloud.items import MessageItem
 from heliograph.webhooks import events
 from heliograph.whatsapp import conversations, words
 from heliograph.whatsapp.conversations import Heard, User

@@ -15,7 +15,7 @@ import structlog
 from heliograph.base import crypto
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
-from heliograph.suppliers.whatsapp_items import (
+from heliograph.suppliers.whatsapp_cloud.items import (
     AccountItem,
     AlarmItem,
     CapabilityItem,

@@ -11,7 +11,7 @@ from uuid import UUID
 from heliograph.base.db import Connection, Pool
 from heliograph.base.settings import Settings
 from heliograph.queue import leases
-from heliograph.suppliers.whatsapp_contract import CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.whatsapp import accounts, expiry, test_mode
 from heliograph.whatsapp.accounts import Line
 from heliograph.whatsapp.dispatch import Dispatcher

@@ -21,9 +21,9 @@ from heliograph.base.clock import iso
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
-from heliograph.suppliers.whatsapp_bodies import layout
-from heliograph.suppliers.whatsapp_items import TemplateItem
-from heliograph.suppliers.whatsapp_objects import CloudTemplate
+from heliograph.suppliers.whatsapp_cloud.bodies import layout
+from heliograph.suppliers.whatsapp_cloud.items import TemplateItem
+from heliograph.suppliers.whatsapp_cloud.objects import CloudTemplate
 from heliograph.webhooks import events
 from heliograph.webhooks.events import Event
 from heliograph.whatsapp import reads

@@ -16,7 +16,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Pool, is_down
 from heliograph.base.errors import Refusal
 from heliograph.base.fresh import Fresh
-from heliograph.suppliers.whatsapp_bodies import TemplateLayout, layout
+from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp.numbers import Number
 from heliograph.whatsapp.template_rows import apply_item, hold, set_disabled, shown, store_listing, store_one
 

@@ -20,8 +20,8 @@ from heliograph.base import clock
 from heliograph.base.db import Connection
 from heliograph.queue import leases
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
-from heliograph.suppliers.whatsapp_errors import Kind
+from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.errors import Kind
 from heliograph.whatsapp.status import Move
 
 #: Line of test messages; there is no such number.

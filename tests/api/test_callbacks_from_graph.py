@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from heliograph.base.db import Pool
-from heliograph.simulators.graph import GraphSimulator, quick
+from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from tests.rules.making import until
 from tests.rules.making_callbacks import Meta
 from tests.rules.making_whatsapp import APP_SECRET, VERIFY_TOKEN, Made, check_wallets, conversation, made

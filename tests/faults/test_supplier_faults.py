@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from heliograph.base.db import Pool
-from heliograph.simulators.smsc import Smsc, SmscOptions
+from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from tests.judge import judge, settled
 from tests.load import Client
 from tests.processes import LONG, SMSC, Installation, add_supplier, installation, until

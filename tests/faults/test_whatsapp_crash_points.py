@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from heliograph.base.db import Pool, open_pool
-from heliograph.simulators.graph import GraphSimulator, quick
+from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from tests.database import Cluster
 from tests.processes import LONG, Installation, installation, until_true
 from tests.rules import making_whatsapp

@@ -15,7 +15,7 @@ from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.settings import Settings
 from heliograph.cli import app
-from heliograph.simulators.graph import GraphSimulator, quick
+from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.whatsapp import accounts
 from heliograph.whatsapp.accounts import AccountExists
 from tests.rules.making import organization

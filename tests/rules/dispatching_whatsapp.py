@@ -11,9 +11,9 @@ from uuid import UUID
 from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
-from heliograph.suppliers.whatsapp_errors import Kind, Scope, classify
-from heliograph.suppliers.whatsapp_items import ErrorNote, StatusItem
+from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
+from heliograph.suppliers.whatsapp_cloud.items import ErrorNote, StatusItem
 from heliograph.whatsapp import matching, outcomes, test_mode
 from heliograph.whatsapp.accounts import Line
 from heliograph.whatsapp.dispatch import Dispatcher

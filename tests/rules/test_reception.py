@@ -11,7 +11,7 @@ import pytest
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.queue import timers
-from heliograph.simulators.smsc import Smsc, SmscOptions
+from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.sms import inbox
 from heliograph.sms.reception import Reception
 from heliograph.suppliers.contract import Inbound, OnAnswered, Outcome, Receipt, Submission

@@ -11,7 +11,7 @@ import pytest
 
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
-from heliograph.suppliers.whatsapp_contract import CloudOutcome, CloudSubmission
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.whatsapp.recorder import Recorder
 from heliograph.whatsapp.status import Move, move_many
 from tests.rules.dispatching_whatsapp import (

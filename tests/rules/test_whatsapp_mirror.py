@@ -11,10 +11,10 @@ import pytest
 
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
-from heliograph.simulators.graph import GraphSimulator, quick
-from heliograph.suppliers.whatsapp_graph import CloudClient
-from heliograph.suppliers.whatsapp_items import AccountItem, CapabilityItem, NumberItem, TemplateItem
-from heliograph.suppliers.whatsapp_webhooks import parse
+from heliograph.simulators.graph.simulator import GraphSimulator, quick
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
+from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem, TemplateItem
+from heliograph.suppliers.whatsapp_cloud.webhooks import parse
 from heliograph.whatsapp import accounts, numbers, templates
 from heliograph.whatsapp.accounts import Account
 from heliograph.whatsapp.mirror import Mirror

@@ -11,10 +11,10 @@ import pytest
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
-from heliograph.suppliers import whatsapp_objects
-from heliograph.suppliers.whatsapp_items import AccountItem, CapabilityItem, NumberItem
-from heliograph.suppliers.whatsapp_management import tier_of
-from heliograph.suppliers.whatsapp_objects import CloudNumber
+from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
+from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem
+from heliograph.suppliers.whatsapp_cloud.management import tier_of
+from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber
 from heliograph.whatsapp import accounts, numbers
 from heliograph.whatsapp.accounts import Account
 from heliograph.whatsapp.numbers import NumberBook, PhoneNumberUnavailable

@@ -11,9 +11,9 @@ import pytest
 from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_contract import CloudOutcome, CloudSubmission
-from heliograph.suppliers.whatsapp_errors import FAULTS
-from heliograph.suppliers.whatsapp_items import Pricing
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
+from heliograph.suppliers.whatsapp_cloud.errors import FAULTS
+from heliograph.suppliers.whatsapp_cloud.items import Pricing
 from heliograph.whatsapp import expiry, outcomes
 from heliograph.whatsapp.matching import Matched
 from heliograph.whatsapp.status import FAILURES

@@ -15,7 +15,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from heliograph.base import clock
 from heliograph.base.db import Pool
-from heliograph.suppliers import whatsapp_errors
+from heliograph.suppliers.whatsapp_cloud import errors as whatsapp_errors
 from heliograph.whatsapp import status
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.status import Move, Pricing, move_many

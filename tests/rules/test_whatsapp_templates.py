@@ -14,10 +14,10 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
-from heliograph.suppliers import whatsapp_objects
-from heliograph.suppliers.whatsapp_items import TemplateItem
-from heliograph.suppliers.whatsapp_objects import CloudTemplate
-from heliograph.suppliers.whatsapp_webhooks import parse
+from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
+from heliograph.suppliers.whatsapp_cloud.items import TemplateItem
+from heliograph.suppliers.whatsapp_cloud.objects import CloudTemplate
+from heliograph.suppliers.whatsapp_cloud.webhooks import parse
 from heliograph.whatsapp import reads, templates
 from heliograph.whatsapp.accounts import Account
 from heliograph.whatsapp.numbers import NumberBook

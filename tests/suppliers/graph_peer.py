@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from heliograph.simulators.graph import GraphSimulator, Setup, quick
+from heliograph.simulators.graph.simulator import GraphSimulator, Setup, quick
 
 NUMBER, WABA, TOKEN, SECRET = "555000111222333", "900100200300400", "graph-token", "graph-app-secret"
 USER = "+212600000017"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.simulators.graph_control import __doc__ as told
+from heliograph.simulators.graph.control import __doc__ as told
 from tests.suppliers.graph_peer import NUMBER, TOKEN, USER, WABA, Client, graph, reminder, until
 
 TEMPLATE: dict[str, Any] = {"type": "template", "template": reminder()}

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 
 from heliograph.cli import simulate
-from heliograph.simulators import graph as graph_module
-from heliograph.simulators.graph import MAGIC, SCRIPTS, GraphSimulator, Script, Step
+from heliograph.simulators.graph import simulator as graph_module
+from heliograph.simulators.graph.simulator import MAGIC, SCRIPTS, GraphSimulator, Script, Step
 from tests.suppliers.graph_peer import NUMBER, USER, graph, reminder, until
 
 TEMPLATE: dict[str, Any] = {"type": "template", "template": reminder()}

@@ -28,7 +28,7 @@ from pywa.types.templates import (
 from pywa.types.templates import Template as ForeignTemplate
 from pywa.utils import webhook_updates_validator
 
-from heliograph.simulators.graph import GraphSimulator
+from heliograph.simulators.graph.simulator import GraphSimulator
 from tests.suppliers.graph_peer import NUMBER, SECRET, TOKEN, USER, WABA, Hook, graph, until
 
 

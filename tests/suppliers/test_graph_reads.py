@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.simulators.graph import Account, App, Number, Setup, Template, Token
+from heliograph.simulators.graph.simulator import Account, App, Number, Setup, Template, Token
 from tests.suppliers.graph_peer import NUMBER, TOKEN, USER, WABA, Client, graph, reminder, until
 
 

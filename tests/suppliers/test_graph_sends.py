@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from heliograph.simulators.graph import quick
-from heliograph.simulators.graph_clock import VirtualClock
-from heliograph.simulators.graph_errors import CODES, GraphError
-from heliograph.simulators.graph_send import send
-from heliograph.simulators.graph_state import World
+from heliograph.simulators.graph.clock import VirtualClock
+from heliograph.simulators.graph.errors import CODES, GraphError
+from heliograph.simulators.graph.send import send
+from heliograph.simulators.graph.simulator import quick
+from heliograph.simulators.graph.state import World
 from tests.suppliers.graph_peer import NUMBER, TOKEN, USER, WABA, graph, reminder, signed, until
 
 TWO = [{"type": "text", "text": "Amal"}, {"type": "text", "text": "jeudi 14h"}]

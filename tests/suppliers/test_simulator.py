@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from heliograph.simulators.smsc import Smsc, SmscOptions, run
-from heliograph.simulators.smsc_options import fates
+from heliograph.simulators.smsc.options import fates
+from heliograph.simulators.smsc.simulator import Smsc, SmscOptions, run
 
 HEADER = struct.Struct(">IIII")
 TRANSCEIVER, TRANSMITTER, RECEIVER = 9, 2, 1

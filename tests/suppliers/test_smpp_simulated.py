@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from smpp_peer import Account, until
 
-from heliograph.simulators.smsc import Smsc
-from heliograph.simulators.smsc_options import SmscOptions
+from heliograph.simulators.smsc.options import SmscOptions
+from heliograph.simulators.smsc.simulator import Smsc
 from heliograph.suppliers.contract import Verdict
 
 

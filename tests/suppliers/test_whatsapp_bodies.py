@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pywa.types import templates as pywa
 
-from heliograph.suppliers.whatsapp_bodies import (
+from heliograph.suppliers.whatsapp_cloud.bodies import (
     BODY_LIMIT,
     TemplateLayout,
     is_user_id,

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from heliograph.suppliers.whatsapp_bodies import text_body
-from heliograph.suppliers.whatsapp_graph import CloudClient
-from heliograph.suppliers.whatsapp_webhooks import (
+from heliograph.suppliers.whatsapp_cloud.bodies import text_body
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
+from heliograph.suppliers.whatsapp_cloud.webhooks import (
     OPENING,
     AccountItem,
     AlarmItem,

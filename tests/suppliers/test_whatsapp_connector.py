@@ -13,12 +13,12 @@ from uuid import uuid4
 
 import pytest
 
-from heliograph.simulators.graph import GraphSimulator, quick
+from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_bodies import text_body
-from heliograph.suppliers.whatsapp_cloud import CloudClient, CloudConnector
-from heliograph.suppliers.whatsapp_contract import CloudOutcome, CloudSubmission, NumberConnector
-from heliograph.suppliers.whatsapp_errors import Kind
+from heliograph.suppliers.whatsapp_cloud.bodies import text_body
+from heliograph.suppliers.whatsapp_cloud.connector import CloudClient, CloudConnector
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector
+from heliograph.suppliers.whatsapp_cloud.errors import Kind
 from tests.suppliers.graph_sockets import ACCEPTED, Act, Peer, always, answer, error, peer
 
 OK = always(answer(ACCEPTED))

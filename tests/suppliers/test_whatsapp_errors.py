@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pywa import errors as pywa
 
-from heliograph.suppliers.whatsapp_errors import FAILURES, FAULTS, UNCOUNTED, Kind, Scope, classify
+from heliograph.suppliers.whatsapp_cloud.errors import FAILURES, FAULTS, UNCOUNTED, Kind, Scope, classify
 
 AUTH, ACCOUNT, RATE, RETRY = Kind.AUTH, Kind.ACCOUNT, Kind.RATE, Kind.RETRY
 REQUEST, RECIPIENT, TEMPLATE = Kind.REQUEST, Kind.RECIPIENT, Kind.TEMPLATE

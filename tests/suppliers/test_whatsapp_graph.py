@@ -14,12 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from heliograph.base.settings import SettingsError
-from heliograph.simulators.graph import GraphSimulator, quick
+from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_bodies import layout, template_body, text_body
-from heliograph.suppliers.whatsapp_errors import Kind, Scope
-from heliograph.suppliers.whatsapp_graph import CloudClient, CloudError, _Body, check_base_url, usage_pauses
-from heliograph.suppliers.whatsapp_objects import TokenReport, credential_state
+from heliograph.suppliers.whatsapp_cloud.bodies import layout, template_body, text_body
+from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError, _Body, check_base_url, usage_pauses
+from heliograph.suppliers.whatsapp_cloud.objects import TokenReport, credential_state
 from tests.suppliers.graph_sockets import ACCEPTED, Peer, always, answer, error, peer
 
 TOKEN = "EAAG-a-token-that-nobody-may-see"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.suppliers.whatsapp_pacing import PAIR_BURST, PAIR_SECONDS, NumberPacer, PairGate
+from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_BURST, PAIR_SECONDS, NumberPacer, PairGate
 
 
 class Clock:

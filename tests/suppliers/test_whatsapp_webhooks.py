@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pywa.utils import webhook_updates_validator
 
-from heliograph.suppliers.whatsapp_webhooks import (
+from heliograph.suppliers.whatsapp_cloud.webhooks import (
     AccountItem,
     AlarmItem,
     CapabilityItem,

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from heliograph.base import phones
-from heliograph.simulators import graph_parameters
-from heliograph.simulators.graph_errors import GraphError, missing_object
-from heliograph.simulators.graph_limits import Bucket, Daily
-from heliograph.simulators.graph_objects import MESSAGING, Account, Message, Number, Template, Token, User
-from heliograph.simulators.graph_scripts import Script, Step
-from heliograph.simulators.graph_state import ENTRY_POINT_SECONDS, World
+from heliograph.simulators.graph import parameters
+from heliograph.simulators.graph.errors import GraphError, missing_object
+from heliograph.simulators.graph.limits import Bucket, Daily
+from heliograph.simulators.graph.objects import MESSAGING, Account, Message, Number, Template, Token, User
+from heliograph.simulators.graph.scripts import Script, Step
+from heliograph.simulators.graph.state import ENTRY_POINT_SECONDS, World
 
 _MEDIA = ("image", "video", "audio", "document", "sticker")
 _TYPES = (*_MEDIA, "text", "template", "interactive", "location", "contacts", "reaction")
@@ -60,7 +60,7 @@ def send(world: World, number: Number, account: Account, version: float, body: A
     if kind == "template":
         template = _template(world, account, content)
         mismatch = 132018 if version >= 23 else 132012
-        graph_parameters.check(graph_parameters.wanted(template), content.get("components"), mismatch=mismatch)
+        parameters.check(parameters.wanted(template), content.get("components"), mismatch=mismatch)
         category = template.category.lower()
         if category == "authentication" and "to" not in body:
             raise GraphError(131062, "Authentication templates cannot be sent to a business-scoped user id")

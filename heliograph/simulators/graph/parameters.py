@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.graph_errors import GraphError
-from heliograph.simulators.graph_objects import Template
+from heliograph.simulators.graph.errors import GraphError
+from heliograph.simulators.graph.objects import Template
 
 _VARIABLE = re.compile(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}")
 _FORBIDDEN = re.compile(r"[\n\r\t]| {5}")

@@ -16,16 +16,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from heliograph.simulators import graph_reads, graph_send, graph_statuses, graph_templates
-from heliograph.simulators.graph_errors import GraphError, missing_object
-from heliograph.simulators.graph_events import reviewed
-from heliograph.simulators.graph_http import Reply, Request
-from heliograph.simulators.graph_limits import Hourly
-from heliograph.simulators.graph_objects import Account, App, Message, Received, Template, Token
-from heliograph.simulators.graph_outbox import Outbox
-from heliograph.simulators.graph_scripts import Script, Step
-from heliograph.simulators.graph_state import World
-from heliograph.simulators.graph_webhooks import Item
+from heliograph.simulators.graph import reads, send, statuses, templates
+from heliograph.simulators.graph.errors import GraphError, missing_object
+from heliograph.simulators.graph.events import reviewed
+from heliograph.simulators.graph.http import Reply, Request
+from heliograph.simulators.graph.limits import Hourly
+from heliograph.simulators.graph.objects import Account, App, Message, Received, Template, Token
+from heliograph.simulators.graph.outbox import Outbox
+from heliograph.simulators.graph.scripts import Script, Step
+from heliograph.simulators.graph.state import World
+from heliograph.simulators.graph.webhooks import Item
 
 _VERSION = re.compile(r"v(\d+\.\d+)")
 #: Standard normal quantile of 0.99.
@@ -136,7 +136,7 @@ class Api:
         if token is None:
             raise GraphError(190, message="Invalid OAuth access token - Cannot parse access token")
         if token.state != "valid" or 0 < token.expires_at <= self.world.clock.now():
-            raise graph_reads.token_error(token)
+            raise reads.token_error(token)
         return token
 
     def _bearer(self, request: Request) -> str:
@@ -160,7 +160,7 @@ class Api:
             self._token(request)
         if "input_token" not in request.query:
             raise GraphError(100, message="(#100) The parameter input_token is required.")
-        return graph_reads.debug_token(self.world, request.query["input_token"])
+        return reads.debug_token(self.world, request.query["input_token"])
 
     def _subscriptions(self, request: Request, wanted: str) -> dict[str, Any]:
         app = self._app_of(self._bearer(request))
@@ -177,8 +177,8 @@ class Api:
     # -- sends ---------------------------------------------------------------------------------------------------------
 
     def _send(self, request: Request, number_id: str, token: Token, version: float) -> Reply:
-        number, account = graph_send.usable(self.world, number_id, token)
-        accepted = graph_send.send(self.world, number, account, version, self._body(request))
+        number, account = send.usable(self.world, number_id, token)
+        accepted = send.send(self.world, number, account, version, self._body(request))
         script, message = accepted.script, accepted.message
         reply = Reply(200, msgspec.json.encode(accepted.answer))
         if script.answer in ("html", "empty"):
@@ -203,7 +203,7 @@ class Api:
             if not over.done():
                 over.set_result(None)
 
-        item = graph_statuses.status(self.world, message, script, step)
+        item = statuses.status(self.world, message, script, step)
         item.ended = end
         self.emit(item)
         asyncio.get_running_loop().call_later(_EARLY_SECONDS, end)
@@ -220,7 +220,7 @@ class Api:
 
     def happen(self, message: Message, script: Script, step: Step) -> None:
         """This status, now."""
-        item = graph_statuses.status(self.world, message, script, step)
+        item = statuses.status(self.world, message, script, step)
         self.emit(item)
         if script.twice:
             self.emit(msgspec.structs.replace(item))
@@ -233,28 +233,26 @@ class Api:
         if account is None:
             template = world.templates.get(wanted)
             if template is not None and method == "POST" and edge in ("", "unpause"):
-                graph_reads.allowed(token, template.account, wanted)
+                reads.allowed(token, template.account, wanted)
                 self._count(template.account)
                 if edge:
-                    answer, item = graph_templates.unpause(world, template)
+                    answer, item = templates.unpause(world, template)
                     if item is not None:
                         self.emit(item)
                 else:
-                    answer = graph_templates.edit(world, template, self._body(request), self._submit)
+                    answer = templates.edit(world, template, self._body(request), self._submit)
                 return self._answer(answer, template.account)
             number = world.numbers.get(wanted)
             if number is not None and method == "POST" and edge in ("register", "deregister"):
-                graph_reads.allowed(token, number.account, wanted)
+                reads.allowed(token, number.account, wanted)
                 world.change(number, registered=edge == "register")
                 return self._answer({"success": True}, number.account)
             if edge or method != "GET":
                 raise missing_object(wanted)
             owner = number.account if number is not None else template.account if template is not None else ""
             self._count(owner)
-            return self._answer(
-                graph_reads.one(world, wanted, token, request.query.get("fields", ""), self._base()), owner
-            )
-        graph_reads.allowed(token, account.id, wanted)
+            return self._answer(reads.one(world, wanted, token, request.query.get("fields", ""), self._base()), owner)
+        reads.allowed(token, account.id, wanted)
         self._count(account.id)
         return self._answer(self._of_account(request, account, edge, token), account.id)
 
@@ -263,16 +261,16 @@ class Api:
         shown = {key: value for key, value in request.query.items() if key not in ("after", "before", "access_token")}
         link = f"{self._base()}{request.path}?{urllib.parse.urlencode(shown)}"
         if edge == "" and method == "GET":
-            return graph_reads.one(world, account.id, token, request.query.get("fields", ""), self._base())
+            return reads.one(world, account.id, token, request.query.get("fields", ""), self._base())
         if edge == "phone_numbers" and method == "GET":
-            return graph_reads.numbers(world, account, request.query, link)
+            return reads.numbers(world, account, request.query, link)
         if edge == "message_templates":
             if method == "GET":
-                return graph_reads.templates(world, account, request.query, link)
+                return reads.templates(world, account, request.query, link)
             if method == "POST":
-                return graph_templates.create(world, account, self._body(request), self._submit)
+                return templates.create(world, account, self._body(request), self._submit)
             if method == "DELETE":
-                answer, items = graph_templates.delete(world, account, request.query | self._body(request))
+                answer, items = templates.delete(world, account, request.query | self._body(request))
                 for item in items:
                     self.emit(item)
                 return answer

@@ -4,7 +4,7 @@ It judges sends in Meta's order, answers as late and as badly as told, lets each
 and calls back with signed, batched, repeated and re-sent webhooks on a clock that can be moved. It shares no code with
 the connector: nothing here imports from the WhatsApp package. Everything left to chance follows the seed.
 
-The last four digits of a recipient choose what becomes of a message (`MAGIC` in graph_scripts):
+The last four digits of a recipient choose what becomes of a message (`MAGIC` in scripts.py):
 
     0000 sent, delivered, read          0007 a status before the answer     9004 sent, delivered, never read
     0001 failed, 131026                 0008 refused, 131009                9005 read, delivered, sent: backwards
@@ -32,10 +32,10 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
-from heliograph.simulators.graph_api import Api, Fault
-from heliograph.simulators.graph_clock import VirtualClock
-from heliograph.simulators.graph_control import Control
-from heliograph.simulators.graph_events import (
+from heliograph.simulators.graph.api import Api, Fault
+from heliograph.simulators.graph.clock import VirtualClock
+from heliograph.simulators.graph.control import Control
+from heliograph.simulators.graph.events import (
     AccountEvent,
     NumberEvent,
     TemplateEvent,
@@ -43,9 +43,9 @@ from heliograph.simulators.graph_events import (
     number_event,
     template_event,
 )
-from heliograph.simulators.graph_http import Connection, Reply, Request
-from heliograph.simulators.graph_inbound import Inbound, alarm, receive
-from heliograph.simulators.graph_objects import (
+from heliograph.simulators.graph.http import Connection, Reply, Request
+from heliograph.simulators.graph.inbound import Inbound, alarm, receive
+from heliograph.simulators.graph.objects import (
     Account,
     App,
     Counters,
@@ -57,12 +57,12 @@ from heliograph.simulators.graph_objects import (
     Token,
     User,
 )
-from heliograph.simulators.graph_options import GraphOptions, checked, quick
-from heliograph.simulators.graph_outbox import Attempt, Outbox, body_of
-from heliograph.simulators.graph_scripts import MAGIC, SCRIPTS, Script, Step, script_of
-from heliograph.simulators.graph_state import World, only_digits
-from heliograph.simulators.graph_statuses import metadata
-from heliograph.simulators.graph_webhooks import Item
+from heliograph.simulators.graph.options import GraphOptions, checked, quick
+from heliograph.simulators.graph.outbox import Attempt, Outbox, body_of
+from heliograph.simulators.graph.scripts import MAGIC, SCRIPTS, Script, Step, script_of
+from heliograph.simulators.graph.state import World, only_digits
+from heliograph.simulators.graph.statuses import metadata
+from heliograph.simulators.graph.webhooks import Item
 
 __all__ = [
     "MAGIC", "SCRIPTS", "Account", "App", "Attempt", "Counters", "Fault", "GraphOptions", "GraphSimulator",

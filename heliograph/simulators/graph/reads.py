@@ -8,9 +8,9 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from heliograph.simulators.graph_errors import GraphError, missing_object
-from heliograph.simulators.graph_objects import MANAGEMENT, Account, Number, Template, Token
-from heliograph.simulators.graph_state import World
+from heliograph.simulators.graph.errors import GraphError, missing_object
+from heliograph.simulators.graph.objects import MANAGEMENT, Account, Number, Template, Token
+from heliograph.simulators.graph.state import World
 
 _NUMBER_DEFAULT = ("id", "display_phone_number", "verified_name", "quality_rating")
 _TEMPLATE_DEFAULT = (

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from heliograph.simulators.graph_options import GraphOptions
+from heliograph.simulators.graph.options import GraphOptions
 
 Answer = Literal["normal", "drop", "hang", "drip", "html", "empty"]
 

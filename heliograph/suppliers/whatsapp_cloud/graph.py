@@ -22,13 +22,13 @@ from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
 from heliograph.base.settings import SettingsError
-from heliograph.suppliers import whatsapp_objects as objects
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_content import part, words
-from heliograph.suppliers.whatsapp_contract import CloudOutcome
-from heliograph.suppliers.whatsapp_errors import Fault, classify
-from heliograph.suppliers.whatsapp_management import id_of
-from heliograph.suppliers.whatsapp_objects import CloudAccount, CloudNumber, CloudTemplate, TokenReport
+from heliograph.suppliers.whatsapp_cloud import objects
+from heliograph.suppliers.whatsapp_cloud.content import part, words
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
+from heliograph.suppliers.whatsapp_cloud.errors import Fault, classify
+from heliograph.suppliers.whatsapp_cloud.management import id_of
+from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumber, CloudTemplate, TokenReport
 
 #: Where Meta's API is.
 BASE_URL = "https://graph.facebook.com"

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.graph_objects import Account, Template
-from heliograph.simulators.graph_state import World
-from heliograph.simulators.graph_webhooks import Item
+from heliograph.simulators.graph.objects import Account, Template
+from heliograph.simulators.graph.state import World
+from heliograph.simulators.graph.webhooks import Item
 
 _ADVANCE_SECONDS = 86_400
 _MAINTENANCE_SECONDS = 60.0

@@ -19,10 +19,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from heliograph.simulators.graph_clock import VirtualClock
-from heliograph.simulators.graph_objects import App, Counters
-from heliograph.simulators.graph_options import GraphOptions
-from heliograph.simulators.graph_webhooks import Item, encode, envelope, sign
+from heliograph.simulators.graph.clock import VirtualClock
+from heliograph.simulators.graph.objects import App, Counters
+from heliograph.simulators.graph.options import GraphOptions
+from heliograph.simulators.graph.webhooks import Item, encode, envelope, sign
 
 #: Seconds before each attempt after the first; the last one repeats until the days are over.
 GAPS = (0, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600)

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.graph_errors import GraphError
-from heliograph.simulators.graph_events import TemplateEvent, template_event
-from heliograph.simulators.graph_objects import Account, Template
-from heliograph.simulators.graph_state import World
-from heliograph.simulators.graph_webhooks import Item
+from heliograph.simulators.graph.errors import GraphError
+from heliograph.simulators.graph.events import TemplateEvent, template_event
+from heliograph.simulators.graph.objects import Account, Template
+from heliograph.simulators.graph.state import World
+from heliograph.simulators.graph.webhooks import Item
 
 _NAME = re.compile(r"[a-z0-9_]{1,512}")
 _VARIABLE = re.compile(r"\{\{\s*\w*\s*\}\}")

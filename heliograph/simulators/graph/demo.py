@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from heliograph.simulators.graph_objects import Account, App, Number, Setup, Template, Token
-from heliograph.simulators.graph_options import GraphOptions
+from heliograph.simulators.graph.objects import Account, App, Number, Setup, Template, Token
+from heliograph.simulators.graph.options import GraphOptions
 
 ORDER_SHIPPED = Template(
     id="1200000000000017",

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from heliograph.base import phones
-from heliograph.simulators import graph_demo
-from heliograph.simulators.graph_clock import VirtualClock
-from heliograph.simulators.graph_limits import Bucket, Daily, Hourly
-from heliograph.simulators.graph_objects import (
+from heliograph.simulators.graph import demo
+from heliograph.simulators.graph.clock import VirtualClock
+from heliograph.simulators.graph.limits import Bucket, Daily, Hourly
+from heliograph.simulators.graph.objects import (
     Account,
     App,
     Counters,
@@ -31,8 +31,8 @@ from heliograph.simulators.graph_objects import (
     Token,
     User,
 )
-from heliograph.simulators.graph_options import GraphOptions
-from heliograph.simulators.graph_scripts import Scripts
+from heliograph.simulators.graph.options import GraphOptions
+from heliograph.simulators.graph.scripts import Scripts
 
 Thing = TypeVar("Thing", Account, Number, Template)
 
@@ -78,7 +78,7 @@ class World:
         self.blocked_names: dict[tuple[str, str], float] = {}
         self._shown: dict[str, dict[str, Any]] = {}
         self._ids = 1_200_000_000_000_000
-        given = graph_demo.setup(options) if setup is None else setup
+        given = demo.setup(options) if setup is None else setup
         # A copy: a test that starts two simulators from one setup must not see them mix.
         given = msgspec.convert(msgspec.to_builtins(given), Setup)
         for app in given.apps:

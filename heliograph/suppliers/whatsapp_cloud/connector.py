@@ -17,10 +17,10 @@ from collections.abc import Callable
 import structlog
 
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
-from heliograph.suppliers.whatsapp_errors import Kind, Scope, classify
-from heliograph.suppliers.whatsapp_graph import API_VERSION, BASE_URL, CloudClient, CloudError, check_base_url
-from heliograph.suppliers.whatsapp_pacing import DEFAULT_RATE, NumberPacer, PairGate
+from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
+from heliograph.suppliers.whatsapp_cloud.graph import API_VERSION, BASE_URL, CloudClient, CloudError, check_base_url
+from heliograph.suppliers.whatsapp_cloud.pacing import DEFAULT_RATE, NumberPacer, PairGate
 
 __all__ = [
     "API_VERSION",

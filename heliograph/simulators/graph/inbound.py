@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.graph_errors import webhook_error
-from heliograph.simulators.graph_objects import Number, User
-from heliograph.simulators.graph_state import World, only_digits
-from heliograph.simulators.graph_statuses import contact, metadata
-from heliograph.simulators.graph_webhooks import Item
+from heliograph.simulators.graph.errors import webhook_error
+from heliograph.simulators.graph.objects import Number, User
+from heliograph.simulators.graph.state import World, only_digits
+from heliograph.simulators.graph.statuses import contact, metadata
+from heliograph.simulators.graph.webhooks import Item
 
 _SILENT = ("system", "edit", "revoke", "reaction", "unsupported")
 _MIME = {

@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from heliograph.simulators.smsc_options import SmscOptions
-from heliograph.simulators.smsc_wire import Submit
+from heliograph.simulators.smsc.options import SmscOptions
+from heliograph.simulators.smsc.wire import Submit
 from heliograph.sms import encoding
 from heliograph.suppliers.smpp import pdu as codec
 from heliograph.suppliers.smpp.wire import NO_TLVS, PduError

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.graph_options import Grouping, Signature
+from heliograph.simulators.graph.options import Grouping, Signature
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.smsc_options import SmscOptions
-from heliograph.simulators.smsc_records import Counters, Received
-from heliograph.simulators.smsc_session import Hub, Parcel, Session
+from heliograph.simulators.smsc.options import SmscOptions
+from heliograph.simulators.smsc.records import Counters, Received
+from heliograph.simulators.smsc.session import Hub, Parcel, Session
 from heliograph.sms import encoding
 from heliograph.suppliers.smpp import pdu as codec
 from heliograph.suppliers.smpp.wire import NO_TLVS, Command

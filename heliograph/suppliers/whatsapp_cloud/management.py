@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from heliograph.suppliers.whatsapp_content import part, words
-from heliograph.suppliers.whatsapp_items import (
+from heliograph.suppliers.whatsapp_cloud.content import part, words
+from heliograph.suppliers.whatsapp_cloud.items import (
     AccountItem,
     CapabilityItem,
     Item,

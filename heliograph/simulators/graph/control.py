@@ -30,8 +30,8 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.graph_http import Reply, Request
-from heliograph.simulators.graph_outbox import body_of
+from heliograph.simulators.graph.http import Reply, Request
+from heliograph.simulators.graph.outbox import body_of
 
 _SHOWN = 100
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from heliograph.simulators.graph_errors import webhook_error
-from heliograph.simulators.graph_objects import Message, Number, User
-from heliograph.simulators.graph_scripts import Script, Step
-from heliograph.simulators.graph_state import World
-from heliograph.simulators.graph_webhooks import Item
+from heliograph.simulators.graph.errors import webhook_error
+from heliograph.simulators.graph.objects import Message, Number, User
+from heliograph.simulators.graph.scripts import Script, Step
+from heliograph.simulators.graph.state import World
+from heliograph.simulators.graph.webhooks import Item
 
 _REACHING = ("delivered", "read", "played")
 

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_errors import Fault, Kind
+from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind
 
 
 class CloudSubmission(msgspec.Struct, frozen=True, gc=False):

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from heliograph.suppliers.whatsapp_content import content_of, part, words
-from heliograph.suppliers.whatsapp_items import (
+from heliograph.suppliers.whatsapp_cloud.content import content_of, part, words
+from heliograph.suppliers.whatsapp_cloud.items import (
     OPENING,
     RANK,
     AccountItem,
@@ -37,7 +37,7 @@ from heliograph.suppliers.whatsapp_items import (
     Tier,
     UnknownItem,
 )
-from heliograph.suppliers.whatsapp_management import (
+from heliograph.suppliers.whatsapp_cloud.management import (
     digits_of,
     event_item,
     fingerprint,

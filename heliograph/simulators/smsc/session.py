@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.smsc_later import Later
-from heliograph.simulators.smsc_options import SmscOptions, fates
-from heliograph.simulators.smsc_records import Records
-from heliograph.simulators.smsc_wire import ReceiptWriter, Submit, read_submit
+from heliograph.simulators.smsc.later import Later
+from heliograph.simulators.smsc.options import SmscOptions, fates
+from heliograph.simulators.smsc.records import Records
+from heliograph.simulators.smsc.wire import ReceiptWriter, Submit, read_submit
 from heliograph.suppliers.smpp import pdu as codec
 from heliograph.suppliers.smpp.wire import HEADER, MAX_LENGTH, RESPONSE, Command, PduError
 
