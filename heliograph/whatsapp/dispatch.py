@@ -102,6 +102,11 @@ SELECT n.id FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
   JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
  WHERE n.state = 'removed' OR a.state = 'removed'
 """
+ACTIVE = """
+SELECT n.id FROM whatsapp_numbers n
+  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+ WHERE n.id = ANY ($1::uuid[]) AND n.state = 'active' AND a.state = 'active'
+"""
 
 _Out = tuple[Due, Slot, CloudSubmission]
 #: What becomes of one claimed message: nothing more, a new state, back into the queue, or out.
@@ -239,7 +244,10 @@ class Dispatcher:
             places[line] = min(room, max(1, left // (len(rooms) - n))) if left > 0 else 0
             left -= places[line]
         if looking:
-            places |= {line: ORPHANS for line in lines if line not in slots}
+            unknown = [line for line in lines if line not in slots]
+            # One that is active is another worker's, or this one's as soon as it has looked at the table.
+            active = {row["id"] for row in await conn.fetch(ACTIVE, unknown)} if unknown else set()
+            places |= {line: ORPHANS for line in unknown if line not in active}
         claimed = await leases.claim(conn, KIND, places, seconds=self._lease_seconds)
         self._full = left <= 0
         taken = Counter(lease.line for lease in claimed)

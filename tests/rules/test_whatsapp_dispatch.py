@@ -210,6 +210,18 @@ async def test_a_removed_number_s_messages_fail_and_a_paused_account_s_wait(pool
     assert await queued(pool, second)
 
 
+async def test_a_number_that_this_worker_has_not_read_yet_is_left_to_those_who_have(pool: Pool) -> None:
+    """A message may come before the worker's next look at the table, and then it must not wait for a minute."""
+    bench = await Bench(pool).start()
+    who = await made(pool)
+    id = await message(pool, who)
+    assert await bench.round() == 0
+    assert await pause_of(pool, id) <= 0
+    await bench.refresh()
+    await bench.round()
+    assert [one.message_id for one in bench.only.submitted] == [id]
+
+
 # -- templates that pause ----------------------------------------------------------------------------------------------
 
 
