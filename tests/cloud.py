@@ -1,0 +1,165 @@
+"""An installation's WhatsApp: an account at a simulated Graph API in the test's own process, load that keeps a ledger,
+and a judge. `tests/processes.py` has the processes, `tests/load.py` and `tests/judge.py` do the same for SMS.
+
+The rule nobody may break: everything is connected as an operator does it (account, rates, wallet), and number and
+templates are what the workers read from Meta.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Pool, open_pool
+from heliograph.simulators.graph.simulator import GraphSimulator, Message, quick
+from heliograph.simulators.receiver import Event
+from heliograph.webhooks import endpoints, signing
+from heliograph.whatsapp import accounts, rates, wallet
+from heliograph.whatsapp.rates import Rate
+from tests.load import Load
+from tests.processes import Installation, until_true
+
+CURRENCY = "EUR"
+#: What a delivered message costs, in millionths. The simulator's first thousand replies a month are free.
+PRICES = {"utility": 20_000, "authentication": 30_000, "service": 20_000}
+BALANCE = 1_000_000_000
+#: All that a receiver may be told of WhatsApp.
+KINDS = (
+    *("message.sent", "message.delivered", "message.read", "message.failed", "message.received"),
+    *("whatsapp.template.updated", "whatsapp.phone_number.updated"),
+)
+
+#: Templates of the simulator's demo, as they are sent.
+SHIPPED = {
+    "name": "order_shipped",
+    "language": "fr",
+    "category": "utility",
+    "parameters": ["CMD-4471", "Amélie", "jeudi", "track/4471"],
+}
+NAMED = {
+    "name": "delivery_update",
+    "language": "en",
+    "category": "utility",
+    "parameters": ["Ana", "P-17", "Thursday"],
+}
+REMINDER = {"name": "appointment_reminder", "language": "en", "category": "utility", "parameters": ["Ana", "Monday"]}
+CODE = {"name": "login_code", "language": "en", "category": "authentication", "parameters": ["481920"]}
+
+
+class Cloud:
+    """An account of an installation's organization at `graph`. Made by `cloud`."""
+
+    def __init__(self, made: Installation, graph: GraphSimulator, app: UUID, account_id: UUID, pool: Pool) -> None:
+        self.made, self.graph, self.pool = made, graph, pool
+        self.app, self.account_id = app, account_id
+        #: For `phoneNumberId`; empty until `ready`.
+        self.number_id = ""
+
+    async def ready(self, *, templates: int = 4, within: float = 60.0) -> None:
+        """Wait until a worker has read number and templates, and a web process has taken the handshake."""
+
+        async def mirrored() -> bool:
+            found = await self.pool.fetchval("SELECT count(*) FROM whatsapp_templates WHERE status = 'approved'")
+            return bool(found >= templates and await self.pool.fetchval("SELECT true FROM whatsapp_numbers"))
+
+        await until_true(mirrored, within=within)
+        self.number_id = str(await self.pool.fetchval("SELECT id FROM whatsapp_numbers"))
+        async with asyncio.timeout(within):
+            await self.graph.verified()
+
+    def body(self, to: str, content: dict[str, Any] | str = REMINDER, **fields: Any) -> dict[str, Any]:
+        """The body of a send: a template, or the text of a reply."""
+        what = {"type": "text", "text": {"body": content}} if isinstance(content, str) else {}
+        what = what or {"type": "template", "template": content}
+        return {"to": to, "phoneNumberId": self.number_id, **what, **fields}
+
+    def message(self, id: str) -> Message:
+        """What Meta has of the only send of one of our messages."""
+        (found,) = [one for one in self.graph.world.messages.values() if one.tracker == id]
+        return found
+
+
+@contextlib.asynccontextmanager
+async def cloud(made: Installation, **options: Any) -> AsyncIterator[Cloud]:
+    """Connects the installation to a simulator that calls its web process back. `options`: of the simulator."""
+    graph = GraphSimulator(quick(**({"status_delay": 0.02, "keep_callbacks": 100_000} | options)))
+    pool = await open_pool(made.url, size=3)
+    try:
+        await graph.start()
+        known = graph.options
+        async with pool.acquire() as conn:
+            account = await accounts.add(
+                conn,
+                accounts.seal_key(made.settings),
+                organization_id=made.actor.organization_id,
+                app_id=known.app_id,
+                app_secret=known.app_secret,
+                verify_token=known.verify_token,
+                waba_id=known.waba,
+                token=known.token,
+                currency=CURRENCY,
+                base_url=graph.base_url,
+            )
+            since = datetime(2025, 1, 1, tzinfo=UTC)
+            await rates.import_rates(
+                conn, [Rate(CURRENCY, name, rates.ELSEWHERE, since, price) for name, price in PRICES.items()]
+            )
+            await wallet.top_up(conn, made.actor.organization_id, amount=BALANCE, currency=CURRENCY)
+        graph.set_webhook(f"{made.base_url}/in/whatsapp/{account.app}")
+        yield Cloud(made, graph, account.app, account.id, pool)
+    finally:
+        await graph.stop()
+        pool.terminate()
+
+
+class CloudLoad(Load):
+    """Templates of every kind, and replies to users who write first; each number gets one message."""
+
+    def __init__(self, cloud: Cloud, *, senders: int = 6, pause: float = 0.06) -> None:
+        super().__init__(cloud.made.base_url, cloud.made.key, senders=senders, pause=pause)
+        self._cloud = cloud
+        #: What each number was sent: a template's content, or the text of a reply.
+        self.contents: dict[str, dict[str, Any] | str] = {}
+        #: How many messages users wrote.
+        self.written = 0
+
+    async def send_nth(self, n: int) -> None:
+        number = f"+25884{n:07d}"
+        content = self.contents[number] = (REMINDER, CODE, NAMED, SHIPPED, "You wrote to us.")[n % 5]
+        if isinstance(content, str):
+            self._cloud.graph.inbound(number, f"Olá, sou {number}")
+            self.written += 1
+        await self.accepted(
+            "/whatsapp/messages", number, self._cloud.body(number, content), passes=b"whatsapp_window_closed"
+        )
+
+
+async def listen(cloud: Cloud, kinds: Sequence[str] = KINDS) -> str:
+    """The installation's receiver is told of these kinds; returns the secret that signs them."""
+    made = cloud.made
+    async with cloud.pool.acquire() as conn:
+        _, secret = await endpoints.create(
+            conn, made.actor, url=made.receiver.url, subscribed_events=kinds, rules=endpoints.rules(made.settings)
+        )
+    return secret
+
+
+def told(made: Installation, kind: str, secret: str = "") -> list[dict[str, Any]]:
+    """`data`'s object of each event of a kind that came to the receiver, each once; correctly signed, if `secret`."""
+    unique = {event.id: event for event in made.receiver.events if event.type == kind and _genuine(event, secret)}
+    return [next(iter(msgspec.json.decode(event.body)["data"].values())) for event in unique.values()]
+
+
+def _genuine(event: Event, secret: str) -> bool:
+    timestamp, signature = event.headers["x-service-timestamp"], event.headers["x-service-signature"]
+    at = datetime.fromisoformat(timestamp)
+    return (
+        not secret
+        or signing.verify([secret], timestamp=timestamp, signature=signature, body=event.body, now=at) is None
+    )

@@ -1,0 +1,170 @@
+"""kill -9 of web process, worker and PostgreSQL while WhatsApp messages are sent and Meta's callbacks come in bursts:
+of each 202 one message to the user, one charge, one final state, one event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from heliograph.base.migrate import migrate
+from heliograph.simulators.graph.scripts import Script
+from tests.cloud import Cloud, CloudLoad, cloud, listen
+from tests.embedded import Start
+from tests.judge_whatsapp import judge, settled
+from tests.load import Client
+from tests.processes import LONG, Installation, Program, installation, kill, until, until_true
+
+KILLS = 200 if LONG else 6
+#: Bursts of everything that was ever said, each with a web process and a worker killed amid it.
+STORMS = 20 if LONG else 1
+#: Seconds between two kills, on average.
+EVERY = 1.0
+WORKERS = 2
+#: Seconds that a send whose answer was lost waits for a status. More than a web process or PostgreSQL is ever away
+#: here: what is sent again is right only if Meta could have been heard.
+GRACE = 10.0
+FAST = {
+    "HELIOGRAPH_LEASE_SECONDS": "2",
+    "HELIOGRAPH_WHATSAPP_UNCERTAIN_GRACE_SECONDS": str(GRACE),
+    "HELIOGRAPH_RATE_MUTATIONS": "1000000",
+}
+#: What becomes of messages, by the last two digits of their numbers; all others are sent, delivered and read.
+FATES = {"01": "undeliverable", "02": "read_without_delivered", "05": "backwards", "06": "twice", "07": "early"}
+FATES |= {"13": "dropped", "14": "priced_late"}
+#: What customers read of those that cannot be delivered.
+FAILED = {"01": "recipient_unreachable"}
+#: The first send breaks before Meta has it: a code is given up, everything else is sent again.
+BROKEN = ("22", "26")
+#: Meta comes again after growing pauses with what was not taken; as soon as somebody listens again they are over here,
+#: seconds.
+PAUSES = 600.0
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.timeout(KILLS * 8 + STORMS * 20 + 240)
+async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
+    cluster_home: Path, tmp_path: Path, embedded: Start
+) -> None:
+    seed = random.randrange(1_000_000)
+    drill = Drill(random.Random(seed))
+    victims = ["api", "worker", "postgres", *drill.chance.choices(["api", "worker"], k=KILLS - 3)]
+    drill.chance.shuffle(victims)
+    print(f"seed {seed}: {' '.join(victims)}")
+    server = embedded(cluster_home, extra_settings={}, lock_timeout=5.0)
+    await server.start()
+    await migrate(server.url)
+    async with (
+        installation(server.url, tmp_path, **FAST) as made,
+        cloud(made, magic=False, latency_ms=20.0, p99_ms=80.0, seed=seed) as sky,
+    ):
+        for ending, script in FATES.items():
+            sky.graph.script(ending, script)
+        for ending in BROKEN:
+            sky.graph.script(ending, Script(answer="drop", lost=True, times=1))
+        await listen(sky, ["message.received"])
+        await drill.begin(made, sky)
+        load = CloudLoad(sky)
+        tide = asyncio.create_task(drill.tide())
+        async with load:
+            await load.reaches(30)
+            for victim in victims:
+                await asyncio.sleep(drill.chance.uniform(0.3, 2 * EVERY - 0.3))
+                if victim == "postgres":
+                    at = time.monotonic()
+                    await kill(server)
+                    await drill.back(since=at)
+                else:
+                    await drill.kill(victim)
+            await load.reaches(120)
+        for _ in range(STORMS):
+            await drill.storm()
+        tide.cancel()
+        await drill.calm()
+        await settled(sky)
+        verdict = await judge(sky, load, fates=FAILED, heard=drill.longest < GRACE / 2)
+        print(verdict, f"unanswered: {load.unanswered}, away: {drill.longest:.1f} s", sky.graph.counters)
+        assert not made.complaints, made.said
+        assert {program.status for program in drill.running} == {None}, "nothing ended by itself"
+
+
+class Drill:
+    """What is killed, and how Meta behaves meanwhile."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        #: The longest time in which no callback was taken, seconds.
+        self.longest = 0.0
+        self.running: list[Program] = []
+
+    async def begin(self, made: Installation, sky: Cloud) -> None:
+        """Start everything: a web process, and workers."""
+        self._made, self._sky = made, sky
+        self.running = [await made.api(), *[await made.worker() for _ in range(WORKERS)]]
+        await sky.ready()
+
+    async def kill(self, victim: str) -> None:
+        """kill -9 of the web process or of a worker, and another one in its place."""
+        at = time.monotonic()
+        if victim == "api":
+            await self.running[0].kill()
+            self.running[0] = await self._made.api()
+            await self.back(since=at)
+        else:
+            n = self.chance.randint(1, WORKERS)
+            await self.running[n].kill()
+            self.running[n] = await self._made.worker()
+
+    async def back(self, *, since: float) -> None:
+        """Wait until callbacks can be taken again, and let Meta come again at once with what was not."""
+        async with Client(self._made.base_url, self._made.key) as client:
+            await until_true(partial(self._healthy, client), within=60)
+        self.longest = max(self.longest, time.monotonic() - since)
+        await self._sky.graph.clock.advance(PAUSES)
+
+    async def tide(self) -> None:
+        """Callbacks are held back and come all at once, in any order, some twice, in batches of all sizes."""
+        graph, chance = self._sky.graph, self.chance
+        while True:
+            box = graph.outbox()
+            box.hold()
+            await asyncio.sleep(chance.uniform(0.1, 0.7))
+            self._wild(chance.choice([1, 7, 100, 1000]))
+            box.release()
+            await asyncio.sleep(chance.uniform(0.1, 0.5))
+            await box.repeat(2, last=3)
+
+    async def storm(self) -> None:
+        """All that was ever said of each message is said again, in the largest batches; web process and worker are
+        killed amid it."""
+        graph = self._sky.graph
+        for victim in ("api", "worker"):
+            graph.outbox().hold()
+            for message in list(graph.world.messages.values()):
+                for status in list(message.statuses):
+                    graph.status(message.id, status, code=131026 if status == "failed" else 0)
+            self._wild(1000)
+            taken = graph.counters.items_taken
+            graph.outbox().release()
+            await until(lambda taken=taken: graph.counters.items_taken > taken)  # type: ignore[misc]
+            await self.kill(victim)
+
+    async def calm(self) -> None:
+        """Callbacks leave as they come."""
+        self._sky.graph.configure(duplicates=0.0, duplicate_items=0.0, batch=100)
+        self._sky.graph.outbox().release()
+        await self._sky.graph.clock.advance(PAUSES)
+
+    def _wild(self, batch: int) -> None:
+        self._sky.graph.configure(
+            batch=batch, grouping="mixed", shuffle=True, duplicates=0.2, duplicate_items=0.1, concurrency=16
+        )
+
+    async def _healthy(self, client: Client) -> bool:
+        status, _ = await client.ask("GET", "/health")
+        return status == 200

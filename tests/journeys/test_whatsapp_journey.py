@@ -1,0 +1,262 @@
+"""WhatsApp with real processes: a web process, a worker, PostgreSQL and a simulated Graph API that calls back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heliograph.whatsapp import accounts
+from tests.cloud import CODE, NAMED, PRICES, REMINDER, SHIPPED, Cloud, cloud, listen, told
+from tests.load import Client
+from tests.processes import Installation, Program, installation, until, until_true
+from tests.rules.making_whatsapp import check_wallets
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+USER = "+258841230000"
+FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_WHATSAPP_UNCERTAIN_GRACE_SECONDS": "3"}
+
+
+class Scene:
+    """All that takes part."""
+
+    def __init__(self, made: Installation, cloud: Cloud, client: Client, worker: Program, secret: str) -> None:
+        self.made, self.cloud, self.client, self.worker, self.secret = made, cloud, client, worker, secret
+        self.graph = cloud.graph
+
+    async def post(self, to: str, content: dict[str, Any] | str = REMINDER, **fields: Any) -> tuple[int, Any]:
+        """Status and body of a send's answer."""
+        return await self.client.ask("POST", "/whatsapp/messages", json=self.cloud.body(to, content, **fields))
+
+    async def send(self, to: str, content: dict[str, Any] | str = REMINDER, **fields: Any) -> str:
+        """The id of a message that is accepted."""
+        status, answer = await self.post(to, content, **fields)
+        assert (status, answer.get("status")) == (202, "accepted"), answer
+        return str(answer["message"]["id"])
+
+    async def code(self, to: str, content: dict[str, Any] | str = REMINDER) -> tuple[int, str | None]:
+        """Status and error code of a send's answer."""
+        status, answer = await self.post(to, content)
+        return status, answer["error"]["code"] if status >= 400 else None
+
+    async def becomes(self, id: str, status: str) -> dict[str, Any]:
+        """The message as it is shown, once it is in this state."""
+        found: dict[str, Any] = {}
+
+        async def is_so() -> bool:
+            _, answer = await self.client.ask("GET", f"/whatsapp/messages/{id}")
+            found.update(answer["message"])
+            return bool(found["status"] == status)
+
+        try:
+            await until_true(is_so, within=60)
+        except TimeoutError:
+            raise AssertionError(f"not {status}: {found}") from None
+        return found
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        """What the receiver was told by correctly signed events of a kind, each once."""
+        return told(self.made, kind, self.secret)
+
+    def ids(self, kind: str) -> list[str]:
+        return sorted(one["id"] for one in self.told(kind))
+
+
+@contextlib.asynccontextmanager
+async def scene(url: str, place: Path, **options: Any) -> AsyncIterator[Scene]:
+    """A web process and a worker that run, connected; what they complained of at the end is demanded to be nothing."""
+    async with installation(url, place, **FAST) as made, cloud(made, **options) as sky:
+        secret = await listen(sky)
+        await made.api()
+        worker = await made.worker()
+        await sky.ready()
+        async with Client(made.base_url, made.key) as client:
+            at = Scene(made, sky, client, worker, secret)
+            yield at
+        assert await at.worker.stop() == 0
+        await check_wallets(sky.pool, [made.actor.organization_id])
+        assert not made.complaints, made.said
+
+
+async def test_templates_of_every_kind_are_sent_delivered_and_read(database_url: str, tmp_path: Path) -> None:
+    async with scene(database_url, tmp_path) as at:
+        contents = {"shipped": SHIPPED, "named": NAMED, "code": CODE}
+        ids = {name: await at.send(USER, one, clientReference=name) for name, one in contents.items()}
+        for name, id in ids.items():
+            shown = await at.becomes(id, "read")
+            assert shown["clientReference"] == name
+            assert shown["acceptedAt"] <= shown["sentAt"] <= shown["deliveredAt"] <= shown["readAt"]
+        for kind in ("message.sent", "message.delivered", "message.read"):
+            await until(lambda kind=kind: len(at.told(kind)) == 3)
+            assert at.ids(kind) == sorted(ids.values())
+            assert {one["channel"] for one in at.told(kind)} == {"whatsapp"}
+        assert at.told("message.failed") == []
+
+        sent = {name: at.cloud.message(id).content["components"] for name, id in ids.items()}
+        assert [[one["text"] for one in part["parameters"]] for part in sent["shipped"]] == [
+            ["CMD-4471"],
+            ["Amélie", "jeudi"],
+            ["track/4471"],
+        ]
+        (body,) = sent["named"]
+        assert {one["parameter_name"]: one["text"] for one in body["parameters"]} == {
+            "customer_name": "Ana",
+            "parcel": "P-17",
+            "day": "Thursday",
+        }
+        assert [[one["text"] for one in part["parameters"]] for part in sent["code"]] == [["481920"], ["481920"]]
+        assert at.graph.doubled == {}
+        status, answer = await at.client.ask("GET", "/whatsapp/wallet")
+        consumed = 2 * PRICES["utility"] + PRICES["authentication"]
+        assert status == 200
+        assert answer["wallet"]["consumed"] == f"{consumed / 1_000_000:.6f}"
+
+
+async def test_a_user_writes_and_is_answered_while_the_window_is_open(database_url: str, tmp_path: Path) -> None:
+    """Meta escapes what is not ASCII, and signs what it has escaped: the text comes as it was written."""
+    async with scene(database_url, tmp_path) as at:
+        assert await at.code(USER, "Who are you?") == (409, "whatsapp_window_closed")
+        text = "Olá! É a Amélie – o pacote 1/2 não chegou 😀"
+        at.graph.inbound(USER, text, name="Amélie Bén/Sá")
+        await until(lambda: at.told("message.received"))
+        (received,) = at.told("message.received")
+        assert (received["text"], received["from"]) == (text, USER)
+        reply = await at.send(USER, "We look into it.")
+        await at.becomes(reply, "read")
+        assert at.cloud.message(reply).content["body"] == "We look into it."
+
+        # A message of yesterday's opens nothing, and a template goes all the same.
+        late = "+258841240000"
+        at.graph.inbound(late, "yesterday", ago=86_400.0)
+        await until(lambda: len(at.told("message.received")) == 2)
+        assert await at.code(late, "Too late") == (409, "whatsapp_window_closed")
+        await at.becomes(await at.send(late), "read")
+
+        # Meta is the judge: it has forgotten the window, and so do we.
+        at.graph.open_window(USER, seconds=0)
+        refused = await at.send(USER, "Are you there?")
+        shown = await at.becomes(refused, "failed")
+        assert shown["failure"]["code"] == "window_closed"
+
+        async def closed() -> bool:
+            return await at.code(USER, "And now?") == (409, "whatsapp_window_closed")
+
+        await until_true(closed)
+
+
+#: By the last four digits: what becomes of it, its failure, and which contract events are raised.
+ENDINGS: dict[str, tuple[str, str | None, set[str]]] = {
+    "0001": ("failed", "recipient_unreachable", {"message.failed"}),
+    "0002": ("read", None, {"message.delivered"}),
+    "0003": ("sent", None, set()),
+    "0006": ("read", None, {"message.delivered"}),
+    "0007": ("read", None, {"message.delivered"}),
+    "0008": ("failed", "unknown", {"message.failed"}),
+    "0013": ("read", None, {"message.delivered"}),
+    "9001": ("failed", "recipient_unreachable", {"message.failed"}),
+    "9002": ("delivered", None, {"message.delivered"}),
+    "9003": ("delivered", None, {"message.delivered"}),
+    "9005": ("read", None, {"message.delivered"}),
+    "9009": ("failed", "marketing_limit", {"message.failed"}),
+    "9013": ("read", None, {"message.delivered"}),
+    "9015": ("read", None, {"message.delivered"}),
+    "9021": ("read", None, {"message.delivered"}),
+    "9022": ("failed", "unknown", {"message.failed"}),
+    "9023": ("failed", "recipient_unreachable", {"message.failed"}),
+}
+
+
+async def test_what_becomes_of_messages_by_their_last_digits(database_url: str, tmp_path: Path) -> None:
+    """9022 is a code whose connection broke before Meta had it: nobody can tell, so it fails and is not repeated."""
+    async with scene(database_url, tmp_path) as at:
+        ids = {
+            ending: await at.send(f"+25884123{ending}", CODE if ending == "9022" else REMINDER) for ending in ENDINGS
+        }
+        for ending, (status, failure, kinds) in ENDINGS.items():
+            shown = await at.becomes(ids[ending], status)
+            assert (shown["failure"] or {}).get("code") == failure, ending
+            for kind in kinds:
+                await until(lambda id=ids[ending], kind=kind: at.ids(kind).count(id) == 1)
+        # What was told of one message was told once, and nothing of it that was not so.
+        for ending, (_, _, kinds) in ENDINGS.items():
+            raised = {kind for kind in ("message.failed", "message.delivered") if ids[ending] in at.ids(kind)}
+            # A failure that was taken back may have come together with what took it back.
+            assert raised - ({"message.failed"} if ending == "9002" else set()) == kinds, ending
+        assert at.graph.doubled == {}
+        delivered = sum("message.delivered" in kinds for _, _, kinds in ENDINGS.values())
+        consumed, reserved = await at.cloud.pool.fetchrow("SELECT consumed, reserved FROM wallets")
+        assert (consumed, reserved) == (delivered * PRICES["utility"], PRICES["utility"]), "what is sent is reserved"
+
+
+async def test_a_credential_that_expires_stops_everything_and_fails_nothing(database_url: str, tmp_path: Path) -> None:
+    async with scene(database_url, tmp_path) as at:
+        at.graph.set_token(at.graph.options.token, state="expired")
+        ids = [await at.send(f"+25884125{n:04}", CODE if n % 2 else REMINDER) for n in range(20, 30)]
+
+        async def known() -> bool:
+            _, answer = await at.client.ask("GET", "/whatsapp/phone-numbers")
+            return bool(answer["items"][0]["credentialStatus"] == "invalid")
+
+        await until_true(known)
+        await until(lambda: at.told("whatsapp.phone_number.updated"))
+        ids.append(await at.send(USER))
+        held = await at.cloud.pool.fetch("SELECT DISTINCT charge, failure_code FROM whatsapp_messages")
+        assert [tuple(row) for row in held] == [("reserved", None)]
+
+        at.graph.set_token("a-new-token")
+        async with at.cloud.pool.acquire() as conn:
+            await accounts.update(
+                conn,
+                accounts.seal_key(at.made.settings),
+                organization_id=at.made.actor.organization_id,
+                account_id=at.cloud.account_id,
+                token="a-new-token",
+            )
+        for id in ids:
+            await at.becomes(id, "read")
+        assert at.told("message.failed") == []
+        assert at.graph.doubled == {}
+
+
+async def test_a_template_that_meta_pauses_holds_its_messages_until_it_is_approved_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with scene(database_url, tmp_path) as at:
+        # Accepted while nobody is there to send them, so that the pause finds them waiting.
+        assert await at.worker.stop() == 0
+        waiting = [await at.send(f"+25884126{n:04}") for n in range(20, 25)]
+        code = await at.send(USER, CODE)
+        for template in ("appointment_reminder", "login_code"):
+            at.graph.template_event(template, "PAUSED", reason="FIRST_PAUSE")
+        at.worker = await at.made.worker()
+        await until(lambda: len(at.told("whatsapp.template.updated")) == 2)
+        assert {one["status"] for one in at.told("whatsapp.template.updated")} == {"paused"}
+
+        async def refused() -> bool:
+            return await at.code(USER) == (409, "whatsapp_template_not_approved")
+
+        await until_true(refused)
+        # A code is of no use in three hours.
+        shown = await at.becomes(code, "failed")
+        assert shown["failure"]["code"] == "template_unavailable"
+
+        async def put_off() -> bool:
+            return bool(await at.cloud.pool.fetchval("SELECT count(*) = 5 FROM queue WHERE due_at > now()"))
+
+        await until_true(put_off)
+        assert at.graph.counters.accepted == 0
+        # Meta's events have whole seconds, and Meta's refusals of sends, by which we knew, have not.
+        known_at = at.graph.clock.now()
+        await until(lambda: at.graph.clock.now() > known_at + 1)
+        at.graph.template_event("appointment_reminder", "APPROVED")
+        await until(lambda: len(at.told("whatsapp.template.updated")) == 3)
+        # They are looked at every five minutes.
+        await at.cloud.pool.execute("UPDATE queue SET due_at = now() WHERE kind = 'whatsapp'")
+        for id in waiting:
+            await at.becomes(id, "read")
+        assert at.ids("message.failed") == [code]
+        assert at.graph.doubled == {}
