@@ -22,6 +22,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 #: Values under these names are dropped, whatever they are.
 DROPPED = frozenset(
     {
+        "app_secret",
         "authorization",
         "body",
         "database_url",
@@ -33,6 +34,7 @@ DROPPED = frozenset(
         "signing_secret",
         "text",
         "token",
+        "verify_token",
         "x_api_key",
     }
 )
@@ -84,15 +86,16 @@ def configure(settings: Settings) -> None:
 
 
 def clean(logger: Any, method: str, entry: Any) -> Any:
-    """The net: drops what is secret by its name, and hides what looks like a key, a password or a phone number."""
+    """The net: drops what is secret by its name, and hides what looks like a key, a password or a phone number, however
+    deep it lies. Of a record nothing but its kind is written: any of its fields may be a secret."""
     for name in list(entry):
-        plain = name.lower().replace("-", "_")
+        plain = str(name).lower().replace("-", "_")
         if plain in DROPPED:
             del entry[name]
         elif plain in NUMBERS:
             entry[name] = _DIGITS.sub(lambda found: masked(found[0]), str(entry[name]))
-        elif isinstance(entry[name], str):
-            entry[name] = cleaned(entry[name], numbers=not plain.endswith("id"))
+        else:
+            entry[name] = _cleaned_value(entry[name], numbers=not plain.endswith("id"))
     return entry
 
 
@@ -100,6 +103,18 @@ def cleaned(text: str, *, numbers: bool = True) -> str:
     """`text` without API keys, passwords of URLs, rows of the database and (with `numbers`) phone numbers."""
     text = _PASSWORD.sub(r"\1:…@", _ROW.sub("", _KEY.sub(r"hg_\1_…", text)))
     return _NUMBER.sub(lambda found: masked(found[0]), text) if numbers else text
+
+
+def _cleaned_value(value: Any, *, numbers: bool) -> Any:
+    if isinstance(value, str):
+        return cleaned(value, numbers=numbers)
+    if isinstance(value, dict):
+        return clean(None, "", dict(value))
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_cleaned_value(one, numbers=numbers) for one in value]
+    if isinstance(value, msgspec.Struct | bytes | bytearray):
+        return f"<{type(value).__name__}>"
+    return value
 
 
 def _json(entry: object, **options: object) -> str:

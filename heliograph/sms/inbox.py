@@ -258,7 +258,7 @@ def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None) -> _M
     if message.text is not None and not group.missing:
         found = keywords.find(message.text, additions=owner.words)
         if found is not None and message.phone is None:
-            log.warning("a word from no phone number", message=str(group.id), keyword=found[0])
+            log.warning("a word from no phone number", message_id=str(group.id), keyword=found[0])
         elif found is not None:
             message.keyword, message.word = found
     return message

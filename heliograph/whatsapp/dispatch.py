@@ -218,7 +218,7 @@ class Dispatcher:
         error = None if recorded.cancelled() else recorded.exception()
         if error is not None:
             # Its lease ends, and then it is an attempt whose answer was lost.
-            log.error("whatsapp outcome not recorded", message=str(key[0]), error=type(error).__name__)
+            log.error("whatsapp outcome not recorded", message_id=str(key[0]), error=type(error).__name__)
         if self._full:
             self.wake.set()
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
+from collections.abc import Iterator
+
+import msgspec
 import pytest
+import structlog
 
 from heliograph.base.logs import clean, cleaned, configure
 from heliograph.base.settings import Settings, SettingsError
@@ -58,6 +65,68 @@ def test_keys_passwords_and_rows_are_hidden_in_any_text() -> None:
     assert cleaned(told) == (
         "postgresql://heliograph:…@127.0.0.1:5432/heliograph said: null value in column\nkey hg_live_…"
     )
+
+
+def test_what_lies_deeper_is_cleaned_too() -> None:
+    entry = {
+        "event": "incomplete",
+        "problems": ["no answer for +258841234567", "key hg_live_abcDEF123"],
+        "answer": {"to": "258841234567", "app_secret": "s", "also": ({"verify_token": "v", "count": 1},)},
+        "ids": ("1234567890123",),
+    }
+    assert clean(None, "info", entry) == {
+        "event": "incomplete",
+        "problems": ["no answer for …4567", "key hg_live_…"],
+        "answer": {"to": "…4567", "also": [{"count": 1}]},
+        "ids": ["…0123"],
+    }
+
+
+class Credential(msgspec.Struct):
+    """Something with a secret in it."""
+
+    key: bytes
+    phrase: str
+
+
+def test_of_a_record_and_of_bytes_only_the_kind_is_written() -> None:
+    entry = {
+        "event": "opened",
+        "app": Credential(b"geheim", "geheim"),
+        "all": [Credential(b"", "geheim")],
+        "key": b"ge",
+    }
+    hidden = {"event": "opened", "app": "<Credential>", "all": ["<Credential>"], "key": "<bytes>"}
+    assert clean(None, "info", entry) == hidden
+
+
+@contextlib.contextmanager
+def configured(log_format: str) -> Iterator[io.StringIO]:
+    """Logs as a process has them; gives what they say."""
+    told = io.StringIO()
+    root, level = list(logging.root.handlers), logging.root.level
+    try:
+        with contextlib.redirect_stderr(told):
+            configure(Settings(log_format=log_format))
+            yield told
+    finally:
+        structlog.reset_defaults()
+        logging.root.handlers[:] = root
+        logging.root.setLevel(level)
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_a_traceback_shows_no_variables(log_format: str) -> None:
+    with configured(log_format) as told:
+        app = Credential(b"geheim", "geheim")
+        try:
+            _ = 1 // len(app.key[:0])
+        except ZeroDivisionError:
+            structlog.get_logger().exception("failed", app=app)
+    line = told.getvalue()
+    assert "ZeroDivisionError" in line
+    assert "Credential" in line
+    assert "geheim" not in line
 
 
 @pytest.mark.parametrize("changed", [{"log_level": "loud"}, {"log_format": "xml"}])
