@@ -25,7 +25,7 @@ from heliograph.simulators.receiver import Event, Options, Receiver
 from heliograph.webhooks import signing
 from tests.judge import settled
 from tests.load import Client
-from tests.processes import Program, alive, below, environment, until
+from tests.processes import Program, alive, below, environment, until, until_true
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -172,6 +172,16 @@ def genuine(event: Event, secret: str) -> bool:
     return problem is None
 
 
+async def read_by_its_user(client: Client, id: str) -> None:
+    """Wait until a WhatsApp message is read."""
+
+    async def read() -> bool:
+        status, body = await client.ask("GET", f"/whatsapp/messages/{id}")
+        return status == 200 and body["message"]["status"] == "read"
+
+    await until_true(read, within=60)
+
+
 async def run_as_printed(text: str, path: str, home: Path) -> tuple[int, Any]:
     """Run the welcome's curl line for `path` in a shell, untouched; what it was answered."""
     (line,) = [one for one in re.findall(r"  curl .*?(?=\n\n)", text, re.DOTALL) if path in one]
@@ -210,6 +220,12 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         event = await event_of(receiver, body["message"]["id"], secret)
         assert event.type == "message.delivered"
 
+        status, body = await run_as_printed(first.program.out, "/whatsapp/messages", tmp_path)
+        assert (status, body["queued"], body["status"]) == (202, True, "accepted")
+        await read_by_its_user(client, body["message"]["id"])
+        event = await event_of(receiver, body["message"]["id"], secret)
+        assert msgspec.json.decode(event.body)["data"]["message"]["channel"] == "whatsapp"
+
         async with Client(first.url, first.credentials["test_key"]) as tester:
             sent = {n: await tester.send(f"+25884123{n:04d}") for n in range(8)}
         expected = {0: "delivered", 1: "undelivered", 2: "failed", 3: "expired", 6: "delivered", 7: "delivered"}
@@ -220,7 +236,7 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         found = await statuses(first.database)
         assert {n: found[f"{n:04d}"] for n in expected} == expected
         assert {found["0004"], found["0005"]} == {"sent"}, "no receipt, and one after a minute"
-        assert len(receiver.events) == 1 + len(expected)
+        assert len(receiver.events) == 2 + len(expected)
         await first.stopped(signal.SIGTERM)
 
     async with up(place) as second, Client(second.url, second.credentials["live_key"]) as client:
@@ -230,6 +246,9 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         event = await event_of(receiver, id, secret)
         assert event.type == "message.delivered"
         assert len(await statuses(second.database)) == 9, "the messages of the first start are there"
+        status, body = await run_as_printed(second.program.out, "/whatsapp/messages", tmp_path)
+        assert status == 202
+        await read_by_its_user(client, body["message"]["id"])
         await second.stopped(signal.SIGINT)
 
 
