@@ -84,7 +84,7 @@ async def serve(
     )
     sealing = accounts.seal_key(settings)
     intake = Intake(pool, AppBook(pool, sealing), sealing)
-    door = Callbacks(intake, max_bytes=settings.max_callback_bytes)
+    door = Callbacks(intake, services.limiter, max_bytes=settings.max_callback_bytes)
     server = _Server(
         uvicorn.Config(
             _front(Guard(OPERATIONS, services), Docs(), door),

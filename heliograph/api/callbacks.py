@@ -2,7 +2,8 @@
 
 Meta asks for an answer within 250 ms mostly and repeats whatever is not answered with 200, so a callback is verified
 and stored here, and nothing else. The rule nobody may break: what is wrong with a request is said before its body is
-kept, and no more bytes of bodies are held at once than HELD, however many send.
+kept, no more bytes of bodies are held at once than HELD, however many send, and whatever is not genuine counts as a
+failure of its address; but what is genuine is taken however many failures came the same way.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from uuid import UUID
 
 from heliograph.api import envelope
 from heliograph.api.guard import Disconnected, Receive, Scope, Send
+from heliograph.api.limits import Limiter
 from heliograph.api.refusals import MethodNotAllowed, PayloadTooLarge
 from heliograph.base.errors import NotFound, Unavailable
 from heliograph.base.ids import uuid7_text
-from heliograph.whatsapp.callbacks import Intake
+from heliograph.suppliers.whatsapp_cloud.webhooks import is_signature
+from heliograph.whatsapp.callbacks import Intake, NotGenuine
 
 PREFIX = "/in/"
 #: Bytes of bodies under way, over all connections of the process; past it, 503, and Meta comes again.
@@ -32,8 +35,9 @@ _ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosnif
 class Callbacks:
     """The door as an ASGI application: everything under PREFIX."""
 
-    def __init__(self, intake: Intake, *, max_bytes: int) -> None:
+    def __init__(self, intake: Intake, limiter: Limiter, *, max_bytes: int) -> None:
         self._intake = intake
+        self._limiter = limiter
         self._max_bytes = max_bytes
         self._held = 0
 
@@ -43,7 +47,11 @@ class Callbacks:
         request_id = given.decode() if given is not None and _is_request_id(given) else uuid7_text()
         status: int
         try:
-            body = await self._answer(scope, headers, receive)
+            try:
+                body = await self._answer(scope, headers, receive)
+            except (NotFound, NotGenuine):
+                await self._limiter.fail(scope["client"][0] if scope["client"] else "")
+                raise
             status, answer = 200, [_PLAIN, (b"content-length", b"%d" % len(body)), *_ALWAYS]
         except Disconnected:
             return
@@ -63,11 +71,14 @@ class Callbacks:
         if method != "POST":
             raise MethodNotAllowed("GET, POST")
         app = await self._intake.app(app_id)
+        signature = headers.get(b"x-hub-signature-256")
+        if not is_signature(signature):
+            raise NotGenuine
         if int(headers.get(b"content-length", b"0")) > self._max_bytes:
             raise PayloadTooLarge(self._max_bytes)
         held = _Held(self)
         try:
-            await self._intake.take(app, await self._body(receive, held), headers.get(b"x-hub-signature-256"))
+            await self._intake.take(app, await self._body(receive, held), signature)
         finally:
             held.release()
         return b""

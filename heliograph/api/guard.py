@@ -22,7 +22,6 @@ from heliograph.api import envelope, idempotency
 from heliograph.api.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.reading import query_reader, reader
 from heliograph.api.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
-from heliograph.base.db import is_down
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7_text
 
@@ -156,18 +155,8 @@ class Guard:
                 raise Unauthorized
             call.actor = await self._services.keyring.authenticate(key.decode("latin-1"), call.address)
         except Unauthorized:
-            await self._count_failure(call)
+            await self._services.limiter.fail(call.address)
             raise
-
-    async def _count_failure(self, call: Call) -> None:
-        try:
-            standing = await self._services.limiter.take_failure(call.address)
-        except Exception as error:
-            if is_down(error):
-                return  # the key is refused all the same
-            raise
-        if standing.exceeded:
-            raise RateLimited(standing.bucket, standing.retry_after)
 
     async def _admit(self, call: Call) -> None:
         """Scope, then rate. Counted before either is judged, because the rate headers stand on a 403 too."""

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from heliograph.accounts.requests import Toll
+from heliograph.api.refusals import RateLimited
 from heliograph.base.batching import Batcher
 from heliograph.base.clock import iso
 from heliograph.base.db import Pool, is_down
@@ -119,6 +120,20 @@ class Limiter:
     async def take_failure(self, address: str) -> Standing:
         """Count a refused key against the address that it came from; an IPv6 address counts as its /64."""
         return await self.take(NOBODY, _address_id(address), FAILURES)
+
+    async def fail(self, address: str) -> None:
+        """Count what came without a good key, signature or token. Raises RateLimited past the minute's failures.
+
+        Whoever is genuine is never asked here: others may share the address, behind a proxy all of them do.
+        """
+        try:
+            standing = await self.take_failure(address)
+        except Exception as error:
+            if is_down(error):
+                return  # it is refused all the same
+            raise
+        if standing.exceeded:
+            raise RateLimited(standing.bucket, standing.retry_after)
 
     async def close(self) -> None:
         """Finish what is being counted."""

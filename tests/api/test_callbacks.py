@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
@@ -198,6 +199,21 @@ async def test_other_methods(api: Api, app: UUID) -> None:
             assert (answer.status, answer.headers["allow"]) == (405, "GET, POST")
 
 
+async def test_a_callback_that_says_it_is_compressed_is_stored_as_it_came(api: Api, pool: Pool, app: UUID) -> None:
+    """What is signed is what came. Nothing here unpacks anything, so nothing can grow in memory."""
+    bomb = gzip.compress(b'{"fill":"' + b"x" * 1_000_000 + b'"}')
+    assert (await post(api, app, bomb, content_encoding="gzip"))[0] == 200
+    assert await stored(pool) == [bomb]
+
+
+@pytest.mark.parametrize("header", ["", "X-Hub-Signature-256: sha256=" + "A" * 64, "X-Hub-Signature-256: " + "0" * 71])
+async def test_without_a_signature_of_the_right_form_no_body_is_waited_for(api: Api, app: UUID, header: str) -> None:
+    head = f"POST /in/whatsapp/{app} HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\nExpect: 100-continue\r\n"
+    answer = await api.raw((head + header + ("\r\n" if header else "") + "\r\n").encode())
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"100 Continue" not in answer
+
+
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +238,38 @@ async def test_a_body_past_the_limit_is_refused_however_it_comes(narrow: Api, po
             assert (await answer.json())["error"]["details"] == {"maxBytes": 2000}
     assert (await post(narrow, app, b"x" * 2000))[0] == 200
     assert await stored(pool) == [b"x" * 2000]
+
+
+@pytest.fixture
+async def strict(database_url: str) -> AsyncIterator[Api]:
+    """A server that soon has enough of an address."""
+    async with running(database_url, rate_failures=3) as found:
+        yield found
+
+
+@pytest.mark.parametrize("how", ["signature", "token", "address"])
+async def test_failures_are_counted_by_address_and_what_is_genuine_is_taken_all_the_same(
+    strict: Api, pool: Pool, app: UUID, how: str
+) -> None:
+    """Meta may come through the same proxy as whoever guesses."""
+
+    async def fail() -> tuple[int, Any, bytes]:
+        if how == "token":
+            return await greet(strict, app, verify_token="guess")
+        forged = {"x_hub_signature_256": signature(ACCENTED, "another secret")} if how == "signature" else {}
+        return await post(strict, app if how == "signature" else uuid4(), ACCENTED, **forged)
+
+    # Should the minute turn on the way, there are three more.
+    answers = [await fail() for _ in range(7)]
+    statuses = [status for status, _, _ in answers]
+    assert statuses[:3].count(429) == 0
+    assert 429 in statuses
+    _, headers, body = answers[statuses.index(429)]
+    assert msgspec.json.decode(body)["error"]["details"]["limit"] == "failures"
+    assert 1 <= int(headers["retry-after"]) <= 60
+    assert (await post(strict, app, ACCENTED))[0] == 200
+    assert (await greet(strict, app))[0] == 200
+    assert await stored(pool) == [ACCENTED]
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(narrow: Api, pool: Pool, app: UUID) -> None:
