@@ -30,7 +30,6 @@ from heliograph.base import crypto
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.queue import leases
-from heliograph.suppliers.whatsapp_cloud import webhooks as whatsapp_webhooks
 from heliograph.suppliers.whatsapp_cloud.items import (
     AccountItem,
     AlarmItem,
@@ -42,6 +41,7 @@ from heliograph.suppliers.whatsapp_cloud.items import (
     TemplateItem,
     UnknownItem,
 )
+from heliograph.suppliers.whatsapp_cloud.webhooks import parse
 from heliograph.webhooks import events
 from heliograph.whatsapp import (
     accounts,
@@ -175,7 +175,7 @@ class Inbox:
         """The items that are somebody's. What is not is dropped, but for users' messages and what nobody could read."""
         found: list[tuple[Readable, datetime]] = []
         for _, at, raw in opened:
-            for item in whatsapp_webhooks.parse(raw):
+            for item in parse(raw):
                 if isinstance(item, PoisonItem):
                     rejected.append(Reject(app, at, item.reason, item.raw))
                 elif isinstance(item, UnknownItem):

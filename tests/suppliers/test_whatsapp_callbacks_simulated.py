@@ -8,7 +8,7 @@ import pytest
 
 from heliograph.suppliers.whatsapp_cloud.bodies import text_body
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.suppliers.whatsapp_cloud.webhooks import (
+from heliograph.suppliers.whatsapp_cloud.items import (
     OPENING,
     AccountItem,
     AlarmItem,
@@ -20,9 +20,8 @@ from heliograph.suppliers.whatsapp_cloud.webhooks import (
     StatusItem,
     TemplateItem,
     UnknownItem,
-    parse,
-    verify_signature,
 )
+from heliograph.suppliers.whatsapp_cloud.webhooks import parse, verify_signature
 from tests.suppliers.graph_peer import NUMBER, SECRET, TOKEN, USER, WABA, Hook
 from tests.suppliers.graph_peer import graph as connected
 

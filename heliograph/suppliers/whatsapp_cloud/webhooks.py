@@ -22,20 +22,13 @@ import msgspec
 from heliograph.suppliers.whatsapp_cloud.content import content_of, part, words
 from heliograph.suppliers.whatsapp_cloud.items import (
     OPENING,
-    RANK,
-    AccountItem,
     AlarmItem,
-    CapabilityItem,
     ErrorNote,
     Item,
     MessageItem,
-    NumberItem,
     PoisonItem,
     Pricing,
-    Restriction,
     StatusItem,
-    TemplateItem,
-    Tier,
     UnknownItem,
 )
 from heliograph.suppliers.whatsapp_cloud.management import (
@@ -43,34 +36,9 @@ from heliograph.suppliers.whatsapp_cloud.management import (
     event_item,
     fingerprint,
     id_of,
-    tier_of,
     time_of,
     time_or_none,
 )
-
-__all__ = [
-    "OPENING",
-    "RANK",
-    "AccountItem",
-    "AlarmItem",
-    "CapabilityItem",
-    "ErrorNote",
-    "Item",
-    "MessageItem",
-    "NumberItem",
-    "PoisonItem",
-    "Pricing",
-    "Restriction",
-    "StatusItem",
-    "TemplateItem",
-    "Tier",
-    "UnknownItem",
-    "challenge",
-    "is_signature",
-    "parse",
-    "tier_of",
-    "verify_signature",
-]
 
 _SIGNATURE = re.compile(rb"sha256=[0-9a-f]{64}")
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
