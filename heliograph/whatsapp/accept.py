@@ -31,7 +31,7 @@ from heliograph.base.settings import Settings
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue.leases import SINGLE
 from heliograph.whatsapp.money import decimal
-from heliograph.whatsapp.numbers import Number, NumberBook, PhoneNumberUnavailable
+from heliograph.whatsapp.numbers import Number, NumberBook, PhoneNumberUnavailable, unavailable
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.templates import (
     Template,
@@ -162,7 +162,9 @@ class Acceptor:
         refusal: Refusal | None = None
         category = content.category if isinstance(content, TemplateSend) else SERVICE
         try:
-            number = await self._numbers.resolve(send.actor, send.number_id)
+            number = await self._numbers.find(send.actor, send.number_id)
+            if number.reason == "removed":  # with its account its templates may be gone: there is nothing to judge by
+                raise unavailable(number)
             if isinstance(content, TemplateSend):
                 template = await self._templates.find(send.actor, number, content.name, content.language)
                 check(template, content)
@@ -171,6 +173,8 @@ class Acceptor:
                 rate = await self._rates.price(number.currency, category, country, send.send_at or now())
                 price = rate or 0
                 refusal = DestinationNotAllowed(country=country) if rate is None else None
+            if refusal is None and not number.sendable:
+                refusal = unavailable(number)
             if refusal is None and template is not None and template.status != "approved":
                 refusal = TemplateNotApproved(templateId=str(template.id), status=template.status)
         except PhoneNumberUnavailable as refused:
@@ -233,7 +237,8 @@ class Acceptor:
 def check(template: Template, content: TemplateSend) -> None:
     """Whether a template can be sent with these values. Raises Invalid, TemplateParameterMismatch."""
     if content.category != template.category:
-        raise Invalid(("template.category", "disagrees", f"this template's category is {template.category}"))
+        what = f"`template.category` must be the template's, which is `{template.category}`"
+        raise Invalid(("template.category", "disagrees", what))
     if len(content.parameters) != template.parameter_count:
         raise TemplateParameterMismatch(expected=template.parameter_count, received=len(content.parameters))
     problems = template.layout.check(content.parameters)

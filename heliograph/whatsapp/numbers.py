@@ -69,11 +69,11 @@ class NumberBook:
         self._pool = pool
         self._fresh: Fresh[tuple[UUID, UUID], Number] = Fresh(self._load, indivisible=is_down)
 
-    async def resolve(self, actor: Actor, number_id: UUID) -> Number:
-        """The number that is meant by `phoneNumberId`, able to send.
+    async def find(self, actor: Actor, number_id: UUID) -> Number:
+        """The number that is meant by `phoneNumberId`, whether it can send or not.
 
-        Raises Invalid for an id that is not of this organization, and PhoneNumberUnavailable. An answer of no is given
-        only on what is in the database now.
+        Raises Invalid for an id that is not of this organization. That it cannot send is said only on what is in the
+        database now.
         """
         key = (actor.organization_id, number_id)
         fresh, number = self._fresh.peek(key)
@@ -81,8 +81,13 @@ class NumberBook:
             number = await self._fresh.get(key, anew=True)
         if number is None:
             raise Invalid(("phoneNumberId", "unknown", "`phoneNumberId` is not a WhatsApp number of this organization"))
+        return number
+
+    async def resolve(self, actor: Actor, number_id: UUID) -> Number:
+        """The number, able to send. Raises Invalid as `find` does, and PhoneNumberUnavailable."""
+        number = await self.find(actor, number_id)
         if not number.sendable:
-            raise PhoneNumberUnavailable(phoneNumberId=str(number.id), reason=number.reason)
+            raise unavailable(number)
         return number
 
     async def _load(self, keys: Sequence[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], Number]:
@@ -100,6 +105,11 @@ class NumberBook:
             )
             for row in rows
         }
+
+
+def unavailable(number: Number) -> PhoneNumberUnavailable:
+    """What is answered for a number that cannot send."""
+    return PhoneNumberUnavailable(phoneNumberId=str(number.id), reason=number.reason)
 
 
 #: What `shown` needs of a number and its account.

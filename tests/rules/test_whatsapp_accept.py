@@ -263,6 +263,9 @@ async def test_the_first_thing_that_is_wrong_is_the_answer(pool: Pool) -> None:
     await pool.execute("UPDATE whatsapp_numbers SET connection_status = 'banned'")
     assert await said(pending) is RecipientOptedOut
     assert await said(pending, actor=stopped) is OrganizationSuspended
+    assert await said(TemplateSend("none", "en", "utility", ())) is TemplateNotFound
+    assert await said(TemplateSend("new", "en", "utility", ("Ana",))) is TemplateParameterMismatch
+    assert await said(pending, actor=away) is DestinationNotAllowed
     await pool.execute("DELETE FROM opt_outs")
     assert await said(pending) is PhoneNumberUnavailable
     await pool.execute("UPDATE whatsapp_numbers SET connection_status = 'connected'")
