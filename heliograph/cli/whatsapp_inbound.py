@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import Annotated, Any
 from uuid import UUID, uuid4
@@ -35,6 +36,8 @@ app = group("Callbacks of Meta: make one up, or look at items that could not be 
 #: Types of messages that need nothing but a text, by what holds it.
 TEXTS = {"text": "body", "button": "text", "image": "caption", "video": "caption", "document": "caption"}
 STATUSES = ("sent", "delivered", "read", "failed")
+#: Seconds that a user's message opens the service window for.
+WINDOW = 86_400.0
 COLUMNS = ("received_at", "reason", "id")
 
 
@@ -46,6 +49,8 @@ class Sender(msgspec.Struct, frozen=True):
     graph_id: str
     digits: str
     waba_id: str
+    #: Where its account's Graph API is.
+    base_url: str
     app: App
 
 
@@ -74,7 +79,9 @@ def simulate(
 ) -> None:
     """Post a message of a user, or a status of a message of ours, to our own address as Meta would.
 
-    It is stored, worked through and told to webhook endpoints like any other; nothing of it is known to Meta.
+    It is stored, worked through and told to webhook endpoints like any other. Meta knows nothing of it, so a text reply
+    to a user who was made up fails there. Meta's stand-in (that of `heliograph up`, or `simulate graph`) is told, and
+    lets the user be answered.
 
     \b
     Examples:
@@ -98,6 +105,8 @@ def simulate(
     metadata = {"display_phone_number": sender.digits, "phone_number_id": sender.graph_id}
     change = {"field": "messages", "value": {"messaging_product": "whatsapp", "metadata": metadata, **value}}
     envelope = {"object": "whatsapp_business_account", "entry": [{"id": sender.waba_id, "changes": [change]}]}
+    if from_ is not None:
+        _let_be_answered(sender, value["messages"][0]["from"], ago)
     body, headers = sign(encode(envelope), sender.app.secrets[0].decode())
     path = f"/in/whatsapp/{sender.app.id}"
     base_url = address(url, data_dir)
@@ -157,7 +166,7 @@ def retry(json: Json = False, data_dir: DataDir = None) -> None:
 
 
 FIND = """
-SELECT n.organization_id, n.id, n.graph_id, n.digits, a.waba_id, a.app
+SELECT n.organization_id, n.id, n.graph_id, n.digits, a.waba_id, a.base_url, a.app
   FROM whatsapp_numbers n JOIN whatsapp_accounts a ON (a.organization_id, a.id) = (n.organization_id, n.account_id)
  WHERE n.organization_id = $1 AND n.state = 'active' AND a.state <> 'removed'
    AND ($2::text IS NULL OR n.digits = $2 OR n.id::text = $2)
@@ -177,8 +186,19 @@ async def _number(conn: Connection, key: bytes, organization_id: UUID, reference
     if len(rows) > 1:
         names = ", ".join(row["digits"] for row in rows)
         raise Invalid(("number", "ambiguous", f"say which number with --number: {names}"))
-    organization_id, id, graph_id, digits, waba_id, app_id = rows[0].values()
-    return Sender(organization_id, id, graph_id, digits, waba_id, await accounts.get_app(conn, key, app_id))
+    organization_id, id, graph_id, digits, waba_id, base_url, app_id = rows[0].values()
+    found = await accounts.get_app(conn, key, app_id)
+    return Sender(organization_id, id, graph_id, digits, waba_id, base_url, found)
+
+
+def _let_be_answered(sender: Sender, user: str, ago: float) -> None:
+    """Open the user's service window at Meta's stand-in, if that is where the number is: it judges replies by what it
+    knows itself."""
+    if not sender.base_url.startswith("http://") or ago >= WINDOW:  # Meta is https; http is for this machine only
+        return
+    window = {"user": user, "number": sender.graph_id, "seconds": WINDOW - ago}
+    with contextlib.suppress(Problem):  # no stand-in listens there: the message comes in all the same
+        exchange("POST", sender.base_url, "/_sim/windows", headers={}, data=msgspec.json.encode(window), timeout=5.0)
 
 
 def _message(sender: str, text: str, type: str, at: str) -> dict[str, Any]:

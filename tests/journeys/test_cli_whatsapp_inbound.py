@@ -17,6 +17,7 @@ from heliograph.base.settings import Settings
 from heliograph.cli import app
 from heliograph.cli.console import Problem
 from heliograph.serve import listen, serve
+from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from tests.rules.making import TO
 from tests.rules.making_callbacks import Meta, message
 from tests.rules.making_whatsapp import SECRET_KEY, Made, made, number
@@ -78,6 +79,17 @@ async def test_a_message_that_is_made_up_goes_the_whole_way(pool: Pool, acme: Ma
     assert [tuple(row) for row in rows] == [("text", TO), ("image", TO)]
     text = await pool.fetchval("SELECT content FROM whatsapp_contents ORDER BY message_id LIMIT 1")
     assert msgspec.json.decode(text)["body"] == "Où est mon colis ?"
+
+
+async def test_a_user_who_was_made_up_can_be_answered_at_the_stand_in_of_meta(pool: Pool, command: Command) -> None:
+    async with GraphSimulator(quick()) as graph:
+        acme = await made(pool, base_url=graph.base_url)
+        graph.add_number(acme.graph_id, acme.digits)
+        key = (acme.graph_id, graph.user(TO).key)
+        assert await command("simulate", "--from", TO, "--ago", "90000")
+        assert key not in graph.world.windows
+        assert await command("simulate", "--from", TO, "--ago", "600")
+        assert 80_000 < graph.world.windows[key] - graph.clock.now() < 86_000
 
 
 async def test_a_status_that_is_made_up_moves_its_message(pool: Pool, acme: Made, command: Command) -> None:
