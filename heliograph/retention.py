@@ -27,7 +27,9 @@ STEP = 5000
 EVIDENCE_DAYS = 10
 WEBHOOK_ATTEMPT_DAYS = 30
 #: Meta repeats a callback for up to 7 days, and speaks of a message for up to 30.
-WAMID_DAYS, EARLY_STATUS_DAYS = 45, 8
+WAMID_DAYS, CALLBACK_DAYS = 45, 8
+#: Users count toward a portfolio's messaging limit for 24.
+REACHED_HOURS = 25
 
 DELETE_TEXT = """
 DELETE FROM message_texts WHERE (organization_id, message_id) IN (
@@ -72,8 +74,39 @@ DELETE_EARLY = """
 DELETE FROM whatsapp_early_statuses WHERE (number_id, wamid, status) IN (
     SELECT number_id, wamid, status FROM whatsapp_early_statuses WHERE received_at < $1 LIMIT $2)
 """
+# Sealed under a key that no worker has any more, or they would be worked through by now.
+DELETE_CALLBACKS = """
+WITH due AS MATERIALIZED (
+    SELECT id FROM queue WHERE kind = 'whatsapp_in' AND id < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM whatsapp_callbacks USING due WHERE whatsapp_callbacks.id = due.id
+)
+DELETE FROM queue USING due WHERE queue.id = due.id
+"""
 DELETE_REJECTS = """
 DELETE FROM whatsapp_rejects WHERE id IN (SELECT id FROM whatsapp_rejects WHERE id < $1 LIMIT $2)
+"""
+# An older word for STOP or START comes no more that this one would have to hold up.
+DELETE_WORDS = """
+DELETE FROM whatsapp_words WHERE (organization_id, recipient) IN (
+    SELECT organization_id, recipient FROM whatsapp_words WHERE said_at < $1 LIMIT $2)
+"""
+# With the last of its messages a conversation is forgotten, and by which names Meta knows the user.
+DELETE_CONVERSATIONS = """
+WITH silent AS MATERIALIZED (
+    SELECT organization_id, id, number_id FROM whatsapp_conversations c
+     WHERE greatest(created_at, last_inbound_at, last_outbound_at) < $1
+       AND NOT EXISTS (SELECT FROM whatsapp_messages m
+                        WHERE m.organization_id = c.organization_id AND m.recipient = c.recipient
+                          AND m.conversation_id = c.id)
+     LIMIT $2 FOR UPDATE SKIP LOCKED
+), names AS (
+    DELETE FROM whatsapp_aliases a USING silent
+     WHERE a.organization_id = silent.organization_id AND a.number_id = silent.number_id
+       AND a.conversation_id = silent.id
+)
+DELETE FROM whatsapp_conversations c USING silent
+ WHERE c.organization_id = silent.organization_id AND c.id = silent.id
 """
 DELETE_REACHED = """
 DELETE FROM whatsapp_reached WHERE (portfolio, recipient) IN (
@@ -116,9 +149,12 @@ async def forget(conn: Connection, settings: Settings) -> None:
     await _steps(conn, BLANK_RECEIPTS, text_from.date())
     await _steps(conn, DELETE_IDS, today - timedelta(days=EVIDENCE_DAYS))
     await _steps(conn, DELETE_WAMIDS, today - timedelta(days=WAMID_DAYS))
-    await _steps(conn, DELETE_EARLY, today - timedelta(days=EARLY_STATUS_DAYS))
-    await _steps(conn, DELETE_REJECTS, uuid7_floor(today - timedelta(days=EARLY_STATUS_DAYS)))
-    await _steps(conn, DELETE_REACHED, today - timedelta(days=1))
+    await _steps(conn, DELETE_WORDS, today - timedelta(days=WAMID_DAYS))
+    await _steps(conn, DELETE_EARLY, today - timedelta(days=CALLBACK_DAYS))
+    await _steps(conn, DELETE_REJECTS, uuid7_floor(today - timedelta(days=CALLBACK_DAYS)))
+    await _steps(conn, DELETE_CALLBACKS, uuid7_floor(text_from))
+    await _steps(conn, DELETE_REACHED, today - timedelta(hours=REACHED_HOURS))
+    await _steps(conn, DELETE_CONVERSATIONS, today - months)
     await conn.execute(DELETE_REPLAYS, today - timedelta(days=WEBHOOK_ATTEMPT_DAYS))
     await conn.execute(DELETE_WORKERS, today - timedelta(days=1))
 

@@ -307,7 +307,6 @@ class Worker:
     async def _forget(self, conn: Connection) -> None:
         await retention.forget(conn, self._settings)
         await audience.forget(conn)
-        await expiry.forget(conn)
 
 
 async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[], None] = lambda: None) -> None:

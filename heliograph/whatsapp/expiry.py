@@ -6,11 +6,9 @@ it reserved is released. The rule nobody may break: a delivery that comes later 
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from heliograph.base import clock
 from heliograph.base.db import Connection
-from heliograph.whatsapp import matching, reach
+from heliograph.whatsapp import matching
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.status import Move, move_many
 
@@ -18,15 +16,12 @@ from heliograph.whatsapp.status import Move, move_many
 TIMER = "whatsapp expiry"
 #: Messages ended in one step.
 BATCH = 1000
-#: Statuses that fit no message are kept for so long.
-EARLY = timedelta(days=7)
 
 DUE = """
 SELECT organization_id, id FROM whatsapp_messages
  WHERE status IN ('accepted', 'queued', 'sent') AND deadline_at <= now()
  ORDER BY deadline_at LIMIT $1
 """
-FORGET = "DELETE FROM whatsapp_early_statuses WHERE received_at < now() - $1::interval"
 
 
 async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
@@ -40,9 +35,3 @@ async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
     moves += [Move(row["organization_id"], row["id"], "failed", at, "expired") for row in rows]
     _, deliveries = await move_many(conn, moves, rates=rates)
     return len(rows), deliveries
-
-
-async def forget(conn: Connection) -> None:
-    """Drop early statuses and reached users that nobody asks for any more."""
-    await conn.execute(FORGET, EARLY)
-    await reach.forget(conn)

@@ -36,7 +36,6 @@ SELECT portfolio, recipient, now() FROM unnest($1::text[], $2::text[]) AS item (
 ON CONFLICT (portfolio, recipient) DO UPDATE SET reached_at = excluded.reached_at
  WHERE known.reached_at <= now() - interval '24 hours'
 """
-FORGET = "DELETE FROM whatsapp_reached WHERE reached_at < now() - interval '25 hours'"
 
 #: A message about to leave: its line, its user, and whether the user's window is open.
 Leaving = tuple[Line | None, str, bool]
@@ -83,8 +82,3 @@ class Reach:
         stale = [one for one in portfolios if one not in self._counts or now - self._counts[one][0] > FRESH]
         for row in await conn.fetch(COUNT, stale) if stale else ():
             self._counts[row["name"]] = (now, row["users"])
-
-
-async def forget(conn: Connection) -> None:
-    """Drop users who count no more."""
-    await conn.execute(FORGET)

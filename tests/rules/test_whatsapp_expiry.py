@@ -60,20 +60,3 @@ async def test_what_arrived_has_no_deadline(pool: Pool) -> None:
     await bench.hear(who, says(who, id, "delivered"))
     await bench.later(days=40)
     assert await sweep(pool, bench) == 0
-
-
-async def test_early_statuses_and_reached_users_are_forgotten(pool: Pool) -> None:
-    who = await made(pool)
-    await pool.execute(
-        "INSERT INTO whatsapp_early_statuses (number_id, wamid, status, at, received_at) SELECT $1, d::text, 'sent',"
-        " now(), now() - make_interval(days => d) FROM unnest(ARRAY[6, 8]) d",
-        who.number_id,
-    )
-    await pool.execute(
-        "INSERT INTO whatsapp_reached SELECT 'p', h::text, now() - make_interval(hours => h)"
-        " FROM unnest(ARRAY[23, 26]) h"
-    )
-    async with pool.acquire() as conn, conn.transaction():
-        await expiry.forget(conn)
-    assert [row["wamid"] for row in await pool.fetch("SELECT wamid FROM whatsapp_early_statuses")] == ["6"]
-    assert [row["recipient"] for row in await pool.fetch("SELECT recipient FROM whatsapp_reached")] == ["23"]

@@ -1,0 +1,152 @@
+"""Forgetting what WhatsApp users said, and who they are: by what callbacks and sends really leave behind."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from heliograph import retention
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7_floor
+from heliograph.base.settings import Settings
+from heliograph.whatsapp.callbacks import KIND
+from tests.rules.making import TO, endpoint
+from tests.rules.making_callbacks import Meta, message
+from tests.rules.making_whatsapp import Made, conversation, made
+from tests.rules.making_whatsapp import message as outbound
+
+OTHER = "+258840000001"
+SECRET = "my secret plan"
+
+
+async def forget(pool: Pool, **changed: Any) -> None:
+    """As if the times were over; `changed`: which."""
+    settings = Settings(secret_key="a secret key for tests, long enough", **changed)
+    async with pool.acquire() as conn:
+        await retention.forget(conn, settings)
+
+
+async def holding(pool: Pool, words: str) -> set[str]:
+    """Tables in which the words stand, in any column."""
+    names = await pool.fetch(
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+    )
+    found = set()
+    for (name,) in names:
+        if await pool.fetchval(f"SELECT EXISTS (SELECT FROM {name} t WHERE strpos(t::text, $1) > 0)", words):
+            found.add(name)
+    return found
+
+
+async def test_what_users_wrote_is_nowhere_after_its_time(pool: Pool) -> None:
+    who = await made(pool)
+    await endpoint(pool, who.actor, "message.received")
+    meta = Meta(pool)
+    await meta.say(
+        who,
+        message(who, SECRET),
+        message(who, type="button", button={"payload": "p", "text": SECRET}),
+        message(who, type="image", image={"id": "1", "mime_type": "image/jpeg", "caption": SECRET}),
+    )
+    await outbound(pool, who, type="text", text=SECRET)
+    assert len(await holding(pool, SECRET)) >= 2
+    await forget(pool, text_retention_days=0)
+    assert await holding(pool, SECRET) == set()
+    # That something was said is not forgotten, nor what is told of it.
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 4
+    told = [msgspec.json.decode(row["data"])["message"] for row in await pool.fetch("SELECT data FROM events")]
+    assert [one["text"] for one in told] == [None] * 3
+    assert {one["from"] for one in told} == {TO}
+
+
+async def test_early_statuses_and_reached_users_are_forgotten(pool: Pool) -> None:
+    who = await made(pool)
+    await pool.execute(
+        "INSERT INTO whatsapp_early_statuses (number_id, wamid, status, at, received_at) SELECT $1, d::text, 'sent',"
+        " now(), now() - make_interval(days => d) FROM unnest(ARRAY[7, 9]) d",
+        who.number_id,
+    )
+    await pool.execute(
+        "INSERT INTO whatsapp_reached SELECT 'p', h::text, now() - make_interval(hours => h)"
+        " FROM unnest(ARRAY[23, 26]) h"
+    )
+    await forget(pool)
+    assert [row["wamid"] for row in await pool.fetch("SELECT wamid FROM whatsapp_early_statuses")] == ["7"]
+    assert [row["recipient"] for row in await pool.fetch("SELECT recipient FROM whatsapp_reached")] == ["23"]
+
+
+async def test_callbacks_that_nobody_can_open_and_items_put_aside_go(pool: Pool) -> None:
+    who = await made(pool)
+    for days in (7, 9, 29, 31):
+        id = uuid7_floor(datetime.now(UTC) - timedelta(days=days))
+        await pool.execute("INSERT INTO whatsapp_rejects VALUES ($1, $2, 'x', 'why', now())", id, who.app)
+        await pool.execute("INSERT INTO whatsapp_callbacks VALUES ($1, $2, 'x', $3, now())", id, who.app, days)
+        await pool.execute(
+            "INSERT INTO queue (kind, line, organization_id, due_at, id) VALUES ($1, $2, $2, now(), $3)",
+            KIND, who.app, id,
+        )  # fmt: skip
+    await forget(pool)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 1
+    assert sorted(row[0] for row in await pool.fetch("SELECT items FROM whatsapp_callbacks")) == [7, 9, 29]
+    assert await pool.fetchval("SELECT count(*) FROM queue") == 3
+
+
+async def test_words_go_once_no_older_one_can_come_and_what_they_asked_for_stays(pool: Pool) -> None:
+    who = await made(pool)
+    meta = Meta(pool)
+    await meta.say(who, message(who, "STOP"), message(who, "STOP", by=OTHER))
+    await pool.execute("UPDATE whatsapp_words SET said_at = said_at - interval '46 days' WHERE recipient = $1", TO)
+    await forget(pool)
+    assert [row[0] for row in await pool.fetch("SELECT recipient FROM whatsapp_words")] == [OTHER]
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 2
+
+
+async def silent_since(pool: Pool, days: int) -> None:
+    await pool.execute(
+        "UPDATE whatsapp_conversations SET created_at = created_at - make_interval(days => $1),"
+        " last_inbound_at = last_inbound_at - make_interval(days => $1)",
+        days,
+    )
+
+
+async def known_as(pool: Pool, who: Made) -> set[str]:
+    rows = await pool.fetch(
+        "SELECT a.alias FROM whatsapp_aliases a JOIN whatsapp_conversations c USING (organization_id)"
+        " WHERE c.id = a.conversation_id AND a.number_id = $1",
+        who.number_id,
+    )
+    return {row["alias"] for row in rows}
+
+
+async def test_a_conversation_goes_with_its_last_message_and_with_it_all_names_of_the_user(pool: Pool) -> None:
+    who, other = await made(pool), await made(pool)
+    for one in (who, other):
+        gone = await conversation(pool, one)
+        await pool.execute(
+            "INSERT INTO whatsapp_aliases VALUES ($1, $2, 'MZ.1', $3)", one.organization_id, one.number_id, gone
+        )
+    await silent_since(pool, 14 * 31)
+    await conversation(pool, other, to=OTHER)
+    await outbound(pool, other)  # still on record, however old
+    await forget(pool)
+    assert await known_as(pool, who) == set()
+    assert await known_as(pool, other) == {TO.removeprefix("+"), "MZ.1", OTHER.removeprefix("+")}
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_aliases") == 3
+    await pool.execute("DELETE FROM whatsapp_messages")
+    await forget(pool)
+    assert await known_as(pool, other) == {OTHER.removeprefix("+")}
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 1
+
+
+async def test_a_user_who_was_forgotten_begins_anew(pool: Pool) -> None:
+    who = await made(pool)
+    meta = Meta(pool)
+    await meta.say(who, message(who, "hello"))
+    await silent_since(pool, 14 * 31)
+    await pool.execute("DELETE FROM whatsapp_messages")
+    await forget(pool)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 0
+    await meta.say(who, message(who, "hello again"))
+    assert await known_as(pool, who) == {TO.removeprefix("+")}
