@@ -1,0 +1,94 @@
+"""Statements that are prepared before there is anything to read keep their plans when there is: each finds its rows by
+whole keys, and goes through no more of a table than it needs.
+"""
+
+from __future__ import annotations
+
+import re
+
+import asyncpg
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.campaigns import audience, whatsapp_channel
+from heliograph.whatsapp import due, holds, matching, numbers, status, template_rows, templates, wallet
+
+#: Each statement, and for each table of it the columns that its search has to be bound by.
+STATEMENTS = {
+    "who of a campaign was not sent to": (
+        whatsapp_channel.UNSENT,
+        {"whatsapp_attempts": "organization_id message_id", "whatsapp_messages": "organization_id id"},
+    ),
+    "the next recipients": (audience.NEXT, {"opt_outs": "organization_id recipient"}),
+    "the next recipients with their names": (
+        audience.NEXT_WITH_CONTACT,
+        {"opt_outs": "organization_id recipient", "contacts": "organization_id phone"},
+    ),
+    "contacts with a tag": (audience.GATHER_TAGGED, {"contacts": "organization_id id"}),
+    "whether anybody listed would get it": (audience.ANY_LISTED, {"opt_outs": "organization_id recipient"}),
+    "whether anybody tagged would get it": (
+        audience.ANY_TAGGED,
+        {"opt_outs": "organization_id recipient", "contacts": "organization_id id"},
+    ),
+    "templates of messages that are due": (due.TEMPLATES, {"whatsapp_templates": "organization_id id"}),
+    "templates by name": (templates.LOAD, {"whatsapp_templates": "organization_id account_id name language"}),
+    "a template by id": (template_rows.BY_ID, {"whatsapp_templates": "organization_id id"}),
+    "a number's hold": (holds.HOLD_NUMBER, {"whatsapp_numbers": "organization_id id"}),
+    "a number's row": (numbers.WRITE, {"whatsapp_numbers": "organization_id id"}),
+    "messages that are due": (
+        due.DUE,
+        {
+            "whatsapp_messages": "organization_id id",
+            "whatsapp_contents": "organization_id message_id",
+            "whatsapp_attempts": "organization_id message_id",
+            "whatsapp_conversations": "organization_id id",
+            "opt_outs": "organization_id recipient",
+        },
+    ),
+    "messages of statuses": (
+        matching.MATCH,
+        {"whatsapp_wamids": "number_id wamid", "whatsapp_messages": "organization_id id"},
+    ),
+    "states of messages": (
+        status.LOCK,
+        {"whatsapp_messages": "organization_id id", "whatsapp_attempts": "organization_id message_id"},
+    ),
+    "charges of messages": (wallet.CHARGES, {"whatsapp_messages": "organization_id id"}),
+    "what is booked of messages": (wallet.SEEN, {"wallet_ledger": "organization_id message_id"}),
+}
+
+# The plan that a prepared statement keeps: EXPLAIN is not a statement that can be given parameters from outside.
+EXPLAIN = """
+DO $do$
+DECLARE line text; lines text[];
+BEGIN
+    FOR line IN EXECUTE $explain$ EXPLAIN (GENERIC_PLAN) {sql} $explain$ LOOP lines := lines || line; END LOOP;
+    RAISE NOTICE USING MESSAGE = array_to_string(lines, chr(10));
+END $do$
+"""
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tables(pool: Pool, name: str) -> None:
+    sql, keys = STATEMENTS[name]
+    async with pool.acquire() as conn:
+        notices: list[str] = []
+
+        def note(_: object, message: asyncpg.PostgresLogMessage) -> None:
+            notices.append(message.message)
+
+        conn.add_log_listener(note)
+        await conn.execute(EXPLAIN.format(sql=sql))
+        conn.remove_log_listener(note)
+        lines = notices[0].split("\n")
+    plan = "\n".join(lines)
+    for table, columns in keys.items():
+        searches = [
+            lines[at + 1]
+            for at, line in enumerate(lines)
+            if re.search(rf"Scan .*using \w+ on {table}(_[0-9]{{4}}_[0-9]{{2}}|_rest)?( |$)", line)
+        ]
+        assert searches, f"{table} is not searched by an index:\n{plan}"
+        for search in searches:
+            bound = [name for name in columns.split() if re.search(rf"\({name} [=<>]", search)]
+            assert bound == columns.split(), plan
