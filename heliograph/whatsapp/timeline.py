@@ -93,7 +93,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
     ]  # fmt: skip
     queued = await conn.fetch(QUEUE, organization_id, [id, *(one["id"] for one in events)])
     return Timeline(
-        message=dict(row.items()),
+        message=dict(row.items()) | {name: decimal(row[name]) for name in ("reserved", "consumed")},
         text=await conn.fetchval(CONTENT, organization_id, id) if with_text else None,
         entries=sorted(entries, key=lambda entry: entry.at),
         queued=[known(dict(one.items())) for one in queued],

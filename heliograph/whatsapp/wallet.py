@@ -44,7 +44,8 @@ class WalletInsufficientFunds(Refusal):
 class Wallet(msgspec.Struct, frozen=True):
     """An organization's balance; amounts in millionths of `currency`."""
 
-    currency: str
+    #: None: there is neither a wallet nor an account that would say.
+    currency: str | None
     available: int
     reserved: int
     consumed: int
@@ -311,7 +312,7 @@ async def show(conn: Connection, actor: Actor) -> Wallet:
     row = await conn.fetchrow(SHOW, actor.organization_id)
     if row is not None:
         return Wallet(*row)
-    return Wallet(await conn.fetchval(ACCOUNT, actor.organization_id) or DEFAULT_CURRENCY, 0, 0, 0, 0, None)
+    return Wallet(await conn.fetchval(ACCOUNT, actor.organization_id), 0, 0, 0, 0, None)
 
 
 LEDGER = """

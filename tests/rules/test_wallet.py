@@ -121,7 +121,7 @@ async def test_an_operator_adds_and_takes_what_is_available(pool: Pool) -> None:
 async def test_a_first_top_up_chooses_the_currency(pool: Pool) -> None:
     actor = await making.making.organization(pool)
     async with pool.acquire() as conn:
-        assert await wallet.show(conn, actor) == Wallet("USD", 0, 0, 0, 0, None)
+        assert await wallet.show(conn, actor) == Wallet(None, 0, 0, 0, 0, None)
         await making.account(pool, actor.organization_id, await making.make_app(pool), currency="MZN")
         assert (await wallet.show(conn, actor)).currency == "MZN"
         with pytest.raises(WalletInsufficientFunds):

@@ -33,6 +33,7 @@ async def test_the_whole_way_of_a_message(pool: Pool) -> None:
         found = await timeline.of_message(conn, id=id, with_text=True)
     assert found.message["status"] == "delivered"
     assert found.message["organization_name"] == "Acme"
+    assert (found.message["reserved"], found.message["consumed"]) == ("0.000000", "0.010000")
     assert msgspec.json.decode(found.text or "")["parameters"] == ["Ana", "7"]
     what = [entry.what for entry in found.entries]
     assert sorted(set(what)) == ["accepted", "answer", "attempt", "event", "money", "status", "wamid"]
