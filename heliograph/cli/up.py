@@ -29,7 +29,8 @@ def command(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the credentials as JSON on stdout when ready.")] = False,
 ) -> None:
-    """Start PostgreSQL, the API, a worker and a simulated SMSC, with an organization that can send at once.
+    """Start PostgreSQL, the API, a worker, a simulated SMSC and a stand-in for Meta's Cloud API, with an organization
+    that can send SMS and WhatsApp messages at once.
 
     HELIOGRAPH_DATABASE_URL, if set, is used instead of a PostgreSQL of its own. Ctrl-C stops everything; the data
     stays, and the next start goes on with it.
