@@ -51,7 +51,8 @@ async def settled(cloud: Cloud, *, within: float = 90.0) -> None:
 
 
 async def judge(cloud: Cloud, load: CloudLoad, *, fates: Mapping[str, str], heard: bool = True) -> Verdict:
-    """Demand everything that was promised of the messages in the load's ledger, which were all that was ever sent.
+    """Demand everything that was promised of the messages in the load's ledger, which were all that was ever sent. The
+    receiver is told of delivered, failed and received ones.
 
     `fates`: failure codes of messages that Meta took and could not deliver, by the end of their numbers. `heard`: Meta
     could be heard again before any grace was over.

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,8 @@ from tests.processes import LONG, Installation, Program, installation, kill, unt
 KILLS = 200 if LONG else 6
 #: Bursts of everything that was ever said, each with a web process and a worker killed amid it.
 STORMS = 20 if LONG else 1
+#: Ends of a web process at each point.
+CRASHES = 10 if LONG else 1
 #: Seconds between two kills, on average.
 EVERY = 1.0
 WORKERS = 2
@@ -93,6 +95,34 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
         assert {program.status for program in drill.running} == {None}, "nothing ended by itself"
 
 
+@pytest.mark.xdist_group("processes")
+@pytest.mark.timeout(CRASHES * 60 + 180)
+async def test_a_web_process_that_ends_before_or_after_the_commit_of_a_send(database_url: str, tmp_path: Path) -> None:
+    async with installation(database_url, tmp_path, **FAST) as made, cloud(made, magic=False) as sky:
+        await listen(sky, ["message.received"])
+        worker, api = await made.worker(), await made.api()
+        await sky.ready()
+        await api.kill()
+        load = CloudLoad(sky, senders=3)
+        async with load:
+            for point in ["accept.before_commit", "accept.after_commit"] * CRASHES:
+                api = await made.api(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(2, 8)}")
+                assert await api.ended() == -signal.SIGKILL, api.err
+                api = await made.api()
+                await back(made, sky)
+                await load.reaches(len(load.ledger) + 5)
+                await api.kill()
+            api = await made.api()
+            await back(made, sky)
+            await load.reaches(len(load.ledger) + 10)
+        assert load.unanswered > 0
+        await settled(sky)
+        verdict = await judge(sky, load, fates={})
+        assert (verdict.doubles, verdict.given_up, verdict.unknown) == (0, 0, 0)
+        assert [api.status, worker.status] == [None, None]
+        assert not made.complaints, made.said
+
+
 class Drill:
     """What is killed, and how Meta behaves meanwhile."""
 
@@ -121,11 +151,9 @@ class Drill:
             self.running[n] = await self._made.worker()
 
     async def back(self, *, since: float) -> None:
-        """Wait until callbacks can be taken again, and let Meta come again at once with what was not."""
-        async with Client(self._made.base_url, self._made.key) as client:
-            await until_true(partial(self._healthy, client), within=60)
+        """Wait until callbacks can be taken again; they could not `since` then (time.monotonic)."""
+        await back(self._made, self._sky)
         self.longest = max(self.longest, time.monotonic() - since)
-        await self._sky.graph.clock.advance(PAUSES)
 
     async def tide(self) -> None:
         """Callbacks are held back and come all at once, in any order, some twice, in batches of all sizes."""
@@ -165,6 +193,13 @@ class Drill:
             batch=batch, grouping="mixed", shuffle=True, duplicates=0.2, duplicate_items=0.1, concurrency=16
         )
 
-    async def _healthy(self, client: Client) -> bool:
-        status, _ = await client.ask("GET", "/health")
-        return status == 200
+
+async def back(made: Installation, sky: Cloud) -> None:
+    """Wait until callbacks can be taken again, and let Meta come again at once with what was not."""
+
+    async def healthy() -> bool:
+        return (await client.ask("GET", "/health"))[0] == 200
+
+    async with Client(made.base_url, made.key) as client:
+        await until_true(healthy, within=60)
+    await sky.graph.clock.advance(PAUSES)
