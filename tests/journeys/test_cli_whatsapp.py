@@ -204,32 +204,3 @@ async def test_tables_are_for_people(they: Operator, pool: Pool) -> None:
         listed = await they.call(noun, "list")
         assert listed.exit_code == 0
         assert len(listed.stdout.splitlines()) >= 2
-
-
-async def test_doctor_says_what_keeps_an_account_from_sending(they: Operator, pool: Pool) -> None:
-    await organization(pool)
-    await they.add("--name", "shop", "--subscribe")
-
-    async def check() -> tuple[str, str, str]:
-        arguments = ["doctor", "--url", "http://127.0.0.1:1", "--json"]
-        done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=they.environment)
-        (one,) = (one for one in msgspec.json.decode(done.stdout) if one["check"] == "whatsapp shop")
-        assert bool(one["remedy"]) is (one["state"] != "ok")
-        return one["state"], one["detail"], one["remedy"]
-
-    assert (await check())[0] == "ok"
-    for change, state, word in (
-        ("mirror_detail = 'Meta said 500'", "warning", "Meta said 500"),
-        ("credential_status = 'expiring', credential_expires_at = now()", "warning", "the token ends at"),
-        ("held_until = now() + interval '1 hour', held_reason = 'payment'", "warning", "payment"),
-        ("state = 'paused'", "warning", "paused"),
-        ("subscribed = false", "failed", "callbacks"),
-        ("credential_status = 'invalid'", "failed", "invalid"),
-    ):
-        await pool.execute(f"UPDATE whatsapp_accounts SET {change}")
-        said = await check()
-        assert said[0] == state, said
-        assert word in said[1], said
-    await pool.execute("UPDATE whatsapp_accounts SET state = 'removed'")
-    with pytest.raises(ValueError, match="unpack"):
-        await check()
