@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from heliograph.base.db import Pool, is_down
 from heliograph.base.fresh import Fresh
+from heliograph.whatsapp import holds
 
 #: A worker that has not been seen for longer counts as gone, seconds.
 WORKER_SEEN = 15
@@ -37,10 +38,13 @@ class Checks(msgspec.Struct, frozen=True):
 DOWN = Checks("down", "down", "down")
 
 # The age of a row that is due and that nobody holds. A thousand of them tell enough; a long queue must not cost more.
-# Campaigns (lane 1) may wait for as long as they are large.
-CHECK = """
+# Campaigns (lane 1) may wait for as long as they are large, and a WhatsApp number's messages for as long as its
+# organization's credential is no good.
+CHECK = f"""
+WITH held AS MATERIALIZED ({holds.HELD})
 SELECT coalesce((SELECT extract(epoch FROM now() - min(due_at))
                    FROM (SELECT due_at FROM queue WHERE due_at <= now() AND lease_until IS NULL AND lane = 0
+                            AND NOT (kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM held)))
                            LIMIT 1000) AS due), 0)
            AS late,
        EXISTS (SELECT FROM workers WHERE seen_at > now() - make_interval(secs => $1)) AS worker

@@ -15,8 +15,7 @@ import asyncpg
 import msgspec
 import typer
 
-from heliograph.base import clock, logs, migrate
-from heliograph.base.clock import iso
+from heliograph.base import logs, migrate
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Connection
 from heliograph.base.postgres import PostgresError
@@ -25,8 +24,7 @@ from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, s
 from heliograph.cli.http import address, ask
 from heliograph.queue import leases
 from heliograph.sms import inbound, routing, suppliers
-from heliograph.whatsapp import accounts, callbacks, rejects
-from heliograph.whatsapp.accounts import Account
+from heliograph.whatsapp import accounts, callbacks, holds, onboarding, rejects
 
 #: The oldest PostgreSQL that everything here runs on.
 OLDEST_POSTGRES = 15
@@ -211,37 +209,6 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
 
 
 async def _whatsapp(conn: Connection, settings: Settings) -> list[Check]:
-    return [_account(one) for one in await accounts.list_everywhere(conn)]
-
-
-def _account(account: Account) -> Check:
-    """The worst that is to be said of an account."""
-    name, at = f"whatsapp {account.name or account.waba_id}", "`heliograph whatsapp account "
-    if account.credential_status in ("invalid", "missing_scope"):
-        remedy = f"{at}update {account.waba_id} --token-file FILE`; messages wait until then."
-        return Check(name, "failed", f"the credential is {account.credential_status}", remedy)
-    if account.subscribed is False:
-        detail = "not subscribed: Meta sends its callbacks nowhere, so no status and no message comes in"
-        return Check(name, "failed", detail, f"{at}update {account.waba_id} --subscribe`")
-    if account.state == "paused":
-        return Check(name, "warning", "paused", f"{at}resume {account.waba_id}` sends from its numbers again.")
-    if account.held_until is not None and account.held_until > clock.now():
-        detail = f"nothing is sent until {iso(account.held_until)}: {account.held_reason or 'held'}"
-        return Check(name, "warning", detail, "See to the reason; after that time one message tries.")
-    if account.credential_status == "expiring":
-        remedy = f"{at}update {account.waba_id} --token-file FILE`"
-        ends = iso(account.credential_expires_at) if account.credential_expires_at else "a time that Meta did not say"
-        return Check(name, "warning", f"the token ends at {ends}", remedy)
-    if account.mirror_detail:
-        remedy = "Numbers and templates are those of the last reading; it is tried again."
-        return Check(name, "warning", f"Meta could not be read: {account.mirror_detail}", remedy)
-    if account.mirrored_at is None or account.credential_status == "unknown":
-        remedy = f"Start a worker if there is none; `heliograph whatsapp number sync {account.waba_id}` asks now."
-        return Check(name, "warning", "Meta was not asked for its credential yet", remedy)
-    return Check(name, "ok", f"credential {account.credential_status}, read at {iso(account.mirrored_at)}")
-
-
-async def _whatsapp(conn: Connection, settings: Settings) -> list[Check]:
     key = accounts.seal_key(settings) if settings.secret_key else None
     found = await onboarding.standing(conn)
     if not found:
@@ -259,6 +226,9 @@ def _account(one: dict[str, Any], key: bytes | None) -> Check:
     except Unsealable:
         remedy = f"Start with the secret key it was added under, or `{update} --token-file FILE`."
         return Check(name, "failed", "its token was sealed under another secret key", remedy)
+    if one["state"] == "paused":
+        remedy = f"`heliograph whatsapp account resume {one['waba_id']}` sends from its numbers again."
+        return Check(name, "warning", "paused", remedy)
     status, detail = one["credential_status"], one["credential_detail"]
     if status == "invalid":
         return Check(name, "failed", f"Meta refuses its token: {detail}", f"`{update} --token-file FILE`")
@@ -276,11 +246,16 @@ def _account(one: dict[str, Any], key: bytes | None) -> Check:
     if not one["called_back"]:
         remedy = f"Enter at Meta what `heliograph whatsapp account show {one['waba_id']}` prints."
         return Check(name, "warning", "Meta has never called back", remedy)
+    if one["mirror_detail"]:
+        remedy = "Numbers and templates are those of the last reading; it is tried again."
+        return Check(name, "warning", f"Meta could not be read: {one['mirror_detail']}", remedy)
     return Check(name, "ok", "its token was not tried yet" if status == "unknown" else "its token is good")
 
 
 async def _queue(conn: Connection, settings: Settings) -> list[Check]:
-    ages = {kind: await leases.oldest(conn, kind) for kind in ("sms", "whatsapp", "webhook")}
+    # What waits for a number that Meta holds up is told with its account.
+    held = await holds.held(conn)
+    ages = {kind: await leases.oldest(conn, kind, without=held) for kind in ("sms", "whatsapp", "webhook")}
     late = {kind: age for kind, age in ages.items() if age > QUEUE_LATE}
     if late:
         detail = ", ".join(f"{kind} is {age:.0f} s late" for kind, age in late.items())

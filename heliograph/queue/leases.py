@@ -10,7 +10,7 @@ The rule nobody may break: a claim is fair. Within a line and lane, organization
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID, uuid4
 
 import msgspec
@@ -228,13 +228,16 @@ async def withdraw(conn: Connection, kind: str, ids: Sequence[UUID]) -> set[UUID
 
 OLDEST = """
 SELECT coalesce(extract(epoch FROM now() - min(due_at)), 0)::float8 FROM queue
- WHERE kind = $1 AND due_at <= now() AND lease_until IS NULL AND lane = 0
+ WHERE kind = $1 AND due_at <= now() AND lease_until IS NULL AND lane = 0 AND line <> ALL ($2)
 """
 
 
-async def oldest(conn: Connection, kind: str) -> float:
-    """Age in seconds of the row of lane 0 that has been due and waiting longest; lane 1 is for what may wait."""
-    age: float = await conn.fetchval(OLDEST, kind)
+async def oldest(conn: Connection, kind: str, *, without: Collection[UUID] = ()) -> float:
+    """Age in seconds of the row of lane 0 that has been due and waiting longest; lane 1 is for what may wait.
+
+    `without`: lines that do not count.
+    """
+    age: float = await conn.fetchval(OLDEST, kind, list(without))
     return age
 
 

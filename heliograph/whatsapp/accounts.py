@@ -277,14 +277,6 @@ async def list_all(conn: Connection, organization_id: UUID) -> list[Account]:
     return [_account(row) for row in await conn.fetch(LIST, organization_id)]
 
 
-EVERYWHERE = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE state <> 'removed' ORDER BY organization_id, id LIMIT $1"
-
-
-async def list_everywhere(conn: Connection, *, limit: int = 500) -> list[Account]:
-    """Accounts of all organizations, but for removed ones, for operators."""
-    return [_account(row) for row in await conn.fetch(EVERYWHERE, limit)]
-
-
 GET = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2"
 
 

@@ -71,3 +71,16 @@ async def clear_holds(conn: Connection, organization_id: UUID, account_id: UUID,
         cleared = await conn.fetchval(CLEAR_ACCOUNT, organization_id, account_id)
         await conn.execute(CLEAR_NUMBER, organization_id, number_id)
         return await numbers.announce(conn, organization_id, account_id, before) if cleared else 0
+
+
+# Of all organizations: what waits for these is late by no fault of workers.
+HELD = """
+SELECT n.id FROM whatsapp_numbers n
+  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+ WHERE n.state = 'active' AND (n.held_until IS NOT NULL OR a.held_until IS NOT NULL)
+"""
+
+
+async def held(conn: Connection) -> list[UUID]:
+    """Ids of the numbers that are held, or were until one message tries."""
+    return [row["id"] for row in await conn.fetch(HELD)]

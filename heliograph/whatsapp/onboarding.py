@@ -158,6 +158,24 @@ SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.par
 """
 
 
+STANDING = """
+SELECT a.id, a.waba_id, a.token, a.state, a.credential_status, a.credential_detail, a.credential_expires_at,
+       a.subscribed, a.mirror_detail, p.verified_at IS NOT NULL OR p.last_callback_at IS NOT NULL AS called_back,
+       o.name AS organization,
+       coalesce(a.held_reason, (
+           SELECT min(n.held_reason) FROM whatsapp_numbers n
+            WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active'
+              AND n.held_until IS NOT NULL)) AS held_reason
+  FROM whatsapp_accounts a JOIN whatsapp_apps p ON p.id = a.app JOIN organizations o ON o.id = a.organization_id
+ WHERE a.state <> 'removed' ORDER BY a.organization_id, a.id
+"""
+
+
+async def standing(conn: Connection) -> list[dict[str, Any]]:
+    """Every account of every organization: its sealed token, and what may be wrong with it."""
+    return [dict(row) for row in await conn.fetch(STANDING)]
+
+
 async def accounts_of(conn: Connection, organization_id: UUID) -> list[dict[str, Any]]:
     """The organization's accounts, oldest first."""
     return [dict(row) for row in await conn.fetch(ACCOUNTS, organization_id)]

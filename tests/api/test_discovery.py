@@ -10,8 +10,9 @@ from openapi_spec_validator import validate
 from heliograph.api.routes import OPERATIONS
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
+from tests.rules.making_whatsapp import made, message
 
-from .conftest import Api, Tenant
+from .conftest import Api, Tenant, running
 
 
 async def test_the_index_with_and_without_a_slash(api: Api) -> None:
@@ -41,6 +42,25 @@ async def test_health_without_and_with_a_worker(api: Api, pool: Pool) -> None:
 async def test_health_is_degraded_without_a_worker(api: Api) -> None:
     status, _, body = await api.ask("GET", "/health")
     assert (status, body["status"], body["checks"]["worker"]) == (200, "degraded", "down")
+
+
+async def test_one_organizations_bad_credential_is_no_fault_of_the_service(database_url: str, pool: Pool) -> None:
+    await pool.execute("INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w', now(), now())", uuid7())
+    held, other = await made(pool), await made(pool)
+    await pool.execute("UPDATE whatsapp_accounts SET held_until = now() WHERE id = $1", held.account_id)
+
+    async def queue() -> str:
+        """What a process says that has not looked before."""
+        async with running(database_url) as api:
+            _, _, body = await api.ask("GET", "/health")
+            return str(body["checks"]["queue"])
+
+    await message(pool, held)
+    await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour'")
+    assert await queue() == "ok"
+    await message(pool, other)
+    await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour'")
+    assert await queue() == "degraded"
 
 
 async def test_head_answers_as_get_without_a_body(api: Api) -> None:

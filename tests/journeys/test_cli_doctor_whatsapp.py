@@ -1,0 +1,64 @@
+"""What `heliograph doctor` says of WhatsApp accounts, and of messages that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from typer.testing import CliRunner
+
+from heliograph.base.db import Pool
+from heliograph.cli import app
+from tests.rules.making_whatsapp import SECRET_KEY, TOKEN, account, made, make_app, message
+
+
+async def examined(url: str) -> dict[str, Any]:
+    """Checks by their names."""
+    arguments = ["doctor", "--url", "http://127.0.0.1:1", "--json"]
+    environment = {"HELIOGRAPH_DATABASE_URL": url, "HELIOGRAPH_SECRET_KEY": SECRET_KEY}
+    done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=environment)
+    assert TOKEN not in done.output
+    return {one["check"]: one for one in msgspec.json.decode(done.stdout)}
+
+
+async def test_each_account_is_told_with_its_trouble_and_the_remedy(database_url: str, pool: Pool) -> None:
+    who = await made(pool)
+    silent = await make_app(pool, verified=False)
+    troubles = {
+        "good": ("ok", "its token is good", ""),
+        "invalid": ("failed", "Meta refuses its token", "credential_status = 'invalid'"),
+        "held": ("warning", "held: Account restricted", "held_until = now(), held_reason = 'Account restricted'"),
+        "scope": ("warning", "may not do all", "credential_status = 'missing_scope'"),
+        "expiring": ("warning", "ends at 2027", "credential_status='expiring', credential_expires_at='2027-01-01Z'"),
+        "deaf": ("warning", "nowhere", "subscribed = false"),
+        "silent": ("warning", "never called back", f"app = '{silent}'"),
+        "sealed": ("failed", "another secret key", r"token = '\x01' || gen_random_uuid()::text::bytea"),
+        "unread": ("warning", "could not be read: no numbers", "mirror_detail = 'no numbers'"),
+        "paused": ("warning", "paused", "state = 'paused', credential_status = 'invalid'"),
+    }
+    names = {}
+    for kind, (_, _, change) in troubles.items():
+        id, names[kind] = await account(pool, who.organization_id, who.app)
+        if change:
+            await pool.execute(f"UPDATE whatsapp_accounts SET {change} WHERE id = $1", id)
+    checks = await examined(database_url)
+    for kind, (state, detail, _) in troubles.items():
+        found = checks[f"whatsapp {names[kind]}"]
+        assert found["state"] == state, found
+        assert detail in found["detail"]
+        assert bool(found["remedy"]) is (state != "ok")
+
+
+async def test_what_waits_for_a_held_number_is_not_late_and_what_waits_for_a_worker_is(
+    database_url: str, pool: Pool
+) -> None:
+    held, other = await made(pool), await made(pool)
+    await message(pool, held)
+    await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour'")
+    assert "whatsapp is 36" in (await examined(database_url))["queue"]["detail"]
+    await pool.execute("UPDATE whatsapp_numbers SET held_until = now() WHERE id = $1", held.number_id)
+    assert (await examined(database_url))["queue"]["state"] == "ok"
+    await message(pool, other)
+    await pool.execute("UPDATE queue SET due_at = now() - interval '2 hours' WHERE line = $1", other.number_id)
+    assert "whatsapp is 72" in (await examined(database_url))["queue"]["detail"]
