@@ -41,12 +41,16 @@ class Prepared(Protocol):
 
 Item = TypeVar("Item", bound=Prepared)
 
+#: Times that a batch is stored again at once after somebody else's transaction went before it.
+DEADLOCKS = 3
+
 
 class Intake(Generic[Item]):
     """Hands items to `store` in batches that hold each idempotency key once.
 
     `store` commits a batch and returns an Answer or a Refusal for each. If it raises LockNotAvailableError, because a
-    lock was held for too long, the batch's organizations are stored apart.
+    lock was held for too long, the batch's organizations are stored apart. After a DeadlockDetectedError nothing of the
+    batch is stored, and it is simply stored again.
     """
 
     def __init__(
@@ -111,13 +115,17 @@ class Intake(Generic[Item]):
                 left.append(index)
         return left
 
-    async def _apart(self, items: list[Item]) -> list[Answer | BaseException]:
+    async def _apart(self, items: list[Item], deadlocks: int = 0) -> list[Answer | BaseException]:
         """Store a batch without twins. Organizations whose rows somebody else holds for long are left out."""
         try:
             crash_point("accept.before_commit")
             stored = await self._store(items)
             crash_point("accept.after_commit")
             return stored
+        except asyncpg.DeadlockDetectedError:
+            if deadlocks < DEADLOCKS:
+                return await self._apart(items, deadlocks + 1)
+            return [Unavailable() for _ in items]
         except asyncpg.LockNotAvailableError:
             by_organization: dict[UUID, list[int]] = {}
             for index, item in enumerate(items):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -410,3 +412,33 @@ async def test_a_unit_of_the_rate_window_is_taken_in_the_same_commit(acceptor: A
     assert [toll.used for toll in tolls] == [1, 2, 3, 4]
     assert await pool.fetchrow("SELECT bucket, taken FROM rate_windows") == ("mutations", 4)
     assert await stored(pool) == 2
+
+
+async def test_a_deadlock_is_nobody_s_fault_and_nobody_sees_it(
+    acceptor: Acceptor, pool: Pool, database_url: str
+) -> None:
+    """Somebody begins a conversation and then wants the wallet: the other way round than accepting does."""
+    one = await made(pool)
+    other = await asyncpg.connect(database_url)
+    try:
+        # Who waits first is ended, unless the machine is so slow that nobody waits for it yet.
+        with contextlib.suppress(asyncpg.DeadlockDetectedError):
+            async with other.transaction():
+                await other.execute(
+                    "INSERT INTO whatsapp_aliases VALUES ($1, $2, $3, $4)",
+                    one.organization_id,
+                    one.number_id,
+                    TO.removeprefix("+"),
+                    uuid7(),
+                )
+                accepting = asyncio.create_task(attempt(acceptor, send(one)))
+                await making.blocked(pool)
+                await other.execute("SELECT FROM wallets WHERE organization_id = $1 FOR UPDATE", one.organization_id)
+                raise asyncpg.DeadlockDetectedError  # the conversation is not begun after all
+        answer = await accepting
+    finally:
+        await other.close()
+    assert isinstance(answer, Answer)
+    assert answer.status == 202
+    assert await stored(pool) == 1
+    await check_wallets(pool, [one.organization_id])
