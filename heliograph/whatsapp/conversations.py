@@ -186,13 +186,19 @@ UPDATE whatsapp_conversations c SET free_until = answered.at + interval '72 hour
 """
 
 
+async def any_referred(conn: Connection) -> bool:
+    """Whether there is any conversation that `note_answers` could say something of."""
+    found: bool = await conn.fetchval(ANY_REFERRED, clock.now() - _REFERRED_WITHIN)
+    return found
+
+
 async def note_answers(conn: Connection, messages: Sequence[tuple[UUID, UUID]]) -> None:
     """Begin the free hours of conversations whose user came by an advertisement and was answered within a day.
 
     `messages`: (organization, message) of what was just sent, or of what the user wrote when coming.
     """
     since = clock.now() - _REFERRED_WITHIN
-    if messages and await conn.fetchval(ANY_REFERRED, since):
+    if messages:
         await conn.execute(FREE, *_columns(messages, 2), since, uuid7_floor(since))
 
 

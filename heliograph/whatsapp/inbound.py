@@ -141,11 +141,12 @@ class Inbox:
             if len(opened) < len(taken):
                 known = {id for id, _, _ in opened}
                 await conn.execute(LATER, [row["id"] for row in taken if row["id"] not in known], app, LATER_SECONDS)
+            # What takes time and can be done before wallets are locked is done before.
+            await conn.execute(DONE, [id for id, _, _ in opened], app)
             works = await self._routed(conn, app, opened, rejected, dropped)
             deliveries = await self._apply(conn, works, rejected, dropped)
             await self._mark(conn, works)
             await put_aside(conn, self._key, rejected)
-            await conn.execute(DONE, [id for id, _, _ in opened], app)
             crash_point("callbacks.before_commit")
         crash_point("callbacks.after_commit")
         self._dropped += dropped
@@ -322,11 +323,15 @@ async def _statuses(conn: Connection, works: Sequence[Work], rates: RateBook, dr
                 matched.append(Matched(one.organization_id, one.number_id, one.item))
     if not matched:
         return 0
-    moves = await matching.match_statuses(conn, matched)
-    announce = await _announce(conn, {move.organization_id for move in moves})
-    moved, deliveries = await move_many(conn, moves, rates=rates, announce=announce)
-    sent = [(move.organization_id, move.message_id) for move in moves if move.message_id in moved]
-    await conversations.note_answers(conn, sent)
+    found = await matching.match_statuses(conn, matched)
+    announce = await _announce(conn, {move.organization_id for move in found.moves})
+    referred = await conversations.any_referred(conn)
+    # From here on wallets are locked, and sends of their organizations wait: no more is asked than must be.
+    moved, deliveries = await move_many(conn, found.moves, rates=rates, announce=announce)
+    await matching.name_users(conn, found.names)
+    if referred:
+        sent = [(move.organization_id, move.message_id) for move in found.moves if move.message_id in moved]
+        await conversations.note_answers(conn, sent)
     return deliveries + await outcomes.blame(conn, matched, moved)
 
 

@@ -12,7 +12,7 @@ The rule nobody may break: a status moves only a message of the organization and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -34,6 +34,14 @@ class Matched(msgspec.Struct, frozen=True, gc=False):
     organization_id: UUID
     number_id: UUID
     item: StatusItem
+
+
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """What statuses come to."""
+
+    moves: list[Move]
+    #: What Meta calls users: (organization, number, name, conversation).
+    names: set[tuple[UUID, UUID, str, UUID]]
 
 
 class Blame(msgspec.Struct, frozen=True, gc=False):
@@ -89,12 +97,12 @@ ON CONFLICT DO NOTHING
 """
 
 
-async def match_statuses(conn: Connection, items: Sequence[Matched]) -> list[Move]:
-    """The moves that follow from statuses, which are the caller's to make in the same transaction. What fits no
-    message is kept for the answer that may still come."""
+async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
+    """The moves that follow from statuses, which are the caller's to make in the same transaction, and after them the
+    names to keep (`name_users`). What fits no message is kept for the answer that may still come."""
     said = [one for one in items if one.item.status in STATUSES and not one.item.group]
     if not said:
-        return []
+        return Found([], set())
     rows = await conn.fetch(
         MATCH,
         [one.organization_id for one in said],
@@ -125,9 +133,14 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> list[Mov
     if early:
         await conn.execute(EARLY, *_columns(early))
     await bind(conn, bound)
-    if aliases:
-        await conn.execute(ALIASES, *_columns(list(aliases)))
-    return moves
+    return Found(moves, aliases)
+
+
+async def name_users(conn: Connection, names: Collection[tuple[UUID, UUID, str, UUID]]) -> None:
+    """Keep what Meta calls users: (organization, number, name, conversation). Runs after the moves: whoever accepts a
+    message locks the wallet first, and then waits for names that others are about to give."""
+    if names:
+        await conn.execute(ALIASES, *_columns(list(names)))
 
 
 async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> None:

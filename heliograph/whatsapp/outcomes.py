@@ -163,11 +163,18 @@ UPDATE whatsapp_conversations c SET last_outbound_at = $1
 
 
 async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
-    """What answers say beyond their messages: holds, holds that are over, windows, last contact. Runs after the moves,
-    in their transaction: whoever accepts a message locks the wallet first and then its conversation. Returns the
-    webhook deliveries queued."""
+    """What answers say beyond their messages: names of users, last contact, holds, holds that are over, windows. Runs
+    after the moves, in their transaction: whoever accepts a message locks the wallet first and then its conversation.
+    Returns the webhook deliveries queued."""
     live = [one for one in answered if one.account_id is not None]
     accepted = [one for one in live if one.outcome.verdict is Verdict.ACCEPTED]
+    names = {
+        (one.lease.organization_id, one.number_id, name, one.conversation_id)
+        for one in answered
+        for name in (one.outcome.wa_id, one.outcome.user_id)
+        if name and name != one.submission.recipient.removeprefix("+")
+    }
+    await matching.name_users(conn, names)
     reached = sorted(
         {(one.lease.organization_id, one.conversation_id) for one in answered
          if one.outcome.verdict is Verdict.ACCEPTED},
@@ -300,7 +307,7 @@ async def _template(conn: Connection, one: Trouble, seconds: float) -> int:
 
 
 async def _bind(conn: Connection, accepted: Sequence[Answered]) -> list[Move]:
-    """Keep Meta's ids and names, and take up what was said of them before."""
+    """Keep Meta's ids, and take up what was said of them before."""
     known = {
         (one.number_id, one.outcome.wamid): (one.lease.organization_id, one.submission.message_id)
         for one in accepted
@@ -308,14 +315,6 @@ async def _bind(conn: Connection, accepted: Sequence[Answered]) -> list[Move]:
     }
     rows = [(*key, *message) for key, message in known.items()]
     await conn.execute(matching.WAMIDS, *(list(column) for column in zip(*rows, strict=True)))
-    names = {
-        (one.lease.organization_id, one.number_id, name, one.conversation_id)
-        for one in accepted
-        for name in (one.outcome.wa_id, one.outcome.user_id)
-        if name and name != one.submission.recipient.removeprefix("+")
-    }
-    if names:
-        await conn.execute(matching.ALIASES, *(list(column) for column in zip(*names, strict=True)))
     return await matching.adopt_early(conn, known)
 
 

@@ -192,9 +192,10 @@ async def move_many(
     if changed:
         await conn.execute(UPDATE, *([new[name] for new in changed] for name in COLUMNS))
     movements = await _movements(conn, charged, rates)
+    deliveries = await events.record(conn, raised)
     if movements:
         await wallet.settle(conn, movements)
-    return moved, await events.record(conn, raised)
+    return moved, deliveries
 
 
 def merge(row: Row, news: _News) -> dict[str, Any] | None:

@@ -133,25 +133,25 @@ SELECT item.id, booked.movement, booked.key
         WHERE organization_id = item.organization_id AND message_id = item.id OFFSET 0) booked
 """
 
-# In the order in which accepting locks them.
-LOCK = "SELECT FROM wallets WHERE organization_id = ANY ($1) ORDER BY organization_id FOR UPDATE"
-
-SETTLE = """
+BOOK = """
 WITH charged AS (
     UPDATE whatsapp_messages m SET charge = v.charge, reserved = v.reserved, consumed = v.consumed
       FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[])
            AS v (organization_id, id, charge, reserved, consumed)
      WHERE m.organization_id = v.organization_id AND m.id = v.id
-), booked AS (
-    INSERT INTO wallet_ledger (organization_id, id, movement, message_id, key, available, reserved, consumed,
-                               created_at)
-    SELECT v.*, $18 FROM unnest($6::uuid[], $7::uuid[], $8::text[], $9::uuid[], $10::text[], $11::bigint[],
-                                $12::bigint[], $13::bigint[]) AS v
 )
+INSERT INTO wallet_ledger (organization_id, id, movement, message_id, key, available, reserved, consumed, created_at)
+SELECT v.*, $14 FROM unnest($6::uuid[], $7::uuid[], $8::text[], $9::uuid[], $10::text[], $11::bigint[], $12::bigint[],
+                            $13::bigint[]) AS v
+"""
+
+# A statement of its own, and the last one: what is accepted for these organizations waits from here to the commit. In
+# the order of the arrays, as joins are made on these connections: that in which accepting locks wallets.
+BALANCE = """
 UPDATE wallets
    SET available = wallets.available + v.available, reserved = wallets.reserved + v.reserved,
-       consumed = wallets.consumed + v.consumed, updated_at = $18
-  FROM unnest($14::uuid[], $15::bigint[], $16::bigint[], $17::bigint[])
+       consumed = wallets.consumed + v.consumed, updated_at = $5
+  FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[])
        AS v (organization_id, available, reserved, consumed)
  WHERE wallets.organization_id = v.organization_id
 """
@@ -160,10 +160,10 @@ UPDATE wallets
 async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[UUID, str]]:
     """Move money for what became of messages; returns the (message id, kind) of those that changed something.
 
-    Runs in the caller's transaction, in which the wallets stay locked from here on: call it once in a transaction,
-    after the messages were changed and before anything waits. Movements of one message are taken in their order. One
-    that was made before changes nothing, nor does one that its charge does not allow: a message is consumed once,
-    released only while it is reserved, and a test key's is never charged. A message that was released and is
+    Runs in the caller's transaction, in which the wallets stay locked from its last statement on: call it once in a
+    transaction, after the messages were changed, and let little follow. Movements of one message are taken in their
+    order. One that was made before changes nothing, nor does one that its charge does not allow: a message is consumed
+    once, released only while it is reserved, and a test key's is never charged. A message that was released and is
     delivered after all is consumed, and may drive `available` below zero.
     """
     charges = await _charges(conn, movements)
@@ -185,9 +185,9 @@ async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[U
         sums = by_organization.setdefault(movement.organization_id, [0, 0])
         sums[0] += reserved
         sums[1] += consumed
-    await conn.execute(LOCK, list(by_organization))
+    at = clock.now()
     await conn.execute(
-        SETTLE,
+        BOOK,
         [organization_id for (organization_id, _), _ in changed],
         [message_id for (_, message_id), _ in changed],
         [one.state for _, one in changed],
@@ -201,11 +201,16 @@ async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[U
         [-reserved - consumed for *_, reserved, consumed in entries],
         [reserved for *_, reserved, _ in entries],
         [consumed for *_, consumed in entries],
-        list(by_organization),
-        [-reserved - consumed for reserved, consumed in by_organization.values()],
-        [reserved for reserved, _ in by_organization.values()],
-        [consumed for _, consumed in by_organization.values()],
-        clock.now(),
+        at,
+    )
+    sums_of = sorted(by_organization.items(), key=lambda one: one[0].int)
+    await conn.execute(
+        BALANCE,
+        [organization_id for organization_id, _ in sums_of],
+        [-reserved - consumed for _, (reserved, consumed) in sums_of],
+        [reserved for _, (reserved, _) in sums_of],
+        [consumed for _, (_, consumed) in sums_of],
+        at,
     )
     return done
 

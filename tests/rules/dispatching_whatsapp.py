@@ -171,8 +171,9 @@ class Bench:
         """Statuses come in, as a batch of callbacks applies them."""
         matched = [Matched(who.organization_id, who.number_id, item) for item in items]
         async with self.pool.acquire() as conn, conn.transaction():
-            moves = await matching.match_statuses(conn, matched)
-            moved, _ = await move_many(conn, moves, rates=self.rates)
+            found = await matching.match_statuses(conn, matched)
+            moved, _ = await move_many(conn, found.moves, rates=self.rates)
+            await matching.name_users(conn, found.names)
             await outcomes.blame(conn, matched, moved)
 
     async def later(self, **by: float) -> None:

@@ -6,10 +6,12 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 from heliograph.base import clock
 from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import FAULTS
@@ -31,7 +33,7 @@ from tests.rules.dispatching_whatsapp import (
     tries_of,
     wamid,
 )
-from tests.rules.making import TO, events_of
+from tests.rules.making import TO, blocked, events_of
 from tests.rules.making_whatsapp import Made, check_wallets, conversation, made, message
 
 REGULAR = Pricing(type="regular", category="utility")
@@ -280,3 +282,42 @@ async def test_a_time_in_the_future_is_now_and_an_unknown_word_is_nothing(pool: 
     row = await row_of(pool, id)
     assert row["status"] == "sent"
     assert row["sent_at"] <= await pool.fetchval("SELECT now()")
+
+
+@pytest.mark.parametrize("way", ["status", "answer"])
+async def test_names_of_users_are_given_behind_the_wallet(pool: Pool, database_url: str, way: str) -> None:
+    """Whoever accepts a message locks the wallet, and then waits for whoever is giving its user a name."""
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    named = "258841234599"
+    bench.only.script = lambda one: None
+    await bench.round()
+    (submission,) = bench.only.submitted
+    if way == "answer":
+        # A status without our id came first, so the answer moves money as well.
+        await bench.hear(who, says(who, None, "delivered", wamid=wamid(id)))
+    other = await asyncpg.connect(database_url)
+    try:
+        async with other.transaction():
+            await other.execute("SELECT FROM wallets WHERE organization_id = $1 FOR UPDATE", who.organization_id)
+            if way == "status":
+                ending = asyncio.create_task(bench.hear(who, says(who, id, "delivered", recipient=named)))
+            else:
+                bench.dispatcher.answered(
+                    submission, CloudOutcome(Verdict.ACCEPTED, wamid=wamid(id), wa_id=named, user_id=None)
+                )
+                ending = asyncio.create_task(bench.recorder.drain())
+            await blocked(pool)
+            await other.execute("SET LOCAL lock_timeout = '5s'")
+            await other.execute(
+                "INSERT INTO whatsapp_aliases VALUES ($1, $2, $3, $4)",
+                who.organization_id,
+                who.number_id,
+                named,
+                uuid7(),
+            )
+        await ending
+    finally:
+        await other.close()
+    assert await status_of(pool, id) == ("delivered", None, "consumed")
+    await check_wallets(pool, [who.organization_id])
