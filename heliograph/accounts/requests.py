@@ -37,7 +37,7 @@ class OverLimit(Exception):
 
 
 class Toll:
-    """One unit of a key's rate window, to be taken in the very commit that stores the message.
+    """One unit of a key's rate window, to be taken (`rate_windows_1`) in the very commit that stores the message.
 
     A toll that was not taken (`used` is 0) belongs to a request that never came to a commit.
     """

@@ -1,8 +1,9 @@
 """Rate limits: how many requests a key may make in a minute, exact across processes.
 
-A window is a row of `rate_windows`, keyed by organization, key and bucket. Requests that arrive while a batch of
-counts is being written go into the next one, so a minute of traffic costs one small statement per round trip, not
-one per request. The rule nobody may break: minutes are the database's, never this machine's.
+A window is a row of `rate_windows`, keyed by organization, key and bucket, and `rate_windows_1` (accounts/requests.sql)
+is the only one that takes of it. Requests that arrive while a batch of counts is being written go into the next one, so
+a minute of traffic costs one small statement per round trip, not one per request. The rule nobody may break: minutes
+are the database's, never this machine's.
 """
 
 from __future__ import annotations
@@ -29,17 +30,9 @@ WINDOW = timedelta(seconds=60)
 #: Windows kept in memory; when there are more, all are forgotten, which costs each one query.
 CAPACITY = 100_000
 
-# Rows are locked in the order of their keys, so that two processes never wait for each other in a circle. A process
-# whose statement began before the minute turned must not turn a newer window back: it adds to that one.
 TAKE = """
-INSERT INTO rate_windows AS known (organization_id, key_id, bucket, window_start, taken)
-SELECT organization_id, key_id, bucket, date_trunc('minute', now()), units
-  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::int[]) AS asked (organization_id, key_id, bucket, units)
- ORDER BY organization_id, key_id, bucket
-    ON CONFLICT (organization_id, key_id, bucket) DO UPDATE
-   SET taken = CASE WHEN known.window_start >= excluded.window_start THEN known.taken ELSE 0 END + excluded.taken,
-       window_start = greatest(known.window_start, excluded.window_start)
-RETURNING organization_id, key_id, bucket, taken, window_start, clock_timestamp() AS at
+SELECT organization_id, key_id, bucket, taken, window_start, clock_timestamp() AS at
+  FROM rate_windows_1($1::uuid[], $2::uuid[], $3::text[], $4::int[])
 """
 
 

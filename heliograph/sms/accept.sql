@@ -35,21 +35,12 @@ DECLARE
     v_body text[];
     v_used int[];
 BEGIN
-    -- 1. Rate. A process whose statement began before the minute turned must not turn a newer window back.
-    WITH counted AS (
-        INSERT INTO rate_windows AS known (organization_id, key_id, bucket, window_start, taken)
-        SELECT organization, key, p_bucket, date_trunc('minute', now()), units
-          FROM unnest(p_rate_organization, p_rate_key, p_rate_units) AS asked (organization, key, units)
-         ORDER BY organization, key
-            ON CONFLICT (organization_id, key_id, bucket) DO UPDATE
-           SET taken = CASE WHEN known.window_start >= excluded.window_start THEN known.taken ELSE 0 END
-                       + excluded.taken,
-               window_start = greatest(known.window_start, excluded.window_start)
-        RETURNING known.organization_id, known.key_id, known.taken, known.window_start
-    )
+    -- 1. Rate.
     SELECT array_agg(counted.taken ORDER BY counted.organization_id, counted.key_id),
            array_agg(counted.window_start ORDER BY counted.organization_id, counted.key_id)
-      INTO v_taken, v_start FROM counted;
+      INTO v_taken, v_start
+      FROM rate_windows_1(p_rate_organization, p_rate_key,
+                          array_fill(p_bucket, ARRAY[cardinality(p_rate_units)]), p_rate_units) AS counted;
 
     -- 2. The organizations' turn.
     PERFORM 1 FROM quotas

@@ -59,21 +59,12 @@ BEGIN
         PERFORM 1 FROM wallets WHERE organization_id = ANY (v_organization) ORDER BY organization_id FOR UPDATE;
     END IF;
 
-    -- 2. Rate. A process whose statement began before the minute turned must not turn a newer window back.
-    WITH counted AS (
-        INSERT INTO rate_windows AS known (organization_id, key_id, bucket, window_start, taken)
-        SELECT organization, key, p_bucket, date_trunc('minute', now()), units
-          FROM unnest(p_rate_organization, p_rate_key, p_rate_units) AS asked (organization, key, units)
-         ORDER BY organization, key
-            ON CONFLICT (organization_id, key_id, bucket) DO UPDATE
-           SET taken = CASE WHEN known.window_start >= excluded.window_start THEN known.taken ELSE 0 END
-                       + excluded.taken,
-               window_start = greatest(known.window_start, excluded.window_start)
-        RETURNING known.organization_id, known.key_id, known.taken, known.window_start
-    )
+    -- 2. Rate.
     SELECT array_agg(counted.taken ORDER BY counted.organization_id, counted.key_id),
            array_agg(counted.window_start ORDER BY counted.organization_id, counted.key_id)
-      INTO v_taken, v_start FROM counted;
+      INTO v_taken, v_start
+      FROM rate_windows_1(p_rate_organization, p_rate_key,
+                          array_fill(p_bucket, ARRAY[cardinality(p_rate_units)]), p_rate_units) AS counted;
 
     -- 3. Decide, as if every wallet covered what is asked of it; v_short: one does not.
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.cost ORDER BY n),
