@@ -374,3 +374,15 @@ async def test_the_simulator_counts_each_message_once() -> None:
         assert graph.doubled == {}
         await one.connector.stop(grace=0)
         await client.close()
+
+
+async def test_what_a_process_that_stood_still_had_waiting_is_given_back() -> None:
+    """Its leases have ended meanwhile, and another worker may have sent it."""
+    async with number(OK, rate=1.0) as (one, there):
+        first = one.submit()
+        waiting = [one.submit() for _ in range(3)]
+        await one.outcome(first)
+        one.now += 60.0
+        assert (await one.send()).verdict is Verdict.ACCEPTED
+        assert [(await one.outcome(each)).code for each in waiting] == ["held"] * 3
+        assert len(there.requests) == 2

@@ -43,6 +43,8 @@ _PAIR = classify(131056)
 #: So many sends in a row without a readable answer, and the number rests: these seconds first, doubled each time.
 _SILENCE = 3
 _REST, _LONGEST_REST = 1.0, 60.0
+#: What waited here for longer, because this process stood still, is given back, seconds: others may have taken it over.
+_STALE = 30.0
 #: Cancelled sends have this long to let go of their connections, seconds.
 _LET_GO = 1.0
 
@@ -69,7 +71,8 @@ class CloudConnector:
         self._clock = clock
         self._pacer = NumberPacer(rate, clock)
         self._gate = PairGate(clock)
-        self._queue: deque[CloudSubmission] = deque()
+        #: With when it came.
+        self._queue: deque[tuple[float, CloudSubmission]] = deque()
         self._tasks: dict[asyncio.Task[None], CloudSubmission] = {}
         #: Submissions without an outcome yet.
         self._open = 0
@@ -118,7 +121,7 @@ class CloudConnector:
         else:
             # From here on it counts, so that two of one batch cannot both find room for one.
             self._gate.take(submission.recipient)
-            self._queue.append(submission)
+            self._queue.append((self._clock(), submission))
             self._pump()
 
     def hold(self, seconds: float, reason: Kind | None = None) -> None:
@@ -127,7 +130,7 @@ class CloudConnector:
         self._reason = reason or self._reason
         self._trying = True
         while self._queue:
-            self._end_soon(self._queue.popleft(), _unreachable("held"))
+            self._end_soon(self._queue.popleft()[1], _unreachable("held"))
 
     def release(self) -> None:
         """End a hold: a new token, a good check, or an operator's word."""
@@ -151,7 +154,7 @@ class CloudConnector:
         if self._timer is not None:
             self._timer.cancel()
         while self._queue:
-            self._end_soon(self._queue.popleft(), _unreachable("stopping"))
+            self._end_soon(self._queue.popleft()[1], _unreachable("stopping"))
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=grace)
         late = list(self._tasks.items())
@@ -186,13 +189,15 @@ class CloudConnector:
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
+        while self._queue and self._clock() - self._queue[0][0] > _STALE:
+            self._end_soon(self._queue.popleft()[1], _unreachable("held"))
         if self._stopping or not self._queue:
             return
         free = min(self._concurrency - len(self._tasks), len(self._queue), self._pacer.available())
         if free > 0:
             self._pacer.take(free)
             for _ in range(free):
-                submission = self._queue.popleft()
+                _, submission = self._queue.popleft()
                 task = self._loop.create_task(self._send(submission))
                 self._tasks[task] = submission
         if self._queue and len(self._tasks) < self._concurrency and self._timer is None:
