@@ -50,6 +50,8 @@ OVERTAKEN = 5.0
 LIMIT_PAUSE = 60.0
 #: Tries of unknown outcome before a message is given up.
 MOST_UNKNOWN = 3
+#: Attempts of any outcome: one a minute for 22 days. What is numbered in 16 bits must end before these do.
+MOST_ATTEMPTS = 32_000
 #: Messages that may be out without a recorded answer, in claims.
 UNRECORDED = 2
 #: Messages to one user handed over in one round: its gate counts them only once they are handed over.
@@ -295,7 +297,8 @@ class Dispatcher:
 
     async def _begin(self, conn: Connection, outgoing: list[_Out]) -> list[_Out]:
         """Write the attempts' rows; what comes back may go out once they are committed."""
-        ordered = sorted(outgoing, key=lambda one: one[0].lease.id.int)
+        # In the order in which statuses lock messages.
+        ordered = sorted(outgoing, key=lambda one: (one[0].lease.organization_id.int, one[0].lease.id.int))
         rows = await conn.fetch(
             BEGIN,
             [due.lease.organization_id for due, _, _ in ordered],
@@ -310,6 +313,7 @@ class Dispatcher:
         """Messages whose last attempt has an end that nobody saw. Those that may be tried again are absent."""
         if not lost:
             return {}
+        lost = sorted(lost, key=lambda due: due.lease.id.int)  # as answers and statuses lock attempts
         await conn.execute(
             UNKNOWN,
             [due.lease.organization_id for due in lost],
@@ -349,6 +353,8 @@ class Dispatcher:
         return {
             due.lease.id: _failed(due, "unknown")
             if due.number_id in gone
+            else _failed(due, "expired")
+            if due.at >= due.expires_at
             else Postponed(due.lease, SUSPENDED_PAUSE, due.lease.line, counts=False)
             for due in dues
         }
@@ -360,6 +366,8 @@ class Dispatcher:
             return None
         if due.content is None or due.at >= due.expires_at:
             return _failed(due, "expired")
+        if due.attempt >= MOST_ATTEMPTS:
+            return _failed(due, "unknown")
         if due.opted_out:
             return _failed(due, "opted_out")
         if due.organization_state in ("suspended", "closed"):

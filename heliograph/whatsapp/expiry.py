@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from heliograph.base import clock
 from heliograph.base.db import Connection
+from heliograph.queue import leases
 from heliograph.whatsapp import matching
+from heliograph.whatsapp.dispatch import KIND
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.status import Move, move_many
 
@@ -27,10 +29,13 @@ SELECT organization_id, id FROM whatsapp_messages
 async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
     """End what is past its deadline, and take up early statuses that were missed. Runs in the caller's transaction.
 
-    Returns how many messages ended so, and the webhook deliveries queued.
+    Work for what ended goes as well: its number may never send again. Returns how many messages ended so, and the
+    webhook deliveries queued.
     """
-    moves = await matching.sweep_early(conn)
     rows = await conn.fetch(DUE, BATCH)
+    if rows:
+        await leases.withdraw(conn, KIND, [row["id"] for row in rows])
+    moves = await matching.sweep_early(conn)
     at = clock.now()
     moves += [Move(row["organization_id"], row["id"], "failed", at, "expired") for row in rows]
     _, deliveries = await move_many(conn, moves, rates=rates)

@@ -268,7 +268,10 @@ async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
     await conversations.close_windows(conn, closed)
     deliveries = 0
     done: set[tuple[object, ...]] = set()
-    for one in sorted(troubles, key=lambda one: (one.account_id.int, one.number_id.int)):
+    # Accounts are locked before numbers, here as by the mirror.
+    for one in sorted(
+        troubles, key=lambda one: (one.fault.scope is Scope.NUMBER, one.account_id.int, one.number_id.int)
+    ):
         fault = one.fault
         key = (fault.scope, fault.code, one.whom)
         if key in done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from uuid import UUID
 
 import asyncpg
@@ -452,3 +453,26 @@ async def test_a_worker_that_ends_unheard_has_its_message_taken_over_once(pool: 
     await twin.round()
     assert {one.message_id for one in bench.only.submitted + twin.only.submitted} == ids
     assert (await row_of(pool, next(iter(ids))))["status"] == "queued"
+
+
+async def test_attempts_end_before_their_numbers_do_and_stop_nobody_else(pool: Pool) -> None:
+    """A credential may stay bad for weeks, and one message tries each minute."""
+    who, bench = await bench_of(pool)
+    id, other = await message(pool, who), await message(pool, who, to="+258840000001")
+    await pool.execute(
+        "INSERT INTO whatsapp_attempts VALUES ($1, $2, 32767, $3, 'busy', now(), now())",
+        who.organization_id, id, who.number_id,
+    )  # fmt: skip
+    await pool.execute("UPDATE queue SET claims = 5 WHERE id = $1", id)
+    await bench.round()
+    await ended(pool, who, id, "unknown")
+    assert [one.message_id for one in bench.only.submitted] == [other]
+
+
+async def test_what_waits_for_a_paused_account_ends_with_its_lifetime(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    await pool.execute("UPDATE whatsapp_accounts SET state = 'paused'")
+    await bench.refresh()
+    id = await message(pool, who, deadline=timedelta(hours=24))  # a day of it belongs to Meta's statuses
+    await bench.round()
+    await ended(pool, who, id, "expired")

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from heliograph.base.db import Pool
 from heliograph.whatsapp import expiry
-from tests.rules.dispatching_whatsapp import Bench, queued, says, status_of
+from tests.rules.dispatching_whatsapp import Bench, queued, says, status_of, taken
 from tests.rules.making import events_of
 from tests.rules.making_whatsapp import check_wallets, made, message
 
@@ -46,10 +46,29 @@ async def test_what_waits_in_the_queue_past_its_deadline_ends_too(pool: Pool) ->
     await bench.later(days=31, minutes=1)
     assert await sweep(pool, bench) == 1
     assert await status_of(pool, id) == ("failed", "expired", "released")
+    # Its number may never send again, and would keep the work for it for ever.
+    assert not await queued(pool, id)
     bench.only.release()
     await bench.round()
     assert bench.only.submitted == []
+
+
+async def test_work_that_is_under_way_at_the_deadline_ends_with_its_answer(pool: Pool) -> None:
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    id = await message(pool, who, deadline=timedelta(hours=25))
+    bench.only.script = lambda submission: None
+    await bench.round()
+    await pool.execute("UPDATE whatsapp_messages SET deadline_at = now()")
+    assert await sweep(pool, bench) == 1
+    assert await queued(pool, id)
+    (submission,) = bench.only.submitted
+    bench.only.on_outcome(submission, taken(submission))
+    await bench.settle()
     assert not await queued(pool, id)
+    await bench.hear(who, says(who, id, "delivered"))
+    assert await status_of(pool, id) == ("delivered", None, "consumed")
+    await check_wallets(pool, [who.organization_id])
 
 
 async def test_what_arrived_has_no_deadline(pool: Pool) -> None:
