@@ -22,7 +22,8 @@ from heliograph.cli.console import (
     settings_of,
     show,
 )
-from heliograph.suppliers.whatsapp_cloud.graph import API_VERSION, BASE_URL, CloudClient
+from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp import accounts, onboarding, readings
 
 app = group("WhatsApp Business Accounts: add, list, show, change, pause, resume and remove them.")

@@ -7,7 +7,6 @@ organization and one app, and nothing of another app's callback ever reaches it.
 from __future__ import annotations
 
 import re
-import urllib.parse
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
@@ -21,6 +20,8 @@ from heliograph.base.db import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.fresh import Fresh
 from heliograph.base.ids import uuid7
+from heliograph.base.settings import SettingsError
+from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url, is_version
 from heliograph.whatsapp import numbers
 from heliograph.whatsapp.apps import App, AppBook, change_app, ensure_app, find_app, get_app, heard, seal_key, verified
 from heliograph.whatsapp.holds import clear_holds, hold_account, hold_number
@@ -127,9 +128,7 @@ class Line(msgspec.Struct, frozen=True):
 
 #: Codes by which Meta says that the credential itself is no good; others miss only a permission.
 INVALID = frozenset({0, 190})
-VERSION = re.compile(r"v[0-9]{1,3}\.[0-9]{1,3}", re.ASCII)
 _ID = re.compile(r"[0-9]{1,40}", re.ASCII)
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def open_token(key: bytes, account_id: UUID, sealed: bytes) -> str:
@@ -172,8 +171,8 @@ async def add(
     waba_id: str,
     token: str,
     currency: str,
-    base_url: str = "https://graph.facebook.com",
-    api_version: str = "v25.0",
+    base_url: str = BASE_URL,
+    api_version: str = API_VERSION,
     portfolio: str | None = None,
     name: str = "",
 ) -> Account:
@@ -359,27 +358,17 @@ def _check(
             problems.append((name, "pattern", f"`{name}` must be digits"))
     if currency is not None and not re.fullmatch("[A-Z]{3}", currency):
         problems.append(("currency", "pattern", "`currency` must be three capitals, such as EUR"))
-    if base_url is not None and not _is_address(base_url):
-        problems.append(
-            ("base_url", "pattern", "`base_url` must be https://host, or http:// of this machine, without a query")
-        )
-    if api_version is not None and not VERSION.fullmatch(api_version):
+    if base_url is not None:
+        try:
+            check_base_url(base_url)
+        except SettingsError as error:
+            problems.append(("base_url", "pattern", f"`base_url`: {error}"))
+    if api_version is not None and not is_version(api_version):
         problems.append(("api_version", "pattern", "`api_version` must be like v25.0"))
     if token is not None and not re.fullmatch("[!-~]{1,4096}", token):
         problems.append(("token", "pattern", "`token` must be one word of ASCII"))
     if problems:
         raise Invalid(*problems)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parts = urllib.parse.urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return False
-    if not host or port == 0 or parts.query or parts.fragment or parts.username is not None:
-        return False
-    return parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)
 
 
 def _sealed_token(key: bytes, account_id: UUID, token: str) -> bytes:

@@ -20,8 +20,9 @@ import structlog
 
 from heliograph.base import clock
 from heliograph.base.db import Connection, Pool
-from heliograph.suppliers.whatsapp_cloud.connector import CloudClient, CloudConnector
+from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp import accounts, test_mode
 from heliograph.whatsapp.accounts import Line
 

@@ -16,9 +16,10 @@ import pytest
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.bodies import text_body
-from heliograph.suppliers.whatsapp_cloud.connector import CloudClient, CloudConnector
+from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector
 from heliograph.suppliers.whatsapp_cloud.errors import Kind
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from tests.suppliers.graph_sockets import ACCEPTED, Act, Peer, always, answer, error, peer
 
 OK = always(answer(ACCEPTED))

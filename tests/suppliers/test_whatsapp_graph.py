@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -16,11 +18,13 @@ import pytest
 from heliograph.base.settings import SettingsError
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_cloud.address import check_base_url
 from heliograph.suppliers.whatsapp_cloud.bodies import layout, template_body, text_body
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope
-from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError, _Body, check_base_url, usage_pauses
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError, _Body, usage_pauses
 from heliograph.suppliers.whatsapp_cloud.objects import TokenReport, credential_state
 from tests.suppliers.graph_sockets import ACCEPTED, Peer, always, answer, error, peer
+from tests.suppliers.test_smpp_tls import Authority
 
 TOKEN = "EAAG-a-token-that-nobody-may-see"
 BODY = text_body(to="+212600000017", text="Bonjour", opaque="our-id")
@@ -261,6 +265,44 @@ class TestReads:
                     await reading("900", TOKEN)
                 assert raised.value.verdict is verdict
 
+    async def test_a_read_that_is_sent_elsewhere_goes_nowhere(self) -> None:
+        async with peer(always(answer({"data": []}))) as elsewhere:
+            away = answer({}, 302, Location=f"{elsewhere.url}/steal")
+            async with peer(always(away)) as there, Client(there.url) as client:
+                for reading in (client.templates, client.phone_number, client.subscribe):
+                    with pytest.raises(CloudError):
+                        await reading("900", TOKEN)
+                with pytest.raises(CloudError):
+                    await client.debug_token(TOKEN, app_id="660", app_secret="shh")
+            assert len(there.requests) == 4
+        assert elsewhere.connections == 0
+
+    async def test_proxies_and_passwords_of_the_environment_are_left_alone(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        netrc = tmp_path / "netrc"
+        netrc.write_text("machine 127.0.0.1 login thief password thief")
+        monkeypatch.setenv("NETRC", str(netrc))
+        async with peer(always(answer({"id": "900"}))) as proxy, peer(always(answer({"id": "900"}))) as there:
+            for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+                monkeypatch.setenv(name, proxy.url)
+            async with Client(there.url) as client:
+                await client.account("900", TOKEN)
+        assert proxy.connections == 0
+        assert b"Authorization: Bearer " + TOKEN.encode() in there.requests[0][0]
+
+    async def test_a_certificate_of_nobody_known_gets_no_token(self, tmp_path: Path) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(Authority(tmp_path).issue("127.0.0.1"))
+        there = Peer(always(answer(ACCEPTED)))
+        server = await asyncio.start_server(there.serve, "127.0.0.1", 0, ssl=context)
+        async with server, Client(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}") as client:
+            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.UNREACHABLE
+            with pytest.raises(CloudError) as raised:
+                await client.account("900", TOKEN)
+        assert raised.value.verdict is Verdict.UNREACHABLE
+        assert there.requests == []
+
     async def test_no_token_in_an_error(self) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -293,7 +335,28 @@ class TestReads:
 
     @pytest.mark.parametrize(
         "url",
-        ["http://graph.facebook.com", "http://10.0.0.1", "ftp://x", "graph", "", "https://a:b@x", "https://x/?q=1"],
+        [
+            "http://graph.facebook.com",
+            "http://10.0.0.1",
+            "http://127.0.0.1.example.com",
+            "http://localhost.example.com",
+            "http://127.1",
+            "http://[::ffff:10.0.0.1]",
+            "http://127.0.0.1@example.com",
+            "http://127.0.0.1\\@example.com",
+            "ftp://x",
+            "graph",
+            "",
+            "https://",
+            "https://x:0",
+            "https://a:b@x",
+            "https://@x",
+            "https://x/?q=1",
+            "https://x/?",
+            "https://x/#y",
+            "https://x\n.example.com",
+            "https://x y",
+        ],
     )
     def test_addresses_that_would_show_the_token(self, url: str) -> None:
         with pytest.raises(SettingsError):

@@ -19,17 +19,8 @@ import structlog
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
-from heliograph.suppliers.whatsapp_cloud.graph import API_VERSION, BASE_URL, CloudClient, CloudError, check_base_url
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.suppliers.whatsapp_cloud.pacing import DEFAULT_RATE, NumberPacer, PairGate
-
-__all__ = [
-    "API_VERSION",
-    "BASE_URL",
-    "CloudClient",
-    "CloudConnector",
-    "CloudError",
-    "check_base_url",
-]
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Any, NoReturn
 
 import aiohttp
@@ -21,18 +20,14 @@ import msgspec
 from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
-from heliograph.base.settings import SettingsError
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud import objects
+from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url
 from heliograph.suppliers.whatsapp_cloud.content import part, words
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, classify
 from heliograph.suppliers.whatsapp_cloud.management import id_of
 from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumber, CloudTemplate, TokenReport
-
-#: Where Meta's API is.
-BASE_URL = "https://graph.facebook.com"
-API_VERSION = "v25.0"
 
 #: A send in all, connecting within it, and a read in all; seconds. Meta answers 99 of 100 sends within one.
 SEND_SECONDS = 30.0
@@ -63,21 +58,6 @@ class CloudError(Exception):
         self.fault = fault
         self.code = code
         self.detail = detail
-
-
-def check_base_url(base_url: str) -> str:
-    """`base_url` without a slash at its end. Raises SettingsError: https, and http to loopback alone."""
-    try:
-        url = URL(base_url)
-        host = url.host or ""
-        loopback = host == "localhost" or ((host[:1].isdigit() or ":" in host) and ip_address(host).is_loopback)
-    except ValueError:
-        raise SettingsError("the address of the Graph API cannot be read") from None
-    if not host or url.user or url.query_string or url.fragment:
-        raise SettingsError("the address of the Graph API must be https://host[:port][/path]")
-    if url.scheme != "https" and not (url.scheme == "http" and loopback):
-        raise SettingsError("the address of the Graph API must begin with https://; http:// is for this machine alone")
-    return base_url.rstrip("/")
 
 
 class CloudClient:
