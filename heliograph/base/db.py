@@ -97,7 +97,7 @@ class Kept:
         self._busy = self._used = True
         try:
             if self._connection is None or not _is_open(self._connection):
-                await self._give_back()
+                await self._give_back(self._let_go())
                 self._connection = await self._pool.acquire()
                 if self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(self.IDLE, self._look)
@@ -111,10 +111,14 @@ class Kept:
             self._timer = asyncio.get_running_loop().call_later(self.IDLE, self._look)
             return
         self._timer = None
-        self._returns = asyncio.create_task(self._give_back())
+        # Let go of here and now: until the task runs, somebody may come who wants to use it.
+        self._returns = asyncio.create_task(self._give_back(self._let_go()))
 
-    async def _give_back(self) -> None:
+    def _let_go(self) -> PoolConnectionProxy[asyncpg.Record] | None:
         connection, self._connection = self._connection, None
+        return connection
+
+    async def _give_back(self, connection: PoolConnectionProxy[asyncpg.Record] | None) -> None:
         if connection is not None:
             await self._pool.release(connection)
 
