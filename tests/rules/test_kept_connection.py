@@ -1,0 +1,45 @@
+"""A connection that one user keeps for a while is nobody else's meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from heliograph.base.db import Kept, Pool, open_pool
+
+
+class Hasty(Kept):
+    """Gives its connection back as soon as it can."""
+
+    IDLE = 0.0
+
+
+@pytest.mark.parametrize("pauses", range(8))
+async def test_it_is_not_given_back_while_somebody_begins_to_use_it(database_url: str, pauses: int) -> None:
+    """Otherwise a statement runs in whatever transaction its next user has begun, and may be undone with that."""
+    pool: Pool = await open_pool(database_url, size=1)
+    try:
+        kept = Hasty(pool)
+        ended = asyncio.Event()
+
+        async def other() -> None:
+            while not ended.is_set():
+                async with pool.acquire() as conn, conn.transaction():
+                    await conn.fetchval("SELECT 1")
+
+        async def user() -> None:
+            for _ in range(20):
+                async with kept.use() as conn:
+                    begun = await conn.fetchval("SELECT now()")
+                    assert not conn.is_in_transaction()
+                    assert await conn.fetchval("SELECT now()") > begun  # each in a transaction of its own
+                for _ in range(pauses):
+                    await asyncio.sleep(0)
+
+        others = asyncio.create_task(other())
+        await user()
+        ended.set()
+        await others
+    finally:
+        pool.terminate()
