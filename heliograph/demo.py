@@ -218,11 +218,21 @@ def read_credentials(path: Path) -> Credentials | None:
 
 def write_credentials(path: Path, credentials: Credentials) -> None:
     """Write for the owner alone (0600), whole or not at all."""
+    _write(path, credentials)
+
+
+def write_secrets(path: Path, graph: Graph) -> None:
+    """What `heliograph simulate graph --config` is told: on a command line everybody here could read it."""
+    kept = {"app_secret": graph.app_secret, "verify_token": graph.verify_token, "token": graph.token}
+    _write(path, {"options": kept})
+
+
+def _write(path: Path, value: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(credentials), indent=2) + b"\n")
+        file.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

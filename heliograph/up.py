@@ -163,7 +163,7 @@ async def up(
         serve = ["api", "--host", options.host, "--port", str(port)]
         parts = [
             Part("simulated SMSC", _smsc(credentials.smsc), environment, say),
-            Part("simulated Cloud API", _graph(credentials, app), environment, say),
+            Part("simulated Cloud API", _graph(credentials, app, data_dir / "graph.json"), environment, say),
             Part("worker", ["worker"], environment, say),
             *(Part("api", serve, environment, say) for _ in range(options.api_processes)),
         ]
@@ -235,6 +235,7 @@ async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[C
         await pool.close()
     credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph)
     demo.write_credentials(kept, credentials)
+    demo.write_secrets(data_dir / "graph.json", graph)
     return credentials, app
 
 
@@ -245,12 +246,11 @@ def _smsc(smsc: Smsc) -> list[str]:
     ]
 
 
-def _graph(credentials: Credentials, app: UUID) -> list[str]:
+def _graph(credentials: Credentials, app: UUID, config: Path) -> list[str]:
     graph = credentials.whatsapp
     return [
         *("simulate", "graph", "--host", graph.host, "--port", str(graph.port), "--quiet"),
-        *("--app-secret", graph.app_secret, "--verify-token", graph.verify_token, "--token", graph.token),
-        *("--webhook-url", f"{credentials.base_url}/in/whatsapp/{app}"),
+        *("--config", str(config), "--webhook-url", f"{credentials.base_url}/in/whatsapp/{app}"),
     ]
 
 

@@ -23,7 +23,7 @@ from heliograph.base.settings import Settings
 
 
 class App(msgspec.Struct, frozen=True):
-    """A Meta app, as its callbacks need it."""
+    """A Meta app, as its callbacks need it: with open secrets, so that its repr names nothing but itself."""
 
     id: UUID
     #: Meta's.
@@ -34,6 +34,9 @@ class App(msgspec.Struct, frozen=True):
     #: When the handshake last succeeded, and when a callback with a good signature last came.
     verified_at: datetime | None
     last_callback_at: datetime | None
+
+    def __repr__(self) -> str:
+        return f"App({self.app_id})"
 
 
 #: How long callbacks signed with the secret before the present one are still taken, seconds.

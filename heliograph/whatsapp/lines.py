@@ -111,7 +111,7 @@ class Lines:
         """Follow the table: open what is new, close what went, pass on holds, tokens and rates."""
         async with self._pool.acquire() as conn:
             wanted = {line.number_id: line for line in await accounts.load_lines(conn)}
-            workers = await live_workers(conn)
+            workers = await live_workers(conn) if wanted else 1
         for id in [id for id in self._slots if id not in wanted and id != test_mode.LINE]:
             self._leave(id, grace)
         for id, line in wanted.items():

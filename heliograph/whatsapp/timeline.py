@@ -33,9 +33,10 @@ SELECT attempt, state, started_at, answered_at, code, detail FROM whatsapp_attem
 """
 # Meta's ids are found by the time of their answer, which their index (BRIN) narrows to a few pages.
 WAMIDS = """
-SELECT DISTINCT w.wamid, w.created_at FROM unnest($2::timestamptz[]) AS answer (at) CROSS JOIN LATERAL (
+SELECT DISTINCT w.wamid, w.created_at FROM unnest($3::timestamptz[]) AS answer (at) CROSS JOIN LATERAL (
        SELECT wamid, created_at FROM whatsapp_wamids
-        WHERE message_id = $1 AND created_at BETWEEN answer.at - interval '5 s' AND answer.at + interval '5 s') w
+        WHERE organization_id = $1 AND message_id = $2
+          AND created_at BETWEEN answer.at - interval '5 s' AND answer.at + interval '5 s') w
 """
 MONEY = """
 SELECT movement, key, available, reserved, consumed, created_at FROM wallet_ledger
@@ -85,7 +86,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
         Entry(row["accepted_at"], "accepted", {"status": "accepted", "request_id": row["request_id"]}),
         *_attempts(attempts),
         *(Entry(one["created_at"], "wamid", {"wamid": one["wamid"]})
-          for one in await conn.fetch(WAMIDS, id, answers)),
+          for one in await conn.fetch(WAMIDS, organization_id, id, answers)),
         *_moves(row),
         *(_money(one) for one in await conn.fetch(MONEY, organization_id, id)),
         *(story.of_event(one) for one in events),

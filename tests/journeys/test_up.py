@@ -209,10 +209,14 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         assert first.credentials.keys() == KEYS
         assert first.credentials["smsc"].keys() == {"host", "port", "system_id", "password"}
         kept = place / "data" / "credentials.json"
-        for file in (first.file, kept, place / "data" / "secret_key"):
+        for file in (first.file, kept, place / "data" / "secret_key", place / "data" / "graph.json"):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             assert file.stat().st_uid == place.stat().st_uid
         assert kept.read_bytes() == first.file.read_bytes()
+        commands = [process.cmdline() for processes in first.parts().values() for process in processes]
+        graph = first.credentials["whatsapp"]
+        for word in (graph["app_secret"], graph["verify_token"], graph["token"], first.credentials["live_key"]):
+            assert not any(word in command for command in commands), "everybody on the machine reads command lines"
 
         secret = await subscribed(client, receiver)
         status, body = await run_as_printed(first.program.out, "/sms/send", tmp_path)
