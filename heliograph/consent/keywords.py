@@ -1,4 +1,4 @@
-"""Words that a handset sends to stop messages, to get them again, or to ask who is there. Pure.
+"""Words that people send to stop messages, to get them again, or to ask who is there. Pure.
 
 The rule nobody may break: only a message that is such a word as a whole counts. "Stop by tomorrow" stops nothing, and
 nobody is unsubscribed by what they never said.

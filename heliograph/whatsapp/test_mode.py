@@ -43,7 +43,7 @@ SELECT m.organization_id, m.id, m.recipient
 
 
 class Connector:
-    """Takes everything. Implements `suppliers.whatsapp_contract.NumberConnector`."""
+    """Takes everything. Implements `suppliers.whatsapp_cloud.contract.NumberConnector`."""
 
     def __init__(self, on_outcome: OnCloudOutcome, on_early: Callable[[UUID], Awaitable[None]]) -> None:
         """`on_early`: brings the statuses of a message before its send is answered."""

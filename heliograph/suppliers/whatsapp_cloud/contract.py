@@ -1,7 +1,7 @@
 """The seam to WhatsApp: what goes out (CloudSubmission), the closed set of what comes back (CloudOutcome).
 
-It mirrors `contract`, whose verdicts it uses; what differs is that a body is made before it gets here, that Meta
-names a message by a wamid, and that a fault says whom a pause concerns.
+It mirrors `suppliers.contract`, whose verdicts it uses; what differs is that a body is made before it gets here, that
+Meta names a message by a wamid, and that a fault says whom a pause concerns.
 
 The rule nobody may break is the same: UNKNOWN is the only answer to "the bytes may have left and no verdict came".
 Graph has no idempotency key, so a second send is a second message and a second price.
@@ -26,7 +26,7 @@ class CloudSubmission(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     #: E.164 or a user id, always written the same way: the pair gate goes by it.
     recipient: str
-    #: From `whatsapp_bodies`, with our id as biz_opaque_callback_data.
+    #: From `bodies`, with our id as biz_opaque_callback_data.
     body: bytes
 
 

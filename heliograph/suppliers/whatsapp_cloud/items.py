@@ -1,4 +1,4 @@
-"""What a WhatsApp webhook says, item by item. Shapes only; `whatsapp_webhooks.parse` makes them.
+"""What a WhatsApp webhook says, item by item. Shapes only; `webhooks.parse` makes them.
 
 Times are Meta's own, in UTC, and may lie in the future: whoever uses one as a bound clamps it.
 """
@@ -84,7 +84,7 @@ class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     #: What the user wrote or chose: text, caption, or the title of a button.
     text: str | None = None
-    #: For the customer, without any id of Meta's. Its keys follow from the type: see `whatsapp_content`.
+    #: For the customer, without any id of Meta's. Its keys follow from the type: see `content`.
     content: dict[str, Any] = {}
     #: The message that it quotes, answers, edits, revokes or reacts to.
     context_wamid: str | None = None
