@@ -202,6 +202,8 @@ def merge(row: Row, news: _News) -> dict[str, Any] | None:
     """The row's columns after the news; None: nothing changes. Pure, and for statuses of Meta's the same in any
     order."""
     status = row["status"]
+    if news.unsent and status not in ("accepted", "queued"):
+        return None  # Meta was heard of it, perhaps while this waited for the row: after `taken` was looked at
     if RANK[news.status] > RANK[status] and (news.status != "canceled" or status in ("accepted", "queued")):
         status = news.status
     new = {name: row[name] for name in COLUMNS}

@@ -29,7 +29,7 @@ from tests.rules.dispatching_whatsapp import (
     tries_of,
     wamid,
 )
-from tests.rules.making import TO, events_of
+from tests.rules.making import TO, blocked, events_of
 from tests.rules.making_whatsapp import Made, account, check_wallets, conversation, made, message, number
 
 BACK = ("queued", None, "reserved")
@@ -360,6 +360,27 @@ async def test_without_a_status_a_utility_message_is_sent_again_and_a_code_is_no
     # Statuses of either try count.
     await bench.hear(who, says(who, None, "read", wamid=wamid(id, 2)))
     assert (await status_of(pool, id))[0] == "read"
+
+
+async def test_a_status_that_is_being_applied_is_heard_before_a_code_is_given_up(pool: Pool, database_url: str) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: UNKNOWN
+    id = await message(pool, who, template_id=who.code_id, category="authentication", parameters=("42",))
+    await bench.round()
+    await bench.later(seconds=200)
+    other = await asyncpg.connect(database_url)
+    try:
+        async with other.transaction():
+            await other.execute("UPDATE whatsapp_attempts SET state = 'accepted' WHERE message_id = $1", id)
+            await other.execute("UPDATE whatsapp_messages SET status = 'sent', sent_at = now() WHERE id = $1", id)
+            deciding = asyncio.create_task(bench.round())
+            await blocked(pool)
+        await deciding
+    finally:
+        await other.close()
+    assert await status_of(pool, id) == ("sent", None, "reserved")
+    assert await events_of(pool, id) == []
+    assert not await queued(pool, id)
 
 
 async def test_nothing_is_sent_again_while_callbacks_may_still_tell(pool: Pool) -> None:
