@@ -153,11 +153,6 @@ async def close_windows(conn: Connection, refused: Mapping[tuple[UUID, UUID], da
         await conn.execute(CLOSE, *_columns(rows, 3))
 
 
-async def close_window(conn: Connection, organization_id: UUID, conversation_id: UUID, at: datetime) -> None:
-    """As `close_windows`, for one."""
-    await close_windows(conn, {(organization_id, conversation_id): at})
-
-
 #: How long the free hours may still be learnt of: a day for the answer, a week of repetitions, and a little.
 _REFERRED_WITHIN = timedelta(days=9)
 ANY_REFERRED = "SELECT EXISTS (SELECT FROM whatsapp_conversations WHERE referred_at > $1)"

@@ -110,7 +110,7 @@ async def test_a_refusal_and_messages_before_and_after_it_come_to_the_same_in_an
             id = await conn.fetchval(
                 "SELECT id FROM whatsapp_conversations WHERE organization_id = $1", one.organization_id
             )
-            await conversations.close_window(conn, one.organization_id, id, REFUSED)
+            await conversations.close_windows(conn, {(one.organization_id, id): REFUSED})
 
     for times, expires in (((BEFORE,), REFUSED), ((BEFORE, AFTER), AFTER + DAY), ((AFTER,), AFTER + DAY)):
         for order in itertools.permutations([*times, None]):
@@ -126,7 +126,7 @@ async def test_a_refusal_long_after_the_end_changes_nothing(pool: Pool, acme: Ma
     await meta.say(acme, message(acme, "hello", at))
     (id,) = await pool.fetchrow("SELECT id FROM whatsapp_conversations")
     async with pool.acquire() as conn:
-        await conversations.close_window(conn, acme.organization_id, id, REFUSED)
+        await conversations.close_windows(conn, {(acme.organization_id, id): REFUSED})
     assert await window(pool, acme) == (at, at + DAY)
 
 

@@ -15,7 +15,6 @@ from heliograph.suppliers.whatsapp_cloud.bodies import (
     TemplateLayout,
     is_user_id,
     layout,
-    read_body,
     template_body,
     text_body,
 )
@@ -186,7 +185,6 @@ def test_a_reply() -> None:
         "text": {"body": "Bonjour\n", "preview_url": True},
     }
     assert "context" not in json.loads(text_body(to="+1", text="t", opaque="id"))
-    assert json.loads(read_body("wamid.X"))["status"] == "read"
 
 
 def test_a_user_who_hides_the_number() -> None:

@@ -325,14 +325,6 @@ async def test_one_lost_answer_stops_nobody() -> None:
         assert one.connector.health().usable
 
 
-async def test_what_users_send_counts_too() -> None:
-    async with number(OK, rate=10.0) as (one, _):
-        one.connector.note_inbound(3)
-        submission = one.submit()
-        assert one.connector.health().queued == 1
-        await one.outcome(submission)
-
-
 async def test_a_handler_that_fails_does_not_stop_the_others() -> None:
     async with peer(OK) as there:
         client = CloudClient(there.url)

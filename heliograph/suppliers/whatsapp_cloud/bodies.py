@@ -1,4 +1,4 @@
-"""Bodies of `POST /{number}/messages`: a text reply, a filled template, a read mark. Pure.
+"""Bodies of `POST /{number}/messages`: a text reply, a filled template. Pure.
 
 A template's definition, as Graph lists it, becomes a `TemplateLayout` once; the layout knows how many values the
 template takes, what is wrong with given ones, and where each of them goes. The public API has one list of values for
@@ -202,11 +202,6 @@ def text_body(*, to: str, text: str, opaque: str, preview_url: bool = False, quo
         body["context"] = {"message_id": quoted}
     body["text"] = {"body": text, "preview_url": preview_url}
     return msgspec.json.encode(body)
-
-
-def read_body(wamid: str) -> bytes:
-    """Marks an inbound message read."""
-    return msgspec.json.encode({"messaging_product": "whatsapp", "status": "read", "message_id": wamid})
 
 
 def is_user_id(recipient: str) -> bool:

@@ -173,10 +173,6 @@ class CloudConnector:
         """Messages a second of this process: the number's throughput, or this worker's share of it."""
         self._pacer.resize(rate)
 
-    def note_inbound(self, messages: int = 1) -> None:
-        """What users sent to the number counts toward its throughput, too."""
-        self._pacer.take(messages)
-
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:

@@ -54,7 +54,7 @@ class NumberPacer:
         return max(0, int(self._tokens))
 
     def take(self, messages: int = 1) -> None:
-        """Messages that left, or came in. Going below zero is allowed: the next ones wait longer."""
+        """Messages that left. Going below zero is allowed: the next ones wait longer."""
         self._refill()
         self._tokens -= messages
 
