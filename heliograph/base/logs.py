@@ -44,6 +44,8 @@ NUMBERS = frozenset({"to", "from", "recipient", "sender", "phone", "source", "de
 _KEY = re.compile(r"\bhg_(live|test)_\w+")
 # What PostgreSQL says of a row that it refuses names all of its values.
 _ROW = re.compile(r"\n?DETAIL:[^\n]*")
+# Of Meta: by its beginning, or by where it stands.
+_TOKEN = re.compile(r"\bEAA\w{16,}|(?<=\bBearer )\S+|(?<=_token=)[^&\s'\"]+")
 _PASSWORD = re.compile(r"(\w+://[^:@/\s]*):[^@/\s]+@")
 # Not part of a UUID, a time, a decimal fraction or a longer word.
 _NUMBER = re.compile(r"(?<![\w.:-])\+?[1-9][0-9]{8,14}(?![\w:-])")
@@ -100,8 +102,8 @@ def clean(logger: Any, method: str, entry: Any) -> Any:
 
 
 def cleaned(text: str, *, numbers: bool = True) -> str:
-    """`text` without API keys, passwords of URLs, rows of the database and (with `numbers`) phone numbers."""
-    text = _PASSWORD.sub(r"\1:…@", _ROW.sub("", _KEY.sub(r"hg_\1_…", text)))
+    """`text` without API keys, bearer tokens, passwords of URLs, rows of the database and phone numbers (`numbers`)."""
+    text = _PASSWORD.sub(r"\1:…@", _ROW.sub("", _TOKEN.sub("…", _KEY.sub(r"hg_\1_…", text))))
     return _NUMBER.sub(lambda found: masked(found[0]), text) if numbers else text
 
 

@@ -16,9 +16,8 @@ import msgspec
 
 from heliograph.base import clock
 from heliograph.base.crypto import seal, unseal
-from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.fresh import Fresh
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import SettingsError
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url, is_version
@@ -34,7 +33,6 @@ __all__ = [
     "AppBook",
     "Line",
     "Route",
-    "RouteBook",
     "add",
     "change_app",
     "clear_holds",
@@ -294,22 +292,6 @@ SELECT a.organization_id, a.id, a.waba_id, a.app,
               ORDER BY n.id) AS ids
   FROM whatsapp_accounts a WHERE a.waba_id = ANY ($1) AND a.state <> 'removed'
 """
-
-
-class RouteBook:
-    """Routes as they were at most half a second ago. Paused accounts have theirs too: what users write is theirs."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._fresh: Fresh[str, Route] = Fresh(self._load, indivisible=is_down)
-
-    async def get(self, waba_id: str) -> Route | None:
-        """The route of an account, or None if nobody here has it."""
-        return await self._fresh.get(waba_id)
-
-    async def _load(self, waba_ids: Sequence[str]) -> dict[str, Route]:
-        async with self._pool.acquire() as conn:
-            return await routes(conn, waba_ids)
 
 
 async def routes(conn: Connection, waba_ids: Sequence[str]) -> dict[str, Route]:

@@ -67,6 +67,20 @@ def test_keys_passwords_and_rows_are_hidden_in_any_text() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "https://graph.facebook.com/v25.0/debug_token?input_token=geheim%7C7&x=1",
+        "GET /in/whatsapp/7?hub.mode=subscribe&hub.verify_token=geheim",
+        "headers: {'Authorization': 'Bearer geheim.geheim'}",
+        "the token EAAGgeheim0123456789ZDgeheim is not good",
+    ],
+)
+def test_tokens_are_hidden_in_any_text(told: str) -> None:
+    assert "geheim" not in cleaned(told)
+    assert "…" in cleaned(told)
+
+
 def test_what_lies_deeper_is_cleaned_too() -> None:
     entry = {
         "event": "incomplete",
