@@ -162,7 +162,9 @@ class Inbox:
             try:
                 opened.append((id, received_at, crypto.unseal(self._key, body, callbacks.context(id))))
             except crypto.Unsealable:
-                log.error("callback does not open", id=str(id))
+                continue
+        if len(opened) < len(rows):
+            log.error("callbacks do not open", count=len(rows) - len(opened))
         return opened
 
     async def _routed(
