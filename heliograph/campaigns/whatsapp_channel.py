@@ -167,7 +167,7 @@ class WhatsAppChannel:
     """Campaigns by WhatsApp. Implements `channel.Channel`."""
 
     name = NAME
-    #: Some 40 ms, for most of which the wallet is locked: conversations are made behind it.
+    #: Some 40 ms, for most of which the wallet is locked where users are new: conversations are made behind it.
     most = 250
     counted = """
 SELECT count(*) FILTER (WHERE status IN ('accepted', 'queued')) AS queued_now,

@@ -1,8 +1,9 @@
 -- whatsapp_accept_bulk_1: accept messages of one organization, number, template and campaign, all of them or none.
 --
 -- The same rows as `whatsapp_accept_1` writes, and the same books; but there are no idempotency keys and no rate
--- windows to look at, and the caller has judged each recipient. The wallet is locked first, because whoever makes
--- conversations does so behind it; single sends of the organization wait for it meanwhile.
+-- windows to look at, and the caller has judged each recipient. Single sends of the organization wait while the wallet
+-- is locked, so it is locked last; but first where there are users whom nobody has written to, because whoever makes
+-- conversations does so behind it.
 --
 -- p_life: from when a message is due to when it has expired. p_price: list prices in millionths, of which a
 -- conversation that is free for now takes nothing. p_conversation: ids for new conversations. Returns what is available
@@ -15,19 +16,20 @@ CREATE OR REPLACE FUNCTION whatsapp_accept_bulk_1(
     p_due timestamptz[]
 ) RETURNS bigint LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
-    v_count int := cardinality(p_id);
+    v_organization uuid[] := array_fill(p_organization, ARRAY[cardinality(p_id)]);
+    v_number uuid[] := array_fill(p_number, ARRAY[cardinality(p_id)]);
+    v_alias text[] := ARRAY(SELECT substr(recipient, 2) FROM unnest(p_recipient) WITH ORDINALITY AS item (recipient, n)
+                             ORDER BY n);
     v_left bigint;
     v_thread uuid[];
     v_price bigint[];
     v_sum bigint;
 BEGIN
-    SELECT available INTO v_left FROM wallets
-     WHERE organization_id = p_organization AND currency = p_currency FOR UPDATE;
-
-    SELECT whatsapp_conversations_1(p_at, array_fill(p_organization, ARRAY[v_count]),
-                                    array_fill(p_number, ARRAY[v_count]),
-                                    array_agg(substr(recipient, 2) ORDER BY n), p_recipient, p_conversation)
-      INTO v_thread FROM unnest(p_recipient) WITH ORDINALITY AS item (recipient, n);
+    v_thread := whatsapp_known_conversations_1(v_organization, v_number, v_alias);
+    IF array_position(v_thread, NULL) IS NOT NULL THEN
+        PERFORM FROM wallets WHERE organization_id = p_organization FOR UPDATE;
+        v_thread := whatsapp_conversations_1(p_at, v_organization, v_number, v_alias, p_recipient, p_conversation);
+    END IF;
 
     -- LIMIT keeps each look-up a look-up, whatever a plan that was made while the table was empty thinks.
     SELECT array_agg(CASE WHEN NOT p_billed OR thread.free_until > now() THEN 0 ELSE item.price END ORDER BY n)
@@ -55,20 +57,25 @@ BEGIN
            p_organization, coalesce(due, p_at), id
       FROM unnest(p_id, p_due) AS item (id, due);
 
+    SELECT coalesce(sum(price), 0) INTO v_sum FROM unnest(v_price) AS item (price);
+    IF v_sum = 0 THEN
+        SELECT available INTO v_left FROM wallets WHERE organization_id = p_organization AND currency = p_currency;
+    END IF;
     IF NOT p_billed THEN
         RETURN coalesce(v_left, 0);
-    END IF;
-
-    SELECT sum(price) INTO v_sum FROM unnest(v_price) AS item (price);
-    IF v_sum > 0 AND v_sum > coalesce(v_left, 0) THEN
-        RAISE EXCEPTION 'the wallet does not cover this' USING ERRCODE = 'HG001';
     END IF;
     -- Every live message has its reservation, one that is free as well: each is charged in the same way.
     INSERT INTO wallet_ledger (organization_id, id, movement, message_id, available, reserved, consumed, created_at)
     SELECT p_organization, id, 'reserve', id, -price, price, 0, p_at FROM unnest(p_id, v_price) AS item (id, price);
-    UPDATE wallets SET available = available - v_sum, reserved = reserved + v_sum, updated_at = p_at
-     WHERE organization_id = p_organization AND v_sum > 0;
-    RETURN coalesce(v_left, 0) - v_sum;
+    IF v_sum > 0 THEN
+        UPDATE wallets SET available = available - v_sum, reserved = reserved + v_sum, updated_at = p_at
+         WHERE organization_id = p_organization AND currency = p_currency AND available >= v_sum
+        RETURNING available INTO v_left;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the wallet does not cover this' USING ERRCODE = 'HG001';
+        END IF;
+    END IF;
+    RETURN coalesce(v_left, 0);
 EXCEPTION WHEN SQLSTATE 'HG001' THEN
     RETURN NULL;
 END $$;

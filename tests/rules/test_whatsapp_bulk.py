@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import msgspec
 
 from heliograph.base import clock
@@ -14,10 +16,17 @@ from heliograph.base.settings import Settings
 from heliograph.whatsapp.accept import Acceptor, Send, TemplateSend
 from heliograph.whatsapp.bulk import Bulk, accept_bulk
 from tests.rules import making_whatsapp
-from tests.rules.making import TO
+from tests.rules.making import TO, blocked
 from tests.rules.making_whatsapp import Made, check_wallets, made
 
 PRICE = 10_000
+#: Whoever waits for a lock has written to the ledger.
+BOOKED = """
+SELECT bool_and(EXISTS (
+           SELECT FROM pg_locks
+            WHERE pid = waiting.pid AND relation = 'wallet_ledger'::regclass AND mode = 'RowExclusiveLock'))
+  FROM pg_locks waiting WHERE NOT waiting.granted
+"""
 
 
 async def accept(pool: Pool, one: Made, recipients: list[str], **values: Any) -> int | None:
@@ -103,3 +112,28 @@ async def test_what_is_free_is_accepted_whatever_the_wallet_holds(pool: Pool) ->
     assert await accept(pool, one, numbers(1)) is None
     assert await accept(pool, one, numbers(2), mode="test") == -5
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE charge = 'none'") == 2
+
+
+async def test_a_chunk_to_known_users_takes_the_wallet_last(pool: Pool, database_url: str) -> None:
+    """Single sends wait for the wallet: a chunk that waits for it as well has done all else."""
+    one = await made(pool, balance=10 * PRICE)
+    assert await accept(pool, one, numbers(3)) == 7 * PRICE
+    other = await asyncpg.connect(database_url)
+    try:
+        async with other.transaction():
+            await other.execute("SELECT FROM wallets FOR UPDATE")
+            accepting = asyncio.create_task(accept(pool, one, numbers(3)))
+            await blocked(pool)
+            assert await pool.fetchval(BOOKED)
+        assert await accepting == 4 * PRICE
+    finally:
+        await other.close()
+    await check_wallets(pool, [one.organization_id])
+
+
+async def test_two_chunks_at_once_spend_no_more_than_there_is(pool: Pool) -> None:
+    one = await made(pool, balance=5 * PRICE)
+    assert await accept(pool, one, numbers(3)) == 2 * PRICE
+    left = await asyncio.gather(accept(pool, one, numbers(2)), accept(pool, one, numbers(2)))
+    assert sorted(left, key=str) == [0, None]
+    await check_wallets(pool, [one.organization_id])
