@@ -153,7 +153,10 @@ class WhatsAppWallet(msgspec.Struct, rename="camel", kw_only=True):
         Currency | None, Meta(description="Of all four amounts, ISO 4217; null: there is no WhatsApp account yet.")
     ]
     available: Annotated[
-        Amount, Meta(description="What can be spent. Below zero only when a message arrives that was taken for lost.")
+        Amount,
+        Meta(
+            description="What can be spent. Below zero only where a message came that was taken for lost, or cost more."
+        ),
     ]
     reserved: Annotated[Amount, Meta(description="Set aside for messages on their way.")]
     consumed: Annotated[Amount, Meta(description="Spent on messages that were delivered.")]
