@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 import re
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import UnionType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from heliograph.api.refusals import InvalidJson
 from heliograph.base.errors import Invalid
 
 Body = TypeVar("Body", bound=msgspec.Struct)
+#: Words that a field may say, by its path.
+Choices: TypeAlias = Mapping[str, tuple[str, ...]]
 
 # What msgspec and json raise for bytes that are not JSON. RecursionError is their limit of nesting.
 _BROKEN = (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, OverflowError)
@@ -36,12 +39,13 @@ def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
     It raises InvalidJson or Invalid, and nothing else.
     """
     decode = msgspec.json.Decoder(kind).decode
+    choices = _choices(kind)
 
     def read(raw: bytes) -> Body:
         try:
             body = decode(raw)
         except msgspec.ValidationError as error:
-            _refuse(raw, error)
+            _refuse(raw, error, choices)
         except _BROKEN:
             raise InvalidJson from None
         # As many names as may be there and all of them different: no name stands twice. (1.5 µs; the exact way 10.)
@@ -64,6 +68,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
     with different values is refused: nobody could say which one counts.
     """
     names = {_folded(name): name for name in kind.__struct_encode_fields__}
+    choices = _choices(kind)
     attributes = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
 
     def read(raw: bytes) -> Query:
@@ -83,7 +88,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
         try:
             query = msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise Invalid(_field(str(error))) from None
+            raise Invalid(_field(str(error), choices)) from None
         for name, text in values.items():
             # Where no text is wanted, msgspec takes the word `null` for nothing, so that a filter would silently be
             # none, and a number for seconds since 1970.
@@ -118,17 +123,46 @@ def _folded(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-def _refuse(raw: bytes, error: msgspec.ValidationError) -> NoReturn:
+def _refuse(raw: bytes, error: msgspec.ValidationError, choices: Choices) -> NoReturn:
     """msgspec stops at the first wrong field: look at the rest, since what is no JSON has no fields."""
     try:
         _anything(raw)
+        _check_names(raw)
     except msgspec.ValidationError:
         pass  # a number out of range is JSON all the same
     except _BROKEN:
         raise InvalidJson from None
-    raise Invalid(_field(str(error))) from None
+    raise Invalid(_field(str(error), choices)) from None
 
 
+def _choices(kind: Any) -> Choices:
+    """What each field that takes one of a few words may say, by its path: `template.category`, `tags[]`."""
+    found: dict[str, tuple[str, ...]] = {}
+
+    def walk(type: inspect.Type, path: str) -> None:
+        below = f"{path}." if path else ""
+        match type:
+            case inspect.Metadata():
+                walk(type.type, path)
+            case inspect.LiteralType():
+                found[path] = tuple(map(str, type.values))
+            case inspect.ListType():
+                walk(type.item_type, path + "[]")
+            case inspect.UnionType():
+                for one in type.types:
+                    walk(one, path)
+            case inspect.StructType():
+                if type.tag_field is not None:
+                    name = below + type.tag_field
+                    found[name] = (*found.get(name, ()), str(type.tag))
+                for field in type.fields:
+                    walk(field.type, below + field.encode_name)
+
+    walk(inspect.type_info(kind), "")
+    return found
+
+
+_INDEX = re.compile(r"\[[0-9]*\]")
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$?(?P<path>[^`]*)`)?$", re.DOTALL)
 #: The first word found in msgspec's message decides; else the type is wrong.
 _ISSUES = (
@@ -148,7 +182,7 @@ _PYTHON = re.compile(r"\b(?:str|int|float|bool|datetime)\b")
 _NAMED = re.compile(r"(?P<missing>missing required|unknown) field `(?P<name>.*)`", re.DOTALL)
 
 
-def _field(text: str) -> tuple[str, str, str]:
+def _field(text: str, choices: Choices) -> tuple[str, str, str]:
     """(field, issue, message) of msgspec's message: "Expected `str`, got `int` - at `$.to`"."""
     match = _AT.match(text)
     assert match is not None  # every part of the pattern may be empty
@@ -160,9 +194,16 @@ def _field(text: str) -> tuple[str, str, str]:
             return field, "unknown", f"`{field}` is not a field of this operation"
         return field, "required", f"`{field}` is required"
     field = _printable(path) or "body"
+    words = choices.get(_INDEX.sub("[]", path))
+    if words and what.startswith(("Invalid enum", "Invalid value")):
+        return field, "enum", f"`{field}` must be {'one of ' if len(words) > 1 else ''}{_listed(words)}"
     issue = next((issue for word, issue in _ISSUES if word in what), "type")
     what = _PYTHON.sub(lambda name: _JSON[name[0]], what)
     return field, issue, f"`{field}`: {_printable(what)}"
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
 
 
 def _printable(text: str) -> str:
@@ -192,5 +233,5 @@ def _check_nul(value: Any, field: str) -> None:
         for name, part in value.items():
             _check_nul(part, f"{field}.{name}" if field else str(name))
     elif isinstance(value, list):
-        for part in value:
-            _check_nul(part, field + "[]")
+        for index, part in enumerate(value):
+            _check_nul(part, f"{field}[{index}]")

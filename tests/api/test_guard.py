@@ -218,6 +218,22 @@ async def test_a_wrong_field_is_named(api: Api, tenant: Tenant) -> None:
         assert named["message"]
 
 
+async def test_what_takes_a_few_words_says_which(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "k"}
+    _, _, body = await api.ask("POST", "/sms/send", json=SEND | {"deliveryGuarantee": "exactly_once"}, headers=headers)
+    assert body["error"]["message"] == "`deliveryGuarantee` must be one of `at_least_once`, `at_most_once`"
+    _, _, body = await api.ask("POST", "/whatsapp/messages", json={"type": "image"}, headers=headers)
+    assert body["error"]["message"] == "`type` must be one of `template`, `text`"
+    _, _, body = await api.ask("GET", "/whatsapp/conversations?status=OPEN", headers=headers)
+    assert body["error"]["message"] == "`status` must be one of `closed`, `open`"
+
+
+async def test_a_name_that_stands_twice_is_no_json_whatever_else_is_wrong(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "k", "Content-Type": "application/json"}
+    status, _, body = await api.ask("POST", "/whatsapp/messages", data=b'{"type":1,"type":"text"}', headers=headers)
+    assert (status, code_of(body)) == (400, "invalid_json")
+
+
 async def test_a_missing_field_is_named(api: Api, tenant: Tenant) -> None:
     headers = tenant.headers | {"Idempotency-Key": "k"}
     _, _, body = await api.ask("POST", "/sms/send", json={"to": "+258841234567"}, headers=headers)

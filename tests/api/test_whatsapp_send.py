@@ -85,7 +85,7 @@ async def test_a_key_gives_one_message(api: Api, tenant: Tenant, made: Made, poo
 @pytest.mark.parametrize(
     ("changed", "field", "issue"),
     [
-        ({"type": "video"}, "type", "format"),
+        ({"type": "video"}, "type", "enum"),
         ({"type": None}, "type", "type"),
         ({"to": "0841234567"}, "to", "pattern"),
         ({"to": "+999841234567"}, "to", "pattern"),
@@ -100,6 +100,7 @@ async def test_a_key_gives_one_message(api: Api, tenant: Tenant, made: Made, poo
         ({"template": {"parameters": ["Ana", "x" * 1025]}}, "template.parameters[1]", "length"),
         ({"template": {"parameters": ["Ana", "a\tb"]}}, "template.parameters[1]", "format"),
         ({"template": {"parameters": ["Ana", 7]}}, "template.parameters[1]", "type"),
+        ({"template": {"parameters": ["Ana", "7\0"]}}, "template.parameters[1]", "nul"),
         ({"template": {"version": 1}}, "template.version", "unknown"),
     ],
 )
