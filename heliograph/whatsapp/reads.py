@@ -265,15 +265,19 @@ _CONVERSATION = (
     "id, recipient, number_id, opened_at, expires_at, last_inbound_at, last_outbound_at, created_at,"
     " coalesce(expires_at > now(), false) AS is_open"
 )
-# Conversations are of no kind of key; those of a test key are the ones that hold a message of a test key.
-_FITS = """
-           ($6::text = 'live' OR EXISTS (
+# A test key sees the conversations that hold a message of a test key; a live key sees all but those that hold nothing
+# else, whose users were never written to. What costs a look-up is asked last.
+_HOLDS = """EXISTS (
                SELECT FROM whatsapp_messages m
                 WHERE m.organization_id = $1 AND m.recipient = looked_at.recipient
-                      AND m.conversation_id = looked_at.id AND m.mode = 'test'))
-           AND ($7::boolean IS NULL OR is_open = $7)
+                      AND m.conversation_id = looked_at.id AND m.mode = '{}')"""
+_LIVE, _TEST = _HOLDS.format("live"), _HOLDS.format("test")
+_FITS = f"""
+           ($7::boolean IS NULL OR is_open = $7)
            AND ($8::timestamptz IS NULL OR coalesce(greatest(last_inbound_at, last_outbound_at), created_at) >= $8)
-           AND ($9::timestamptz IS NULL OR coalesce(greatest(last_inbound_at, last_outbound_at), created_at) < $9)"""
+           AND ($9::timestamptz IS NULL OR coalesce(greatest(last_inbound_at, last_outbound_at), created_at) < $9)
+           AND CASE WHEN $6::text = 'test' THEN {_TEST}
+                    ELSE last_inbound_at IS NOT NULL OR {_LIVE} OR NOT {_TEST} END"""
 CONVERSATIONS = looks.statement("whatsapp_conversations", _CONVERSATION, fits=_FITS)
 CONVERSATIONS_OF_RECIPIENT = looks.statement(
     "whatsapp_conversations", _CONVERSATION, fits=_FITS, where="recipient = $10"

@@ -271,6 +271,9 @@ async def test_a_key_sees_messages_of_its_kind(api: Api, client: Client, made: M
     assert (await tester.get(f"messages/{live}"))[0] == (await client.get(f"messages/{test}"))[0] == 404
     (talk,) = (await tester.read("conversations"))["items"]
     assert talk["recipient"] == OTHER
+    assert [one["recipient"] for one in (await client.read("conversations"))["items"]] == [TO]
+    await message(pool, made, to=OTHER)
+    assert {one["recipient"] for one in (await client.read("conversations"))["items"]} == {TO, OTHER}
     assert (await tester.read("phone-numbers"))["items"]
 
 
