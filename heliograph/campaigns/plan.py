@@ -248,7 +248,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms")
     """The campaign of a channel. Raises NotFound."""
     row = await conn.fetchrow(GET, actor.organization_id, channel, id)
     if row is None:
-        raise NotFound(resource="campaign", id=str(id))
+        raise NotFound("There is no such campaign.", resource="campaign", id=str(id))
     return campaign(row)
 
 
