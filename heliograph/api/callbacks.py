@@ -22,8 +22,9 @@ from heliograph.suppliers.whatsapp_cloud.webhooks import is_signature
 from heliograph.whatsapp.callbacks import Intake, NotGenuine
 
 PREFIX = "/in/"
-#: Bytes of bodies under way, over all connections of the process; past it, 503, and Meta comes again.
-HELD = 128 * 1_048_576
+#: Bytes of bodies under way, over all connections of the process; past it, 503, and Meta comes again. It is a hundred
+#: callbacks of a thousand statuses each; in memory a body is there twice for a moment, as it came and sealed.
+HELD = 48 * 1_048_576
 
 _path = re.compile(r"/in/whatsapp/([0-9a-fA-F-]{36})").fullmatch
 _is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
@@ -56,8 +57,11 @@ class Callbacks:
         except Disconnected:
             return
         except Exception as error:
-            refusal = envelope.refusal_of(error, request_id=request_id, operation="callback")
-            status, answer, body = envelope.render(refusal)
+            # Not kept by a name: an error that this frame knows is a circle, which holds the body that it was raised
+            # over until the garbage collector comes.
+            status, answer, body = envelope.render(
+                envelope.refusal_of(error, request_id=request_id, operation="callback")
+            )
         answer.append((b"x-request-id", request_id.encode()))
         await send({"type": "http.response.start", "status": status, "headers": answer})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
@@ -83,19 +87,24 @@ class Callbacks:
             held.release()
         return b""
 
-    async def _body(self, receive: Receive, held: _Held) -> bytes:
-        pieces: list[bytes] = []
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Disconnected
-            pieces.append(message["body"])
-            held.add(len(pieces[-1]))
+    async def _body(self, receive: Receive, held: _Held) -> bytes | bytearray:
+        message = await receive()
+        # One buffer that grows: pieces that are joined in the end are there twice, and leave holes where they were.
+        body: bytes | bytearray = message.get("body", b"")
+        held.add(len(body))
+        if message.get("more_body"):
+            body = bytearray(body)
+        while message.get("more_body"):
             if held.size > self._max_bytes:
                 raise PayloadTooLarge(self._max_bytes)
-            more = message["more_body"]
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            message = await receive()
+            body += message.get("body", b"")
+            held.add(len(body) - held.size)
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        if held.size > self._max_bytes:
+            raise PayloadTooLarge(self._max_bytes)
+        return body
 
     def hold(self, size: int) -> None:
         """Count bytes that are held from now on, or, below zero, no longer. Raises Unavailable past HELD."""

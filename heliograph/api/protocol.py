@@ -151,6 +151,8 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         for exchange, _ in self._to_answer:
             exchange.disconnected = True
+        if isinstance(self.cycle, Exchange):
+            self.cycle.body = bytearray()  # nobody will ask for it, and the two of us are a circle
 
     def eof_received(self) -> None:
         """The client has closed its half; what it has asked for is answered, and then the connection ends."""

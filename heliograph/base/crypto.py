@@ -38,7 +38,7 @@ def derive_key(secret_key: str, purpose: str) -> bytes:
     return HKDF(SHA256(), length=32, salt=None, info=b"heliograph/" + purpose.encode()).derive(secret_key.encode())
 
 
-def seal(key: bytes, plaintext: bytes, context: str) -> bytes:
+def seal(key: bytes, plaintext: bytes | bytearray, context: str) -> bytes:
     """Encrypt and authenticate. `key`: 32 bytes of `derive_key`; `context`: where the value is kept, table and id."""
     nonce = os.urandom(_NONCE_BYTES)
     return _VERSION + nonce + _cipher(key).encrypt(nonce, plaintext, _VERSION + context.encode())

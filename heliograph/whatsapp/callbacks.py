@@ -88,7 +88,7 @@ class Intake:
             raise NotFound("There is nothing at this address.", resource="path")
         return app
 
-    async def take(self, app: App, body: bytes, signature: bytes | None) -> None:
+    async def take(self, app: App, body: bytes | bytearray, signature: bytes | None) -> None:
         """Store one callback; returns once it is committed. Raises NotGenuine."""
         if not verify_signature(app.secrets, body, signature):
             raise NotGenuine
@@ -96,6 +96,7 @@ class Intake:
         sealed = crypto.seal(self._key, body, context(id))
         # Each status and each message has one; within a text the quotation marks would be escaped.
         items = max(body.count(b'"timestamp"'), 1)
+        del body  # while it waits for its commit, the sealed one is enough
         await self._batcher.put(Stored(id, app.id, sealed, items, _is_old(app.last_callback_at)))
 
     async def drain(self) -> None:

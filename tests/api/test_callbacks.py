@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import hashlib
 import hmac
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,9 +15,13 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
+from heliograph.api.callbacks import Callbacks
+from heliograph.api.limits import Limiter
 from heliograph.base.crypto import seal, unseal
 from heliograph.base.db import Pool
-from heliograph.whatsapp.callbacks import KIND, context
+from heliograph.base.settings import Settings
+from heliograph.whatsapp.accounts import App, AppBook
+from heliograph.whatsapp.callbacks import KIND, Intake, NotGenuine, context
 from tests.rules.making_whatsapp import APP_SECRET, KEY, VERIFY_TOKEN, make_app
 
 from .conftest import Api, running
@@ -238,6 +244,48 @@ async def test_a_body_past_the_limit_is_refused_however_it_comes(narrow: Api, po
             assert (await answer.json())["error"]["details"] == {"maxBytes": 2000}
     assert (await post(narrow, app, b"x" * 2000))[0] == 200
     assert await stored(pool) == [b"x" * 2000]
+
+
+class Refusing(Intake):
+    """Knows every app, and takes nothing; remembers what it raised for as long as that is there."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool, AppBook(pool, KEY), KEY)
+        self.raised: weakref.ref[NotGenuine] | None = None
+
+    async def take(self, app: App, body: bytes | bytearray, signature: bytes | None) -> None:
+        raise self._remembered()
+
+    def _remembered(self) -> NotGenuine:
+        error = NotGenuine()
+        self.raised = weakref.ref(error)
+        return error
+
+
+async def test_what_was_refused_is_gone_from_memory_at_once(pool: Pool, app: UUID) -> None:
+    """The error that refuses a body knows the frames that hold it: were it kept, a flood of 3 MB bodies would stay
+    until the garbage collector comes, which here is rare."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"x" * 1000, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    intake = Refusing(pool)
+    door = Callbacks(intake, Limiter(pool, Settings()), max_bytes=2000)
+    headers = [(b"x-hub-signature-256", signature(b"x").encode())]
+    scope = {"method": "POST", "path": f"/in/whatsapp/{app}", "headers": headers, "client": ("192.0.2.1", 1)}
+    gc.collect()
+    gc.disable()
+    try:
+        await door(scope, receive, send)
+        assert sent[0]["status"] == 403
+        assert intake.raised is not None
+        assert intake.raised() is None
+    finally:
+        gc.enable()
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def is_signature(header: bytes | None) -> bool:
     return header is not None and _SIGNATURE.fullmatch(header) is not None
 
 
-def verify_signature(secrets: Iterable[bytes], raw: bytes, header: str | bytes | None) -> bool:
+def verify_signature(secrets: Iterable[bytes], raw: bytes | bytearray, header: str | bytes | None) -> bool:
     """Whether `X-Hub-Signature-256` is that of one of `secrets` over the bytes as they came.
 
     Two secrets while one is replaced. Every one is tried, in constant time. Meta writes lower-case digits only.
