@@ -115,7 +115,6 @@ async def _database(conn: Connection, settings: Settings) -> list[Check]:
         _workers,
         _suppliers,
         _whatsapp,
-        _whatsapp,
         _queue,
         _inbox,
         _callbacks,
