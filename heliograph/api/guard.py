@@ -196,12 +196,13 @@ class Guard:
 
     async def _refusal(self, call: Call, error: Exception) -> Refusal:
         """What to answer. The rate is judged before all that a body may be refused for."""
+        name = call.operation.id if hasattr(call, "operation") else "none"
         if call.toll is not None:
             try:
                 await self._settle(call)
             except Exception as instead:
-                error = instead
-        name = call.operation.id if hasattr(call, "operation") else "none"
+                # Kept by no name, or this frame and the error would hold each other, and the body.
+                return envelope.refusal_of(instead, request_id=call.request_id, operation=name)
         return envelope.refusal_of(error, request_id=call.request_id, operation=name)
 
     def _check_size(self, call: Call) -> None:
