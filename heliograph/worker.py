@@ -42,7 +42,7 @@ from heliograph.suppliers.smpp import connector as smpp
 from heliograph.webhooks import again, endpoints
 from heliograph.webhooks.delivery import Deliverer
 from heliograph.whatsapp import accounts, expiry
-from heliograph.whatsapp.inbound import Inbox as Callbacks
+from heliograph.whatsapp.inbound import Inbox
 from heliograph.whatsapp.mirror import Mirror
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.sending import Sending
@@ -95,7 +95,7 @@ class Worker:
         )
         self._whatsapp = Sending(pool, settings)
         self._mirror = Mirror(pool, key=accounts.seal_key(settings), on_deliveries=lambda: self._deliverer.wake.set())
-        self._callbacks = Callbacks(
+        self._callbacks = Inbox(
             pool,
             accounts.seal_key(settings),
             RateBook(pool),
