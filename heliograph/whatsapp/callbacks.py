@@ -29,8 +29,8 @@ from heliograph.whatsapp.accounts import App, AppBook
 KIND = "whatsapp_in"
 #: It belongs to no organization before it is read.
 NOBODY = UUID(int=0)
-#: Between two marks of when an app was last heard of.
-MARK_EVERY = timedelta(minutes=1)
+#: Between two marks of when an app was last heard of. Sends whose answer was lost go by it.
+MARK_EVERY = timedelta(seconds=1)
 #: Bytes of bodies that go to the server in one statement.
 PIECE = 4_000_000
 

@@ -42,8 +42,10 @@ KIND = "whatsapp"
 SUSPENDED_PAUSE = 60.0
 #: One whose template is paused or under review, at the latest.
 TEMPLATE_PAUSE = 300.0
-#: One whose outcome is unknown while callbacks wait, or none ever came.
+#: One whose outcome is unknown while callbacks wait, or none has come since.
 UNCERTAIN_PAUSE = 30.0
+#: Graces after which silence is taken for an answer although no callback of anything came: it is a quiet number.
+SILENCE = 5
 #: One whose attempt was just found without an end, at least.
 OVERTAKEN = 5.0
 #: One whose portfolio may reach no further users today.
@@ -87,14 +89,18 @@ UPDATE whatsapp_attempts a
  WHERE a.organization_id = lost.organization_id AND a.message_id = lost.message_id AND a.attempt = lost.attempt
    AND a.state = 'open'
 """
-# Statuses of these numbers are known to come, and none waits to be read: what Meta had to say of a lost answer has
-# been heard. (What came in the last second is being worked on, and traffic would never let that be nothing.)
+# Callbacks of the app have come since the attempt began, or nothing has for long ($4), and none waits to be read: what
+# Meta had to say of a lost answer has been heard. An outage of our own looks like silence until the first callback
+# comes again, and Meta repeats what it could not bring. (What came in the last second is being worked on, and traffic
+# would never let that be nothing.)
 HEARD = """
-SELECT n.id FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
+SELECT asked.message_id FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::uuid[])
+       AS asked (organization_id, id, started_at, is_long, message_id)
   JOIN whatsapp_numbers n ON n.organization_id = asked.organization_id AND n.id = asked.id
   JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
   JOIN whatsapp_apps app ON app.id = a.app
- WHERE (app.verified_at IS NOT NULL OR app.last_callback_at IS NOT NULL)
+ WHERE (app.last_callback_at > asked.started_at
+        OR asked.is_long AND (app.verified_at IS NOT NULL OR app.last_callback_at IS NOT NULL))
    AND NOT EXISTS (SELECT FROM whatsapp_callbacks waiting
                     WHERE waiting.app = app.id AND waiting.received_at < now() - interval '1 second')
 """
@@ -336,11 +342,19 @@ class Dispatcher:
             elif due.mode == "live":
                 over.append(due)
         if over:
-            rows = await conn.fetch(HEARD, [due.lease.organization_id for due in over], [due.number_id for due in over])
-            heard = {row["id"] for row in rows}
+            began = [due.started_at or due.at for due in over]
+            rows = await conn.fetch(
+                HEARD,
+                [due.lease.organization_id for due in over],
+                [due.number_id for due in over],
+                began,
+                [due.at - at >= SILENCE * timedelta(seconds=self._grace) for due, at in zip(over, began, strict=True)],
+                [due.lease.id for due in over],
+            )
+            heard = {row["message_id"] for row in rows}
             for due in over:
-                if due.number_id not in heard:
-                    pause = UNCERTAIN_PAUSE
+                if due.lease.id not in heard:
+                    pause = min(UNCERTAIN_PAUSE, self._grace)
                     decided[due.lease.id] = Postponed(due.lease, pause, due.lease.line, counts=False)
         return decided
 

@@ -346,6 +346,11 @@ async def test_a_status_before_the_lost_answer_is_recorded_ends_the_matter(pool:
     assert not await queued(pool, id)
 
 
+async def heard_of(pool: Pool) -> None:
+    """Some callback of the app came just now."""
+    await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
+
+
 async def test_without_a_status_a_utility_message_is_sent_again_and_a_code_is_not(pool: Pool) -> None:
     who, bench = await bench_of(pool)
     bench.only.script = lambda submission: UNKNOWN
@@ -353,6 +358,7 @@ async def test_without_a_status_a_utility_message_is_sent_again_and_a_code_is_no
     code = await message(pool, who, template_id=who.code_id, category="authentication", parameters=("42",))
     await bench.round()
     await bench.later(seconds=200)
+    await heard_of(pool)
     bench.only.script = taken
     await bench.round()
     assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
@@ -392,7 +398,7 @@ async def test_nothing_is_sent_again_while_callbacks_may_still_tell(pool: Pool) 
     await bench.later(seconds=200)
     await bench.round()
     assert len(await attempts(pool, id)) == 1
-    await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
+    await heard_of(pool)
     await pool.execute(
         "INSERT INTO whatsapp_callbacks (id, app, body, received_at) VALUES ($1, $2, '', now())", uuid7(), who.app
     )
@@ -405,6 +411,23 @@ async def test_nothing_is_sent_again_while_callbacks_may_still_tell(pool: Pool) 
     assert len(await attempts(pool, id)) == 2
 
 
+async def test_silence_is_an_answer_only_once_something_was_heard_or_after_long(pool: Pool) -> None:
+    """An outage of our own keeps answers and callbacks from us alike."""
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: UNKNOWN
+    await heard_of(pool)
+    id = await message(pool, who)
+    await bench.round()
+    await pool.execute("UPDATE whatsapp_apps SET last_callback_at = last_callback_at - interval '200 seconds'")
+    await bench.later(seconds=200)
+    await bench.round()
+    assert len(await attempts(pool, id)) == 1
+    assert await pause_of(pool, id) <= 30
+    await bench.later(seconds=5 * 180)
+    await bench.round()
+    assert len(await attempts(pool, id)) == 2
+
+
 async def test_it_is_given_up_after_three_tries_that_nobody_heard_of(pool: Pool) -> None:
     who, bench = await bench_of(pool)
     bench.only.script = lambda submission: UNKNOWN
@@ -412,6 +435,7 @@ async def test_it_is_given_up_after_three_tries_that_nobody_heard_of(pool: Pool)
     for _ in range(5):
         await bench.round()
         await bench.later(seconds=200)
+        await heard_of(pool)
     assert len(bench.only.submitted) == 3
     await ended(pool, who, id, "unknown")
 
@@ -427,6 +451,7 @@ async def test_what_a_dead_worker_had_out_waits_for_a_status_too(pool: Pool) -> 
     assert await attempts(pool, id) == [(1, "unknown")]
     assert 100 < await pause_of(pool, id) <= 120
     await bench.later(seconds=121)
+    await heard_of(pool)
     bench.only.script = taken
     await bench.round()
     assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
