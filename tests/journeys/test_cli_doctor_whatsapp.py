@@ -19,7 +19,9 @@ async def examined(url: str) -> dict[str, Any]:
     environment = {"HELIOGRAPH_DATABASE_URL": url, "HELIOGRAPH_SECRET_KEY": SECRET_KEY}
     done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=environment)
     assert TOKEN not in done.output
-    return {one["check"]: one for one in msgspec.json.decode(done.stdout)}
+    found = msgspec.json.decode(done.stdout)
+    assert len({one["check"] for one in found}) == len(found), "something was looked at twice"
+    return {one["check"]: one for one in found}
 
 
 async def test_each_account_is_told_with_its_trouble_and_the_remedy(database_url: str, pool: Pool) -> None:
