@@ -51,7 +51,7 @@ PAUSES = 600.0
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.timeout(KILLS * 8 + STORMS * 20 + 240)
+@pytest.mark.timeout(KILLS * 8 + STORMS * 20 + 600)
 async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
     cluster_home: Path, tmp_path: Path, embedded: Start
 ) -> None:
@@ -90,7 +90,8 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
             await drill.storm()
         tide.cancel()
         await drill.calm()
-        await settled(sky)
+        # What was lost last waits for several graces, if Meta has nothing more to say.
+        await settled(sky, within=150)
         verdict = await judge(sky, load, fates=FAILED, heard=drill.longest < GRACE / 2)
         print(verdict, f"unanswered: {load.unanswered}, away: {drill.longest:.1f} s", sky.graph.counters)
         assert not made.complaints, made.said
