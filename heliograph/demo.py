@@ -21,7 +21,7 @@ from heliograph.base.db import Connection
 from heliograph.base.settings import Settings
 from heliograph.simulators.graph.simulator import GraphOptions
 from heliograph.sms import sender_ids, suppliers
-from heliograph.whatsapp import accounts, rates, wallet
+from heliograph.whatsapp import accounts, apps, rates, wallet
 from heliograph.whatsapp.rates import Rate
 
 ORGANIZATION = "Demo organization"
@@ -149,9 +149,9 @@ async def ensure_whatsapp(conn: Connection, settings: Settings, organization_id:
     async with conn.transaction():
         known = [one.waba_id for one in await accounts.list_all(conn, organization_id)]
         if await conn.fetchval(APP_KNOWN, CLOUD.app_id):
-            await accounts.change_app(
+            await apps.change_app(
                 conn,
-                accounts.seal_key(settings),
+                apps.seal_key(settings),
                 app_id=CLOUD.app_id,
                 app_secret=graph.app_secret,
                 verify_token=graph.verify_token,
@@ -160,7 +160,7 @@ async def ensure_whatsapp(conn: Connection, settings: Settings, organization_id:
         if CLOUD.waba not in known:
             await _add_account(conn, settings, organization_id, graph)
         account = next(one for one in await accounts.list_all(conn, organization_id) if one.waba_id == CLOUD.waba)
-        key, base_url = accounts.seal_key(settings), _base_url(graph)
+        key, base_url = apps.seal_key(settings), _base_url(graph)
         if (account.base_url, accounts.open_token(key, account.id, account.token)) != (base_url, graph.token):
             await accounts.update(
                 conn, key, organization_id=organization_id, account_id=account.id, token=graph.token, base_url=base_url
@@ -177,7 +177,7 @@ async def ensure_whatsapp(conn: Connection, settings: Settings, organization_id:
 async def _add_account(conn: Connection, settings: Settings, organization_id: UUID, graph: Graph) -> None:
     await accounts.add(
         conn,
-        accounts.seal_key(settings),
+        apps.seal_key(settings),
         organization_id=organization_id,
         app_id=CLOUD.app_id,
         app_secret=graph.app_secret,

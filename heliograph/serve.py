@@ -36,9 +36,9 @@ from heliograph.base.settings import Settings
 from heliograph.queue.runner import announce
 from heliograph.sms.accept import Acceptor
 from heliograph.webhooks import endpoints
-from heliograph.whatsapp import accounts
+from heliograph.whatsapp import apps
 from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
-from heliograph.whatsapp.accounts import AppBook
+from heliograph.whatsapp.apps import AppBook
 from heliograph.whatsapp.callbacks import Intake
 
 #: Seconds to wait for the database at start.
@@ -82,7 +82,7 @@ async def serve(
         document=openapi.document(OPERATIONS, settings),
         is_draining=lambda: watch.draining,
     )
-    sealing = accounts.seal_key(settings)
+    sealing = apps.seal_key(settings)
     intake = Intake(pool, AppBook(pool, sealing), sealing)
     door = Callbacks(intake, services.limiter, max_bytes=settings.max_callback_bytes)
     server = _Server(

@@ -41,7 +41,7 @@ from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from heliograph.suppliers.smpp import connector as smpp
 from heliograph.webhooks import again, endpoints
 from heliograph.webhooks.delivery import Deliverer
-from heliograph.whatsapp import accounts, expiry
+from heliograph.whatsapp import apps, expiry
 from heliograph.whatsapp.inbound import Inbox
 from heliograph.whatsapp.mirror import Mirror
 from heliograph.whatsapp.rates import RateBook
@@ -94,10 +94,10 @@ class Worker:
             grace=settings.uncertain_grace_seconds,
         )
         self._whatsapp = Sending(pool, settings)
-        self._mirror = Mirror(pool, key=accounts.seal_key(settings), on_deliveries=lambda: self._deliverer.wake.set())
+        self._mirror = Mirror(pool, key=apps.seal_key(settings), on_deliveries=lambda: self._deliverer.wake.set())
         self._callbacks = Inbox(
             pool,
-            accounts.seal_key(settings),
+            apps.seal_key(settings),
             RateBook(pool),
             on_deliveries=lambda: self._deliverer.wake.set(),
         )

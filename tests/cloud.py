@@ -20,7 +20,7 @@ from heliograph.base.db import Pool, open_pool
 from heliograph.simulators.graph.simulator import GraphSimulator, Message, quick
 from heliograph.simulators.receiver import Event
 from heliograph.webhooks import endpoints, signing
-from heliograph.whatsapp import accounts, rates, wallet
+from heliograph.whatsapp import accounts, apps, rates, wallet
 from heliograph.whatsapp.rates import Rate
 from tests.load import Load
 from tests.processes import Installation, until_true
@@ -96,7 +96,7 @@ async def cloud(made: Installation, **options: Any) -> AsyncIterator[Cloud]:
         async with pool.acquire() as conn:
             account = await accounts.add(
                 conn,
-                accounts.seal_key(made.settings),
+                apps.seal_key(made.settings),
                 organization_id=made.actor.organization_id,
                 app_id=known.app_id,
                 app_secret=known.app_secret,

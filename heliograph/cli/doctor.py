@@ -24,7 +24,7 @@ from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, s
 from heliograph.cli.http import address, ask
 from heliograph.queue import leases
 from heliograph.sms import inbound, routing, suppliers
-from heliograph.whatsapp import accounts, callbacks, holds, onboarding, rejects
+from heliograph.whatsapp import accounts, apps, callbacks, holds, onboarding, rejects
 
 #: The oldest PostgreSQL that everything here runs on.
 OLDEST_POSTGRES = 15
@@ -208,7 +208,7 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
 
 
 async def _whatsapp(conn: Connection, settings: Settings) -> list[Check]:
-    key = accounts.seal_key(settings) if settings.secret_key else None
+    key = apps.seal_key(settings) if settings.secret_key else None
     found = await onboarding.standing(conn)
     if not found:
         return [Check("whatsapp", "ok", "no account is connected")]

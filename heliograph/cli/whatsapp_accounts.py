@@ -24,7 +24,7 @@ from heliograph.cli.console import (
 )
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.whatsapp import accounts, onboarding, readings
+from heliograph.whatsapp import accounts, apps, onboarding, readings
 
 app = group("WhatsApp Business Accounts: add, list, show, change, pause, resume and remove them.")
 
@@ -98,11 +98,11 @@ def add(
       heliograph whatsapp account add 102290129340398 --app-id 1890 --token-file token --app-secret-file secret
     """
     settings = settings_of(data_dir, needs_key=True)
-    key = accounts.seal_key(settings)
+    key = apps.seal_key(settings)
 
     async def work(conn: Connection) -> onboarding.Connected:
         actor = await operator(conn, org)
-        known = await accounts.find_app(conn, key, app_id)
+        known = await apps.find_app(conn, key, app_id)
         given = _secret(token, token_file, "Token", "--token")
         secret = app_secret
         if secret or app_secret_file is not None or known is None:
@@ -213,7 +213,7 @@ def update(
       heliograph whatsapp account update shop --app-secret-file - < secret
     """
     settings = settings_of(data_dir, needs_key=True)
-    key = accounts.seal_key(settings)
+    key = apps.seal_key(settings)
     new_token = _given(token, token_file, "Token", "--token")
     new_secret = _given(app_secret, app_secret_file, "App secret", "--app-secret")
 
@@ -221,8 +221,8 @@ def update(
         organization_id = (await operator(conn, org)).organization_id
         found = await onboarding.find_account(conn, organization_id, which)
         if new_secret is not None or verify_token is not None:
-            app = await accounts.get_app(conn, key, found.app)
-            await accounts.change_app(conn, key, app_id=app.app_id, app_secret=new_secret, verify_token=verify_token)
+            app = await apps.get_app(conn, key, found.app)
+            await apps.change_app(conn, key, app_id=app.app_id, app_secret=new_secret, verify_token=verify_token)
         if name is not None or base_url is not None or api_version is not None:
             found = await accounts.update(
                 conn,
@@ -301,7 +301,7 @@ def _set_state(which: str, state: str, org: str | None, json: bool, data_dir: Da
 
 async def _shown(conn: Connection, settings: Settings, organization_id: UUID, which: str) -> dict[str, Any]:
     found = await onboarding.find_account(conn, organization_id, which)
-    app = await accounts.get_app(conn, accounts.seal_key(settings), found.app)
+    app = await apps.get_app(conn, apps.seal_key(settings), found.app)
     (row,) = [one for one in await onboarding.accounts_of(conn, organization_id) if one["id"] == found.id]
     return row | {"callback_url": _callback_url(settings, app.id), "verify_token": app.verify_token}
 

@@ -28,8 +28,8 @@ from heliograph.cli.console import (
 from heliograph.cli.http import address, exchange
 from heliograph.simulators.graph.webhooks import encode, sign
 from heliograph.suppliers.whatsapp_cloud.items import OPENING
-from heliograph.whatsapp import accounts, inbound, rejects
-from heliograph.whatsapp.accounts import App
+from heliograph.whatsapp import apps, inbound, rejects
+from heliograph.whatsapp.apps import App
 
 app = group("Callbacks of Meta: make one up, or look at items that could not be applied.")
 
@@ -92,7 +92,7 @@ def simulate(
         raise typer.BadParameter("give either --from, for a message, or --status with --message")
     at = str(int((clock.now() - timedelta(seconds=ago)).timestamp()))
     settings = settings_of(data_dir, needs_key=True)
-    key = accounts.seal_key(settings)
+    key = apps.seal_key(settings)
 
     async def prepare(conn: Connection) -> tuple[Sender, dict[str, Any]]:
         actor = await operator(conn, org)
@@ -132,7 +132,7 @@ def list_rejects(
       heliograph whatsapp inbound rejects --items
     """
     settings = settings_of(data_dir, needs_key=True)
-    key = accounts.seal_key(settings)
+    key = apps.seal_key(settings)
     found = on_database(lambda conn: rejects.list_all(conn, key, limit=limit), settings)
     shown = [
         {"received_at": one.received_at, "reason": one.reason, "id": one.id}
@@ -155,7 +155,7 @@ def retry(json: Json = False, data_dir: DataDir = None) -> None:
     async def work(_: Connection) -> tuple[int, int]:
         pool = await open_pool(settings.database_url, size=2)
         try:
-            return await inbound.retry(pool, accounts.seal_key(settings))
+            return await inbound.retry(pool, apps.seal_key(settings))
         finally:
             await pool.close()
 
@@ -187,7 +187,7 @@ async def _number(conn: Connection, key: bytes, organization_id: UUID, reference
         names = ", ".join(row["digits"] for row in rows)
         raise Invalid(("number", "ambiguous", f"say which number with --number: {names}"))
     organization_id, id, graph_id, digits, waba_id, base_url, app_id = rows[0].values()
-    found = await accounts.get_app(conn, key, app_id)
+    found = await apps.get_app(conn, key, app_id)
     return Sender(organization_id, id, graph_id, digits, waba_id, base_url, found)
 
 

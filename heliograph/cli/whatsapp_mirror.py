@@ -23,7 +23,7 @@ from heliograph.cli.console import (
     settings_of,
     show,
 )
-from heliograph.whatsapp import accounts, onboarding, readings, template_rows
+from heliograph.whatsapp import accounts, apps, onboarding, readings, template_rows
 from heliograph.whatsapp.mirror import Mirror
 
 numbers = group("WhatsApp numbers: list them, or read them at Meta now.")
@@ -171,7 +171,7 @@ def _sync(which: str | None, org: str | None, json: bool, data_dir: DataDir, *, 
                 listed = await accounts.list_all(conn, organization_id)
             else:
                 listed = [await onboarding.find_account(conn, organization_id, which)]
-        mirror = Mirror(pool, key=accounts.seal_key(settings))
+        mirror = Mirror(pool, key=apps.seal_key(settings))
         rows = []
         try:
             for one in listed:

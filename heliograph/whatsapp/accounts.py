@@ -22,35 +22,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.settings import SettingsError
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url, is_version
 from heliograph.whatsapp import numbers
-from heliograph.whatsapp.apps import App, AppBook, change_app, ensure_app, find_app, get_app, heard, seal_key, verified
-from heliograph.whatsapp.holds import clear_holds, hold_account, hold_number
-
-__all__ = [
-    "INVALID",
-    "Account",
-    "AccountExists",
-    "App",
-    "AppBook",
-    "Line",
-    "Route",
-    "add",
-    "change_app",
-    "clear_holds",
-    "find_app",
-    "get",
-    "get_app",
-    "heard",
-    "hold_account",
-    "hold_number",
-    "list_all",
-    "load_lines",
-    "open_token",
-    "routes",
-    "seal_key",
-    "set_state",
-    "update",
-    "verified",
-]
+from heliograph.whatsapp.apps import ensure_app
 
 
 class AccountExists(Refusal):

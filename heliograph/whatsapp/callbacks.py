@@ -22,8 +22,8 @@ from heliograph.base.db import Connection, Kept, Pool, is_down
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.webhooks import challenge, verify_signature
-from heliograph.whatsapp import accounts
-from heliograph.whatsapp.accounts import App, AppBook
+from heliograph.whatsapp import apps
+from heliograph.whatsapp.apps import App, AppBook
 
 #: The kind of queue row that a stored callback has; its line is the app.
 KIND = "whatsapp_in"
@@ -61,7 +61,7 @@ class Intake:
     """Takes callbacks; one per process. All of it raises what asyncpg does while the database is away."""
 
     def __init__(self, pool: Pool, apps: AppBook, key: bytes) -> None:
-        """`key`: of `accounts.seal_key`."""
+        """`key`: of `apps.seal_key`."""
         self._pool = pool
         self._kept = Kept(pool)
         self._apps = apps
@@ -78,7 +78,7 @@ class Intake:
             raise NotGenuine
         if _is_old(app.verified_at):
             async with self._pool.acquire() as conn:
-                await accounts.verified(conn, app.id)
+                await apps.verified(conn, app.id)
         return answer
 
     async def app(self, app_id: UUID) -> App:
@@ -115,7 +115,7 @@ class Intake:
             if heard:
                 async with conn.transaction():
                     await _insert(conn, items)
-                    await accounts.heard(conn, list(heard))
+                    await apps.heard(conn, list(heard))
             else:
                 await _insert(conn, items)
         crash_point("callback.after_commit")

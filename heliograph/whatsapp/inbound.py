@@ -99,7 +99,7 @@ class Inbox:
     """Works callbacks through; one per worker."""
 
     def __init__(self, pool: Pool, key: bytes, rates: RateBook, *, on_deliveries: Callable[[], None]) -> None:
-        """`key`: of `accounts.seal_key`. `on_deliveries`: called after webhook deliveries were queued."""
+        """`key`: of `apps.seal_key`. `on_deliveries`: called after webhook deliveries were queued."""
         self._pool = pool
         self._key = key
         self._rates = rates

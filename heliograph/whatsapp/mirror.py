@@ -22,8 +22,8 @@ import structlog
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.whatsapp import accounts, readings
-from heliograph.whatsapp.accounts import App
+from heliograph.whatsapp import accounts, apps, readings
+from heliograph.whatsapp.apps import App
 from heliograph.whatsapp.readings import Changed, Reading
 
 log = structlog.get_logger()
@@ -100,7 +100,7 @@ class Mirror:
         connect: Callable[[str, str], CloudClient] = CloudClient,
         chance: random.Random | None = None,
     ) -> None:
-        """`key`: of `accounts.seal_key`. `connect`: (base URL, version) to a client."""
+        """`key`: of `apps.seal_key`. `connect`: (base URL, version) to a client."""
         self._pool = pool
         self._key = key
         self._on_deliveries = on_deliveries
@@ -185,7 +185,7 @@ class Mirror:
     async def _read(self, due: _Due) -> tuple[Reading, Changed]:
         token = accounts.open_token(self._key, due.id, due.token)
         async with self._pool.acquire() as conn:
-            app: App = await accounts.get_app(conn, self._key, due.app)
+            app: App = await apps.get_app(conn, self._key, due.app)
             single = await self._single(conn, due)
         client = self._client(due)
         templates = due.templates or len(single) > MOST_SINGLE

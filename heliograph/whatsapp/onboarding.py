@@ -17,8 +17,9 @@ from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
-from heliograph.whatsapp import accounts, readings
-from heliograph.whatsapp.accounts import Account, App
+from heliograph.whatsapp import accounts, apps, readings
+from heliograph.whatsapp.accounts import Account
+from heliograph.whatsapp.apps import App
 from heliograph.whatsapp.readings import Changed, Reading
 
 
@@ -55,7 +56,7 @@ async def connect(
     `currency`: None: the one that Meta names. `subscribe`: have the app get the account's callbacks. Raises Invalid,
     also for what Meta refuses, and AccountExists. `conn` is in no transaction.
     """
-    known = await accounts.find_app(conn, key, app_id)
+    known = await apps.find_app(conn, key, app_id)
     if known is None and not app_secret:
         raise Invalid(("app_secret", "required", "`app_secret` is needed for an app that is new here"))
     if known is None and not verify_token:
@@ -85,7 +86,7 @@ async def connect(
         )
         changed = await readings.store(conn, organization_id, account.id, found)
         stored = await accounts.get(conn, organization_id, account.id)
-        app = await accounts.get_app(conn, key, account.app)
+        app = await apps.get_app(conn, key, account.app)
     notes = list(readings.problems_of(found))
     if found.account is not None and found.account.currency not in (None, currency):
         notes.append(f"Meta charges this account in {found.account.currency}")
@@ -96,7 +97,7 @@ async def change_token(
     conn: Connection, key: bytes, client: CloudClient, *, account: Account, token: str
 ) -> tuple[Reading, Changed]:
     """Give an account another token, once Meta has taken it. Raises Invalid. `conn` is in no transaction."""
-    app = await accounts.get_app(conn, key, account.app)
+    app = await apps.get_app(conn, key, account.app)
     found = await _readable(client, account.waba_id, token, app)
     async with conn.transaction():
         await accounts.update(conn, key, organization_id=account.organization_id, account_id=account.id, token=token)

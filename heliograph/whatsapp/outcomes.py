@@ -30,7 +30,7 @@ from heliograph.queue.retry import hold_pause
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope
-from heliograph.whatsapp import accounts, conversations, matching, numbers, template_rows, test_mode
+from heliograph.whatsapp import accounts, conversations, holds, matching, numbers, template_rows, test_mode
 from heliograph.whatsapp.matching import Matched, failure_of
 from heliograph.whatsapp.status import Move
 
@@ -186,7 +186,7 @@ async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
     over = {(one.lease.organization_id, one.account_id, one.number_id) for one in accepted if one.tries_hold}
     for organization_id, account_id, number_id in sorted(over, key=str):
         assert account_id is not None
-        deliveries += await accounts.clear_holds(conn, organization_id, account_id, number_id)
+        deliveries += await holds.clear_holds(conn, organization_id, account_id, number_id)
     troubles = [
         Trouble(
             one.lease.organization_id, one.number_id, one.account_id, one.template_id, one.conversation_id,
@@ -286,9 +286,9 @@ async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
         if fault.kind is Kind.TEMPLATE:
             deliveries += await _template(conn, one, seconds)
         elif fault.scope is Scope.NUMBER and not fault.slow:
-            await accounts.hold_number(conn, one.organization_id, one.number_id, seconds=seconds, reason=fault.title)
+            await holds.hold_number(conn, one.organization_id, one.number_id, seconds=seconds, reason=fault.title)
         elif fault.scope in (Scope.ACCOUNT, Scope.CREDENTIAL):
-            deliveries += await accounts.hold_account(
+            deliveries += await holds.hold_account(
                 conn,
                 one.organization_id,
                 one.account_id,

@@ -23,7 +23,8 @@ from heliograph.suppliers.whatsapp_cloud.errors import Kind
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
 from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumber, CloudTemplate, credential_state
 from heliograph.whatsapp import numbers, template_rows
-from heliograph.whatsapp.accounts import INVALID, App
+from heliograph.whatsapp.accounts import INVALID
+from heliograph.whatsapp.apps import App
 from heliograph.whatsapp.numbers import LAG
 
 #: Graph's way to say that an object is gone, or was never there for this credential: code and subcode.

@@ -12,7 +12,7 @@ from heliograph.base.db import Connection, Pool
 from heliograph.base.settings import Settings
 from heliograph.queue import leases
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
-from heliograph.whatsapp import accounts, expiry, test_mode
+from heliograph.whatsapp import accounts, apps, expiry, test_mode
 from heliograph.whatsapp.accounts import Line
 from heliograph.whatsapp.dispatch import Dispatcher
 from heliograph.whatsapp.lines import CloudFactory, LineConnector, Lines
@@ -29,7 +29,7 @@ class Sending:
     def __init__(self, pool: Pool, settings: Settings) -> None:
         self._pool = pool
         self._settings = settings
-        key = accounts.seal_key(settings)
+        key = apps.seal_key(settings)
         grace = settings.whatsapp_uncertain_grace_seconds
         self._recorder = Recorder(pool, grace=grace)
         self._factory: CloudFactory | None = None

@@ -20,7 +20,7 @@ from heliograph.api.limits import Limiter
 from heliograph.base.crypto import seal, unseal
 from heliograph.base.db import Pool
 from heliograph.base.settings import Settings
-from heliograph.whatsapp.accounts import App, AppBook
+from heliograph.whatsapp.apps import App, AppBook
 from heliograph.whatsapp.callbacks import KIND, Intake, NotGenuine, context
 from tests.rules.making_whatsapp import APP_SECRET, KEY, VERIFY_TOKEN, make_app
 

@@ -16,12 +16,12 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.settings import Settings
 from heliograph.cli import app
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
-from heliograph.whatsapp import accounts
+from heliograph.whatsapp import accounts, apps
 from heliograph.whatsapp.accounts import AccountExists
 from tests.rules.making import organization
 
 SECRET_KEY = "s" * 40
-KEY = accounts.seal_key(Settings(secret_key=SECRET_KEY))
+KEY = apps.seal_key(Settings(secret_key=SECRET_KEY))
 
 
 class Operator:
@@ -146,7 +146,7 @@ async def test_pause_resume_update_remove(they: Operator, pool: Pool, tmp_path: 
     rotated = await they.data("account", "update", "store", "--app-secret-file", "-", input="another secret\n")
     assert "secret" not in rotated
     async with pool.acquire() as conn:
-        app_now = await accounts.get_app(conn, KEY, stored["app"])
+        app_now = await apps.get_app(conn, KEY, stored["app"])
     assert app_now.secrets == (b"another secret", they.options.app_secret.encode())
     assert (await they.data("account", "remove", made["id"], "--yes"))["state"] == "removed"
     assert await they.data("account", "list") == []

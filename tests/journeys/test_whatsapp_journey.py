@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.whatsapp import accounts
+from heliograph.whatsapp import accounts, apps
 from tests.cloud import CODE, NAMED, PRICES, REMINDER, SHIPPED, Cloud, cloud, listen, told
 from tests.load import Client
 from tests.processes import Installation, Program, installation, until, until_true
@@ -211,7 +211,7 @@ async def test_a_credential_that_expires_stops_everything_and_fails_nothing(data
         async with at.cloud.pool.acquire() as conn:
             await accounts.update(
                 conn,
-                accounts.seal_key(at.made.settings),
+                apps.seal_key(at.made.settings),
                 organization_id=at.made.actor.organization_id,
                 account_id=at.cloud.account_id,
                 token="a-new-token",

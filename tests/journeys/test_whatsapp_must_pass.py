@@ -15,7 +15,7 @@ import pytest
 
 from heliograph.accounts import api_keys, organizations
 from heliograph.base.actor import Actor
-from heliograph.whatsapp import accounts
+from heliograph.whatsapp import accounts, apps
 from tests.cloud import CURRENCY, PRICES, Cloud, cloud, listen, told
 from tests.load import Client
 from tests.processes import Installation, installation, until, until_true
@@ -233,7 +233,7 @@ async def test_two_organizations_on_one_app_see_only_their_own(database_url: str
             _, key = await api_keys.issue(conn, actor, name="test", profile="full_access", mode="live")
             await accounts.add(
                 conn,
-                accounts.seal_key(made.settings),
+                apps.seal_key(made.settings),
                 organization_id=other.id,
                 app_id=graph.options.app_id,
                 app_secret=None,

@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.base import clock
 from heliograph.base.db import Pool
-from heliograph.whatsapp.accounts import App, AppBook
+from heliograph.whatsapp.apps import App, AppBook
 from heliograph.whatsapp.callbacks import Intake
 from heliograph.whatsapp.inbound import Inbox
 from heliograph.whatsapp.rates import RateBook

@@ -8,8 +8,9 @@ from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.whatsapp import accounts
-from heliograph.whatsapp.accounts import AccountExists, AppBook, Route, load_lines, open_token
+from heliograph.whatsapp import accounts, apps, holds
+from heliograph.whatsapp.accounts import AccountExists, Route, load_lines, open_token
+from heliograph.whatsapp.apps import AppBook
 from heliograph.whatsapp.numbers import NumberBook, PhoneNumberUnavailable
 from tests.rules import whatsapping as made
 from tests.rules.making import endpoint, organization
@@ -130,20 +131,20 @@ async def test_holds_are_on_the_line_until_a_send_succeeds(pool: Pool) -> None:
         (line,) = await load_lines(conn)
         assert (line.number_id, line.held_until, line.state) == (number, None, "active")
         assert open_token(made.KEY, line.account_id, line.token) == made.TOKEN
-        await accounts.hold_number(conn, actor.organization_id, number, seconds=600, reason="spam")
-        assert await accounts.hold_account(conn, *ids, seconds=60, reason="billing") == 0
+        await holds.hold_number(conn, actor.organization_id, number, seconds=600, reason="spam")
+        assert await holds.hold_account(conn, *ids, seconds=60, reason="billing") == 0
         (line,) = await load_lines(conn)
         assert line.held_reason == "spam"
         assert line.held_until is not None
-        assert await accounts.hold_account(conn, *ids, seconds=900, reason="credential", credential_invalid=True) == 1
+        assert await holds.hold_account(conn, *ids, seconds=900, reason="credential", credential_invalid=True) == 1
         (line,) = await load_lines(conn)
         assert line.held_reason == "credential"
         # A shorter hold does not shorten a longer one, and what a customer sees has not changed again.
-        assert await accounts.hold_account(conn, *ids, seconds=1, reason="credential", credential_invalid=True) == 0
+        assert await holds.hold_account(conn, *ids, seconds=1, reason="credential", credential_invalid=True) == 0
         (again,) = await load_lines(conn)
         assert again.held_until == line.held_until
-        assert await accounts.clear_holds(conn, *ids, number) == 1
-        assert await accounts.clear_holds(conn, *ids, number) == 0
+        assert await holds.clear_holds(conn, *ids, number) == 1
+        assert await holds.clear_holds(conn, *ids, number) == 0
         (line,) = await load_lines(conn)
         assert (line.held_until, line.held_reason) == (None, None)
     seen = [data["phoneNumber"]["credentialStatus"] for _, data in await made.events_of(pool, actor)]
@@ -174,7 +175,7 @@ async def test_a_new_token_lets_one_message_try(pool: Pool) -> None:
     account = await made.account(pool, actor)
     await made.number(pool, account)
     async with pool.acquire() as conn:
-        await accounts.hold_account(
+        await holds.hold_account(
             conn, actor.organization_id, account.id, seconds=900, reason="credential", credential_invalid=True
         )
         changed = await accounts.update(
@@ -190,17 +191,17 @@ async def test_the_old_secret_is_taken_for_a_while(pool: Pool) -> None:
     actor = await organization(pool)
     account = await made.account(pool, actor)
     async with pool.acquire() as conn:
-        await accounts.change_app(conn, made.KEY, app_id=made.APP, app_secret="new secret")
-        app = await accounts.get_app(conn, made.KEY, account.app)
+        await apps.change_app(conn, made.KEY, app_id=made.APP, app_secret="new secret")
+        app = await apps.get_app(conn, made.KEY, account.app)
         assert app.secrets == (b"new secret", made.SECRET.encode())
-        await accounts.change_app(conn, made.KEY, app_id=made.APP, verify_token="another")
+        await apps.change_app(conn, made.KEY, app_id=made.APP, verify_token="another")
         await conn.execute("UPDATE whatsapp_apps SET old_secret_till = now()")
-        app = await accounts.get_app(conn, made.KEY, account.app)
+        app = await apps.get_app(conn, made.KEY, account.app)
         assert (app.secrets, app.verify_token) == ((b"new secret",), "another")
         with pytest.raises(NotFound):
-            await accounts.change_app(conn, made.KEY, app_id="999", app_secret="x")
-        await accounts.verified(conn, account.app)
-        await accounts.heard(conn, [account.app])
-        app = await accounts.get_app(conn, made.KEY, account.app)
+            await apps.change_app(conn, made.KEY, app_id="999", app_secret="x")
+        await apps.verified(conn, account.app)
+        await apps.heard(conn, [account.app])
+        app = await apps.get_app(conn, made.KEY, account.app)
     assert app.verified_at is not None
     assert app.last_callback_at is not None

@@ -15,7 +15,7 @@ from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem, TemplateItem
 from heliograph.suppliers.whatsapp_cloud.webhooks import parse
-from heliograph.whatsapp import accounts, numbers, templates
+from heliograph.whatsapp import accounts, holds, numbers, templates
 from heliograph.whatsapp.accounts import Account
 from heliograph.whatsapp.mirror import Mirror
 from tests.rules import whatsapping as made
@@ -218,7 +218,7 @@ async def test_a_bad_credential_keeps_the_mirror_and_a_good_one_ends_the_hold(
         (line,) = await accounts.load_lines(conn)
         assert line.held_until is not None
         assert line.held_reason == "credential"
-        await accounts.hold_account(
+        await holds.hold_account(
             conn, account.organization_id, account.id, seconds=3600, reason="credential", credential_invalid=True
         )
     # Again, and the pause grows.
@@ -247,7 +247,7 @@ async def test_a_refusal_during_a_reading_is_newer_than_its_check(pool: Pool, gr
             break
         await asyncio.sleep(0.01)
     async with pool.acquire() as conn:
-        await accounts.hold_account(
+        await holds.hold_account(
             conn, account.organization_id, account.id, seconds=60, reason="credential", credential_invalid=True
         )
     await reading

@@ -8,7 +8,7 @@ import pytest
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Pool
 from heliograph.base.logs import clean
-from heliograph.whatsapp import accounts
+from heliograph.whatsapp import accounts, apps
 from heliograph.whatsapp.apps import App
 from tests.rules.making import organization
 from tests.rules.making_callbacks import Meta, message
@@ -21,14 +21,14 @@ OTHER = KEY[::-1]
 async def opened(pool: Pool) -> App:
     who = await made(pool)
     async with pool.acquire() as conn:
-        return await accounts.get_app(conn, KEY, who.app)
+        return await apps.get_app(conn, KEY, who.app)
 
 
 async def test_no_secret_stands_in_any_table(pool: Pool) -> None:
     who = await made(pool)
     async with pool.acquire() as conn:
-        app = await accounts.get_app(conn, KEY, who.app)
-        await accounts.change_app(conn, KEY, app_id=app.app_id, app_secret="the next secret")
+        app = await apps.get_app(conn, KEY, who.app)
+        await apps.change_app(conn, KEY, app_id=app.app_id, app_secret="the next secret")
     await Meta(pool).post(who, raw=b"what a user wrote")
     words = (APP_SECRET, VERIFY_TOKEN, TOKEN, "the next secret", "what a user wrote")
     for word in words:
@@ -48,7 +48,7 @@ async def test_a_sealed_value_opens_in_its_own_place_alone(pool: Pool) -> None:
     await pool.execute("UPDATE whatsapp_apps SET verify_token = secret WHERE id = $1", who.app)
     async with pool.acquire() as conn:
         with pytest.raises(Unsealable):
-            await accounts.get_app(conn, KEY, who.app)
+            await apps.get_app(conn, KEY, who.app)
 
 
 async def test_what_is_written_about_an_app_names_nothing_but_itself(pool: Pool) -> None:
