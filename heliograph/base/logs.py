@@ -52,12 +52,17 @@ _NUMBER = re.compile(r"(?<![\w.:-])\+?[1-9][0-9]{8,14}(?![\w:-])")
 _DIGITS = re.compile(r"\+?[0-9]{5,}")
 
 
-def configure(settings: Settings) -> None:
-    """Set up the logs of this process, those of libraries included (from warnings on). Raises SettingsError."""
+def check(settings: Settings) -> None:
+    """Raises SettingsError unless the logs can be set up so."""
     if settings.log_level not in LEVELS:
         raise SettingsError(f"HELIOGRAPH_LOG_LEVEL must be {', '.join(LEVELS)}, not {settings.log_level!r}")
     if settings.log_format not in ("json", "text"):
         raise SettingsError(f"HELIOGRAPH_LOG_FORMAT must be json or text, not {settings.log_format!r}")
+
+
+def configure(settings: Settings) -> None:
+    """Set up the logs of this process, those of libraries included (from warnings on). Raises SettingsError."""
+    check(settings)
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

@@ -81,7 +81,7 @@ def command(
 async def _examine(url: str, data_dir: Path | None) -> list[Check]:
     try:
         settings = settings_of(data_dir)
-        logs.configure(settings)
+        logs.check(settings)
     except (SettingsError, PostgresError) as error:
         return [Check("settings", "failed", str(error), "Set what is named; docs/settings.md lists all settings.")]
     checks = [Check("settings", "ok", "all of them can be read"), _secret_key(settings)]
