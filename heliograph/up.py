@@ -39,6 +39,8 @@ PR_SET_PDEATHSIG = 1
 PAUSE, LONGEST_PAUSE = 0.1, 5.0
 #: A part that ran this long is taken to be well: its next pause is the first one again.
 WELL = 10.0
+#: How long a part is waited for that another one wants to find, seconds.
+SOON = 5.0
 #: How long a part may take to end after SIGTERM; the worker drains for `drain_seconds` in it.
 PATIENCE = 30.0
 LOOPBACK = "127.0.0.0/8,::1/128"
@@ -167,13 +169,18 @@ async def up(
             Part("worker", ["worker"], environment, say),
             *(Part("api", serve, environment, say) for _ in range(options.api_processes)),
         ]
-        for part in parts:
+        for part in (*parts[:2], *parts[3:]):
             part.start()
+        # The worker asks the simulated Cloud API for its numbers as soon as it runs; were that not there yet, it would
+        # ask again only seconds later.
+        await _listens(credentials.whatsapp.host, credentials.whatsapp.port)
+        parts[2].start()
         if database is not None:
             watcher = asyncio.create_task(_keep_database(database, say))
+        # In this order: what the API says of its health is up to two seconds old, and without a worker it is not well.
+        credentials.whatsapp.phone_number_id = await _number(settings.database_url, credentials, stop)
         await _answers(options.host, port, stop)
         path = options.credentials_file or data_dir / "credentials.json"
-        credentials.whatsapp.phone_number_id = await _number(settings.database_url, credentials, stop)
         demo.write_credentials(data_dir / "credentials.json", credentials)
         demo.write_credentials(path, credentials)
         if not stop.is_set():
@@ -294,6 +301,19 @@ def _secret_key(path: Path) -> str:
             os.fsync(file.fileno())
         temporary.replace(path)
         return path.read_text().strip()
+
+
+async def _listens(host: str, port: int) -> None:
+    """Return once somebody listens there, or when waiting longer would help nobody."""
+    deadline = asyncio.get_running_loop().time() + SOON
+    while asyncio.get_running_loop().time() < deadline:
+        try:
+            _, writer = await asyncio.open_connection(host, port)
+        except OSError:
+            await asyncio.sleep(0.02)
+        else:
+            writer.close()
+            return
 
 
 async def _answers(host: str, port: int, stop: asyncio.Event) -> None:
