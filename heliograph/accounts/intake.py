@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from heliograph.accounts.requests import Answer, IdempotencyConflict, Idempotenc
 from heliograph.base.actor import Actor
 from heliograph.base.batching import Batcher
 from heliograph.base.crash import crash_point
-from heliograph.base.db import is_down
+from heliograph.base.db import despite_deadlocks, is_down
 from heliograph.base.errors import Refusal, Unavailable
 
 
@@ -40,9 +41,6 @@ class Prepared(Protocol):
 
 
 Item = TypeVar("Item", bound=Prepared)
-
-#: Times that a batch is stored again at once after somebody else's transaction went before it.
-DEADLOCKS = 3
 
 
 class Intake(Generic[Item]):
@@ -115,16 +113,17 @@ class Intake(Generic[Item]):
                 left.append(index)
         return left
 
-    async def _apart(self, items: list[Item], deadlocks: int = 0) -> list[Answer | BaseException]:
+    async def _once(self, items: list[Item]) -> list[Answer | BaseException]:
+        crash_point("accept.before_commit")
+        stored = await self._store(items)
+        crash_point("accept.after_commit")
+        return stored
+
+    async def _apart(self, items: list[Item]) -> list[Answer | BaseException]:
         """Store a batch without twins. Organizations whose rows somebody else holds for long are left out."""
         try:
-            crash_point("accept.before_commit")
-            stored = await self._store(items)
-            crash_point("accept.after_commit")
-            return stored
+            return await despite_deadlocks(partial(self._once, items))
         except asyncpg.DeadlockDetectedError:
-            if deadlocks < DEADLOCKS:
-                return await self._apart(items, deadlocks + 1)
             return [Unavailable() for _ in items]
         except asyncpg.LockNotAvailableError:
             by_organization: dict[UUID, list[int]] = {}

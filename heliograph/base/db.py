@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import asyncpg
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 else:
     Connection = asyncpg.Connection
     Pool = asyncpg.Pool
+
+Result = TypeVar("Result")
 
 #: Our tables are empty one second and full the next, and every statement of ours finds its rows by key, in sets.
 #: So plans must not depend on statistics: one generic plan, look-ups by index, whatever the planner believes of sizes.
@@ -121,6 +123,25 @@ class Kept:
     async def _give_back(self, connection: PoolConnectionProxy[asyncpg.Record] | None) -> None:
         if connection is not None:
             await self._pool.release(connection)
+
+
+#: Times that a transaction is run again after somebody else's went before it.
+DEADLOCKS = 3
+
+
+async def despite_deadlocks(transaction: Callable[[], Awaitable[Result]]) -> Result:
+    """What `transaction` returns, a whole one, run again while it is the victim of a deadlock: nothing of it is there.
+
+    Raises DeadlockDetectedError after DEADLOCKS further times, and whatever else it raises at once.
+    """
+    left = DEADLOCKS
+    while True:
+        try:
+            return await transaction()
+        except asyncpg.DeadlockDetectedError:
+            if left == 0:
+                raise
+            left -= 1
 
 
 def is_down(error: BaseException) -> bool:

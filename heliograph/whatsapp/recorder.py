@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
-import asyncpg
 import structlog
 
 from heliograph.base.batching import Batcher
 from heliograph.base.crash import crash_point
-from heliograph.base.db import Pool, is_down
+from heliograph.base.db import Pool, despite_deadlocks, is_down
 from heliograph.webhooks.events import Subscriptions
 from heliograph.whatsapp import outcomes
 from heliograph.whatsapp.outcomes import Answered
@@ -25,8 +25,6 @@ log = structlog.get_logger()
 
 #: Pause before a batch is tried again while the database is gone, seconds.
 RETRY = 0.5
-#: Times that a batch is tried again at once after somebody else's transaction went before it.
-DEADLOCKS = 3
 
 
 class Recorder:
@@ -67,15 +65,10 @@ class Recorder:
     async def _commit(self, items: list[Answered | Sequence[Move]]) -> list[None]:
         answered = [item for item in items if isinstance(item, Answered)]
         moves = [move for item in items if not isinstance(item, Answered) for move in item]
-        deadlocks = 0
         while True:
             try:
-                await self._write(answered, moves)
+                await despite_deadlocks(partial(self._write, answered, moves))
                 return [None] * len(items)
-            except asyncpg.DeadlockDetectedError:
-                deadlocks += 1
-                if deadlocks > DEADLOCKS:
-                    raise
             except Exception as error:
                 # Statuses of test keys come again from the queue. Answers exist only here.
                 if not is_down(error) or not answered:

@@ -93,20 +93,20 @@ class Bench:
         await self.pool.execute("UPDATE messages SET accepted_at = accepted_at - $1::interval", timedelta(**by))
 
 
-async def attempts(pool: Pool, id: UUID) -> list[tuple[int, str]]:
+async def attempts(pool: Pool, id: UUID, *, table: str = "sms_attempts") -> list[tuple[int, str]]:
     """(attempt, state) of a message, in order."""
-    rows = await pool.fetch("SELECT attempt, state FROM sms_attempts WHERE message_id = $1 ORDER BY attempt", id)
+    rows = await pool.fetch(f"SELECT attempt, state FROM {table} WHERE message_id = $1 ORDER BY attempt", id)
     return [(row[0], row[1]) for row in rows]
 
 
-async def queued(pool: Pool, id: UUID) -> bool:
+async def queued(pool: Pool, id: UUID, *, kind: str = "sms") -> bool:
     """True while there is work left for the message."""
-    return bool(await pool.fetchval("SELECT EXISTS (SELECT FROM queue WHERE kind = 'sms' AND id = $1)", id))
+    return bool(await pool.fetchval("SELECT EXISTS (SELECT FROM queue WHERE kind = $2 AND id = $1)", id, kind))
 
 
-async def pause_of(pool: Pool, id: UUID) -> float:
+async def pause_of(pool: Pool, id: UUID, *, kind: str = "sms") -> float:
     """Seconds until the message is due."""
     pause: float = await pool.fetchval(
-        "SELECT extract(epoch FROM due_at - now())::float8 FROM queue WHERE kind = 'sms' AND id = $1", id
+        "SELECT extract(epoch FROM due_at - now())::float8 FROM queue WHERE kind = $2 AND id = $1", id, kind
     )
     return pause

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from heliograph.whatsapp.matching import Matched
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.recorder import Recorder
 from heliograph.whatsapp.status import move_many
+from tests.rules import dispatching
 from tests.rules.making_whatsapp import Made
 
 Script = Callable[[CloudSubmission], CloudOutcome | None]
@@ -221,23 +223,9 @@ async def status_of(pool: Pool, id: UUID) -> tuple[str, str | None, str]:
     return row["status"], row["failure_code"], row["charge"]
 
 
-async def attempts(pool: Pool, id: UUID) -> list[tuple[int, str]]:
-    """(attempt, state) of a message, in order."""
-    rows = await pool.fetch("SELECT attempt, state FROM whatsapp_attempts WHERE message_id = $1 ORDER BY attempt", id)
-    return [(row[0], row[1]) for row in rows]
-
-
-async def queued(pool: Pool, id: UUID) -> bool:
-    """True while there is work left for the message."""
-    return bool(await pool.fetchval("SELECT EXISTS (SELECT FROM queue WHERE kind = 'whatsapp' AND id = $1)", id))
-
-
-async def pause_of(pool: Pool, id: UUID) -> float:
-    """Seconds until the message is due."""
-    pause: float = await pool.fetchval(
-        "SELECT extract(epoch FROM due_at - now())::float8 FROM queue WHERE kind = 'whatsapp' AND id = $1", id
-    )
-    return pause
+attempts = partial(dispatching.attempts, table="whatsapp_attempts")
+queued = partial(dispatching.queued, kind="whatsapp")
+pause_of = partial(dispatching.pause_of, kind="whatsapp")
 
 
 async def tries_of(pool: Pool, id: UUID) -> int:
