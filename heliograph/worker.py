@@ -30,7 +30,7 @@ from heliograph.base.settings import Settings
 from heliograph.campaigns import audience, counting
 from heliograph.campaigns.staging import Stager
 from heliograph.queue import leases, timers
-from heliograph.queue.runner import every, listen, loop
+from heliograph.queue.runner import every, listen, loop, once
 from heliograph.sms import inbox, receipts, suppliers, test_mode
 from heliograph.sms.dispatch import Dispatcher
 from heliograph.sms.fleet import Fleet
@@ -111,24 +111,10 @@ class Worker:
     async def run(self, *, on_ready: Callable[[], None] = lambda: None) -> None:
         """Work until `stop`; returns after the orderly end."""
         settings = self._settings
-        async with self._pool.acquire() as conn:
-            for name in (
-                "receipts",
-                "quiet",
-                "silent",
-                "keys",
-                "forget",
-                "plans",
-                "replays",
-                "campaigns",
-                inbox.TIMER,
-                expiry.TIMER,
-            ):
-                await timers.ensure(conn, name)
-        await self._beat()
         await self._fleet.start()
-        await self._refresh()
         await self._whatsapp.start()
+        # The database may go away again before anything is under way.
+        await once("start", self._begin, stopping=self._stopping)
         tasks = [
             self._loop("dispatch", self._dispatcher.round, self._dispatcher.wake),
             self._loop("webhooks", self._deliverer.round, self._deliverer.wake),
@@ -183,6 +169,25 @@ class Worker:
             reception.wake_replies,
         ):
             event.set()
+
+    async def _begin(self) -> None:
+        async with self._pool.acquire() as conn:
+            for name in (
+                "receipts",
+                "quiet",
+                "silent",
+                "keys",
+                "forget",
+                "plans",
+                "replays",
+                "campaigns",
+                inbox.TIMER,
+                expiry.TIMER,
+            ):
+                await timers.ensure(conn, name)
+        await self._beat()
+        await self._refresh()
+        await self._whatsapp.refresh()
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         grace = self._settings.drain_seconds

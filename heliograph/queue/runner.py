@@ -7,6 +7,7 @@ something failed. It says so, waits a little and goes on, and while the database
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import asyncpg
@@ -49,6 +50,25 @@ async def loop(
             await asyncio.wait_for(wake.wait(), poll)
         except TimeoutError:
             continue
+
+
+async def once(
+    name: str, step: Callable[[], Awaitable[object]], *, stopping: asyncio.Event, pause: float = AFTER_FAILURE
+) -> None:
+    """Run `step` until it has worked, again after `pause` seconds while the database is away, or until `stopping`.
+
+    Raises whatever else it raises.
+    """
+    while not stopping.is_set():
+        try:
+            await step()
+            return
+        except Exception as error:
+            if not is_down(error):
+                raise
+            log.warning("database unavailable", step=name, error=type(error).__name__)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), pause)
 
 
 async def every(name: str, step: Callable[[], Awaitable[object]], *, seconds: float, stopping: asyncio.Event) -> None:
