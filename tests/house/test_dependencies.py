@@ -1,0 +1,102 @@
+"""Nothing is installed that nothing uses: every line of the requirements is imported, run, or plugged into pytest."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackagePath
+
+import pytest
+
+from tests.house.project import ROOT, files
+
+#: What a distribution without modules of its own types is used by: mypy, for the package that it is named after.
+_STUBS = re.compile(r"(?:types-(?P<after>.+)|(?P<before>.+)-stubs)")
+#: What in the settings of pytest or on its command line asks for a plugin.
+PLUGINS = {
+    "pytest-asyncio": r"^asyncio_mode",
+    "pytest-timeout": r"^timeout",
+    "pytest-xdist": r"-n \d",
+}
+
+
+def named(file: str) -> list[str]:
+    """The distributions that a requirements file asks for itself, without extras and versions."""
+    lines = [line.split("#")[0].strip() for line in (ROOT / file).read_text().splitlines()]
+    return [re.split(r"[\[<>=~; ]", line)[0] for line in lines if line and not line.startswith("-")]
+
+
+@cache
+def imported(folder: str) -> frozenset[str]:
+    """The modules that the Python files below a folder import, or look for by a string that is their whole name."""
+
+    def found() -> Iterator[str]:
+        for path in files(".py"):
+            if not path.is_relative_to(ROOT / folder):
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    yield from (one.name for one in node.names)
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    yield node.module
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                    yield node.value
+
+    return frozenset(found())
+
+
+def modules(distribution: str) -> set[str]:
+    """The modules and packages that it installs, dotted: a namespace package has several distributions."""
+    installed: list[PackagePath] = importlib.metadata.files(distribution) or []
+    return {
+        ".".join(path.parts[:-1] if path.name == "__init__.py" else (*path.parts[:-1], path.stem))
+        for path in installed
+        if path.suffix == ".py" and ".." not in path.parts
+    }
+
+
+def scripts(distribution: str) -> set[str]:
+    """The programs that it installs."""
+    points = importlib.metadata.distribution(distribution).entry_points
+    return {one.name for one in points if one.group == "console_scripts"} | {distribution}
+
+
+def is_used(distribution: str, folders: tuple[str, ...]) -> bool:
+    """Whether what stands below the folders imports it or runs it."""
+    if any(modules(distribution) & imported(folder) for folder in folders):
+        return True
+    if folders == ("heliograph",):
+        return False
+    stubs = _STUBS.fullmatch(distribution)
+    if stubs:
+        return (stubs["before"] or stubs["after"]) in named("requirements.in")
+    settings = (ROOT / "Makefile").read_text() + (ROOT / "pyproject.toml").read_text()
+    if distribution in PLUGINS:
+        return re.search(PLUGINS[distribution], settings, re.M) is not None
+    programs = "|".join(map(re.escape, scripts(distribution)))
+    if re.search(rf"\$\(BIN\)/({programs})\b", settings):
+        return True
+    started = rf'with_name\("({programs})"\)'
+    return any(re.search(started, path.read_text()) for path in files(".py"))
+
+
+@pytest.mark.parametrize(
+    ("file", "folders"),
+    [("requirements.in", ("heliograph",)), ("requirements-dev.in", ("tests", "bench"))],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_requirement_is_used(file: str, folders: tuple[str, ...]) -> None:
+    unused = [name for name in named(file) if not is_used(name, folders)]
+    assert unused == [], f"take them out of {file} and run `make lock`, or use them"
+
+
+def test_every_requirement_is_locked_and_stands_once() -> None:
+    for kind in ("requirements", "requirements-dev", "requirements-peers"):
+        locked = re.findall(r"^([a-z0-9.-]+)(?:\[[a-z0-9,]+\])?==", (ROOT / f"{kind}.lock").read_text(), re.M)
+        wanted = named(f"{kind}.in")
+        assert wanted == sorted(set(wanted), key=wanted.index), f"{kind}.in names something twice"
+        missing = [name for name in wanted if re.sub(r"[-_.]+", "-", name.lower()) not in locked]
+        assert missing == [], f"`make lock` was not run after {kind}.in changed"
