@@ -6,7 +6,6 @@ the database; they stay in a file of the data directory, and a key whose secret 
 
 from __future__ import annotations
 
-import os
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import api_keys, organizations, quota
+from heliograph.base import private_files
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.db import Connection
@@ -221,18 +221,14 @@ def write_credentials(path: Path, credentials: Credentials) -> None:
     _write(path, credentials)
 
 
-def write_secrets(path: Path, graph: Graph) -> None:
-    """What `heliograph simulate graph --config` is told: on a command line everybody here could read it."""
-    kept = {"app_secret": graph.app_secret, "verify_token": graph.verify_token, "token": graph.token}
-    _write(path, {"options": kept})
+def write_simulators(smsc: Path, graph: Path, credentials: Credentials) -> None:
+    """What `heliograph simulate … --config` is told of each: on a command line everybody here could read it."""
+    allowed = {credentials.smsc.system_id: credentials.smsc.password}
+    _write(smsc, {"options": {"systems": allowed}})
+    told = credentials.whatsapp
+    kept = {"app_secret": told.app_secret, "verify_token": told.verify_token, "token": told.token}
+    _write(graph, {"options": kept})
 
 
 def _write(path: Path, value: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    private_files.write(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

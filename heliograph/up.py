@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import ipaddress
 import os
 import random
 import secrets
+import shlex
 import signal
 import socket
 import sys
@@ -27,10 +29,11 @@ import asyncpg
 import msgspec
 
 from heliograph import demo
+from heliograph.base import private_files
 from heliograph.base.db import open_pool
 from heliograph.base.migrate import migrate
 from heliograph.base.postgres import Embedded, PostgresError, default_data_dir
-from heliograph.base.settings import Settings, from_environment
+from heliograph.base.settings import Settings, demand_secret_key, from_environment
 from heliograph.demo import Credentials, Smsc
 
 #: prctl(2): the signal that this process gets when its parent ends.
@@ -121,21 +124,31 @@ class Part:
             await asyncio.sleep(pause)
 
 
-def welcome(credentials: Credentials, path: Path) -> None:
+class Welcome(msgspec.Struct, frozen=True):
+    """What a start found or made, for whoever is to be told."""
+
+    credentials: Credentials
+    #: The file that holds them.
+    path: Path
+    #: Whether a key was made by this start: only then is it shown on the terminal, where logs may keep it.
+    keys_are_new: bool
+
+
+def welcome(ready: Welcome) -> None:
     """Print what a person needs to begin."""
-    print(_welcome(credentials, path), flush=True)
+    print(_welcome(ready), flush=True)
 
 
 async def up(
     options: UpOptions,
     *,
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
-    on_ready: Callable[[Credentials, Path], None] = welcome,
+    on_ready: Callable[[Welcome], None] = welcome,
 ) -> int:
     """Run everything until SIGINT or SIGTERM; returns the exit status.
 
-    `say` gets lines for people; `on_ready` the credentials and their file, once the API answers. Raises
-    UpError, PostgresError and SettingsError when it cannot start.
+    `say` gets lines for people; `on_ready` the credentials, once the API answers. Raises UpError, PostgresError and
+    SettingsError when it cannot start.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -151,6 +164,7 @@ async def up(
     settings = from_environment()
     if not settings.secret_key:
         settings = msgspec.structs.replace(settings, secret_key=_secret_key(data_dir / "secret_key"))
+    demand_secret_key(settings)
     database: Embedded | None = None
     if not settings.database_url:
         database = Embedded(data_dir / "postgres", on_progress=say)
@@ -160,12 +174,13 @@ async def up(
     watcher: asyncio.Task[None] | None = None
     try:
         await _migrate(settings.database_url)
-        credentials, app = await _prepare(settings, data_dir, f"http://{_shown(options.host)}:{port}")
-        environment = _environment(settings)
+        credentials, app, are_new = await _prepare(settings, data_dir, f"http://{_shown(options.host)}:{port}")
+        environment = part_environment(settings, host=options.host)
+        outside = _outside()
         serve = ["api", "--host", options.host, "--port", str(port)]
         parts = [
-            Part("simulated SMSC", _smsc(credentials.smsc), environment, say),
-            Part("simulated Cloud API", _graph(credentials, app, data_dir / "graph.json"), environment, say),
+            Part("simulated SMSC", _smsc(credentials.smsc, data_dir / "smsc.json"), outside, say),
+            Part("simulated Cloud API", _graph(credentials, app, data_dir / "graph.json"), outside, say),
             Part("worker", ["worker"], environment, say),
             *(Part("api", serve, environment, say) for _ in range(options.api_processes)),
         ]
@@ -184,7 +199,7 @@ async def up(
         demo.write_credentials(data_dir / "credentials.json", credentials)
         demo.write_credentials(path, credentials)
         if not stop.is_set():
-            on_ready(credentials, path)
+            on_ready(Welcome(credentials, path, are_new))
         await stop.wait()
         say("Stopping.")
         return 0
@@ -223,8 +238,8 @@ async def _migrate(url: str) -> None:
         raise UpError(f"the database cannot be used: {error}") from error
 
 
-async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[Credentials, UUID]:
-    """Credentials, and the id of the simulated app."""
+async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[Credentials, UUID, bool]:
+    """Credentials, the id of the simulated app, and whether a key is one that no earlier start made."""
     kept = data_dir / "credentials.json"
     known = demo.read_credentials(kept)
     smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
@@ -242,14 +257,15 @@ async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[C
         await pool.close()
     credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph)
     demo.write_credentials(kept, credentials)
-    demo.write_secrets(data_dir / "graph.json", graph)
-    return credentials, app
+    demo.write_simulators(data_dir / "smsc.json", data_dir / "graph.json", credentials)
+    are_new = known is None or (known.live_key, known.test_key) != (live, test)
+    return credentials, app, are_new
 
 
-def _smsc(smsc: Smsc) -> list[str]:
+def _smsc(smsc: Smsc, config: Path) -> list[str]:
     return [
-        *("simulate", "smsc", "--host", smsc.host, "--port", str(smsc.port)),
-        *("--system", f"{smsc.system_id}:{smsc.password}", "--quiet"),
+        *("simulate", "smsc", "--host", smsc.host, "--port", str(smsc.port), "--quiet"),
+        *("--config", str(config)),
     ]
 
 
@@ -275,17 +291,30 @@ async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> st
     return ""
 
 
-def _environment(settings: Settings) -> dict[str, str]:
-    """The parts' environment: ours, with what this start found out, and with webhooks to loopback allowed."""
-    return {
-        **os.environ,
-        "HELIOGRAPH_DATABASE_URL": settings.database_url,
-        "HELIOGRAPH_SECRET_KEY": settings.secret_key,
-        "HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true",
-        "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": settings.webhook_allow_networks or LOOPBACK,
-        "HELIOGRAPH_LOG_LEVEL": os.environ.get("HELIOGRAPH_LOG_LEVEL", "warning"),
-        "HELIOGRAPH_LOG_FORMAT": os.environ.get("HELIOGRAPH_LOG_FORMAT", "text"),
-    }
+def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
+    """The environment of the API and the worker: what this start found out, and ours, which wins over defaults.
+
+    Webhooks may go to loopback only while the API listens there: then whoever can register one is on this machine
+    already. Listening elsewhere, it would lend others a way to what listens on loopback.
+    """
+    usual = {"HELIOGRAPH_LOG_LEVEL": "warning", "HELIOGRAPH_LOG_FORMAT": "text"}
+    if _is_loopback(host):
+        usual |= {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": LOOPBACK}
+    found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}
+    return usual | dict(os.environ) | found
+
+
+def _outside() -> dict[str, str]:
+    """The environment of the simulators: they stand for the outside world, so they learn nothing of this one."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("HELIOGRAPH_", "PG"))}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror:
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
 
 
 def _secret_key(path: Path) -> str:
@@ -293,13 +322,7 @@ def _secret_key(path: Path) -> str:
     try:
         return path.read_text().strip()
     except FileNotFoundError:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(48) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        private_files.write(path, secrets.token_urlsafe(48).encode() + b"\n")
         return path.read_text().strip()
 
 
@@ -333,30 +356,36 @@ async def _answers(host: str, port: int, stop: asyncio.Event) -> None:
         await asyncio.sleep(0.05)
 
 
-def _welcome(credentials: Credentials, path: Path) -> str:
+def _welcome(ready: Welcome) -> str:
+    credentials, file = ready.credentials, shlex.quote(str(ready.path))
     body = '{"to":"+258841234567","message":"Hello from Heliograph"}'
     template = '{"name":"appointment_reminder","language":"en","category":"utility","parameters":["Ana","Thursday"]}'
     graph = credentials.whatsapp
+    if ready.keys_are_new:
+        keys = f"\n  Live key      {credentials.live_key}\n  Test key      {credentials.test_key}"
+        bearer = f"'authorization: Bearer {credentials.live_key}'"
+    else:
+        # Shown once; from then on the lines below read the key where it is kept.
+        keys = "\n  Keys          in the credentials file"
+        bearer = f'"authorization: Bearer $(sed -n \'s/.*"live_key": "\\(.*\\)".*/\\1/p\' {file})"'
     return f"""
 Heliograph is ready.
 
-  API           {credentials.base_url}/v1
-  Live key      {credentials.live_key}
-  Test key      {credentials.test_key}
+  API           {credentials.base_url}/v1{keys}
   Organization  {credentials.organization_id}
   SMSC          {credentials.smsc.host}:{credentials.smsc.port} (simulated, SMPP 3.4)
   Cloud API     http://{graph.host}:{graph.port} (simulated, WhatsApp)
-  Credentials   {path}
+  Credentials   {ready.path}
 
 Send a first message:
 
-  curl -sS {credentials.base_url}/v1/sms/send -H 'authorization: Bearer {credentials.live_key}' \\
+  curl -sS {credentials.base_url}/v1/sms/send -H {bearer} \\
     -H "idempotency-key: $(cat /proc/sys/kernel/random/uuid)" -H 'content-type: application/json' \\
     -d '{body}'
 
 And a WhatsApp template, which its simulated user reads within a second or two:
 
-  curl -sS {credentials.base_url}/v1/whatsapp/messages -H 'authorization: Bearer {credentials.live_key}' \\
+  curl -sS {credentials.base_url}/v1/whatsapp/messages -H {bearer} \\
     -H 'content-type: application/json' -d '{{"type":"template","to":"+258841234567",
     "phoneNumberId":"{graph.phone_number_id}","template":{template}}}'
 

@@ -15,6 +15,9 @@ import msgspec
 #: What `heliograph up` uses until the operator sets one; any other command refuses to start with it.
 DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
 
+#: Different characters that a secret must have.
+FEWEST_CHARACTERS = 8
+
 
 class SettingsError(Exception):
     """A setting is missing or malformed; the message names it."""
@@ -80,12 +83,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError("HELIOGRAPH_SECRET_KEY must have at least 32 characters")
 
 
+def _is_repeated(secret: str) -> bool:
+    """Whether a secret is a shorter one again and again, or made of fewer than eight characters.
+
+    32 hexadecimal digits of chance have fewer than eight different ones once in 50,000 times.
+    """
+    return secret in (secret + secret)[1:-1] or len(set(secret)) < FEWEST_CHARACTERS
+
+
 def demand_secret_key(settings: Settings) -> None:
     """Refuse to work without a secret key of one's own. Raises SettingsError."""
     if not settings.secret_key or settings.secret_key == DEFAULT_SECRET_KEY:
         raise SettingsError(
             "HELIOGRAPH_SECRET_KEY is not set. Make one with `openssl rand -base64 48`, keep it safe, and give the same"
             " one to every process: what is sealed under it opens with no other"
+        )
+    if _is_repeated(settings.secret_key):
+        raise SettingsError(
+            "HELIOGRAPH_SECRET_KEY repeats a few characters, which can be guessed. Make one with"
+            " `openssl rand -base64 48`"
         )
 
 

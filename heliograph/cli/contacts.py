@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from heliograph.base import phones
+from heliograph.base import phones, private_files
 from heliograph.base.db import Connection
 from heliograph.cli.console import (
     DataDir,
@@ -115,7 +115,8 @@ def export(
     json: Annotated[bool, typer.Option("--json", help="A line of JSON for each contact instead of CSV.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Write an organization's contacts as CSV, newest first. Cells never begin like a formula.
+    """Write an organization's contacts as CSV, newest first. Cells never begin like a formula, and only
+    you may read the file.
 
     \b
     Examples:
@@ -133,7 +134,7 @@ def export(
             if file is not None:
                 # The mark at the beginning is what spreadsheets know UTF-8 by.
                 encoding = "utf-8" if json else "utf-8-sig"
-                out = stack.enter_context(file.open("w", encoding=encoding, newline=""))
+                out = stack.enter_context(private_files.open_text(file, encoding=encoding))
             advance = stack.enter_context(_bar("Exporting"))
             return await exporting.write(
                 conn,

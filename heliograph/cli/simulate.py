@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -16,6 +16,8 @@ from heliograph.simulators import receiver
 from heliograph.simulators.graph.simulator import GraphOptions, GraphSimulator, Setup
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 
+Options = TypeVar("Options", SmscOptions, GraphOptions)
+
 app = group("Simulate the other side: a supplier's SMSC, Meta's Graph API, or a customer's webhook receiver.")
 
 
@@ -27,6 +29,7 @@ app = group("Simulate the other side: a supplier's SMSC, Meta's Graph API, or a 
 )
 def smsc(
     given: dict[str, Any],
+    config: Annotated[Path | None, typer.Option(help="JSON file {options: {...}}. Flags win.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing.")] = False,
     json: Json = False,
 ) -> None:
@@ -44,7 +47,7 @@ def smsc(
       heliograph simulate smsc --system acme:secret --latency 0.05 --throughput 100
       heliograph simulate smsc --error 0x58=0.1 --receipt EXPIRED=0.05 --missing 0.01 --dlr-base hex
     """
-    uvloop.run(_smsc(SmscOptions(**given), json, quiet))
+    uvloop.run(_smsc(_read(config, SmscOptions(), given)[0], json, quiet))
 
 
 async def _smsc(options: SmscOptions, json: bool, quiet: bool) -> None:
@@ -108,15 +111,20 @@ def graph(
       heliograph simulate graph --batch 1000 --shuffle --duplicates 0.1 --seed 7
       heliograph simulate graph --templates templates.json --number +212520001234
     """
-    uvloop.run(_graph(*_graph_options(given, config), json, quiet))
+    uvloop.run(_graph(*_read(config, GraphOptions(), given), json, quiet))
 
 
-def _graph_options(given: dict[str, Any], config: Path | None) -> tuple[GraphOptions, Setup | None]:
-    usual = msgspec.to_builtins(GraphOptions())
-    flags = {name: value for name, value in given.items() if value != usual[name]}
+def _read(config: Path | None, usual: Options, given: dict[str, Any]) -> tuple[Options, Setup | None]:
+    """The options of `usual`'s kind, as the file says and the flags `given`, and the file's setup."""
+    defaults = msgspec.to_builtins(usual, str_keys=True)
+    flags = {
+        name: value
+        for name, value in msgspec.to_builtins(given, str_keys=True).items()
+        if name not in defaults or value != defaults[name]
+    }
     try:
         read = _Config() if config is None else msgspec.json.decode(config.read_bytes(), type=_Config)
-        return msgspec.convert(usual | read.options | flags, GraphOptions), read.setup
+        return msgspec.convert(defaults | read.options | flags, type(usual), strict=False), read.setup
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{config or 'options'}: {error}") from None
 

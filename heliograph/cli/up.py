@@ -9,8 +9,7 @@ import typer
 import uvloop
 
 from heliograph.cli.console import Problem, say, show
-from heliograph.demo import Credentials
-from heliograph.up import UpError, UpOptions, up, welcome
+from heliograph.up import UpError, UpOptions, Welcome, up, welcome
 
 
 def command(
@@ -32,6 +31,9 @@ def command(
     """Start PostgreSQL, the API, a worker, a simulated SMSC and a stand-in for Meta's Cloud API, with an organization
     that can send SMS and WhatsApp messages at once.
 
+    The keys are shown at the first start, and kept in the credentials file. Webhooks may go to http:// and loopback
+    addresses while --host is a loopback address itself, unless HELIOGRAPH_WEBHOOK_ALLOW_HTTP says otherwise.
+
     HELIOGRAPH_DATABASE_URL, if set, is used instead of a PostgreSQL of its own. Ctrl-C stops everything; the data
     stays, and the next start goes on with it.
 
@@ -50,5 +52,5 @@ def command(
     raise typer.Exit(status)
 
 
-def _print(credentials: Credentials, path: Path) -> None:
-    show(credentials, json=True)
+def _print(ready: Welcome) -> None:
+    show(ready.credentials, json=True)

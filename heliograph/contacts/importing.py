@@ -16,7 +16,7 @@ from typing import TextIO
 
 import msgspec
 
-from heliograph.base import phones
+from heliograph.base import phones, private_files
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection, plan_by_key
 from heliograph.base.errors import Invalid
@@ -133,7 +133,7 @@ class _Rejects:
 
     def add(self, rejected: list[tuple[Row, str]]) -> None:
         if rejected and self._file is None:
-            self._file = self._path.open("w", encoding="utf-8-sig", newline="")
+            self._file = private_files.open_text(self._path, encoding="utf-8-sig")
             columns = [*REJECT_COLUMNS, *self._layout.columns]
             self._writer = Writer(self._file, columns, delimiter=self._layout.delimiter)
         for row, reason in rejected:

@@ -93,7 +93,11 @@ class Api:
 @contextlib.asynccontextmanager
 async def running(database_url: str, **changed: Any) -> AsyncIterator[Api]:
     """A server on uvloop, as in production, in a thread of its own."""
-    settings = Settings(database_url=database_url, secret_key="s" * 32, **({"drain_seconds": 2.0} | changed))
+    settings = Settings(
+        database_url=database_url,
+        secret_key="a secret key for tests of the API only, long",
+        **({"drain_seconds": 2.0} | changed),
+    )
     started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def life() -> None:

@@ -26,7 +26,7 @@ async def processes(database_url: str, *, number: int, **settings: str) -> Async
     """Web processes that share a port."""
     environment = os.environ | {
         "HELIOGRAPH_DATABASE_URL": database_url,
-        "HELIOGRAPH_SECRET_KEY": "s" * 32,
+        "HELIOGRAPH_SECRET_KEY": "a secret key for tests of the API only, long",
         **{f"HELIOGRAPH_{name.upper()}": value for name, value in settings.items()},
     }
     with contextlib.closing(listen("127.0.0.1", 0)) as held:

@@ -20,7 +20,7 @@ from heliograph.whatsapp import accounts, apps
 from heliograph.whatsapp.accounts import AccountExists
 from tests.rules.making import organization
 
-SECRET_KEY = "s" * 40
+SECRET_KEY = "a secret key for tests of WhatsApp commands, long"
 KEY = apps.seal_key(Settings(secret_key=SECRET_KEY))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import re
+import secrets
 import signal
 import socket
 import stat
@@ -21,8 +23,10 @@ import psutil
 import pytest
 
 from heliograph.base import clock
+from heliograph.base.settings import Settings, from_environment
 from heliograph.simulators.receiver import Event, Options, Receiver
-from heliograph.webhooks import signing
+from heliograph.up import part_environment
+from heliograph.webhooks import endpoints, signing
 from tests.judge import settled
 from tests.load import Client
 from tests.processes import Program, alive, below, environment, until, until_true
@@ -209,7 +213,7 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         assert first.credentials.keys() == KEYS
         assert first.credentials["smsc"].keys() == {"host", "port", "system_id", "password"}
         kept = place / "data" / "credentials.json"
-        for file in (first.file, kept, place / "data" / "secret_key", place / "data" / "graph.json"):
+        for file in (first.file, kept, *(place / "data" / name for name in ("secret_key", "graph.json", "smsc.json"))):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             assert file.stat().st_uid == place.stat().st_uid
         assert kept.read_bytes() == first.file.read_bytes()
@@ -217,6 +221,14 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         graph = first.credentials["whatsapp"]
         for word in (graph["app_secret"], graph["verify_token"], graph["token"], first.credentials["live_key"]):
             assert not any(word in command for command in commands), "everybody on the machine reads command lines"
+        secret_key = (place / "data" / "secret_key").read_text().strip()
+        password = first.credentials["smsc"]["password"]
+        for word in (password, secret_key):
+            assert not any(word in part for command in commands for part in command)
+        for name in ("smsc", "graph"):
+            given = first.part(name).environ()
+            assert not [key for key in given if key.startswith("HELIOGRAPH_")], "it stands for somebody outside"
+        assert first.credentials["live_key"] in first.program.out
 
         secret = await subscribed(client, receiver)
         status, body = await run_as_printed(first.program.out, "/sms/send", tmp_path)
@@ -250,6 +262,10 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         event = await event_of(receiver, id, secret)
         assert event.type == "message.delivered"
         assert len(await statuses(second.database)) == 9, "the messages of the first start are there"
+        for key in ("live_key", "test_key"):
+            assert second.credentials[key] not in second.program.out + second.program.err, "shown at the first start"
+        assert str(second.file) in second.program.out
+        assert (await run_as_printed(second.program.out, "/sms/send", tmp_path))[0] == 202
         status, body = await run_as_printed(second.program.out, "/whatsapp/messages", tmp_path)
         assert status == 202
         await read_by_its_user(client, body["message"]["id"])
@@ -308,6 +324,31 @@ async def test_on_a_database_that_is_given_with_two_web_processes(
         for id in sent:
             await event_of(receiver, id, secret)
         await ran.stopped(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "http", "loopback"),
+    [
+        ("127.0.0.1", {}, True, True),
+        ("localhost", {}, True, True),
+        ("::1", {}, True, True),
+        ("0.0.0.0", {}, False, False),
+        ("127.0.0.1", {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "false"}, False, True),
+        ("127.0.0.1", {"HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": ""}, True, False),
+        ("0.0.0.0", {"HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8"}, False, True),
+    ],
+)
+def test_webhooks_reach_loopback_only_while_the_api_listens_there(
+    host: str, given: dict[str, str], http: bool, loopback: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("HELIOGRAPH_")]:
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    found = part_environment(Settings(database_url="postgresql://db/x", secret_key=secrets.token_hex(32)), host=host)
+    rules = endpoints.rules(from_environment(found))
+    assert rules.allow_http == http
+    assert any(ipaddress.ip_address("127.0.0.1") in network for network in rules.networks) == loopback
 
 
 async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> None:

@@ -22,7 +22,7 @@ from tests.rules import making
 from tests.rules.making import TO
 
 #: What seals an app's secrets and an account's token; `accounts.seal_key` of settings with this secret key.
-SECRET_KEY = "s" * 32
+SECRET_KEY = "a secret key for tests of WhatsApp only, long"
 KEY = derive_key(SECRET_KEY, "whatsapp")
 APP_SECRET = "0123456789abcdef0123456789abcdef"
 VERIFY_TOKEN = "verify-me"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from heliograph.cli import app
 from heliograph.cli.console import record, settings_of, table
 from heliograph.cli.options import pairs
 
+KEPT = "the secret key that is kept in the directory"
+OTHER = "another secret key, from the environment"
 URL = "postgresql://somebody@db.example.com/messages"
 
 
@@ -25,7 +28,7 @@ def data_dir(tmp_path: Path) -> Path:
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "app.password").write_text("geheim\n")
     (tmp_path / "postgres" / "port").write_text("5433\n")
-    (tmp_path / "secret_key").write_text("k" * 40 + "\n")
+    (tmp_path / "secret_key").write_text(KEPT + "\n")
     return tmp_path
 
 
@@ -36,7 +39,7 @@ def test_the_environment_names_the_database() -> None:
 def test_a_data_directory_that_is_named_wins(data_dir: Path) -> None:
     found = settings_of(data_dir, needs_key=True, environment={"HELIOGRAPH_DATABASE_URL": URL})
     assert found.database_url == "postgresql://heliograph:geheim@127.0.0.1:5433/heliograph"
-    assert found.secret_key == "k" * 40
+    assert found.secret_key == KEPT
 
 
 def test_a_directory_of_up_on_another_database_gives_only_the_key(data_dir: Path) -> None:
@@ -44,11 +47,11 @@ def test_a_directory_of_up_on_another_database_gives_only_the_key(data_dir: Path
         file.unlink()
     (data_dir / "postgres").rmdir()
     found = settings_of(data_dir, environment={"HELIOGRAPH_DATABASE_URL": URL})
-    assert (found.database_url, found.secret_key) == (URL, "k" * 40)
+    assert (found.database_url, found.secret_key) == (URL, KEPT)
 
 
 def test_the_environments_key_wins_over_the_files(data_dir: Path) -> None:
-    assert settings_of(data_dir, environment={"HELIOGRAPH_SECRET_KEY": "e" * 32}).secret_key == "e" * 32
+    assert settings_of(data_dir, environment={"HELIOGRAPH_SECRET_KEY": OTHER}).secret_key == OTHER
 
 
 def test_a_directory_without_a_database_is_named(tmp_path: Path) -> None:
@@ -61,6 +64,21 @@ def test_no_key_or_the_default_one_is_refused(key: str) -> None:
     environment = {"HELIOGRAPH_DATABASE_URL": URL, "HELIOGRAPH_SECRET_KEY": key}
     with pytest.raises(SettingsError, match="openssl rand"):
         settings_of(None, needs_key=True, environment=environment)
+
+
+@pytest.mark.parametrize("key", ["x" * 40, "ab" * 20, "geheim" * 6, "0123456" * 5, "aabbccddeeffgg" * 3])
+def test_a_key_of_repeated_characters_is_refused(key: str) -> None:
+    environment = {"HELIOGRAPH_DATABASE_URL": URL, "HELIOGRAPH_SECRET_KEY": key}
+    with pytest.raises(SettingsError, match="repeats a few characters"):
+        settings_of(None, needs_key=True, environment=environment)
+
+
+@pytest.mark.parametrize("make", [lambda: secrets.token_hex(32), lambda: secrets.token_urlsafe(48)])
+def test_a_key_of_chance_is_taken(make: Callable[[], str]) -> None:
+    for _ in range(100):
+        key = make()
+        environment = {"HELIOGRAPH_DATABASE_URL": URL, "HELIOGRAPH_SECRET_KEY": key}
+        assert settings_of(None, needs_key=True, environment=environment).secret_key == key
 
 
 def test_every_command_has_an_example_and_prints_json() -> None:

@@ -1,0 +1,44 @@
+"""Files that only their owner may read: secrets, and whatever holds people's names and numbers.
+
+The rule nobody may break: the mode is narrow before the first byte is written. A file that is narrowed afterwards was
+open for a moment, and whoever opened it then keeps reading.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TextIO
+
+MODE = 0o600
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace a file by `content`, whole or not at all, 0600. Its folder is made if it is missing. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def open_text(path: Path, *, encoding: str) -> TextIO:
+    """Open a file to write rows to: 0600, emptied if it exists, line ends as written. Raises OSError."""
+    return open(path, "w", encoding=encoding, newline="", opener=_narrow)
+
+
+def _narrow(path: str, flags: int) -> int:
+    # Without O_TRUNC: a file of another mode is narrowed before it is emptied and written. A device or a pipe, as
+    # /dev/stdout may be, keeps its own.
+    descriptor = os.open(path, flags & ~os.O_TRUNC, MODE)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fchmod(descriptor, MODE)
+            os.ftruncate(descriptor, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,53 @@
+"""Files for their owner alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from heliograph.base import private_files
+
+
+@pytest.fixture(autouse=True)
+def generous_umask() -> None:
+    os.umask(0o022)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_file_is_narrow_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    with private_files.open_text(path, encoding="utf-8") as file:
+        assert mode(path) == 0o600
+        file.write("one\r\n")
+    assert path.read_bytes() == b"one\r\n"
+
+
+def test_a_file_that_everybody_read_is_narrowed_and_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("much longer than what comes\n")
+    path.chmod(0o644)
+    with private_files.open_text(path, encoding="utf-8") as file:
+        assert (mode(path), path.stat().st_size) == (0o600, 0)
+        file.write("short\n")
+    assert path.read_text() == "short\n"
+
+
+def test_a_device_keeps_its_mode() -> None:
+    before = mode(Path(os.devnull))
+    with private_files.open_text(Path(os.devnull), encoding="utf-8") as file:
+        file.write("gone\n")
+    assert mode(Path(os.devnull)) == before
+
+
+def test_a_secret_replaces_what_was_there_whole(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "secret"
+    for content in (b"first\n", b"second\n"):
+        private_files.write(path, content)
+        assert (mode(path), path.read_bytes()) == (0o600, content)
+    assert list(path.parent.iterdir()) == [path]
