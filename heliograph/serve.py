@@ -14,6 +14,7 @@ import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from datetime import timedelta
 from typing import cast
 
 import uvicorn
@@ -74,7 +75,7 @@ async def serve(
         keyring=Keyring(pool),
         limiter=Limiter(pool, settings),
         vitals=Vitals(pool),
-        acceptor=Acceptor(pool),
+        acceptor=Acceptor(pool, keys_kept=timedelta(hours=settings.idempotency_hours)),
         whatsapp=WhatsAppAcceptor(pool, settings=settings),
         webhook_rules=endpoints.rules(settings),
         answer_key=derive_key(settings.secret_key, "stored answers"),

@@ -17,7 +17,7 @@ from heliograph.base.errors import Refusal
 
 
 class IdempotencyConflict(Refusal):
-    """This Idempotency-Key was used earlier with a different payload."""
+    """This Idempotency-Key was used earlier with a different payload, or by another API key for a secret."""
 
     code, status = "idempotency_conflict", 409
 

@@ -248,7 +248,7 @@ class Guard:
         given = call.headers.get(b"idempotency-key")
         if given is not None:
             call.idempotency_key = idempotency.checked_key(given)
-            call.key_hash = idempotency.key_hash(call.method, call.path, call.idempotency_key)
+            call.key_hash = idempotency.key_hash(call.actor.mode, call.method, call.path, call.idempotency_key)
         elif operation.idempotency == REQUIRED:
             raise Invalid(("Idempotency-Key", "required", "the header `Idempotency-Key` is required"))
 
@@ -268,7 +268,7 @@ class Guard:
                     conn,
                     call.actor,
                     key=call.key_hash,
-                    request=idempotency.request_hash(call.body if call.query is None else [call.body, call.query]),
+                    request=idempotency.request_hash(_asked(call)),
                     hours=settings.idempotency_hours,
                     wait_seconds=settings.idempotency_wait_seconds,
                     run=lambda: self._mutate(call),
@@ -295,6 +295,12 @@ class Guard:
         headers += call.standing_headers
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if call.method == "HEAD" else body})
+
+
+def _asked(call: Call) -> list[Any]:
+    """What makes two requests under one idempotency key the same. A secret is shown once more to the API key that it
+    was shown to, and to no other: for that one the same request is another one."""
+    return [call.body, call.query, call.actor.key_id if call.operation.has_secret else None]
 
 
 def _headers(body: bytes, replayed: bool | None) -> envelope.Headers:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
-from heliograph.base import clock
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import seal, unseal
 from heliograph.base.db import Connection
@@ -44,9 +42,10 @@ def checked_key(value: bytes) -> str:
     return key
 
 
-def key_hash(method: str, path: str, key: str) -> UUID:
-    """What a key is stored under, within its organization: the first 16 bytes of SHA-256 over method, path and key."""
-    return UUID(bytes=hashlib.sha256(f"{method} {path}\n{key}".encode()).digest()[:16])
+def key_hash(mode: str, method: str, path: str, key: str) -> UUID:
+    """What a key is stored under, within its organization: the first 16 bytes of SHA-256 over the API key's mode,
+    method, path and key."""
+    return UUID(bytes=hashlib.sha256(f"{mode} {method} {path}\n{key}".encode()).digest()[:16])
 
 
 def request_hash(body: object) -> bytes:
@@ -59,10 +58,10 @@ LOCK_TIMEOUT = "SELECT set_config('lock_timeout', $1, true)"
 # A twin's INSERT waits here until the first transaction ends. A key older than its time to live is taken over.
 CLAIM = """
 INSERT INTO idempotency AS known (organization_id, key_hash, request_hash, status, body, created_at)
-VALUES ($1, $2, $3, 200, '', $4)
+VALUES ($1, $2, $3, 200, '', now())
     ON CONFLICT (organization_id, key_hash) DO UPDATE
    SET request_hash = excluded.request_hash, status = 200, body = '', created_at = excluded.created_at
- WHERE known.created_at < $5
+ WHERE known.created_at <= now() - make_interval(hours => $4)
 RETURNING true
 """
 
@@ -89,10 +88,9 @@ async def once(
     IdempotencyInProgress, and what `run` raises; then nothing is stored.
     """
     async with conn.transaction():
-        now = clock.now()
         await conn.fetchval(LOCK_TIMEOUT, f"{int(wait_seconds * 1000)}ms")
         try:
-            claimed = await conn.fetchval(CLAIM, actor.organization_id, key, request, now, now - timedelta(hours=hours))
+            claimed = await conn.fetchval(CLAIM, actor.organization_id, key, request, hours)
         except asyncpg.LockNotAvailableError:
             raise IdempotencyInProgress from None
         if not claimed:

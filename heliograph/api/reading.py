@@ -10,7 +10,7 @@ import json
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from types import UnionType
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -18,6 +18,7 @@ import msgspec
 from msgspec import inspect
 
 from heliograph.api.refusals import InvalidJson
+from heliograph.base import clock
 from heliograph.base.errors import Invalid
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -103,19 +104,15 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
 
 
 _is_dated = re.compile(r"\d{4}-").match
-_BEGINNING, _END = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def _in_utc(query: Query) -> Query:
-    """Times in UTC, so that two spellings of one are one filter; what lies before or after all time is its end."""
+    """Times in UTC, so that two spellings of one are one filter."""
     times = {}
     for name in query.__struct_fields__:
         value = getattr(query, name)
         if isinstance(value, datetime):
-            try:
-                times[name] = value.astimezone(UTC)
-            except OverflowError:
-                times[name] = _BEGINNING if value.year == 1 else _END
+            times[name] = clock.in_utc(value)
     return msgspec.structs.replace(query, **times) if times else query
 
 

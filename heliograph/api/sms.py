@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -18,9 +18,6 @@ from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.sms import preview
 from heliograph.sms.accept import Send
-
-MAX_AHEAD = timedelta(days=365)
-MAX_PAST = timedelta(seconds=60)
 
 
 def _number_pattern() -> str:
@@ -191,9 +188,10 @@ def _send(call: Call) -> Send:
     to = phones.parse(body.to)
     if to is None:
         raise Invalid(("to", "pattern", "`to` must be a phone number with country code: `+258841234567`"))
-    send_at = _send_at(body.send_at)
-    # Two spellings of one number or instant are the same payload.
-    canonical = body if to == body.to and send_at is None else msgspec.structs.replace(body, to=to, send_at=send_at)
+    send_at = None if body.send_at is None else clock.in_utc(body.send_at)
+    # Two spellings of one number or instant are the same payload, and so is a default that is said.
+    guarantee = body.delivery_guarantee or "at_least_once"
+    canonical = msgspec.structs.replace(body, to=to, send_at=send_at, delivery_guarantee=guarantee)
     return Send(
         actor=call.actor,
         to=to,
@@ -206,15 +204,6 @@ def _send(call: Call) -> Send:
         request_hash=request_hash(canonical),
         send_at=send_at,
         validity_seconds=None if body.validity_seconds is None else int(body.validity_seconds),
-        guarantee=body.delivery_guarantee or "at_least_once",
+        guarantee=guarantee,
         toll=call.toll,
     )
-
-
-def _send_at(at: datetime | None) -> datetime | None:
-    if at is None:
-        return None
-    now = clock.now()
-    if not now - MAX_PAST <= at <= now + MAX_AHEAD:
-        raise Invalid(("sendAt", "range", "`sendAt` must be between 60 seconds ago and 365 days ahead"))
-    return at.astimezone(UTC)

@@ -1,6 +1,6 @@
 """Accepting messages: the promise behind a 202.
 
-What arrives while one batch is being committed goes into the next (`accounts/intake.py`). One call of `sms_accept_1`
+What arrives while one batch is being committed goes into the next (`accounts/intake.py`). One call of `sms_accept_2`
 (accept.sql) stores message, text, queue row, ledger row, quota debit and idempotency record of a whole batch in one
 commit, and only then does anybody get an answer. HTTP and the command line come through here.
 
@@ -40,6 +40,8 @@ from heliograph.sms.sender_ids import SenderBook, SenderId
 
 #: Most segments of one message. Networks deliver longer ones unreliably, and each one is billed.
 MAX_SEGMENTS = 10
+#: How far before and after the present a message may be due.
+MAX_PAST, MAX_AHEAD = timedelta(seconds=60), timedelta(days=365)
 SUPPLIER_WORD = "heliograph"
 
 
@@ -82,8 +84,8 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
 
 # It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole.
 ACCEPT = """
-SELECT verdict, remaining, since, status, body, used, window_start, at FROM sms_accept_1($1, $2, $3, $4, $5, $6, $7, $8,
-    $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)
+SELECT verdict, remaining, since, status, body, used, window_start, at FROM sms_accept_2($1, $2, $3, $4, $5, $6, $7, $8,
+    $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30)
 """
 #: The rate bucket of sends.
 BUCKET = "sms_send"
@@ -92,8 +94,10 @@ BUCKET = "sms_send"
 class Acceptor:
     """Accepts messages in batches; one per process."""
 
-    def __init__(self, pool: Pool, *, limit: int = 512) -> None:
+    def __init__(self, pool: Pool, *, limit: int = 512, keys_kept: timedelta = timedelta(hours=72)) -> None:
         self._kept = Kept(pool)
+        #: How long an idempotency key is remembered.
+        self._keys_kept = keys_kept
         self._senders = SenderBook(pool)
         self._intake: Intake[_Item] = Intake(self._store, limit=limit)
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
@@ -102,9 +106,11 @@ class Acceptor:
     async def accept(self, send: Send) -> Answer:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
-        Raises Invalid (too many segments, unknown sender), OrganizationSuspended, DestinationNotAllowed,
-        RecipientOptedOut, SenderIdNotApproved, QuotaExceeded, IdempotencyConflict, IdempotencyInProgress, OverLimit
-        and Unavailable. A caller that is cancelled leaves a message that is wholly there or not at all.
+        Raises, the first of them that is true: IdempotencyConflict, IdempotencyInProgress; Invalid (`send_at` out of
+        range, too many segments), OrganizationSuspended, DestinationNotAllowed; Invalid (unknown sender),
+        RecipientOptedOut, SenderIdNotApproved, QuotaExceeded; and OverLimit and Unavailable. A key that has an outcome
+        gives it again, whatever the time and the settings are now. A caller that is cancelled leaves a message that is
+        wholly there or not at all.
         """
         return await self._intake.put(await self._prepare(send))
 
@@ -117,9 +123,9 @@ class Acceptor:
         await self._intake.drain()
 
     async def _prepare(self, send: Send) -> _Item:
-        kind, segments = measure(send)
+        kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding)
         sender: SenderId | None = None
-        refusal = forbidden(send.actor, send.to)
+        refusal = unfit(send, segments) or forbidden(send.actor, send.to)
         if refusal is None:
             try:
                 sender = await self._senders.resolve(send.actor, sender_id=send.sender_id, sender_name=send.sender_name)
@@ -139,6 +145,7 @@ class Acceptor:
             rows = await conn.fetch(
                 ACCEPT,
                 at,
+                self._keys_kept,
                 [send.actor.organization_id for send in sends],
                 [item.id for item in items],
                 [item.refusal is None for item in items],
@@ -154,8 +161,8 @@ class Acceptor:
                 [item.segments for item in items],
                 [send.guarantee for send in sends],
                 [send.request_id for send in sends],
-                [expiry(at, send) for send in sends],
-                [send.send_at for send in sends],
+                [None if item.refusal else expiry(at, item.send) for item in items],
+                [None if item.refusal else item.send.send_at for item in items],
                 [send.lane for send in sends],
                 [send.text for send in sends],
                 [head for head, _ in pieces],
@@ -170,14 +177,15 @@ class Acceptor:
         return [_answer(item, row) for item, row in zip(items, rows, strict=True)]
 
 
-def measure(send: Send) -> tuple[encoding.Encoding, int]:
-    """Encoding and number of segments. Raises Invalid when there are too many."""
-    kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding)
+def unfit(send: Send, segments: int) -> Invalid | None:
+    """What is wrong with a send by the time it is now and by how its text is encoded now."""
+    if send.send_at is not None and not (at := now()) - MAX_PAST <= send.send_at <= at + MAX_AHEAD:
+        return Invalid(("sendAt", "range", "`sendAt` must be between 60 seconds ago and 365 days ahead"))
     if segments > MAX_SEGMENTS:
-        raise Invalid(
+        return Invalid(
             ("message", "too_many_segments", f"`message` needs {segments} segments; {MAX_SEGMENTS} are allowed")
         )
-    return kind, segments
+    return None
 
 
 def expiry(at: datetime, send: Send) -> datetime | None:

@@ -1,4 +1,4 @@
--- sms_accept_1: accept a batch of messages in one transaction and one round trip.
+-- sms_accept_2: accept a batch of messages in one transaction and one round trip.
 --
 -- First the balance rows of the batch's organizations are locked, in one order, so that two processes never wait
 -- for each other in a circle. From then on nobody else accepts for these organizations, and the second statement's
@@ -11,9 +11,10 @@
 -- 'limited', whatever else is true of it.
 --
 -- An item that must not be accepted for a reason found before (p_eligible is false) comes along all the same: if its
--- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once.
-CREATE OR REPLACE FUNCTION sms_accept_1(
-    p_at timestamptz,
+-- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once. An outcome is
+-- kept for p_kept, by the database's clock, whether or not a worker is there to delete it.
+CREATE OR REPLACE FUNCTION sms_accept_2(
+    p_at timestamptz, p_kept interval,
     p_organization uuid[], p_id uuid[], p_eligible boolean[], p_billed boolean[], p_key uuid[], p_request bytea[],
     p_recipient text[], p_sender text[], p_sender_id uuid[], p_reference text[], p_campaign uuid[], p_encoding text[],
     p_segments smallint[], p_guarantee text[], p_request_id text[], p_expires timestamptz[], p_due timestamptz[],
@@ -25,6 +26,8 @@ CREATE OR REPLACE FUNCTION sms_accept_1(
     used int, window_start timestamptz, at timestamptz
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
+    v_oldest timestamptz := now() - p_kept;
+    v_is_old boolean;
     v_taken int[];
     v_start timestamptz[];
     v_verdict text[];
@@ -50,8 +53,8 @@ BEGIN
     -- 3. Decide. Those that cost a unit of quota count up within their organization, in the order they came.
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.verdict = 'stored' ORDER BY n),
            array_agg(left_over ORDER BY n), array_agg(silent_since ORDER BY n), array_agg(known_status ORDER BY n),
-           array_agg(known_body ORDER BY n), array_agg(decided.used ORDER BY n)
-      INTO v_verdict, v_stored, v_left, v_since, v_status, v_body, v_used
+           array_agg(known_body ORDER BY n), array_agg(decided.used ORDER BY n), bool_or(is_old)
+      INTO v_verdict, v_stored, v_left, v_since, v_status, v_body, v_used, v_is_old
       FROM (
         SELECT *,
                CASE WHEN limited THEN 'limited'
@@ -69,6 +72,7 @@ BEGIN
               FROM (
                 SELECT item.n, item.organization, item.eligible, item.billed, item.request,
                        known.request_hash AS known_request, known.status AS known_status, known.body AS known_body,
+                       known.is_old,
                        coalesce(quota.total - quota.used, 0) AS available, silence.since AS silent_since,
                        v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
                        coalesce(v_taken[item.slot] - p_rate_units[item.slot] + item.place > item.most, false) AS limited
@@ -80,7 +84,8 @@ BEGIN
                        SELECT quotas.total, quotas.used FROM quotas
                         WHERE organization_id = item.organization LIMIT 1) quota ON true
                   LEFT JOIN LATERAL (
-                       SELECT request_hash, idempotency.status, idempotency.body FROM idempotency
+                       SELECT CASE WHEN created_at > v_oldest THEN request_hash END AS request_hash,
+                              created_at <= v_oldest AS is_old, idempotency.status, idempotency.body FROM idempotency
                         WHERE organization_id = item.organization AND key_hash = item.key LIMIT 1) known ON true
                   -- The confirmation of an opt-out is the one message that still goes to such a number. Counted,
                   -- because EXISTS may be planned as a hash of the whole table.
@@ -127,8 +132,17 @@ BEGIN
                AS item(stored, organization, id, billed, lane, due)
          WHERE stored;
 
+        -- Keys past their time that no worker has deleted yet: they are as good as gone.
+        IF v_is_old THEN
+            DELETE FROM idempotency WHERE ctid = ANY (ARRAY(
+                SELECT old.place FROM unnest(p_organization, p_key) AS item(organization, key)
+                 CROSS JOIN LATERAL (
+                       SELECT ctid AS place FROM idempotency
+                        WHERE organization_id = item.organization AND key_hash = item.key AND created_at <= v_oldest
+                        LIMIT 1) old));
+        END IF;
         INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)
-        SELECT organization, key, request, 202, head || left_over || tail, p_at
+        SELECT organization, key, request, 202, head || left_over || tail, now()
           FROM unnest(v_stored, p_organization, p_key, p_request, v_left, p_head, p_tail)
                AS item(stored, organization, key, request, left_over, head, tail)
          WHERE stored AND key IS NOT NULL;

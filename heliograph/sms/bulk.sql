@@ -1,6 +1,6 @@
 -- sms_accept_bulk_1: accept messages of one organization, sender and campaign, all of them or none.
 --
--- The same rows as `sms_accept_1` writes, and the same books; but there are no idempotency keys and no rate windows to
+-- The same rows as `sms_accept_2` writes, and the same books; but there are no idempotency keys and no rate windows to
 -- look at, and the caller has judged each recipient. The balance's row, on which all accepts of the organization take
 -- turns, is locked last, so that a thousand messages hold up its single sends for the ledger and the commit only.
 --

@@ -70,8 +70,8 @@ SELECT (SELECT since FROM opt_outs WHERE organization_id = $1 AND recipient = $2
 async def preview(conn: Connection, send: Send) -> Preview:
     """Raises what `Acceptor.accept` would raise for this send, but for what only an idempotency key is refused for."""
     actor = send.actor
-    accept.measure(send)
-    refusal = forbidden(send.actor, send.to)
+    _, segments = encoding.count(send.text, smart=actor.smart_encoding)
+    refusal = accept.unfit(send, segments) or forbidden(send.actor, send.to)
     if refusal is not None:
         raise refusal
     sender: SenderId | Refusal

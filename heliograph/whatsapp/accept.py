@@ -1,7 +1,7 @@
 """Accepting WhatsApp messages: the promise behind a 202.
 
 What arrives while one batch is being committed goes into the next (`accounts/intake.py`). One call of
-`whatsapp_accept_1` (accept.sql) stores message, content, conversation, queue row, reservation and idempotency record of
+`whatsapp_accept_2` (accept.sql) stores message, content, conversation, queue row, reservation and idempotency record of
 a whole batch in one commit, and only then does anybody get an answer.
 
 The rule nobody may break: nothing is answered that is not committed, one bad message never sinks its batch, and what is
@@ -31,7 +31,7 @@ from heliograph.base.settings import Settings
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue.leases import SINGLE
 from heliograph.whatsapp.money import decimal
-from heliograph.whatsapp.numbers import Number, NumberBook, PhoneNumberUnavailable, unavailable
+from heliograph.whatsapp.numbers import Number, NumberBook, unavailable
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.templates import (
     Template,
@@ -115,9 +115,9 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
 
 # It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole.
 ACCEPT = """
-SELECT verdict, price, available, since, expires, status, body, used, window_start, at FROM whatsapp_accept_1($1, $2,
+SELECT verdict, price, available, since, expires, status, body, used, window_start, at FROM whatsapp_accept_2($1, $2,
     $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
-    $27, $28, $29, $30, $31, $32, $33, $34)
+    $27, $28, $29, $30, $31, $32, $33, $34, $35)
 """
 
 
@@ -127,6 +127,7 @@ class Acceptor:
     def __init__(self, pool: Pool, *, settings: Settings, limit: int = 512) -> None:
         self._kept = Kept(pool)
         self._margin = settings.whatsapp_window_margin_seconds
+        self._keys_kept = timedelta(hours=settings.idempotency_hours)
         self._numbers = NumberBook(pool)
         self._templates = TemplateBook(pool)
         self._rates = RateBook(pool)
@@ -137,12 +138,12 @@ class Acceptor:
     async def accept(self, send: Send) -> Answer:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
-        Raises, the first of them that is true: Invalid (unknown number, wrong category, values that Meta would refuse),
-        TemplateNotFound, TemplateParameterMismatch; IdempotencyConflict, IdempotencyInProgress; OrganizationSuspended,
-        DestinationNotAllowed (also where there is no rate); RecipientOptedOut, PhoneNumberUnavailable,
-        TemplateNotApproved, WindowClosed, WalletInsufficientFunds; and OverLimit and Unavailable. A key that has an
-        outcome gives it again, whatever has become of number and template since. A caller that is cancelled leaves a
-        message that is wholly there or not at all.
+        Raises, the first of them that is true: IdempotencyConflict, IdempotencyInProgress; OrganizationSuspended,
+        DestinationNotAllowed; Invalid (unknown number, wrong category, values that Meta would refuse),
+        TemplateNotFound, TemplateParameterMismatch; DestinationNotAllowed (there is no rate); RecipientOptedOut,
+        PhoneNumberUnavailable, TemplateNotApproved, WindowClosed, WalletInsufficientFunds; and OverLimit and
+        Unavailable. A key that has an outcome gives it again, whatever has become of number and template since. A
+        caller that is cancelled leaves a message that is wholly there or not at all.
         """
         return await self._intake.put(await self._prepare(send))
 
@@ -159,8 +160,10 @@ class Acceptor:
         number: Number | None = None
         template: Template | None = None
         price = 0
-        refusal: Refusal | None = None
         category = content.category if isinstance(content, TemplateSend) else SERVICE
+        refusal = forbidden(send.actor, send.to)
+        if refusal is not None:  # it says so before anything is looked up
+            return _Item(send, send.id or uuid7(), None, None, category, country, 0, refusal)
         try:
             number = await self._numbers.find(send.actor, send.number_id)
             if number.reason == "removed":  # with its account its templates may be gone: there is nothing to judge by
@@ -168,8 +171,7 @@ class Acceptor:
             if isinstance(content, TemplateSend):
                 template = await self._templates.find(send.actor, number, content.name, content.language)
                 check(template, content)
-            refusal = forbidden(send.actor, send.to)
-            if refusal is None and send.actor.mode == "live":
+            if send.actor.mode == "live":
                 rate = await self._rates.price(number.currency, category, country, send.send_at or now())
                 price = rate or 0
                 refusal = DestinationNotAllowed(country=country) if rate is None else None
@@ -177,8 +179,6 @@ class Acceptor:
                 refusal = unavailable(number)
             if refusal is None and template is not None and template.status != "approved":
                 refusal = TemplateNotApproved(templateId=str(template.id), status=template.status)
-        except PhoneNumberUnavailable as refused:
-            refusal = forbidden(send.actor, send.to) or refused
         except Refusal as refused:
             refusal = refused
         except Exception as error:
@@ -194,6 +194,7 @@ class Acceptor:
             rows = await conn.fetch(
                 ACCEPT,
                 at,
+                self._keys_kept,
                 self._margin,
                 [send.actor.organization_id for send in sends],
                 [item.id for item in items],

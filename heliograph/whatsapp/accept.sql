@@ -1,4 +1,4 @@
--- whatsapp_accept_1: accept a batch of WhatsApp messages in one transaction and one round trip.
+-- whatsapp_accept_2: accept a batch of WhatsApp messages in one transaction and one round trip.
 --
 -- First the wallets of the batch's organizations are locked, in one order, so that two processes never wait for each
 -- other in a circle. From then on nobody else accepts for these organizations, and the later statements' snapshots see
@@ -10,12 +10,13 @@
 -- 'limited', whatever else is true of it.
 --
 -- An item that must not be accepted for a reason found before (p_eligible is false) comes along all the same: if its
--- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once.
+-- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once. An outcome is
+-- kept for p_kept, by the database's clock, whether or not a worker is there to delete it.
 --
 -- p_price is the list price in millionths, of which a conversation that is free for now takes nothing. p_margin: how
 -- long before its end, in seconds, a service window counts as closed. p_conversation: ids for new conversations.
-CREATE OR REPLACE FUNCTION whatsapp_accept_1(
-    p_at timestamptz, p_margin float8,
+CREATE OR REPLACE FUNCTION whatsapp_accept_2(
+    p_at timestamptz, p_kept interval, p_margin float8,
     p_organization uuid[], p_id uuid[], p_eligible boolean[], p_live boolean[], p_key uuid[], p_request bytea[],
     p_recipient text[], p_number uuid[], p_conversation uuid[], p_type text[], p_template uuid[], p_name text[],
     p_language text[], p_category text[], p_reference text[], p_campaign uuid[], p_request_id text[],
@@ -28,6 +29,8 @@ CREATE OR REPLACE FUNCTION whatsapp_accept_1(
     used int, window_start timestamptz, at timestamptz
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
+    v_oldest timestamptz := now() - p_kept;
+    v_is_old boolean;
     v_organization uuid[] := ARRAY(SELECT DISTINCT unnest(p_organization) ORDER BY 1);
     v_locked int;
     v_taken int[];
@@ -70,8 +73,10 @@ BEGIN
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.cost ORDER BY n),
            array_agg(decided.available ORDER BY n), array_agg(silent_since ORDER BY n),
            array_agg(expires_at ORDER BY n), array_agg(known_status ORDER BY n), array_agg(known_body ORDER BY n),
-           array_agg(decided.used ORDER BY n), array_agg(thread ORDER BY n), bool_or(spent > decided.available)
-      INTO v_verdict, v_price, v_available, v_since, v_expires, v_status, v_body, v_used, v_thread, v_short
+           array_agg(decided.used ORDER BY n), array_agg(thread ORDER BY n), bool_or(spent > decided.available),
+           bool_or(is_old)
+      INTO v_verdict, v_price, v_available, v_since, v_expires, v_status, v_body, v_used, v_thread, v_short,
+           v_is_old
       FROM (
         SELECT *, CASE WHEN judged.verdict = 'stored' AND cost > 0
                        THEN sum(cost) FILTER (WHERE judged.verdict = 'stored') OVER (PARTITION BY organization, currency)
@@ -90,6 +95,7 @@ BEGIN
                 SELECT item.n, item.organization, item.eligible, item.request, item.type, item.currency,
                        CASE WHEN NOT item.live OR thread.free_until > now() THEN 0 ELSE item.price END AS cost,
                        known.request_hash AS known_request, known.status AS known_status, known.body AS known_body,
+                       known.is_old,
                        coalesce(wallet.available, 0) AS available, silence.since AS silent_since,
                        thread.id AS thread, thread.expires_at,
                        v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
@@ -104,7 +110,8 @@ BEGIN
                         WHERE organization_id = item.organization AND wallets.currency = item.currency LIMIT 1
                        ) wallet ON true
                   LEFT JOIN LATERAL (
-                       SELECT request_hash, idempotency.status, idempotency.body FROM idempotency
+                       SELECT CASE WHEN created_at > v_oldest THEN request_hash END AS request_hash,
+                              created_at <= v_oldest AS is_old, idempotency.status, idempotency.body FROM idempotency
                         WHERE organization_id = item.organization AND key_hash = item.key LIMIT 1) known ON true
                   LEFT JOIN LATERAL (
                        SELECT opt_outs.since FROM opt_outs
@@ -194,8 +201,17 @@ BEGIN
                AS item(stored, organization, id, live, number, lane, due)
          WHERE stored;
 
+        -- Keys past their time that no worker has deleted yet: they are as good as gone.
+        IF v_is_old THEN
+            DELETE FROM idempotency WHERE ctid = ANY (ARRAY(
+                SELECT old.place FROM unnest(p_organization, p_key) AS item(organization, key)
+                 CROSS JOIN LATERAL (
+                       SELECT ctid AS place FROM idempotency
+                        WHERE organization_id = item.organization AND key_hash = item.key AND created_at <= v_oldest
+                        LIMIT 1) old));
+        END IF;
         INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)
-        SELECT organization, key, request, 202, item.body, p_at
+        SELECT organization, key, request, 202, item.body, now()
           FROM unnest(v_stored, p_organization, p_key, p_request, p_body)
                AS item(stored, organization, key, request, body)
          WHERE stored AND key IS NOT NULL;

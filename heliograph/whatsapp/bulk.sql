@@ -1,6 +1,6 @@
 -- whatsapp_accept_bulk_1: accept messages of one organization, number, template and campaign, all of them or none.
 --
--- The same rows as `whatsapp_accept_1` writes, and the same books; but there are no idempotency keys and no rate
+-- The same rows as `whatsapp_accept_2` writes, and the same books; but there are no idempotency keys and no rate
 -- windows to look at, and the caller has judged each recipient. Single sends of the organization wait while the wallet
 -- is locked, so it is locked last; but first where there are users whom nobody has written to, because whoever makes
 -- conversations does so behind it.

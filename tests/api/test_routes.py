@@ -15,7 +15,7 @@ CONTRACT = {
     ("POST", "/sms/preview", "previewSms", "sms:read", 200, "reads", NONE),
     ("GET", "/sms/messages", "listSmsMessages", "sms:read", 200, "reads", NONE),
     ("GET", "/sms/messages/{messageId}", "getSmsMessage", "sms:read", 200, "reads", NONE),
-    ("DELETE", "/sms/messages/{messageId}", "cancelSmsMessage", "sms:read", 200, "mutations", OPTIONAL),
+    ("DELETE", "/sms/messages/{messageId}", "cancelSmsMessage", "sms:send", 200, "mutations", OPTIONAL),
     ("POST", "/whatsapp/messages", "sendWhatsAppMessage", "whatsapp:send", 202, "mutations", OPTIONAL),
     ("GET", "/whatsapp/messages", "listWhatsAppMessages", "whatsapp:read", 200, "reads", NONE),
     ("GET", "/whatsapp/messages/{messageId}", "getWhatsAppMessage", "whatsapp:read", 200, "reads", NONE),

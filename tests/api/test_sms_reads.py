@@ -334,8 +334,11 @@ async def test_a_key_needs_the_scope(api: Api, pool: Pool) -> None:
     for method, path in (
         ("GET", "/sms/messages"),
         ("GET", f"/sms/messages/{id}"),
-        ("DELETE", f"/sms/messages/{id}"),
         ("POST", "/sms/preview"),
     ):
         status, body = await client.ask(method, path, json=BODY if method == "POST" else None)
         assert (status, body["error"]["details"]) == (403, {"required": ["sms:read"]})
+    reader = Client(api, await make_tenant(pool, profile="read_only"))
+    status, body = await reader.ask("DELETE", f"/sms/messages/{id}")
+    assert (status, body["error"]["details"]) == (403, {"required": ["sms:send"]})
+    assert (await client.ask("DELETE", f"/sms/messages/{id}"))[0] == 200

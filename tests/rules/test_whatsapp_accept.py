@@ -234,7 +234,8 @@ async def test_a_twin_of_one_under_way_waits_and_is_told(acceptor: Acceptor, poo
 
 
 async def test_the_first_thing_that_is_wrong_is_the_answer(pool: Pool) -> None:
-    """400s → known key → organization, destination (403) → opt-out → number, template, window → wallet (409)."""
+    """Known key → organization, destination (403) → what is missing or does not fit (400) → opt-out → number,
+    template, window → wallet (409)."""
     one = await made(pool, balance=0)
     await making_whatsapp.template(pool, one.organization_id, one.account_id, name="new", status="pending")
     pending = TemplateSend("new", "en", "utility", ("Ana", "7"))
@@ -249,12 +250,15 @@ async def test_the_first_thing_that_is_wrong_is_the_answer(pool: Pool) -> None:
     async def said(content: TemplateSend | TextReply, **values: Any) -> type[BaseException] | type[Answer]:
         return type(await attempt(acceptor_of(pool), send(one, content, **values)))
 
-    assert await said(pending, actor=stopped, number_id=uuid7()) is Invalid
-    assert await said(TemplateSend("none", "en", "utility", ()), actor=stopped) is TemplateNotFound
-    assert await said(TemplateSend("new", "fr", "utility", ("Ana", "7")), actor=stopped) is TemplateNotFound
-    assert await said(TemplateSend("new", "en", "authentication", ("Ana", "7")), actor=stopped) is Invalid
-    assert await said(TemplateSend("new", "en", "utility", ("Ana",)), actor=stopped) is TemplateParameterMismatch
-    assert await said(TemplateSend("new", "en", "utility", ("Ana", "a\nb")), actor=stopped) is Invalid
+    for unknown in (pending, TemplateSend("none", "en", "utility", ())):
+        assert await said(unknown, actor=stopped, number_id=uuid7()) is OrganizationSuspended
+        assert await said(unknown, actor=away, number_id=uuid7()) is DestinationNotAllowed
+        assert await said(unknown, number_id=uuid7()) is Invalid
+    assert await said(TemplateSend("none", "en", "utility", ())) is TemplateNotFound
+    assert await said(TemplateSend("new", "fr", "utility", ("Ana", "7"))) is TemplateNotFound
+    assert await said(TemplateSend("new", "en", "authentication", ("Ana", "7"))) is Invalid
+    assert await said(TemplateSend("new", "en", "utility", ("Ana",))) is TemplateParameterMismatch
+    assert await said(TemplateSend("new", "en", "utility", ("Ana", "a\nb"))) is Invalid
     assert await said(pending, actor=stopped) is OrganizationSuspended
     assert await said(pending, actor=away) is DestinationNotAllowed
     await pool.execute("UPDATE whatsapp_rates SET currency = 'USD'")

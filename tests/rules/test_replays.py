@@ -1,0 +1,93 @@
+"""Replays: what was answered once is answered again, whatever the time and the settings are by then, for 72 hours."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from heliograph.accounts.requests import Answer, IdempotencyConflict
+from heliograph.base import clock
+from heliograph.base.db import Pool
+from heliograph.base.errors import Invalid
+from heliograph.base.settings import Settings
+from heliograph.sms.accept import Acceptor
+from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
+from tests.rules import making_whatsapp
+from tests.rules.making import check_books, organization, send
+from tests.rules.test_whatsapp_accept import send as send_whatsapp
+
+AGE = "UPDATE idempotency SET created_at = now() - $1::interval"
+
+
+async def test_a_send_whose_time_has_passed_is_replayed_and_not_judged_again(pool: Pool) -> None:
+    actor = await organization(pool)
+    past = clock.now() - timedelta(hours=3)
+    asked = send(actor, key_name="k", send_at=clock.now() + timedelta(hours=1))
+    first = await Acceptor(pool).accept(asked)
+    # The same payload, three hours later.
+    assert await Acceptor(pool).accept(msgspec.structs.replace(asked, send_at=past)) == Answer(202, first.body, True)
+    with pytest.raises(IdempotencyConflict):
+        await Acceptor(pool).accept(msgspec.structs.replace(asked, send_at=past, request_hash=bytes(32)))
+    with pytest.raises(Invalid, match="sendAt"):
+        await Acceptor(pool).accept(send(actor, key_name="another", send_at=past))
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 1
+    await check_books(pool, [actor.organization_id])
+
+
+async def test_a_long_text_is_replayed_once_smart_encoding_is_off(pool: Pool) -> None:
+    smart = await organization(pool, smart_encoding=True)
+    plain = msgspec.structs.replace(smart, smart_encoding=False)
+    text = "“Quoted” " + "x" * 900
+    first = await Acceptor(pool).accept(send(smart, text, key_name="k"))
+    assert await Acceptor(pool).accept(send(plain, text, key_name="k")) == Answer(202, first.body, True)
+    with pytest.raises(Invalid, match="segments"):
+        await Acceptor(pool).accept(send(plain, text, key_name="another"))
+
+
+async def test_a_time_at_the_end_of_all_time_is_refused_alone(pool: Pool) -> None:
+    actor = await organization(pool)
+    acceptor = Acceptor(pool)
+    for far in (clock.BEGINNING, clock.END):
+        with pytest.raises(Invalid, match="sendAt"):
+            await acceptor.accept(send(actor, key_name="k", send_at=far, validity_seconds=60))
+
+
+async def test_an_sms_key_ends_after_72_hours_without_a_worker(pool: Pool) -> None:
+    actor = await organization(pool)
+    acceptor = Acceptor(pool)
+    first = await acceptor.accept(send(actor, key_name="k"))
+    await pool.execute(AGE, timedelta(hours=71, minutes=59))
+    assert (await acceptor.accept(send(actor, key_name="k"))).replayed
+    await pool.execute(AGE, timedelta(hours=72))
+    second = await acceptor.accept(send(actor, "another payload", key_name="k"))
+    assert not second.replayed
+    assert second.body != first.body
+    assert (await acceptor.accept(send(actor, "another payload", key_name="k"))).body == second.body
+    assert await pool.fetchval("SELECT count(*) FROM idempotency") == 1
+    await check_books(pool, [actor.organization_id])
+
+
+async def test_a_whatsapp_key_ends_after_72_hours_without_a_worker(pool: Pool) -> None:
+    one = await making_whatsapp.made(pool)
+    acceptor = WhatsAppAcceptor(pool, settings=Settings())
+    await acceptor.accept(send_whatsapp(one, key_name="k"))
+    await pool.execute(AGE, timedelta(hours=71, minutes=59))
+    assert (await acceptor.accept(send_whatsapp(one, key_name="k"))).replayed
+    await pool.execute(AGE, timedelta(hours=72))
+    assert not (await acceptor.accept(send_whatsapp(one, key_name="k"))).replayed
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2
+    assert await pool.fetchval("SELECT count(*) FROM idempotency") == 1
+    await making_whatsapp.check_wallets(pool, [one.organization_id])
+
+
+async def test_what_is_refused_takes_an_old_key_from_nobody(pool: Pool) -> None:
+    actor = await organization(pool, quota=1)
+    acceptor = Acceptor(pool)
+    await acceptor.accept(send(actor, key_name="k"))
+    await pool.execute(AGE, timedelta(hours=72))
+    with pytest.raises(Exception, match="quota"):
+        await acceptor.accept(send(actor, "another", key_name="k"))
+    with pytest.raises(Exception, match="quota"):
+        await acceptor.accept(send(actor, key_name="k"))
