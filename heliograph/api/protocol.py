@@ -124,9 +124,14 @@ class Connection(HttpToolsProtocol):
         #: A request has begun and not ended; its head has.
         self._began = False
         self._in_head = False
+        #: What comes now belongs to `cycle`: its body and trailer.
+        self._in_body = False
         #: Bytes of the head as they came, and as the parser has told of them so far.
         self._head_bytes = 0
         self._told_bytes = 0
+        #: Bytes of a chunked body since the last piece of it that are not body: sizes, extensions, trailer.
+        self._between_bytes = 0
+        self._headers_seen = 0
         self._hosts = 0
         self._has_length = False
         self._is_chunked = False
@@ -217,6 +222,8 @@ class Connection(HttpToolsProtocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
+        elif self._is_chunked:
+            self._between_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -224,14 +231,17 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._refusal or BadRequest())
         else:
-            # The parser gathers an unfinished header without telling, so its bytes are counted here.
+            # The parser gathers an unfinished header or trailer without telling, so its bytes are counted here.
             if self._in_head and self._head_bytes > self.limits.head_bytes:
                 self._refuse(UriTooLong() if len(self.url) > self.limits.url_bytes else HeadersTooLarge())
+            elif self._between_bytes > self.limits.head_bytes:
+                self._refuse(HeadersTooLarge())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._began = self._in_head = True
-        self._head_bytes = self._told_bytes = self._hosts = 0
+        self._in_body = False
+        self._head_bytes = self._told_bytes = self._between_bytes = self._headers_seen = self._hosts = 0
         self._has_length = self._is_chunked = False
         if self.phase != WORK:
             self._set_phase(HEAD, self.limits.head_seconds)
@@ -243,11 +253,13 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._told_bytes += len(name) + len(value) + 4
-        headers = self.headers
-        if self._told_bytes > self.limits.head_bytes or len(headers) >= self.limits.headers:
+        self._headers_seen += 1
+        if self._told_bytes > self.limits.head_bytes or self._headers_seen > self.limits.headers:
             self._stop(HeadersTooLarge())
+        if not self._in_head:
+            return  # a trailer: nothing that decides about a request may come after its body (RFC 9110 §6.5.1)
         name = name.lower()
-        headers.append((name, value))
+        self.headers.append((name, value))
         if name == b"host":
             self._hosts += 1
         elif name == b"content-length":
@@ -270,6 +282,8 @@ class Connection(HttpToolsProtocol):
             self._stop(BadRequest())
         if version not in ("1.1", "1.0") or (self._is_chunked and version == "1.0"):
             self._stop(BadRequest())
+        if version == "1.0":
+            self.expect_100_continue = False  # RFC 9110 §10.1.1: there is no interim answer in it
         if parser.should_upgrade():
             if parser.get_method() == b"CONNECT":
                 self._stop(BadRequest())
@@ -284,6 +298,7 @@ class Connection(HttpToolsProtocol):
         scope["query_string"] = url.query or b""
         exchange = Exchange(self, scope, keep_alive=version != "1.0" and parser.should_keep_alive())
         before, self.cycle = self.cycle, exchange  # type: ignore[assignment]
+        self._in_body = True
         self._discarded = 0
         if self.phase == HEAD:
             self._set_phase(BODY, self.limits.body_seconds)
@@ -296,6 +311,7 @@ class Connection(HttpToolsProtocol):
             self._to_answer.append((exchange, self.app))
 
     def on_body(self, body: bytes) -> None:
+        self._between_bytes = 0
         exchange = self.cycle
         if exchange.response_complete:
             self._discard(len(body))
@@ -306,7 +322,8 @@ class Connection(HttpToolsProtocol):
         exchange.message_event.set()
 
     def on_message_complete(self) -> None:
-        self._began = False
+        self._began = self._in_body = self._is_chunked = False
+        self._between_bytes = 0
         exchange = self.cycle
         if self.parser.should_upgrade():
             return
@@ -345,7 +362,9 @@ class Connection(HttpToolsProtocol):
         """Answer a fault of HTTP and close, after the answers that come before it."""
         self._refusal = refusal
         exchange = self.cycle
-        if exchange is None or exchange.response_complete:
+        if self._in_body and exchange.response_complete:
+            self._close()  # the fault is in the rest of a request that is answered; a second answer would be another's
+        elif exchange is None or exchange.response_complete:
             self.refuse_now(refusal)
         elif self.phase == BODY:
             # The fault is in the body of the request that is being worked on: its handler will not get the rest.
@@ -402,13 +421,18 @@ class Connection(HttpToolsProtocol):
         self.deadline = min(self.loop.time() + seconds, self._write_deadline)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Go on in HTTP/1.1, which RFC 9110 §7.8 allows: some clients offer h2c with each first request.
+        """Go on in the version it came in, which RFC 9110 §7.8 allows: some clients offer h2c with each first request.
 
         The parser skips the body of a request that asks for an upgrade, so the head is given to a new one without it.
         """
-        request = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
+        version = self.parser.get_http_version().encode()
+        request = [self.parser.get_method(), b" ", self.url, b" HTTP/", version, b"\r\n"]
         for name, value in self.headers:
-            if name not in (b"upgrade", b"connection", b"http2-settings"):
+            if name == b"connection":
+                if b"close" not in (token.strip().lower() for token in value.split(b",")):
+                    continue
+                value = b"close"
+            if name not in (b"upgrade", b"http2-settings"):
                 request += [name, b": ", value, b"\r\n"]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)

@@ -67,6 +67,8 @@ class Connection(asyncio.Protocol):
 
     def expire(self) -> None:
         """The deadline has passed."""
+        if self._outcome is not None and self._reader.is_in_trailer():
+            self._settle(self._failure("timeout", "the trailer did not end in time"))
         self._conclude("timeout", "no answer in time")
         self._transport.abort()
 

@@ -2,12 +2,14 @@
 clock. RFC 9110 and 9112; the parser is llhttp, by httptools.
 
 The rule nobody may break: nothing that the other side sends makes a reader hold more than `KEPT_BYTES` of body and
-`HEAD_BYTES` of head, or run for longer than the bytes it was fed deserve. What follows an answer is not part of the
-next one: a connection on which more came than was asked for is not `reusable`.
+`HEAD_BYTES` of head or trailer, or run for longer than the bytes it was fed deserve. An answer whose trailer never
+ends was not given. What follows an answer is not part of the next one: a connection on which more came than was asked
+for is not `reusable`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -20,6 +22,8 @@ import msgspec
 KEPT_BYTES = 4_096
 #: A longer body is not read to its end: its connection is closed instead of kept.
 READ_BYTES = 65_536
+#: A body in chunks: read at most this much of it, sizes and extensions included, before it counts as no HTTP.
+CHUNKED_BYTES = 8 * READ_BYTES
 #: Of the head, those of interim answers before it included.
 HEAD_BYTES = 32_768
 HEADERS = 100
@@ -97,16 +101,19 @@ class AnswerReader:
     """Reads the answers of one connection, one after the other: `reset`, then `feed` until it says that all is there.
 
     `status` is 0 until the head of the answer itself has come; from then on the answer stands, however its body ends,
-    save when the rest is no HTTP.
+    save when the rest is no HTTP or a trailer without an end.
     """
 
     __slots__ = (
+        "_after_head",
+        "_between",
         "_head",
         "_headers",
         "_interim",
         "_parser",
         "_problem",
         "_seen",
+        "_told",
         "body",
         "complete",
         "retry_after",
@@ -133,7 +140,12 @@ class AnswerReader:
         self.retry_after: str | None = None
         self._seen = 0
         self._head = 0
+        #: Bytes since the head, and those of them since the last piece of the body: sizes, extensions, trailer.
+        self._after_head = 0
+        self._between = 0
         self._headers = 0
+        #: Bytes of headers, of all heads and the trailer, as the parser tells of them.
+        self._told = 0
         self._interim = 0
         self._problem = ""
 
@@ -145,6 +157,9 @@ class AnswerReader:
         """Take what came; True when the answer is complete. Raises NotHttp."""
         if not self.status:
             self._head += len(data)
+        else:
+            self._after_head += len(data)
+            self._between += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -152,10 +167,23 @@ class AnswerReader:
             if not self.complete:
                 raise NotHttp(self._problem or str(error)[:200]) from None
         else:
-            # The parser gathers an unfinished header without telling.
+            # The parser gathers an unfinished header or trailer without telling.
             if not self.status and self._head > HEAD_BYTES:
                 raise NotHttp("the head is too large")
+            if not self.complete and (self._between > HEAD_BYTES or self._after_head > CHUNKED_BYTES):
+                raise NotHttp("the trailer is too large")
         return self.complete
+
+    def is_in_trailer(self) -> bool:
+        """The whole body has come, but not the end of what follows it. Asked once, when nothing more will be read:
+        the parser is given the end, and takes it for one nowhere else."""
+        if not self.status or self.complete:
+            return False
+        seen, body = self._seen, self.body
+        with contextlib.suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._parser.feed_data(b"\r\n\r\n")
+        self.body = body
+        return self.complete and self._seen == seen
 
     # What the parser calls.
 
@@ -167,6 +195,11 @@ class AnswerReader:
         self._headers += 1
         if self._headers > HEADERS:
             raise self._stop("too many headers")
+        self._told += len(name) + len(value) + 4
+        if self._told > HEAD_BYTES:
+            raise self._stop("the head is too large")
+        if self.status:
+            return  # a trailer
         if len(name) == 11 and self.retry_after is None and name.lower() == b"retry-after":
             self.retry_after = value.decode("latin-1")
 
@@ -185,6 +218,7 @@ class AnswerReader:
                 raise self._stop("too many interim answers")
 
     def on_body(self, data: bytes) -> None:
+        self._between = 0
         if len(self.body) < KEPT_BYTES:
             self.body += data[: KEPT_BYTES - len(self.body)]
         self._seen += len(data)

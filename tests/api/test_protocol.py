@@ -127,6 +127,70 @@ async def test_chunked_bodies(api: Api, tenant: Tenant) -> None:
         assert refusal(await api.raw(head + lie)) == (400, "bad_request"), lie
 
 
+CHUNKED_POST = b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n"
+CHUNKED_BODY = b"%x\r\n%b\r\n0\r\n" % (len(BODY), BODY)
+
+
+async def test_what_stands_in_a_trailer_decides_nothing(api: Api, tenant: Tenant) -> None:
+    named = {
+        b"X-Api-Key": tenant.secret.encode(),
+        b"Idempotency-Key": b"k",
+        b"Content-Type": b"application/json",
+    }
+    missing = {b"X-Api-Key": 401, b"Idempotency-Key": 400, b"Content-Type": 415}
+    for late, status in missing.items():
+        head = b"".join(b"%b: %b\r\n" % (name, value) for name, value in named.items() if name != late)
+        trailer = b"%b: %b\r\nConnection: close\r\nExpect: 100-continue\r\n\r\n" % (late, named[late])
+        answer = await api.raw(CHUNKED_POST + head + b"\r\n" + CHUNKED_BODY + trailer)
+        assert parse(answer)[0] == status, late
+    bearer = b"Authorization: Bearer " + tenant.secret.encode()
+    answer = await api.raw(CHUNKED_POST + b"\r\n" + CHUNKED_BODY + bearer + b"\r\n\r\n")
+    assert parse(answer)[0] == 401
+    # One that contradicts the head does not count either, and the connection goes on.
+    trailer = b"X-Api-Key: other\r\nHost: b\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    head = b"".join(b"%b: %b\r\n" % item for item in named.items())
+    after = b"GET /v1/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    answer = await api.raw(CHUNKED_POST + head + b"\r\n" + CHUNKED_BODY + trailer + after)
+    assert [int(part.split()[0]) for part in answer.split(b"HTTP/1.1 ")[1:]] == [202, 200], answer
+
+
+ENDLESS_TRAILERS = [
+    b"X: " + b"a" * 1_000_000,
+    b"X: y\r\n" * 100_000,
+    b"n" * 1_000_000,
+    b"X: " + b"a" * 17_000 + b"\r\n\r\n",
+    b"X: y\r\n" * 101 + b"\r\n",
+]
+
+
+async def test_trailers_count_as_the_head_does(api: Api, tenant: Tenant) -> None:
+    head = send_request(tenant, "Transfer-Encoding: chunked")
+    for trailer in ENDLESS_TRAILERS:
+        for size in (1_000, 1_000_000):
+            pieces = [trailer[at : at + size] for at in range(0, len(trailer), size)]
+            answer = await api.raw(head + CHUNKED_BODY, *pieces)
+            assert refusal(answer) == (431, "request_headers_too_large"), trailer[:20]
+    # What is gathered before a chunk's bytes counts too; many small chunks are no trailer.
+    answer = await api.raw(head + b"5;" + b"x" * 1_000_000)
+    assert refusal(answer) == (431, "request_headers_too_large")
+    small = b"".join(b"1;note=0123456789\r\n%c\r\n" % byte for byte in BODY + b" " * 5_000)
+    answer = await api.raw(head + small + b"0\r\nX: y\r\n\r\n")
+    assert parse(answer)[0] == 202
+
+
+async def test_a_trailer_of_an_answered_request_gets_no_second_answer(api: Api) -> None:
+    head = b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for rest in (b"0\r\nX: " + b"a" * 100_000, b"zz\r\n"):
+        reader, writer = await asyncio.open_connection(*api.address)
+        writer.write(head)
+        status, headers, body = parse(await reader.readuntil(b"\r\n\r\n"))
+        await reader.readexactly(int(headers["content-length"]))
+        assert (status, body) == (401, b"")
+        writer.write(rest)
+        assert await reader.read() == b""
+        writer.close()
+
+
 async def test_chunks_that_never_end_are_timed_out(api: Api, tenant: Tenant) -> None:
     head = send_request(tenant, "Transfer-Encoding: chunked")
     started = time.monotonic()
@@ -207,6 +271,25 @@ async def test_far_too_many_pipelined_requests_end_the_connection(api: Api) -> N
     statuses = [int(part.split()[0]) for part in answer.split(b"HTTP/1.1 ")[1:]]
     assert 1 <= len(statuses) < 5_000
     assert set(statuses[:-1]) <= {200}
+
+
+async def test_http_1_0_stays_1_0_whatever_it_offers(api: Api, tenant: Tenant) -> None:
+    for offers in (("Connection: Upgrade", "Upgrade: h2c"), ("Expect: 100-continue",)):
+        request = send_request(tenant, *offers, length=len(BODY), version="1.0") + BODY
+        for pieces in ((request,), (request[: -len(BODY)], BODY)):
+            answer = await api.raw(*pieces, pause=0.05)
+            status, headers, _ = parse(answer)
+            assert (status, headers["connection"]) == (202, "close"), answer
+    # No Host is needed in it, and chunks do not exist in it.
+    offer = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    assert parse(await api.raw(b"GET /v1/ HTTP/1.0\r\n" + offer + b"\r\n"))[0] == 200
+    chunked = b"POST /v1/sms/send HTTP/1.0\r\nTransfer-Encoding: chunked\r\n" + offer + b"\r\n0\r\n\r\n"
+    assert refusal(await api.raw(chunked)) == (400, "bad_request")
+
+
+async def test_an_offer_to_upgrade_does_not_keep_a_connection_that_is_to_close(api: Api) -> None:
+    answer = await api.raw(b"GET /v1/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, Close\r\nUpgrade: h2c\r\n\r\n")
+    assert parse(answer)[1]["connection"] == "close"
 
 
 async def test_an_offer_to_upgrade_is_ignored(api: Api, tenant: Tenant) -> None:

@@ -130,6 +130,25 @@ def test_a_long_body_is_kept_in_part_and_read_in_part() -> None:
     assert (broken_off.body, broken_off.complete, broken_off.reusable) == (b"a" * KEPT_BYTES, True, False)
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_a_trailer_says_nothing() -> None:
+    reader = read(CHUNKED + b"2\r\nok\r\n0\r\nRetry-After: 7\r\nConnection: close\r\nContent-Type: x\r\n\r\n")
+    assert seen(reader) == (200, b"ok", None, True)
+
+
+@pytest.mark.parametrize("cut", [1, 100])
+def test_a_trailer_is_refused_before_it_is_long(cut: int) -> None:
+    """Fed in pieces of any size: what the parser gathers and copies again is bounded."""
+    reader = AnswerReader()
+    reader.feed(CHUNKED)
+    reader.feed(b"0\r\nX: ")
+    with pytest.raises(NotHttp):
+        for _ in range(HEAD_BYTES // cut + 1):
+            reader.feed(b"a" * cut)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -137,6 +156,10 @@ def test_a_long_body_is_kept_in_part_and_read_in_part() -> None:
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * HEAD_BYTES,
         b"HTTP/1.1 200 " + b"a" * HEAD_BYTES,
         b"HTTP/1.1 102 Processing\r\n\r\n" * (INTERIM_ANSWERS + 1),
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * HEAD_BYTES + b"\r\n\r\n",
+        b"HTTP/1.1 103 Hints\r\nX: " + b"a" * (HEAD_BYTES - 10) + b"\r\n\r\nHTTP/1.1 200 OK\r\nY: bbbbbb\r\n\r\n",
+        CHUNKED + b"0\r\nX: " + b"a" * HEAD_BYTES + b"\r\n\r\n",
+        CHUNKED + b"0\r\n" + b"X: y\r\n" * (HEADERS + 1) + b"\r\n",
         b"HTTP/1.1 103 Hints\r\n" + b"X: y\r\n" * (HEADERS - 1) + b"\r\nHTTP/1.1 200 OK\r\nA: b\r\nC: d\r\n\r\n",
     ],
 )

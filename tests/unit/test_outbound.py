@@ -530,6 +530,46 @@ async def endless_reason(reader: asyncio.StreamReader, writer: asyncio.StreamWri
         await flood(writer, b"a")
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n"
+
+
+async def endless_trailer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(CHUNKED + b"0\r\nX-Long: ")
+    while True:
+        await flood(writer, b"a")
+
+
+async def endless_trailers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(CHUNKED + b"0\r\n")
+    while True:
+        await flood(writer, b"X-More: and more\r\n")
+
+
+async def trickling_trailer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(CHUNKED + b"0\r\nX-Long: ")
+    while True:
+        writer.write(b"a")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
+async def unended_trailer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(CHUNKED + b"0\r\n")
+    await reader.read()
+
+
+async def endless_extension(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(CHUNKED + b"5;")
+    while True:
+        await flood(writer, b"a")
+
+
+async def little_body_in_long_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(CHUNKED)
+    while True:
+        await flood(writer, b"1;" + b"a" * 9_000 + b"\r\nx\r\n")
+
+
 async def interim_for_ever(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while True:
         writer.write(b"HTTP/1.1 102 Processing\r\n\r\n")
@@ -568,6 +608,12 @@ async def half_a_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         (endless_headers, "protocol"),
         (endless_header, "protocol"),
         (endless_reason, "protocol"),
+        (endless_trailer, "protocol"),
+        (endless_trailers, "protocol"),
+        (trickling_trailer, "timeout"),
+        (unended_trailer, "timeout"),
+        (endless_extension, "protocol"),
+        (little_body_in_long_chunks, "protocol"),
         (interim_for_ever, "timeout"),
         (interim_flood, "protocol"),
         (reset, "closed"),
@@ -629,7 +675,11 @@ def then(answer: bytes, *, end: bool) -> Serve:
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this", True, b"only this"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this", False, b"only this"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nonly this", False, b"only this"),
         (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", True, b"until the end"),
+        (CHUNKED, False, b"ok"),
+        (CHUNKED + b"5\r\n", False, b"ok"),
+        (CHUNKED + b"5\r\nab", False, b"okab"),
     ],
 )
 async def test_the_status_stands_however_its_body_ends(answer: bytes, end: bool, kept: bytes) -> None:
