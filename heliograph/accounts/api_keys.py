@@ -157,7 +157,7 @@ async def issue(
     now = clock.now()
     if expires_at is not None and expires_at <= now:
         raise Invalid(("expires_at", "range", "`expires_at` must be in the future"))
-    networks = [str(network) for network in dict.fromkeys(_networks(allowed_ips))]
+    allowed = networks(allowed_ips)
     granted = _granted(actor, profile, scopes, mode)
     secret = new_secret(mode)
     async with conn.transaction():
@@ -175,7 +175,7 @@ async def issue(
             profile,
             sorted(granted),
             mode,
-            networks,
+            allowed,
             now,
             expires_at,
         )
@@ -265,6 +265,11 @@ async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> list[K
     """Who stands behind each secret's SHA-256, in order; None where it is no active key."""
     found = {row["secret_hash"]: _who(row) for row in await conn.fetch(AUTHENTICATE, list(hashes))}
     return [found.get(digest) for digest in hashes]
+
+
+def networks(texts: Sequence[str]) -> list[str]:
+    """Addresses and CIDR networks, each once, as networks in their usual form. Raises Invalid."""
+    return [str(network) for network in dict.fromkeys(_networks(texts))]
 
 
 def new_secret(mode: str) -> str:

@@ -121,6 +121,16 @@ async def create_api_key(call: Call) -> ApiKeyCreated:
     return ApiKeyCreated(True, _shown(key), secret)
 
 
+async def canonical(body: CreateApiKey) -> CreateApiKey:
+    """Scopes and networks as a set, each spelled as it is stored. Raises Invalid."""
+    return msgspec.structs.replace(
+        body,
+        name=body.name.strip(),
+        scopes=None if body.scopes is None else sorted(set(body.scopes)),
+        allowed_ips=sorted(set(api_keys.networks(body.allowed_ips))),
+    )
+
+
 async def revoke_api_key(call: Call) -> ApiKeyRevoked:
     """DELETE /api-keys/{apiKeyId}"""
     return ApiKeyRevoked(True, _shown(await api_keys.revoke(call.conn, call.actor, id=call.id("apiKeyId"))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from heliograph.api import paging
 from heliograph.api.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time
 from heliograph.api.operation import Call
 from heliograph.base.errors import Invalid
-from heliograph.campaigns import plan, sms_channel
+from heliograph.campaigns import audience, plan, sms_channel, template
 from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS
 from heliograph.campaigns.plan import MAX_NAME, MAX_PACE, STATES
 from heliograph.campaigns.sms_channel import Wish
@@ -174,7 +174,7 @@ class CampaignList(msgspec.Struct, rename="camel"):
 
 async def create_campaign(call: Call) -> CampaignAnswer:
     """POST /campaigns"""
-    return _answer(await sms_channel.create(call.conn, call.actor, wish=_wish(call.body), request_id=call.request_id))
+    return _answer(await sms_channel.create(call.conn, call.actor, wish=call.body, request_id=call.request_id))
 
 
 async def list_campaigns(call: Call) -> CampaignList:
@@ -195,8 +195,18 @@ async def cancel_campaign(call: Call) -> CampaignAnswer:
     return _answer(await plan.cancel(call.conn, call.actor, id=call.id("campaignId")))
 
 
+async def canonical(body: CreateCampaign) -> Wish:
+    """Both forms of the request as one, with its numbers and tags as they are stored. Raises Invalid."""
+    wish = _wish(body)
+    template.check_places(wish.message_template, "message_template")
+    recipients, tags = audience.named(wish.recipients, wish.audience_tags)
+    if recipients is not None:
+        recipients = await audience.spelled(recipients)
+    return msgspec.structs.replace(wish, name=plan.checked_name(wish.name), recipients=recipients, audience_tags=tags)
+
+
 def _wish(body: CreateCampaign) -> Wish:
-    """Both forms of the request as one. A field that is given twice must say the same twice."""
+    """A field that is given twice must say the same twice."""
     values: dict[str, Any] = {}
     for name, other in OTHER_NAMES.items():
         given = [
@@ -209,8 +219,6 @@ def _wish(body: CreateCampaign) -> Wish:
         values[name] = given[0] if given else None
     if values["message_template"] is None:
         raise Invalid(("message_template", "required", "`message_template` is required"))
-    if values["scheduled_at"] is not None:
-        values["scheduled_at"] = values["scheduled_at"].astimezone(UTC)
     if values["messages_per_minute"] is not None:
         values["messages_per_minute"] = int(values["messages_per_minute"])
     values["audience_tag_match_mode"] = values["audience_tag_match_mode"] or "any"

@@ -117,7 +117,7 @@ async def list_contacts(call: Call) -> ContactList:
 
 async def create_contact(call: Call) -> ContactCreated:
     """POST /contacts"""
-    return ContactCreated(True, _shown(await records.create(call.conn, call.actor, entry=_entry(call.body))))
+    return ContactCreated(True, _shown(await records.create(call.conn, call.actor, entry=call.body)))
 
 
 async def delete_contact(call: Call) -> ContactDeleted:
@@ -126,7 +126,7 @@ async def delete_contact(call: Call) -> ContactDeleted:
     return ContactDeleted(True)
 
 
-def _entry(body: CreateContact) -> Entry:
+async def canonical(body: CreateContact) -> Entry:
     """What both forms of the request say. Raises Invalid, also where they disagree."""
     first = None if body.first_name is None else records.name(body.first_name, "firstName")
     last = None if body.last_name is None else records.name(body.last_name, "lastName")

@@ -88,6 +88,8 @@ class Guard:
             if operation.request is not None:
                 self._check_media_type(call)
                 call.body = self._readers[operation.id](await self._receive_body(call, receive))
+                if operation.canonical is not None:
+                    call.body = await operation.canonical(call.body)
             if operation.query is not None:
                 call.query = self._queries[operation.id](scope["query_string"])
             self._read_idempotency_key(call)

@@ -41,6 +41,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     #: A struct, or a union of structs that tell themselves apart by a tag.
     request: type[msgspec.Struct] | UnionType | None = None
+    #: Makes of the body what is meant by it, whichever way it is written, without asking a clock, a setting or the
+    #: database; raises Invalid. Its result is what an idempotency key stands for, and the handler's body.
+    canonical: Callable[[Any], Awaitable[Any]] | None = None
     #: Query parameters.
     query: type[msgspec.Struct] | None = None
     response: type[msgspec.Struct]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import typing
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import UnionType
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -41,6 +42,7 @@ def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
     """
     decode = msgspec.json.Decoder(kind).decode
     choices = _choices(kind)
+    times = _times(kind)
 
     def read(raw: bytes) -> Body:
         try:
@@ -54,12 +56,13 @@ def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
             _check_names(raw)
         if b"\\u0000" in raw:
             _check_nul(msgspec.to_builtins(body), "")
-        return body
+        return _in_utc(body, times) if times else body
 
     return read
 
 
 Query = TypeVar("Query", bound=msgspec.Struct)
+Read = TypeVar("Read", bound=msgspec.Struct)
 
 
 def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
@@ -71,6 +74,8 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
     names = {_folded(name): name for name in kind.__struct_encode_fields__}
     choices = _choices(kind)
     attributes = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+    times = _times(kind)
+    encoded_times = {encoded for encoded, attribute in attributes.items() if attribute in times}
 
     def read(raw: bytes) -> Query:
         values: dict[str, str] = {}
@@ -86,6 +91,8 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
                 raise Invalid((name, "duplicate", f"`{name}` is given twice"))
             if "\0" in value:
                 raise Invalid((name, "nul", f"`{name}` must not contain NUL"))
+        for name in encoded_times & values.keys():
+            values[name] = _with_plus(values[name])
         try:
             query = msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as error:
@@ -98,7 +105,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
                 raise Invalid((name, "type", f"`{name}` has no null: leave it out"))
             if isinstance(value, datetime) and not _is_dated(text):
                 raise Invalid((name, "format", f"`{name}`: Invalid RFC3339 encoded date-time"))
-        return _in_utc(query)
+        return _in_utc(query, times)
 
     return read
 
@@ -106,14 +113,26 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
 _is_dated = re.compile(r"\d{4}-").match
 
 
-def _in_utc(query: Query) -> Query:
-    """Times in UTC, so that two spellings of one are one filter."""
-    times = {}
-    for name in query.__struct_fields__:
-        value = getattr(query, name)
-        if isinstance(value, datetime):
-            times[name] = clock.in_utc(value)
-    return msgspec.structs.replace(query, **times) if times else query
+#: A `+` that was not encoded arrives as a space.
+_ZONE = re.compile(r" (?=[0-9]{2}:?[0-9]{2}\Z)")
+
+
+def _with_plus(time: str) -> str:
+    return _ZONE.sub("+", time) if len(time) <= 64 else time
+
+
+def _times(kind: type[msgspec.Struct] | UnionType) -> list[str]:
+    """Fields of a struct that hold a time; those of a union hold none."""
+    if isinstance(kind, UnionType):
+        return []
+    hints = typing.get_type_hints(kind)
+    return [name for name in kind.__struct_fields__ if datetime in (hints[name], *typing.get_args(hints[name]))]
+
+
+def _in_utc(value: Read, names: Sequence[str]) -> Read:
+    """Times in UTC, so that two spellings of one are one filter or payload."""
+    times = {name: clock.in_utc(at) for name in names if (at := getattr(value, name)) is not None}
+    return msgspec.structs.replace(value, **times) if times else value
 
 
 def _folded(name: str) -> str:

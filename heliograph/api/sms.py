@@ -13,7 +13,7 @@ from heliograph.accounts.requests import Answer
 from heliograph.api.fields import Queued, Success, Time
 from heliograph.api.idempotency import request_hash
 from heliograph.api.operation import Call
-from heliograph.base import clock, phones
+from heliograph.base import phones
 from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.sms import preview
@@ -188,10 +188,9 @@ def _send(call: Call) -> Send:
     to = phones.parse(body.to)
     if to is None:
         raise Invalid(("to", "pattern", "`to` must be a phone number with country code: `+258841234567`"))
-    send_at = None if body.send_at is None else clock.in_utc(body.send_at)
-    # Two spellings of one number or instant are the same payload, and so is a default that is said.
+    # Two spellings of one number are the same payload, and so is a default that is said.
     guarantee = body.delivery_guarantee or "at_least_once"
-    canonical = msgspec.structs.replace(body, to=to, send_at=send_at, delivery_guarantee=guarantee)
+    canonical = msgspec.structs.replace(body, to=to, delivery_guarantee=guarantee)
     return Send(
         actor=call.actor,
         to=to,
@@ -202,7 +201,7 @@ def _send(call: Call) -> Send:
         request_id=call.request_id,
         key_hash=call.key_hash,
         request_hash=request_hash(canonical),
-        send_at=send_at,
+        send_at=body.send_at,
         validity_seconds=None if body.validity_seconds is None else int(body.validity_seconds),
         guarantee=guarantee,
         toll=call.toll,

@@ -59,10 +59,9 @@ def named(
     return None, list(records.tags(tags, "audience_tags"))
 
 
-async def numbers(listed: Sequence[str]) -> Numbers:
-    """The listed recipients as E.164."""
-    valid: dict[str, None] = {}
-    wrong: set[str] = set()
+async def spelled(listed: Sequence[str]) -> list[str]:
+    """The listed recipients, those that are numbers as E.164, each different one once."""
+    found: dict[str, None] = {}
     unusual = 0
     for text in listed:
         number = phones.parse(text)
@@ -71,11 +70,15 @@ async def numbers(listed: Sequence[str]) -> Numbers:
             if unusual % _TURN == 0:
                 await asyncio.sleep(0)
             number = phones.normalize(text)
-        if number is None:
-            wrong.add(text)
-        else:
-            valid[number] = None
-    return Numbers(list(valid), len(wrong))
+        found[number or text] = None
+    return list(found)
+
+
+async def numbers(listed: Sequence[str]) -> Numbers:
+    """The listed recipients as E.164, and how many are none."""
+    found = await spelled(listed)
+    valid = [number for number in found if phones.parse(number) == number]
+    return Numbers(valid, len(found) - len(valid))
 
 
 # One who could get it is enough to know. LIMIT keeps each look-up a look-up, here and below, whatever a plan that was

@@ -138,6 +138,14 @@ COLUMNS = ", ".join(
 )
 
 
+def checked_name(text: str) -> str:
+    """A trimmed name. Raises Invalid."""
+    name = text.strip()
+    if not 1 <= len(name) <= MAX_NAME:
+        raise Invalid(("name", "length", f"`name` must have 1 to {MAX_NAME} characters"))
+    return name
+
+
 class Outline(msgspec.Struct, frozen=True):
     """What was found out about a wish."""
 
@@ -154,9 +162,7 @@ class Outline(msgspec.Struct, frozen=True):
 async def outline(conn: Connection, wish: Wish) -> Outline:
     """What every channel checks of a wish. Raises Invalid (name, time, tags, recipients)."""
     at: datetime = await conn.fetchval("SELECT now()")
-    name = wish.name.strip()
-    if not 1 <= len(name) <= MAX_NAME:
-        raise Invalid(("name", "length", f"`name` must have 1 to {MAX_NAME} characters"))
+    name = checked_name(wish.name)
     scheduled_at = _scheduled(wish.scheduled_at, at)
     listed, tags = audience.named(wish.recipients, wish.audience_tags)
     return Outline(wish, name, at, scheduled_at, tags, None if listed is None else await audience.numbers(listed))

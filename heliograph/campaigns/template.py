@@ -26,6 +26,15 @@ Filler = Callable[[Sequence[str]], str]
 
 def check(template: str, field: str, *, smart: bool) -> None:
     """Raises Invalid on `field` for an unknown place, or for a text that is too long whoever gets it."""
+    check_places(template, field)
+    if measure(_PLACE.sub("", template), smart=smart) is None:
+        raise Invalid(
+            (field, "too_many_segments", f"`{field}` needs more than {MAX_SEGMENTS} segments, even with empty places")
+        )
+
+
+def check_places(template: str, field: str) -> None:
+    """Raises Invalid on `field` for an unknown place, and for a text that says nothing."""
     unknown = [name for name in _PLACE.findall(template) if name not in PLACES]
     if unknown:
         known = ", ".join(f"{{{{{name}}}}}" for name in sorted(PLACES))
@@ -35,10 +44,6 @@ def check(template: str, field: str, *, smart: bool) -> None:
         )
     if not template.strip():
         raise Invalid((field, "length", f"`{field}` must say something"))
-    if measure(_PLACE.sub("", template), smart=smart) is None:
-        raise Invalid(
-            (field, "too_many_segments", f"`{field}` needs more than {MAX_SEGMENTS} segments, even with empty places")
-        )
 
 
 def places(template: str) -> frozenset[str]:

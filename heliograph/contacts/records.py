@@ -7,6 +7,7 @@ only while the contact's row is held. Whether somebody opted out is read from `o
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal
@@ -93,8 +94,8 @@ def name(text: str, field: str = "name") -> str:
 
 
 def tag(text: str, field: str = "tags") -> str:
-    """A tag: in lower case, without spaces around it, single ones within. Raises Invalid on `field`."""
-    text = " ".join(text.split()).lower()
+    """A tag: in lower case and NFC, without spaces around it, single ones within. Raises Invalid on `field`."""
+    text = unicodedata.normalize("NFC", " ".join(text.split()).lower())
     if not 1 <= len(text) <= MAX_TAG:
         raise Invalid((field, "length", f"each of `{field}` must have 1 to {MAX_TAG} characters"))
     if _has_control(text):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
+from yarl import URL
 
 from heliograph.accounts import api_keys
+from heliograph.api.idempotency import key_hash, request_hash
+from heliograph.api.sms import SendSms
 from heliograph.base.db import Pool
 from tests.api.conftest import Api, Tenant
 
@@ -79,3 +84,137 @@ async def test_a_test_key_has_idempotency_keys_of_its_own(api: Api, tenant: Tena
     wish = {"name": "shop", "profile": "sms_only", "mode": "test"}
     assert (await ask(api, tenant.headers, "key", "POST", "/api-keys", wish))[:2] == (201, "stored")
     assert (await ask(api, tester, "key", "POST", "/api-keys", wish))[:2] == (201, "stored")
+
+
+async def test_two_spellings_of_a_request_are_one_payload(api: Api, tenant: Tenant) -> None:
+    soon = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+    there = soon.astimezone(timezone(timedelta(hours=2)))
+    spellings: list[tuple[str, Any, Any]] = [
+        (
+            "/sms/send",
+            {"to": "+258841234567", "message": "hi", "sendAt": soon.isoformat()},
+            {
+                "to": "258841234567",
+                "message": "hi",
+                "sendAt": there.isoformat(),
+                "deliveryGuarantee": "at_least_once",
+                "clientReference": None,
+            },
+        ),
+        (
+            "/campaigns",
+            {
+                "name": "Sale",
+                "message_template": "hi",
+                "scheduled_at": soon.isoformat(),
+                "recipients": ["+258841234567", "+351912345678", "x"],
+            },
+            {
+                "name": " Sale ",
+                "content": "hi",
+                "scheduledAt": there.isoformat(),
+                "recipients": ["258841234567", "+351 912 345 678", "+258841234567", "x"],
+                "audience_tag_match_mode": "any",
+            },
+        ),
+        (
+            "/campaigns",
+            {
+                "name": "Tags",
+                "message_template": "hi",
+                "scheduled_at": soon.isoformat(),
+                "audience_tags": ["vip", "jos\u00e9"],
+            },
+            {
+                "name": "Tags",
+                "content": "hi",
+                "scheduled_at": soon.isoformat(),
+                "audienceTags": [" VIP", "Jose\u0301", "vip"],
+            },
+        ),
+        (
+            "/contacts",
+            {"name": "Ana Silva", "firstName": "Ana", "lastName": "Silva", "phone": "+258841234567", "tags": ["a b"]},
+            {"firstName": "Ana", "lastName": "Silva", "phoneNumber": "00258 84 123 4567", "tags": ["A  b", "a b"]},
+        ),
+        (
+            "/api-keys",
+            {"name": "shop", "scopes": ["sms:send", "sms:read"], "expires_at": soon.isoformat()},
+            {"name": "shop ", "scopes": ["sms:read", "sms:send", "sms:read"], "expires_at": there.isoformat()},
+        ),
+    ]
+    for number, (path, one, another) in enumerate(spellings):
+        status, kind, first = await ask(api, tenant.headers, str(number), "POST", path, one)
+        assert (status // 100, kind) == (2, "stored"), first
+        assert await ask(api, tenant.headers, str(number), "POST", path, another) == (status, "replayed", first)
+
+
+async def test_a_campaign_is_replayed_after_its_time_and_under_other_settings(
+    api: Api, tenant: Tenant, pool: Pool
+) -> None:
+    """What a campaign is judged by is looked at once: the time, smart encoding, the sender, the audience."""
+    await pool.execute("UPDATE organizations SET smart_encoding = true")
+    text = "\u201cQuoted\u201d " + "x" * 900
+    body = {"name": "Sale", "content": text, "recipients": ["+258841234567"]}
+    status, kind, first = await ask(api, tenant.headers, "one", "POST", "/campaigns", body)
+    assert (status, kind) == (201, "stored")
+    await pool.execute("UPDATE organizations SET smart_encoding = false, state = 'suspended'")
+    await pool.execute("UPDATE sender_ids SET status = 'suspended', is_default = false")
+    assert await ask(api, tenant.headers, "one", "POST", "/campaigns", body) == (201, "replayed", first)
+
+
+async def test_a_scheduled_send_is_replayed_after_its_time(api: Api, tenant: Tenant, pool: Pool) -> None:
+    """The door hands the time on as it is written, and leaves judging it to those who know the key."""
+    past = {"to": "+258841234567", "message": "hi", "sendAt": "2020-01-01T00:00:00Z"}
+    status, _, answer = await ask(api, tenant.headers, "one", "POST", "/sms/send", past)
+    assert (status, answer["error"]["details"]["fields"][0]["field"]) == (400, "sendAt")
+    fingerprint = request_hash(msgspec.convert(past | {"deliveryGuarantee": "at_least_once"}, SendSms))
+    await pool.execute(
+        "INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)"
+        " VALUES ($1, $2, $3, 202, '{}', now())",
+        tenant.id,
+        key_hash("live", "POST", "/sms/send", "one"),
+        fingerprint,
+    )
+    assert await ask(api, tenant.headers, "one", "POST", "/sms/send", past) == (202, "replayed", {})
+
+
+async def test_a_suspended_organization_is_told_so_before_anything_is_looked_up(
+    api: Api, tenant: Tenant, pool: Pool
+) -> None:
+    await pool.execute("UPDATE organizations SET state = 'suspended'")
+    unknown = "019c8f64-1f0a-7d52-8c3b-5a9e2d7f6b10"
+    requests: list[tuple[str, Any]] = [
+        ("/sms/send", {"to": "+258841234567", "message": "hi", "senderId": unknown}),
+        ("/campaigns", {"name": "a", "content": "hi", "sender_id": unknown, "recipients": ["+258841234567"]}),
+        (
+            "/whatsapp/messages",
+            {
+                "type": "template",
+                "to": "+258841234567",
+                "phoneNumberId": unknown,
+                "template": {"name": "none", "language": "en", "category": "utility", "parameters": []},
+            },
+        ),
+    ]
+    for number, (path, body) in enumerate(requests):
+        status, _, answer = await ask(api, tenant.headers, str(number), "POST", path, body)
+        assert (status, answer["error"]["code"]) == (403, "organization_suspended"), path
+    # What is wrong with the fields themselves comes first, as the order of checks has it.
+    body = {"name": "a", "content": "{{nobody}}", "recipients": ["+258841234567"]}
+    status, _, answer = await ask(api, tenant.headers, "x", "POST", "/campaigns", body)
+    assert (status, answer["error"]["code"]) == (400, "validation_error")
+
+
+async def test_a_plus_in_a_dates_zone_need_not_be_encoded(api: Api, tenant: Tenant) -> None:
+    body = {"to": "+258841234567", "message": "hi"}
+    assert (await ask(api, tenant.headers, "one", "POST", "/sms/send", body))[0] == 202
+    for path in ("/sms/messages", "/usage"):
+        for zone in ("+02:00", "%2B02:00", "-02:00"):
+            url = URL(f"{api.base_url}/v1{path}?dateFrom=2020-01-01T00:00:00{zone}", encoded=True)
+            async with api.session.get(url, headers=tenant.headers) as answer:
+                assert answer.status == 200, (path, zone, await answer.text())
+                assert (await answer.json())["items"]
+    url = URL(f"{api.base_url}/v1/usage?dateFrom=2020-01-01T00:00:00%20%2B02:00", encoded=True)
+    async with api.session.get(url, headers=tenant.headers) as answer:
+        assert answer.status == 400
