@@ -88,8 +88,8 @@ DELETE FROM whatsapp_rejects WHERE id IN (SELECT id FROM whatsapp_rejects WHERE 
 """
 # An older word for STOP or START comes no more that this one would have to hold up.
 DELETE_WORDS = """
-DELETE FROM whatsapp_words WHERE (organization_id, recipient) IN (
-    SELECT organization_id, recipient FROM whatsapp_words WHERE said_at < $1 LIMIT $2)
+DELETE FROM whatsapp_words WHERE (organization_id, person) IN (
+    SELECT organization_id, person FROM whatsapp_words WHERE said_at < $1 LIMIT $2)
 """
 # With the last of its messages a conversation is forgotten, and by which names Meta knows the user.
 DELETE_CONVERSATIONS = """

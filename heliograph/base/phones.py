@@ -37,6 +37,9 @@ REGIONS: dict[str, str] = dict(pair.split(":") for pair in _CALLING_CODES.split(
 _match = re.compile(r"\+?([1-9][0-9]{6,14})").fullmatch
 _PASTED = re.compile(r"[+0-9 \t\xa0\u202f.()\u2010-\u2013-]{7,40}")
 _NOT_DIGIT = re.compile(r"[^0-9]")
+_BRAZIL_8 = re.compile(r"^(\+55[0-9]{2})([689][0-9]{7})$")
+_MEXICO_1 = re.compile(r"^\+521([0-9]{10})$")
+_MEXICO_TRUNK = re.compile(r"^(?:01|044|045|1)([0-9]{10})$")
 
 
 def parse(text: str) -> str | None:
@@ -66,6 +69,35 @@ def country(e164: str) -> str:
     return REGIONS[calling_code(e164)]
 
 
+#: What `person` makes of numbers in countries where one subscriber has been written in several ways, in this order.
+_SPELLINGS = {
+    # A mobile number got a 9 in front of its eight digits; many still write, and WhatsApp still says, it without.
+    "+55": [(re.compile(r"(\+55[0-9]{2})9([6-9][0-9]{7})"), r"\1\2")],
+    # Calls from abroad to a mobile needed a 1.
+    "+52": [(re.compile(r"\+521([0-9]{10})"), r"+52\1")],
+    # A mobile has a 9 before its area code from abroad, and a 15 behind it at home.
+    "+54": [
+        (re.compile(r"\+549([0-9]{10})"), r"+54\1"),
+        (re.compile(r"\+541115([0-9]{8})"), r"+5411\1"),
+        (re.compile(r"\+54([0-9]{3})15([0-9]{7})"), r"+54\1\2"),
+        (re.compile(r"\+54([0-9]{4})15([0-9]{6})"), r"+54\1\2"),
+    ],
+}
+
+
+def person(address: str) -> str:
+    """What all spellings of a phone number (E.164) have in common: the key of consent, never to be dialed.
+
+    Brazil without the ninth digit, Mexico without 1, Argentina without 9 and 15; other numbers, and user ids, are
+    their own. `person_of` in SQL is the same function.
+    """
+    for pattern, shorter in _SPELLINGS.get(address[:3], ()):
+        match = pattern.fullmatch(address)
+        if match is not None:
+            address = match.expand(shorter)
+    return address
+
+
 def masked(number: str) -> str:
     """What a log may show of a number: its last four digits."""
     return "…" + number[-4:]
@@ -77,27 +109,38 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
     Spaces, dashes, dots and parentheses are fine, and so are a missing `+`, an international prefix `00` and a national
     `(0)` after the calling code; letters, extensions and digits other than ASCII are not. `region` (ISO, one of
     `REGIONS`): what has neither `+` nor `00` in front is read as people there write it, with or without their calling
-    code. About 20 µs; 1 µs for what is in international form already, of which only the length is left to be judged.
+    code. What nobody dials any more is written as it is dialed: a Brazilian mobile gets its ninth digit, a Mexican one
+    loses the 1, an Argentine one has 9 for 15. About 20 µs; 1 µs for what is in international form already, of which
+    only the length is left to be judged.
     """
     known = parse(text) if region is None or text.startswith("+") else None
     if known is not None:
         code = calling_code(known)
         # A zero after the calling code is mostly a mistake, in Italy and a few others it is not: phonenumbers knows.
         if known[len(code) + 1] != "0" and _is_possible(code, len(known) - len(code) - 1):
-            return known
+            return _dialed(known)
     text = text.strip()
     if not _PASTED.fullmatch(text) or "+" in text[1:]:
         return None
     digits = _NOT_DIGIT.sub("", text.replace("(0)", ""))
     if text.startswith("+") or digits.startswith("00") or region is None:
         digits, region = "+" + (digits if text.startswith("+") else digits.removeprefix("00")), None
+        digits = _MEXICO_1.sub(r"+52\1", digits)
+    elif region == "MX":
+        digits = _MEXICO_TRUNK.sub(r"\1", digits)
     try:
         number = phonenumbers.parse(digits, region)
     except phonenumbers.NumberParseException:
         return None
     if not phonenumbers.is_possible_number(number):
         return None
-    return parse(phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164))
+    found = parse(phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164))
+    return found and _dialed(found)
+
+
+def _dialed(number: str) -> str:
+    """Eight digits that begin with 6, 8 or 9 were a mobile in Brazil; with 7 they may be another service's."""
+    return _BRAZIL_8.sub(r"\g<1>9\2", number) if number.startswith("+55") else number
 
 
 @cache

@@ -1,8 +1,11 @@
-"""Opt-outs: numbers that an organization may not write to, because they said so.
+"""Opt-outs: people that an organization may not write to, because they said so.
 
-They are looked at when a message is accepted, when a campaign is staged, and again when a message is about to leave.
-The rule nobody may break: a number that opted out stays so until it asks for messages again itself, or an operator
-answers for it. An opt-out raises `contact.opted_out` in its own transaction, once.
+They are looked at (`silence_1` in people.sql) when a message is accepted, when a campaign is staged, and again when a
+message is about to leave. An opt-out is kept under the name that it was said by, and holds for all names of that person
+(`people.py`): spellings of the number, other numbers, user ids.
+
+The rule nobody may break: a person who opted out stays so until they ask for messages again themselves, or an operator
+answers for them. An opt-out raises `contact.opted_out` in its own transaction, once.
 """
 
 from __future__ import annotations
@@ -30,14 +33,15 @@ class RecipientOptedOut(Refusal):
 
 KEYWORD, OPERATOR = "keyword", "operator"
 
-#: An organization and a recipient in E.164.
+#: An organization and a recipient: E.164, or a user id.
 Pair = tuple[UUID, str]
 
 
 class OptOut(msgspec.Struct, frozen=True, gc=False):
-    """A number that asked one organization for no more messages."""
+    """Somebody who asked one organization for no more messages."""
 
     organization_id: UUID
+    #: As they were written to, or wrote: E.164, or a user id.
     recipient: str
     since: datetime
     #: How it came here: "keyword", "operator".
@@ -49,19 +53,21 @@ class OptOut(msgspec.Struct, frozen=True, gc=False):
 
 COLUMNS = "organization_id, recipient, since, source, keyword, message_id"
 
-# In one order, so that two who suppress the same numbers wait for each other in no circle.
+# In one order, so that two who suppress the same people cannot deadlock. Who opted out by another name has opted out.
 SUPPRESS = f"""
 INSERT INTO opt_outs ({COLUMNS})
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::text[], $5::text[], $6::uuid[])
+SELECT item.* FROM unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::text[], $5::text[], $6::uuid[])
     AS item ({COLUMNS})
- ORDER BY organization_id, recipient
+  LEFT JOIN LATERAL (SELECT since FROM silence_1(item.organization_id, item.recipient)) silence ON true
+ WHERE silence.since IS NULL
+ ORDER BY item.organization_id, person_of(item.recipient)
 ON CONFLICT DO NOTHING
 RETURNING organization_id, recipient
 """
 
 
 async def suppress(conn: Connection, wanted: Sequence[OptOut]) -> int:
-    """Opt numbers out; those that are already stay as they were. Runs in the caller's transaction.
+    """Opt people out; those who are already stay as they were. Runs in the caller's transaction.
 
     Returns how many webhook deliveries were queued.
     """
@@ -82,48 +88,47 @@ async def suppress(conn: Connection, wanted: Sequence[OptOut]) -> int:
 
 
 LIFT = """
-DELETE FROM opt_outs USING unnest($1::uuid[], $2::text[]) AS item (organization_id, recipient)
- WHERE opt_outs.organization_id = item.organization_id AND opt_outs.recipient = item.recipient
-RETURNING opt_outs.organization_id, opt_outs.recipient
+DELETE FROM opt_outs
+ USING unnest($1::uuid[], $2::text[]) AS item (organization_id, recipient)
+       CROSS JOIN LATERAL names_of_1(item.organization_id, item.recipient) names
+ WHERE opt_outs.organization_id = item.organization_id AND opt_outs.person = names.name
 """
 
 
 async def lift(conn: Connection, pairs: Collection[Pair]) -> set[Pair]:
-    """Let numbers be written to again; returns those that had opted out."""
+    """Let people be written to again, whatever name they opted out by; returns those who had."""
     if not pairs:
         return set()
-    rows = await conn.fetch(LIFT, [organization for organization, _ in pairs], [recipient for _, recipient in pairs])
-    return {(row["organization_id"], row["recipient"]) for row in rows}
+    had = await current(conn, pairs)
+    await conn.execute(LIFT, [organization for organization, _ in had], [recipient for _, recipient in had])
+    return had
 
 
 LIFT_EARLIER = """
-DELETE FROM opt_outs USING unnest($1::uuid[], $2::text[], $3::timestamptz[]) AS item (organization_id, recipient, at)
- WHERE opt_outs.organization_id = item.organization_id AND opt_outs.recipient = item.recipient
+DELETE FROM opt_outs
+ USING unnest($1::uuid[], $2::text[], $3::timestamptz[]) AS item (organization_id, recipient, at)
+       CROSS JOIN LATERAL names_of_1(item.organization_id, item.recipient) names
+ WHERE opt_outs.organization_id = item.organization_id AND opt_outs.person = names.name
    AND opt_outs.since <= item.at
-RETURNING opt_outs.organization_id, opt_outs.recipient
 """
 
 
-async def lift_earlier(conn: Connection, said: Mapping[Pair, datetime]) -> set[Pair]:
+async def lift_earlier(conn: Connection, said: Mapping[Pair, datetime]) -> None:
     """As `lift`, for words that may come late: an opt-out that is later than the word stays."""
-    if not said:
-        return set()
-    rows = await conn.fetch(
-        LIFT_EARLIER, [organization for organization, _ in said], [recipient for _, recipient in said], [*said.values()]
-    )
-    return {(row["organization_id"], row["recipient"]) for row in rows}
+    if said:
+        organizations, recipients = [organization for organization, _ in said], [recipient for _, recipient in said]
+        await conn.execute(LIFT_EARLIER, organizations, recipients, [*said.values()])
 
 
 CURRENT = """
-SELECT opt_outs.organization_id, opt_outs.recipient
-  FROM unnest($1::uuid[], $2::text[]) AS item (organization_id, recipient) CROSS JOIN LATERAL (
-       SELECT organization_id, recipient FROM opt_outs
-        WHERE organization_id = item.organization_id AND recipient = item.recipient LIMIT 1) opt_outs
+SELECT item.organization_id, item.recipient
+  FROM unnest($1::uuid[], $2::text[]) AS item (organization_id, recipient)
+       CROSS JOIN LATERAL (SELECT since FROM silence_1(item.organization_id, item.recipient)) silence
 """
 
 
 async def current(conn: Connection, pairs: Collection[Pair]) -> set[Pair]:
-    """Those of the pairs that have opted out."""
+    """Those of the pairs whose person has opted out."""
     if not pairs:
         return set()
     rows = await conn.fetch(CURRENT, [organization for organization, _ in pairs], [recipient for _, recipient in pairs])
@@ -138,7 +143,10 @@ async def list_all(conn: Connection, actor: Actor, *, limit: int = 1000) -> list
     return [OptOut(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, limit)]
 
 
-GET = f"SELECT {COLUMNS} FROM opt_outs WHERE organization_id = $1 AND recipient = $2"
+GET = f"""
+SELECT {COLUMNS} FROM opt_outs JOIN names_of_1($1, $2) names ON opt_outs.person = names.name
+ WHERE organization_id = $1 ORDER BY since LIMIT 1
+"""
 
 
 async def add(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
@@ -171,7 +179,8 @@ def _number(phone: str) -> str:
 def _event(one: OptOut) -> events.Event:
     data = {
         "contact": {
-            "phone": one.recipient,
+            "phone": one.recipient if one.recipient.startswith("+") else None,
+            "userId": None if one.recipient.startswith("+") else one.recipient,
             "optedOutAt": iso(one.since),
             "source": one.source,
             "keyword": one.keyword,

@@ -121,7 +121,7 @@ def full_name(first_name: str | None, last_name: str | None) -> str | None:
 # Not EXISTS: that may be answered by reading all opt-outs of the organization into a hash first, for one page.
 _COLUMNS = """
 c.id, c.name, c.first_name, c.last_name, c.phone, c.tags,
-(SELECT o.since FROM opt_outs o WHERE o.organization_id = c.organization_id AND o.recipient = c.phone)
+(SELECT since FROM silence_1(c.organization_id, c.phone))
     IS NOT NULL AS opted_out,
 c.created_at, c.updated_at
 """

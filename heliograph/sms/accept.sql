@@ -90,9 +90,8 @@ BEGIN
                   -- The confirmation of an opt-out is the one message that still goes to such a number. Counted,
                   -- because EXISTS may be planned as a hash of the whole table.
                   LEFT JOIN LATERAL (
-                       SELECT opt_outs.since FROM opt_outs
-                        WHERE organization_id = item.organization AND recipient = item.recipient
-                          AND (SELECT count(*) FROM automatic_replies reply
+                       SELECT silent.since FROM silence_1(item.organization, item.recipient) silent
+                        WHERE (SELECT count(*) FROM automatic_replies reply
                                 WHERE reply.organization_id = item.organization AND reply.recipient = item.recipient
                                   AND reply.message_id = item.id) = 0
                         LIMIT 1) silence ON true

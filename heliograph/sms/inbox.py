@@ -85,6 +85,12 @@ class _Message(msgspec.Struct, gc=False):
         assert self.phone is not None
         return self.owner.organization_id, self.phone
 
+    @property
+    def person(self) -> Pair:
+        """Whose message it is: the number in the form that all spellings of it share."""
+        organization_id, phone = self.pair
+        return organization_id, phones.person(phone)
+
 
 DUE = """
 WITH due AS MATERIALIZED (SELECT id FROM inbound_messages WHERE due_at <= now() ORDER BY due_at, id LIMIT $1)
@@ -267,13 +273,13 @@ def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None) -> _M
 async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) -> tuple[int, list[Wanted]]:
     """Do what words ask for. Returns webhook deliveries queued, and the replies that follow."""
     saying = [message for message in messages if message.keyword is not None]
-    opted_out = await optouts.current(conn, {message.pair for message in saying})
+    opted_out = await optouts.current(conn, {message.person for message in saying})
     deliveries = 0
     wanted: list[Wanted] = []
     for turn in _turns(saying):
         out, back = [], set()
         for one in turn:
-            if one.keyword == "start" and one.pair not in opted_out:
+            if one.keyword == "start" and one.person not in opted_out:
                 # There is nothing to confirm, and YES is an answer to something else.
                 one.keyword = None if one.word in keywords.ONLY_OPTED_OUT else one.keyword
                 continue
@@ -281,11 +287,11 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
                 since = one.group.first.received_at
                 out.append(OptOut(*one.pair, since, optouts.KEYWORD, one.word, one.group.id))
             elif one.keyword == "start":
-                back.add(one.pair)
+                back.add(one.person)
             if not one.answered and at - one.group.first.received_at < REPLY_WITHIN:
                 wanted.append(Wanted(*one.pair, one.keyword or "", one.owner.sender_id, at))
         deliveries += await optouts.suppress(conn, out)
-        opted_out |= {(one.organization_id, one.recipient) for one in out}
+        opted_out |= {one.person for one in turn if one.keyword == "stop"}
         opted_out -= await optouts.lift(conn, back)
     return deliveries, wanted
 
@@ -295,7 +301,7 @@ def _turns(messages: Sequence[_Message]) -> list[list[_Message]]:
     turns: list[list[_Message]] = []
     said: dict[Pair, int] = {}
     for message in messages:
-        turn = said[message.pair] = said.get(message.pair, -1) + 1
+        turn = said[message.person] = said.get(message.person, -1) + 1
         if turn == len(turns):
             turns.append([])
         turns[turn].append(message)

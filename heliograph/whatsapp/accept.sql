@@ -114,8 +114,7 @@ BEGIN
                               created_at <= v_oldest AS is_old, idempotency.status, idempotency.body FROM idempotency
                         WHERE organization_id = item.organization AND key_hash = item.key LIMIT 1) known ON true
                   LEFT JOIN LATERAL (
-                       SELECT opt_outs.since FROM opt_outs
-                        WHERE organization_id = item.organization AND recipient = item.recipient LIMIT 1
+                       SELECT silent.since FROM silence_1(item.organization, item.recipient) silent LIMIT 1
                        ) silence ON true
                   LEFT JOIN LATERAL (
                        SELECT conversation_id FROM whatsapp_aliases

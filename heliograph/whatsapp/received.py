@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock, phones
+from heliograph.base import clock
 from heliograph.base.clock import iso
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
@@ -151,8 +151,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
     for one in spoken:
         organization_id = one.received.organization_id
         found = keywords.find(one.received.item.text or "", additions=own.get(organization_id, frozenset()))
-        # Who hides the number has none that could be written to.
-        if found is None or found[0] == "help" or phones.parse(one.user.recipient) is None:
+        if found is None or found[0] == "help":
             continue
         one.keyword, one.word = found
         said.append(Said(organization_id, one.user.recipient, one.at, *found, one.id))

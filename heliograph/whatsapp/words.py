@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base import phones
 from heliograph.base.db import Connection
 from heliograph.consent import keywords, optouts
 from heliograph.consent.optouts import OptOut, Pair
@@ -24,7 +25,7 @@ class Said(msgspec.Struct, frozen=True, gc=False):
     """A word."""
 
     organization_id: UUID
-    #: E.164 with +.
+    #: E.164 with +, or a user id.
     recipient: str
     at: datetime
     #: "stop" or "start".
@@ -34,8 +35,9 @@ class Said(msgspec.Struct, frozen=True, gc=False):
     message_id: UUID
 
     @property
-    def pair(self) -> Pair:
-        return self.organization_id, self.recipient
+    def person(self) -> Pair:
+        """Whose word it is: one of their names, in the form that all spellings of it share."""
+        return self.organization_id, phones.person(self.recipient)
 
 
 ADDITIONS = "SELECT id, opt_out_words FROM organizations WHERE id = ANY ($1) AND opt_out_words <> '{}'"
@@ -47,14 +49,25 @@ async def additions(conn: Connection, organizations: Collection[UUID]) -> dict[U
     return {row["id"]: frozenset(map(keywords.fold, row["opt_out_words"])) for row in rows}
 
 
+# What the same person said later by another name counts as well.
 NEWEST = """
-INSERT INTO whatsapp_words AS known (organization_id, recipient, word, said_at)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[])
-       AS item (organization_id, recipient, word, said_at)
- ORDER BY organization_id, recipient
-ON CONFLICT (organization_id, recipient) DO UPDATE SET word = excluded.word, said_at = excluded.said_at
- WHERE (excluded.said_at, excluded.word = 'stop') > (known.said_at, known.word = 'stop')
-RETURNING organization_id, recipient
+WITH newest AS (
+    INSERT INTO whatsapp_words AS known (organization_id, recipient, word, said_at)
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[])
+           AS item (organization_id, recipient, word, said_at)
+     ORDER BY organization_id, recipient
+    ON CONFLICT (organization_id, person) DO UPDATE SET word = excluded.word, said_at = excluded.said_at
+     WHERE (excluded.said_at, excluded.word = 'stop') > (known.said_at, known.word = 'stop')
+    RETURNING organization_id, person, word, said_at
+)
+SELECT newest.organization_id, newest.person FROM newest
+  LEFT JOIN LATERAL (
+       SELECT said.said_at FROM names_of_1(newest.organization_id, newest.person) names CROSS JOIN LATERAL (
+              SELECT other.said_at FROM whatsapp_words other
+               WHERE other.organization_id = newest.organization_id AND other.person = names.name
+                 AND (other.said_at, other.word = 'stop') > (newest.said_at, newest.word = 'stop') LIMIT 1) said
+        LIMIT 1) later ON true
+ WHERE later.said_at IS NULL
 """
 
 
@@ -66,25 +79,25 @@ async def obey(conn: Connection, said: Sequence[Said]) -> tuple[set[UUID], int]:
     """
     if not said:
         return set(), 0
-    silent = await optouts.current(conn, {one.pair for one in said})
-    silent |= {one.pair for one in said if one.keyword == "stop"}
-    meant = {one.message_id for one in said if one.word not in keywords.ONLY_OPTED_OUT or one.pair in silent}
+    silent = await optouts.current(conn, {one.person for one in said})
+    silent |= {one.person for one in said if one.keyword == "stop"}
+    meant = {one.message_id for one in said if one.word not in keywords.ONLY_OPTED_OUT or one.person in silent}
     newest: dict[Pair, Said] = {}
     for one in sorted(said, key=lambda one: (one.at, one.keyword == "stop")):
-        newest[one.pair] = one
+        newest[one.person] = one
     rows = await conn.fetch(
         NEWEST,
         [one.organization_id for one in newest.values()],
-        [one.recipient for one in newest.values()],
+        [recipient for _, recipient in newest],
         [one.keyword for one in newest.values()],
         [one.at for one in newest.values()],
     )
-    counting = [newest[row["organization_id"], row["recipient"]] for row in rows]
-    await optouts.lift_earlier(conn, {one.pair: one.at for one in counting if one.keyword == "start"})
+    counting = [newest[row["organization_id"], row["person"]] for row in rows]
+    await optouts.lift_earlier(conn, {one.person: one.at for one in counting if one.keyword == "start"})
     deliveries = await optouts.suppress(
         conn,
         [
-            OptOut(*one.pair, one.at, optouts.KEYWORD, one.word, one.message_id)
+            OptOut(one.organization_id, one.recipient, one.at, optouts.KEYWORD, one.word, one.message_id)
             for one in counting
             if one.keyword == "stop"
         ],

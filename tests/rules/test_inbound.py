@@ -381,7 +381,7 @@ async def test_stop_opts_out_with_one_event_and_one_confirmation(pool: Pool, acm
     assert await work(pool) == inbox.Done(rows=1, deliveries=2, replies=1)
     (contact,) = await told(pool, "contact.opted_out")
     at = contact.pop("optedOutAt")
-    assert contact == {"phone": TO, "source": "keyword", "keyword": "stop", "messageId": str(id)}
+    assert contact == {"phone": TO, "userId": None, "source": "keyword", "keyword": "stop", "messageId": str(id)}
     ((text, keyword),) = [(one["text"], one["keyword"]) for one in await told(pool)]
     assert (text, keyword) == ("Stop!", "stop")
     row = await pool.fetchrow("SELECT * FROM opt_outs")

@@ -19,16 +19,30 @@ STATEMENTS = {
         whatsapp_channel.UNSENT,
         {"whatsapp_attempts": "organization_id message_id", "whatsapp_messages": "organization_id id"},
     ),
-    "the next recipients": (audience.NEXT, {"opt_outs": "organization_id recipient"}),
+    "the next recipients": (
+        audience.NEXT,
+        {"opt_outs": "organization_id person", "person_names": "organization_id name|person"},
+    ),
     "the next recipients with their names": (
         audience.NEXT_WITH_CONTACT,
-        {"opt_outs": "organization_id recipient", "contacts": "organization_id phone"},
+        {
+            "opt_outs": "organization_id person",
+            "person_names": "organization_id name|person",
+            "contacts": "organization_id phone",
+        },
     ),
     "contacts with a tag": (audience.GATHER_TAGGED, {"contacts": "organization_id id"}),
-    "whether anybody listed would get it": (audience.ANY_LISTED, {"opt_outs": "organization_id recipient"}),
+    "whether anybody listed would get it": (
+        audience.ANY_LISTED,
+        {"opt_outs": "organization_id person", "person_names": "organization_id name|person"},
+    ),
     "whether anybody tagged would get it": (
         audience.ANY_TAGGED,
-        {"opt_outs": "organization_id recipient", "contacts": "organization_id id"},
+        {
+            "opt_outs": "organization_id person",
+            "person_names": "organization_id name|person",
+            "contacts": "organization_id id",
+        },
     ),
     "templates of messages that are due": (due.TEMPLATES, {"whatsapp_templates": "organization_id id"}),
     "templates by name": (templates.LOAD, {"whatsapp_templates": "organization_id account_id name language"}),
@@ -42,7 +56,8 @@ STATEMENTS = {
             "whatsapp_contents": "organization_id message_id",
             "whatsapp_attempts": "organization_id message_id",
             "whatsapp_conversations": "organization_id id",
-            "opt_outs": "organization_id recipient",
+            "opt_outs": "organization_id person",
+            "person_names": "organization_id name|person",
         },
     ),
     "messages of statuses": (
@@ -90,5 +105,5 @@ async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tabl
         ]
         assert searches, f"{table} is not searched by an index:\n{plan}"
         for search in searches:
-            bound = [name for name in columns.split() if re.search(rf"\({name} [=<>]", search)]
+            bound = [name for name in columns.split() if re.search(rf"\((?:{name}) [=<>]", search)]
             assert bound == columns.split(), plan

@@ -175,14 +175,11 @@ async def test_a_button_says_a_word_too_and_organizations_have_their_own(pool: P
     assert await opted_out(pool, acme, other)
 
 
-async def test_words_within_a_sentence_or_for_help_or_of_nobody_with_a_number_do_nothing(
-    pool: Pool, acme: Made, meta: Meta
-) -> None:
+async def test_words_within_a_sentence_or_for_help_do_nothing(pool: Pool, acme: Made, meta: Meta) -> None:
     await meta.say(
         acme,
         message(acme, "please stop by"),
         message(acme, "help"),
-        message(acme, "stop", by=None, user_id="MZ.1"),
         message(acme, type="image", image={"caption": "stop"}),
         message(acme, "yes"),
     )

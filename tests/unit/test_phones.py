@@ -163,3 +163,62 @@ def test_numbers_as_people_of_one_country_write_them(text: str, expected: str | 
 def test_a_zero_in_front_is_national() -> None:
     assert phones.normalize("07911 123456", region="GB") == "+447911123456"
     assert phones.normalize("07911 123456") is None
+
+
+#: How one person's number is written, and the key of all of these.
+PEOPLE = [
+    ("+556281234567", ["+5562981234567"]),
+    ("+551187654321", ["+5511987654321"]),
+    ("+551133334444", []),
+    ("+552170123456", ["+5521970123456"]),
+    ("+5521921234567", []),
+    ("+525512345678", ["+5215512345678"]),
+    ("+541123456789", ["+5491123456789", "+54111523456789"]),
+    ("+542974123456", ["+5492974123456", "+54297154123456"]),
+    ("+543541123456", ["+5493541123456", "+54354115123456"]),
+    ("+258841234567", []),
+    ("+14155550100", []),
+    ("MZ.13490000000000000001", []),
+]
+
+
+@pytest.mark.parametrize(("key", "others"), PEOPLE)
+def test_spellings_of_one_number_have_one_key(key: str, others: list[str]) -> None:
+    assert {phones.person(one) for one in (key, *others)} == {key}
+
+
+def test_different_numbers_have_different_keys() -> None:
+    assert len({key for key, _ in PEOPLE}) == len(PEOPLE)
+    assert phones.person("+5521921234567") != phones.person("+552121234567")  # a landline is nobody's mobile
+
+
+@given(st.from_regex(r"\+(5[245][0-9]{9,12}|[1-9][0-9]{6,14})", fullmatch=True))
+def test_a_key_is_its_own_key(number: str) -> None:
+    assert phones.person(phones.person(number)) == phones.person(number)
+    assert phones.parse(number) is None or phones.parse(phones.person(number)) == phones.person(number)
+
+
+@pytest.mark.parametrize(
+    ("text", "region", "expected"),
+    [
+        ("+55 62 8123-4567", None, "+5562981234567"),
+        ("+5562981234567", None, "+5562981234567"),
+        ("+551187654321", None, "+5511987654321"),
+        ("(11) 8765-4321", "BR", "+5511987654321"),
+        ("+551133334444", None, "+551133334444"),
+        ("+552170123456", None, "+552170123456"),
+        ("+5521921234567", None, "+5521921234567"),
+        ("+5215512345678", None, "+525512345678"),
+        ("00 52 1 55 1234 5678", None, "+525512345678"),
+        ("044 55 1234 5678", "MX", "+525512345678"),
+        ("01 55 1234 5678", "MX", "+525512345678"),
+        ("55 1234 5678", "MX", "+525512345678"),
+        ("011 15 2345-6789", "AR", "+5491123456789"),
+        ("+54111523456789", None, "+5491123456789"),
+        ("0297 15 412 3456", "AR", "+5492974123456"),
+        ("+541123456789", None, "+541123456789"),
+        ("0841234567", "MZ", None),
+    ],
+)
+def test_numbers_are_written_as_they_are_dialed(text: str, region: str | None, expected: str | None) -> None:
+    assert phones.normalize(text, region=region) == expected

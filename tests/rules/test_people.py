@@ -1,0 +1,135 @@
+"""A person, not a spelling: whatever name somebody said STOP by, nothing goes to any of their names."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise, permutations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.base.errors import NotFound
+from heliograph.campaigns import audience
+from heliograph.consent import optouts, people
+from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
+from heliograph.sms import preview
+from heliograph.sms.accept import Acceptor
+from tests.rules.dispatching import Bench
+from tests.rules.making import blocked, endpoint, organization, send
+
+#: Spellings of one number each: Brazil, Mexico, Argentina.
+SPELLINGS = [
+    ("+5511987654321", "+551187654321"),
+    ("+525512345678", "+5215512345678"),
+    ("+5491123456789", "+541123456789"),
+]
+BOTH_WAYS = [pair for one in SPELLINGS for pair in permutations(one)]
+
+
+@pytest.fixture
+async def acme(pool: Pool) -> Actor:
+    return await organization(pool)
+
+
+async def stop(pool: Pool, actor: Actor, *numbers: str) -> None:
+    async with pool.acquire() as conn:
+        for number in numbers:
+            await optouts.add(conn, actor, phone=number)
+
+
+async def linked(pool: Pool, actor: Actor, *names: str) -> None:
+    """Each name with the next one."""
+    async with pool.acquire() as conn, conn.transaction():
+        await people.link(conn, [(actor.organization_id, *pair) for pair in pairwise(names)])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.from_regex(r"\+(5[245][0-9]{9,12}|[1-9][0-9]{6,14})", fullmatch=True), min_size=20, max_size=50))
+async def test_python_and_postgresql_agree_on_the_key(pool: Pool, numbers: list[str]) -> None:
+    rows = await pool.fetch("SELECT n, person_of(n) AS key FROM unnest($1::text[]) AS given (n)", numbers)
+    assert {row["n"]: row["key"] for row in rows} == {number: phones.person(number) for number in numbers}
+
+
+@pytest.mark.parametrize(("said", "other"), BOTH_WAYS)
+async def test_a_stop_in_one_spelling_holds_for_the_others(pool: Pool, acme: Actor, said: str, other: str) -> None:
+    await endpoint(pool, acme, "contact.opted_out")
+    acceptor = Acceptor(pool)
+    before = await acceptor.accept(send(acme, to=other))
+    assert before.status == 202
+    async with pool.acquire() as conn:
+        await records.create(conn, acme, entry=Entry(other))
+    await stop(pool, acme, said, other, said)
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 1
+    assert await pool.fetchval("SELECT count(*) FROM events WHERE kind = 'contact.opted_out'") == 1
+    with pytest.raises(RecipientOptedOut):
+        await acceptor.accept(send(acme, to=other))
+    async with pool.acquire() as conn:
+        with pytest.raises(RecipientOptedOut):
+            await preview.preview(conn, send(acme, to=other))
+        assert not await audience.anybody(conn, acme, tags=None, match_mode="any", numbers=[other])
+        (contact,) = await records.list_page(conn, acme, limit=1)
+    assert contact.opted_out
+    bench = Bench(pool)
+    await bench.round()
+    assert bench.only.submitted == []
+    assert await pool.fetchval("SELECT failure_code FROM messages") == "opted_out"
+    async with pool.acquire() as conn:
+        assert phones.person((await optouts.remove(conn, acme, phone=other)).recipient) == phones.person(said)
+        with pytest.raises(NotFound):
+            await optouts.remove(conn, acme, phone=said)
+    assert (await acceptor.accept(send(acme, to=said))).status == 202
+
+
+async def test_names_that_are_linked_in_any_order_are_one_person(pool: Pool, acme: Actor) -> None:
+    names = ["+258841234567", "MZ.1", "+258849999999", "MZ.2"]
+    for order in permutations([(0, 1), (1, 2), (2, 3)]):
+        other = await organization(pool)
+        for one, two in order:
+            await linked(pool, other, names[one], names[two])
+        async with pool.acquire() as conn:
+            for name in names:
+                assert sorted(await people.names(conn, other.organization_id, name)) == sorted(names)
+            assert await people.link(conn, [(other.organization_id, names[1], names[0])]) == []
+    async with pool.acquire() as conn:
+        assert await people.names(conn, acme.organization_id, names[0]) == names[:1]
+
+
+async def test_a_stop_by_one_of_a_persons_names_holds_for_all_until_any_asks_again(pool: Pool, acme: Actor) -> None:
+    await linked(pool, acme, "+258841234567", "MZ.1", "+258849999999")
+    acceptor = Acceptor(pool)
+    for said in ("+258841234567", "+258849999999"):
+        await stop(pool, acme, said)
+        for to in ("+258841234567", "+258849999999"):
+            with pytest.raises(RecipientOptedOut):
+                await acceptor.accept(send(acme, to=to))
+        async with pool.acquire() as conn:
+            assert await optouts.current(conn, {(acme.organization_id, "MZ.1")}) == {(acme.organization_id, "MZ.1")}
+            await optouts.remove(conn, acme, phone="+258841234567")
+        assert (await acceptor.accept(send(acme, to="+258849999999"))).status == 202
+
+
+async def test_a_link_made_after_the_stop_holds_as_well(pool: Pool, acme: Actor) -> None:
+    await stop(pool, acme, "+258841234567")
+    await linked(pool, acme, "+258841234567", "+258849999999")
+    with pytest.raises(RecipientOptedOut):
+        await Acceptor(pool).accept(send(acme, to="+258849999999"))
+
+
+async def test_who_links_and_who_joins_groups_at_the_same_time_end_in_one_group(pool: Pool, acme: Actor) -> None:
+    async with pool.acquire() as one, pool.acquire() as two:
+        await linked(pool, acme, "a", "b")
+        await linked(pool, acme, "d", "e")
+        first = one.transaction()
+        await first.start()
+        await people.link(one, [(acme.organization_id, "b", "c")])
+        waiting = asyncio.create_task(people.link(two, [(acme.organization_id, "c", "d")]))
+        await blocked(pool)
+        await first.commit()
+        await waiting
+        assert sorted(await people.names(one, acme.organization_id, "a")) == ["a", "b", "c", "d", "e"]
