@@ -48,8 +48,6 @@ UNCERTAIN_PAUSE = 30.0
 SILENCE = 5
 #: One whose attempt was just found without an end, at least.
 OVERTAKEN = 5.0
-#: One whose portfolio may reach no further users today.
-LIMIT_PAUSE = 60.0
 #: Tries of unknown outcome before a message is given up.
 MOST_UNKNOWN = 3
 #: Attempts of any outcome: one a minute for 22 days. What is numbered in 16 bits must end before these do.
@@ -280,15 +278,15 @@ class Dispatcher:
             decided[due.lease.id] if due.lease.id in decided else self._step(due, templates, together) for due in dues
         ]
         outgoing = [step for step in steps if isinstance(step, tuple)]
-        kept = await self._reach.admit(conn, [(slot.line, due.recipient, due.window_open) for due, slot, _ in outgoing])
+        waits = await self._reach.admit(conn, [(slot.line, due.recipient, due.window_open) for due, slot, _ in outgoing])
         moves = [step for step in steps if isinstance(step, Move)]
         back = [step for step in steps if isinstance(step, Postponed)]
         back += [
-            Postponed(due.lease, LIMIT_PAUSE, due.lease.line, counts=False)
-            for (due, _, _), admitted in zip(outgoing, kept, strict=True)
-            if not admitted
+            Postponed(due.lease, wait, due.lease.line, counts=False)
+            for (due, _, _), wait in zip(outgoing, waits, strict=True)
+            if wait
         ]
-        outgoing = [one for one, admitted in zip(outgoing, kept, strict=True) if admitted]
+        outgoing = [one for one, wait in zip(outgoing, waits, strict=True) if not wait]
         finished = [due.lease for due, step in zip(dues, steps, strict=True) if step is None or isinstance(step, Move)]
         if finished:
             await leases.finish(conn, finished)

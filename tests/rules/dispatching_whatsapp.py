@@ -190,6 +190,8 @@ class Bench:
             "UPDATE whatsapp_accounts SET held_until = held_until - $1::interval",
             "UPDATE whatsapp_templates SET held_until = held_until - $1::interval",
             "UPDATE whatsapp_conversations SET expires_at = expires_at - $1::interval",
+            "UPDATE whatsapp_reached SET reached_at = reached_at - $1::interval",
+            "UPDATE whatsapp_portfolios SET frees_at = frees_at - $1::interval",
             "UPDATE whatsapp_callbacks SET received_at = received_at - $1::interval",
         ):
             await self.pool.execute(statement, delta)

@@ -306,11 +306,48 @@ async def test_a_portfolio_at_its_limit_reaches_nobody_new(pool: Pool) -> None:
     await bench.round()
     assert {one.message_id for one in bench.only.submitted} == out | more
     # A day later there is room.
-    await pool.execute("UPDATE whatsapp_reached SET reached_at = reached_at - interval '25 hours'")
     await bench.later(hours=25)
-    bench.restart()
     await bench.round()
     assert waits in {one.message_id for one in bench.only.submitted}
+
+
+async def test_a_portfolio_s_limit_holds_for_any_number_of_workers(pool: Pool) -> None:
+    """Three workers at once, whose rounds overlap in every way that the database lets them."""
+    who = await made(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 25")
+    workers = [await Bench(pool, claim_limit=10).start() for _ in range(3)]
+    for n in range(60):
+        await message(pool, who, to=f"+2588400000{n:02}")
+    for _ in range(30):
+        await asyncio.gather(*(one.round() for one in workers))
+        # What found the count taken by another worker comes again.
+        await pool.execute("UPDATE queue SET due_at = now() WHERE due_at < now() + interval '30 seconds'")
+    out = [one.recipient for worker in workers for one in worker.only.submitted]
+    assert len(out) == len(set(out)) == 25
+    assert await pool.fetchval("SELECT users FROM whatsapp_portfolios") == 25
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE due_at > now() + interval '30 seconds'") == 35
+
+
+async def test_a_portfolio_s_count_that_another_worker_holds_is_not_waited_for(pool: Pool, database_url: str) -> None:
+    who = await made(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 2")
+    bench = await Bench(pool).start()
+    known = await message(pool, who)
+    await bench.round()
+    id, again = await message(pool, who, to="+258841111111"), await message(pool, who)
+    other = await asyncpg.connect(database_url)
+    try:
+        async with other.transaction():
+            await other.execute("UPDATE whatsapp_portfolios SET users = users + 1")
+            await bench.round()  # would hang, if it waited
+            assert [one.message_id for one in bench.only.submitted] == [known, again]
+            assert await pause_of(pool, id) <= 0.1
+    finally:
+        await other.close()
+    await bench.later(seconds=1)
+    await bench.round()
+    assert await attempts(pool, id) == []
+    assert 50 < await pause_of(pool, id) <= 60
 
 
 # -- answers that were lost --------------------------------------------------------------------------------------------
