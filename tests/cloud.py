@@ -88,7 +88,9 @@ class Cloud:
 @contextlib.asynccontextmanager
 async def cloud(made: Installation, **options: Any) -> AsyncIterator[Cloud]:
     """Connects the installation to a simulator that calls its web process back. `options`: of the simulator."""
-    graph = GraphSimulator(quick(**({"status_delay": 0.02, "keep_callbacks": 100_000} | options)))
+    graph = GraphSimulator(
+        quick(**({"status_delay": 0.02, "keep_callbacks": 100_000, "require_proof": True} | options))
+    )
     pool = await open_pool(made.url, size=3)
     try:
         await graph.start()

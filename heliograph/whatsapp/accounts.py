@@ -21,8 +21,8 @@ from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import SettingsError
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url, is_version
-from heliograph.whatsapp import numbers
-from heliograph.whatsapp.apps import ensure_app
+from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
+from heliograph.whatsapp import apps, numbers
 
 
 class AccountExists(Refusal):
@@ -84,8 +84,9 @@ class Line(msgspec.Struct, frozen=True):
     digits: str
     base_url: str
     api_version: str
-    #: Sealed; see `open_token`.
+    #: Sealed, both; see `credential_of`.
     token: bytes
+    app_secret: bytes
     throughput_per_second: int
     #: Nothing is sent before this; after it, one message tries. The later of the account's and the number's.
     held_until: datetime | None
@@ -104,6 +105,12 @@ _ID = re.compile(r"[0-9]{1,40}", re.ASCII)
 def open_token(key: bytes, account_id: UUID, sealed: bytes) -> str:
     """The account's credential."""
     return unseal(key, sealed, f"whatsapp_accounts/{account_id}/token").decode()
+
+
+def credential_of(key: bytes, line: Line) -> Credential:
+    """What sends from a line."""
+    token = open_token(key, line.account_id, line.token)
+    return credential(token, apps.open_secret(key, line.app, line.app_secret))
 
 
 _ACCOUNT = ", ".join(Account.__struct_fields__)
@@ -155,7 +162,7 @@ async def add(
     at = clock.now()
     values = (currency, base_url.rstrip("/"), api_version, name, portfolio or waba_id, at)
     async with conn.transaction():
-        app = await ensure_app(conn, key, app_id, app_secret, verify_token, at)
+        app = await apps.ensure_app(conn, key, app_id, app_secret, verify_token, at)
         try:
             async with conn.transaction():
                 row = await conn.fetchrow(REVIVE, organization_id, waba_id, app, *values)
@@ -283,10 +290,11 @@ async def routes(conn: Connection, waba_ids: Sequence[str]) -> dict[str, Route]:
 # Without a hold both are NULL, and greatest() takes no notice of one that is.
 LINES = """
 SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.base_url, a.api_version, a.token,
-       n.throughput_per_second, greatest(a.held_until, n.held_until) AS held_until,
+       p.secret, n.throughput_per_second, greatest(a.held_until, n.held_until) AS held_until,
        CASE WHEN n.held_until IS NULL OR a.held_until >= n.held_until THEN a.held_reason ELSE n.held_reason END,
        a.portfolio, n.messaging_limit, a.state
   FROM whatsapp_accounts a
+  JOIN whatsapp_apps p ON p.id = a.app
   JOIN whatsapp_numbers n ON n.organization_id = a.organization_id AND n.account_id = a.id
  WHERE a.state = 'active' AND n.state = 'active'
 """

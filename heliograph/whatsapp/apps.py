@@ -38,6 +38,11 @@ class App(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"App({self.app_id})"
 
+    @property
+    def secret(self) -> bytes:
+        """The present one."""
+        return self.secrets[0]
+
 
 #: How long callbacks signed with the secret before the present one are still taken, seconds.
 OLD_SECRET = 7 * 86_400.0
@@ -140,6 +145,11 @@ class AppBook:
         return {row["id"]: open_app(self._key, row) for row in await self._pool.fetch(APPS, ids)}
 
 
+def open_secret(key: bytes, id: UUID, sealed: bytes) -> bytes:
+    """The secret of the app with this row id."""
+    return unseal(key, sealed, f"whatsapp_apps/{id}/secret")
+
+
 def open_app(key: bytes, row: asyncpg.Record) -> App:
     """A row of APPS with its secrets opened."""
     place = f"whatsapp_apps/{row['id']}"
@@ -147,7 +157,7 @@ def open_app(key: bytes, row: asyncpg.Record) -> App:
     return App(
         row["id"],
         row["app_id"],
-        tuple(unseal(key, one, f"{place}/secret") for one in sealed),
+        tuple(open_secret(key, row["id"], one) for one in sealed),
         unseal(key, row["verify_token"], f"{place}/verify_token").decode(),
         row["verified_at"],
         row["last_callback_at"],

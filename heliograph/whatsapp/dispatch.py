@@ -278,7 +278,9 @@ class Dispatcher:
             decided[due.lease.id] if due.lease.id in decided else self._step(due, templates, together) for due in dues
         ]
         outgoing = [step for step in steps if isinstance(step, tuple)]
-        waits = await self._reach.admit(conn, [(slot.line, due.recipient, due.window_open) for due, slot, _ in outgoing])
+        waits = await self._reach.admit(
+            conn, [(slot.line, due.recipient, due.window_open) for due, slot, _ in outgoing]
+        )
         moves = [step for step in steps if isinstance(step, Move)]
         back = [step for step in steps if isinstance(step, Postponed)]
         back += [

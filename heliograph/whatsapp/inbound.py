@@ -310,7 +310,7 @@ async def apply(conn: Connection, works: Sequence[Work], *, rates: RateBook, dro
             case NumberItem() | CapabilityItem() | AccountItem():
                 deliveries += await numbers.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
             case AlarmItem():
-                codes = sorted({error.code for error in one.item.errors})
+                codes = sorted({str(error.code) for error in one.item.errors})
                 log.warning("Meta reports a fault", account=str(one.account_id), codes=codes)
     return deliveries
 

@@ -22,6 +22,7 @@ from heliograph.base import clock
 from heliograph.base.db import Connection, Pool
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp import accounts, test_mode
 from heliograph.whatsapp.accounts import Line
@@ -37,7 +38,7 @@ WORKERS = "SELECT count(*) FROM workers WHERE seen_at > now() - make_interval(se
 class LineConnector(NumberConnector, Protocol):
     """A connector whose credential and rate may change while it runs."""
 
-    def set_token(self, token: str) -> None: ...
+    def set_credential(self, credential: Credential) -> None: ...
 
     def set_rate(self, rate: float) -> None: ...
 
@@ -51,8 +52,8 @@ class Slot(msgspec.Struct):
     held_until: datetime | None = None
 
 
-#: Builds a number's connector: (line, token, on_outcome).
-Factory = Callable[[Line, str, OnCloudOutcome], LineConnector]
+#: Builds a number's connector: (line, credential, on_outcome).
+Factory = Callable[[Line, Credential, OnCloudOutcome], LineConnector]
 #: A line's end of an attempt: (number, submission, outcome).
 OnOutcome = Callable[[UUID, CloudSubmission, CloudOutcome], None]
 
@@ -63,12 +64,12 @@ class CloudFactory:
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str], CloudClient] = {}
 
-    def __call__(self, line: Line, token: str, on_outcome: OnCloudOutcome) -> LineConnector:
+    def __call__(self, line: Line, credential: Credential, on_outcome: OnCloudOutcome) -> LineConnector:
         where = (line.base_url, line.api_version)
         client = self._clients.get(where)
         if client is None:
             client = self._clients[where] = CloudClient(*where)
-        return CloudConnector(client, line.graph_id, token, on_outcome)
+        return CloudConnector(client, line.graph_id, credential, on_outcome)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -84,7 +85,7 @@ class Lines:
         pool: Pool,
         *,
         factory: Factory,
-        unseal: Callable[[Line], str],
+        unseal: Callable[[Line], Credential],
         on_outcome: OnOutcome,
         on_early: Callable[[UUID], Awaitable[None]],
     ) -> None:
@@ -150,8 +151,8 @@ class Lines:
 
     def _follow(self, slot: Slot, line: Line, workers: int) -> None:
         connector = slot.connector
-        if slot.line is not None and slot.line.token != line.token:
-            connector.set_token(self._unseal(line))  # type: ignore[attr-defined]
+        if slot.line is not None and (slot.line.token, slot.line.app_secret) != (line.token, line.app_secret):
+            connector.set_credential(self._unseal(line))  # type: ignore[attr-defined]
         slot.line = line
         connector.set_rate(line.throughput_per_second / workers)  # type: ignore[attr-defined]
         if line.held_until == slot.held_until:

@@ -377,7 +377,7 @@ def _read(found: asyncpg.Record, one: CloudNumber, at: datetime, now: datetime) 
     _merge(row, "connection", at, None, {"connection_status": connection}, alone=False)
     _merge(row, "quality", at, None, {"quality_rating": quality}, alone=False)
     _merge(row, "tier", at, None, tier_values(one.tier), alone=False)
-    if one.throughput is not None:
+    if one.throughput is not None or one.on_business_app:
         values = {"throughput_per_second": one.messages_per_second}
         _merge(row, "throughput", at, None, values, alone=False)
     if one.verified_name is not None:

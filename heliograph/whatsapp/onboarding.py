@@ -16,6 +16,7 @@ import msgspec
 from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
 from heliograph.whatsapp import accounts, apps, readings
 from heliograph.whatsapp.accounts import Account
@@ -64,7 +65,7 @@ async def connect(
     app = known or App(uuid7(), app_id, ((app_secret or "").encode(),), verify_token or "", None, None)
     found = await _readable(client, waba_id, token, app)
     if subscribe:
-        await _subscribe(client, waba_id, token)
+        await _subscribe(client, waba_id, credential(token, app.secret))
         found.subscribed = True
     currency = currency or (found.account.currency if found.account is not None else None)
     if currency is None:
@@ -112,13 +113,15 @@ SUBSCRIBED = "UPDATE whatsapp_accounts SET subscribed = true WHERE organization_
 async def subscribe(conn: Connection, key: bytes, client: CloudClient, *, account: Account) -> None:
     """Have the app get the account's callbacks. Raises Invalid for what Meta refuses."""
     row = await accounts.get(conn, account.organization_id, account.id)
-    await _subscribe(client, row.waba_id, accounts.open_token(key, row.id, row.token))
+    app = await apps.get_app(conn, key, row.app)
+    token = accounts.open_token(key, row.id, row.token)
+    await _subscribe(client, row.waba_id, credential(token, app.secret))
     await conn.execute(SUBSCRIBED, account.organization_id, account.id)
 
 
-async def _subscribe(client: CloudClient, waba_id: str, token: str) -> None:
+async def _subscribe(client: CloudClient, waba_id: str, shown: Credential) -> None:
     try:
-        await client.subscribe(waba_id, token)
+        await client.subscribe(waba_id, shown)
     except CloudError as error:
         raise Invalid(("subscribe", "refused", f"Meta refused to subscribe the app: {error}")) from None
 

@@ -19,6 +19,7 @@ import msgspec
 
 from heliograph.base import clock
 from heliograph.base.db import Connection
+from heliograph.suppliers.whatsapp_cloud.credential import Credential, app_credential, credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
 from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumber, CloudTemplate, credential_state
@@ -85,20 +86,21 @@ async def read(
     single: Mapping[UUID, str] | None = None,
 ) -> Reading:
     """Ask Meta. Never raises for what Meta answers. `single`: Meta's ids of templates to read alone, by ours."""
+    shown = credential(token, app.secret)
     found = Reading(asked_at=clock.now(), problems=[], single={})
     if numbers:
         await _credential(found, client, waba_id, token, app)
-        await _numbers(found, client, waba_id, token, app)
+        await _numbers(found, client, waba_id, shown, app)
     if templates:
         try:
             await _slowly(client)
-            found.templates = await client.templates(waba_id, token)
+            found.templates = await client.templates(waba_id, shown)
         except CloudError as error:
             _note(found, "templates", error)
     for id, graph_id in (single or {}).items():
         try:
             await _slowly(client)
-            found.single[id] = await client.template(graph_id, token)
+            found.single[id] = await client.template(graph_id, shown)
         except CloudError as error:
             # For a credential that sees nothing at all, everything looks gone; the full listing would say so.
             if error.code in GONE:
@@ -111,7 +113,7 @@ async def read(
 async def _credential(found: Reading, client: CloudClient, waba_id: str, token: str, app: App) -> None:
     try:
         await _slowly(client)
-        report = await client.debug_token(token, app_id=app.app_id, app_secret=app.secrets[0].decode())
+        report = await client.debug_token(token, by=app_credential(app.app_id, app.secret))
     except CloudError as error:
         found.problems.append(f"credential: {error.code} {error.detail}".strip()[:_DETAIL])
         # Trouble at Meta changes nothing. A refusal is of the app's own credential, and says nothing of the token.
@@ -123,21 +125,21 @@ async def _credential(found: Reading, client: CloudClient, waba_id: str, token: 
     found.expires_at = report.expires_at
 
 
-async def _numbers(found: Reading, client: CloudClient, waba_id: str, token: str, app: App) -> None:
+async def _numbers(found: Reading, client: CloudClient, waba_id: str, shown: Credential, app: App) -> None:
     try:
         await _slowly(client)
-        found.numbers = await client.phone_numbers(waba_id, token)
+        found.numbers = await client.phone_numbers(waba_id, shown)
     except CloudError as error:
         _note(found, "numbers", error)
         return
     try:
         await _slowly(client)
-        found.account = await client.account(waba_id, token)
+        found.account = await client.account(waba_id, shown)
     except CloudError as error:
         _note(found, "account", error)
     try:
         await _slowly(client)
-        found.subscribed = app.app_id in await client.subscribed_apps(waba_id, token)
+        found.subscribed = app.app_id in await client.subscribed_apps(waba_id, shown)
     except CloudError as error:
         _note(found, "subscription", error)
 

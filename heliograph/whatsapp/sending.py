@@ -12,6 +12,7 @@ from heliograph.base.db import Connection, Pool
 from heliograph.base.settings import Settings
 from heliograph.queue import leases
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.whatsapp import accounts, apps, expiry, test_mode
 from heliograph.whatsapp.accounts import Line
 from heliograph.whatsapp.dispatch import Dispatcher
@@ -36,7 +37,7 @@ class Sending:
         self._lines = Lines(
             pool,
             factory=self._connect,
-            unseal=lambda line: accounts.open_token(key, line.account_id, line.token),
+            unseal=lambda line: accounts.credential_of(key, line),
             on_outcome=self._outcome,
             on_early=lambda message_id: self._dispatcher.early(message_id),
         )
@@ -107,7 +108,7 @@ class Sending:
         if number_id == test_mode.LINE:
             self.wake_tests.set()
 
-    def _connect(self, line: Line, token: str, on_outcome: OnCloudOutcome) -> LineConnector:
+    def _connect(self, line: Line, credential: Credential, on_outcome: OnCloudOutcome) -> LineConnector:
         if self._factory is None:
             self._factory = CloudFactory()  # its connections belong to the running loop
-        return self._factory(line, token, on_outcome)
+        return self._factory(line, credential, on_outcome)

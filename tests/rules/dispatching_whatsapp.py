@@ -13,6 +13,7 @@ from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
 from heliograph.suppliers.whatsapp_cloud.items import ErrorNote, StatusItem
 from heliograph.whatsapp import matching, outcomes, test_mode
@@ -86,8 +87,8 @@ class Scripted:
     def release(self) -> None:
         self.held = self.trying = False
 
-    def set_token(self, token: str) -> None:
-        self.token = token
+    def set_credential(self, credential: Credential) -> None:
+        self.token = credential.token
 
     def set_rate(self, rate: float) -> None:
         self.rate = rate
@@ -121,7 +122,7 @@ class Bench:
         self.lines = Lines(
             pool,
             factory=self._factory,
-            unseal=lambda line: line.token.hex(),
+            unseal=lambda line: credential(line.token.hex(), line.app_secret),
             on_outcome=lambda number, submission, outcome: self.dispatcher.answered(submission, outcome),
             on_early=lambda id: self.dispatcher.early(id),
         )
@@ -152,9 +153,9 @@ class Bench:
         (connector,) = self.connectors.values()
         return connector
 
-    def _factory(self, line: Line, token: str, on_outcome: OnCloudOutcome) -> Scripted:
+    def _factory(self, line: Line, shown: Credential, on_outcome: OnCloudOutcome) -> Scripted:
         made = self.connectors[line.number_id] = Scripted(on_outcome)
-        made.token = token
+        made.token = shown.token
         return made
 
     async def round(self, times: int = 1) -> int:

@@ -250,6 +250,26 @@ async def test_a_failure_says_more_than_its_message_once_however_often_it_comes(
     assert not await pool.fetchval(held)
 
 
+async def test_an_error_without_a_code_holds_nobody(pool: Pool, meta: Meta, acme: Made) -> None:
+    """0 says that the credential is no good; no code at all, or one that cannot be read, says nothing of it."""
+    errors: list[dict[str, Any]] = [{"title": "something"}, {"code": None}, {"code": "a lot"}, {"code": True}, {}]
+    ids = [await outbound(pool, acme, status="queued", queued=False) for _ in errors]
+    await meta.say(
+        acme,
+        *(
+            status(acme, wamid(), "failed", errors=[error], biz_opaque_callback_data=str(id))
+            for id, error in zip(ids, errors, strict=True)
+        ),
+    )
+    rows = await pool.fetch("SELECT status, failure_code FROM whatsapp_messages")
+    assert {tuple(row) for row in rows} == {("failed", "unknown")}
+    account = await pool.fetchrow("SELECT credential_status, held_until FROM whatsapp_accounts")
+    assert tuple(account) == ("ok", None)
+    known = await outbound(pool, acme, status="queued", queued=False)
+    await meta.say(acme, status(acme, wamid(), "failed", errors=[{"code": 190}], biz_opaque_callback_data=str(known)))
+    assert await pool.fetchval("SELECT credential_status FROM whatsapp_accounts") == "invalid"
+
+
 # -- whose it is -------------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import pytest
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
+from heliograph.suppliers.whatsapp_cloud.credential import credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem, TemplateItem
 from heliograph.suppliers.whatsapp_cloud.webhooks import parse
@@ -265,8 +266,9 @@ async def test_a_secret_that_is_wrong_says_nothing_of_the_token(
     row = await account_row(pool)
     assert (row["credential_status"], row["held_until"]) == ("unknown", None)
     assert row["mirror_detail"].startswith("credential: 190")
-    assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers") == 1
-    assert await pool.fetchval("SELECT count(*) FROM whatsapp_templates") > 0
+    # With it, no call has a proof that Meta takes.
+    assert "numbers: 100 Invalid appsecret_proof" in row["mirror_detail"]
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers") == 0
 
 
 @pytest.mark.parametrize("kind", ["html", "empty", "drop"])
@@ -463,4 +465,6 @@ class CloudSession:
         await self._client.close()
 
     async def _delete(self, waba_id: str, name: str) -> None:
-        await self._client._call("DELETE", f"{waba_id}/message_templates", self._graph.options.token, {"name": name})
+        options = self._graph.options
+        shown = credential(options.token, options.app_secret.encode())
+        await self._client._call("DELETE", f"{waba_id}/message_templates", shown, {"name": name})

@@ -236,6 +236,17 @@ async def test_a_reading_brings_changes_and_takes_away(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers") == 2
 
 
+@pytest.mark.parametrize("level", [None, "STANDARD", "HIGH", "NOT_APPLICABLE"])
+async def test_a_number_that_is_on_the_business_app_too_sends_twenty_a_second(pool: Pool, level: str | None) -> None:
+    account = await made.account(pool, await organization(pool))
+    throughput = {"level": level} if level else None
+    await store(pool, account, listed(is_on_biz_app=True, throughput=throughput))
+    assert (await row(pool))["throughput_per_second"] == 20
+    # It leaves the app.
+    await store(pool, account, listed(is_on_biz_app=False), seconds=1)
+    assert (await row(pool))["throughput_per_second"] == 80
+
+
 async def test_a_reading_gives_way_to_newer_events_and_wins_over_older_ones(pool: Pool) -> None:
     account = await made.account(pool, await organization(pool))
     await made.number(pool, account)

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from heliograph.suppliers.whatsapp_cloud.bodies import text_body
+from heliograph.suppliers.whatsapp_cloud.credential import credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.suppliers.whatsapp_cloud.items import (
     OPENING,
@@ -69,9 +70,15 @@ async def test_statuses_bind_to_our_id(version: str) -> None:
         graph.inbound(failing)
         for n in range(3):
             graph.inbound(f"+2126000{n}5550")
-            outcome = await client.send(NUMBER, TOKEN, text_body(to=f"+2126000{n}5550", text="t", opaque=f"our-{n}"))
+            outcome = await client.send(
+                NUMBER,
+                credential(TOKEN, SECRET.encode()),
+                text_body(to=f"+2126000{n}5550", text="t", opaque=f"our-{n}"),
+            )
             wamids.append(outcome.wamid)
-        outcome = await client.send(NUMBER, TOKEN, text_body(to=failing, text="t", opaque="our-failed"))
+        outcome = await client.send(
+            NUMBER, credential(TOKEN, SECRET.encode()), text_body(to=failing, text="t", opaque="our-failed")
+        )
         await graph.settle()
         await client.close()
     found = items(hook)

@@ -18,6 +18,7 @@ from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.bodies import text_body
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector
+from heliograph.suppliers.whatsapp_cloud.credential import credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from tests.suppliers.graph_sockets import ACCEPTED, Act, Peer, always, answer, error, peer
@@ -29,12 +30,20 @@ DEADLINE = 20.0
 class Number:
     """A connector, what came out of it, and a clock that stands until it is moved."""
 
-    def __init__(self, client: CloudClient, *, rate: float = 1_000.0, concurrency: int = 64, token: str = "t") -> None:
+    def __init__(
+        self, client: CloudClient, *, rate: float = 1_000.0, concurrency: int = 64, token: str = "t", secret: str = "s"
+    ) -> None:
         self.now = 1_000.0
         self.outcomes: dict[CloudSubmission, list[CloudOutcome]] = {}
         self.arrived = asyncio.Event()
         self.connector = CloudConnector(
-            client, "555000111222333", token, self._came, rate=rate, concurrency=concurrency, clock=lambda: self.now
+            client,
+            "555000111222333",
+            credential(token, secret.encode()),
+            self._came,
+            rate=rate,
+            concurrency=concurrency,
+            clock=lambda: self.now,
         )
         self._submitting = False
         self._numbers = itertools.count(600_000_000)
@@ -113,7 +122,7 @@ async def test_it_is_a_connector_and_sends() -> None:
         connector: NumberConnector = one.connector
         assert (await one.send()).wamid == "wamid.HBgM"
         assert connector.health().usable
-        assert there.requests[0][0].startswith(b"POST /v25.0/555000111222333/messages ")
+        assert there.requests[0][0].startswith(b"POST /v25.0/555000111222333/messages?")
 
 
 async def test_before_the_start_and_after_the_stop_nothing_leaves() -> None:
@@ -248,10 +257,10 @@ async def test_a_new_token_ends_its_hold() -> None:
 
     async with number(act) as (one, _):
         assert (await one.send()).code == "190"
-        one.connector.set_token("new")
+        one.connector.set_credential(credential("new", b"s"))
         assert (await one.send()).verdict is Verdict.ACCEPTED
         one.connector.hold(60.0, Kind.ACCOUNT)
-        one.connector.set_token("newer")
+        one.connector.set_credential(credential("newer", b"s"))
         assert one.connector.capacity() == 0
         one.connector.release()
         assert one.connector.capacity() > 0
@@ -337,7 +346,7 @@ async def test_a_handler_that_fails_does_not_stop_the_others() -> None:
                 all_seen.set()
             raise RuntimeError
 
-        connector = CloudConnector(client, "555", "t", fails, rate=1_000.0)
+        connector = CloudConnector(client, "555", credential("t", b"s"), fails, rate=1_000.0)
         await connector.start()
         for n in range(5):
             connector.submit(CloudSubmission(uuid4(), 1, f"+21260000000{n}", b"{}"))
@@ -349,7 +358,7 @@ async def test_a_handler_that_fails_does_not_stop_the_others() -> None:
 async def test_the_simulator_counts_each_message_once() -> None:
     async with GraphSimulator(quick(magic=False)) as graph:
         client = CloudClient(graph.base_url)
-        one = Number(client, token=graph.options.token)
+        one = Number(client, token=graph.options.token, secret=graph.options.app_secret)
         await one.connector.start()
         graph.fault("drop", share=0.1)
         graph.fault("html", share=0.1, status=502)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import hmac
 import json
 import socket
 import ssl
@@ -20,13 +23,17 @@ from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.address import check_base_url
 from heliograph.suppliers.whatsapp_cloud.bodies import layout, template_body, text_body
+from heliograph.suppliers.whatsapp_cloud.credential import Credential, app_credential, credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError, _Body, usage_pauses
-from heliograph.suppliers.whatsapp_cloud.objects import TokenReport, credential_state
+from heliograph.suppliers.whatsapp_cloud.objects import TokenReport, credential_state, token_report
 from tests.suppliers.graph_sockets import ACCEPTED, Peer, always, answer, error, peer
 from tests.suppliers.test_smpp_tls import Authority
 
 TOKEN = "EAAG-a-token-that-nobody-may-see"
+KEY = credential(TOKEN, b"shh")
+#: `printf %s TOKEN | openssl dgst -sha256 -hmac shh`
+PROOF = "b38580416c3c33b2fa2d2b14bda7aeb05c680abc635534e1dcc646049b25c8c9"
 BODY = text_body(to="+212600000017", text="Bonjour", opaque="our-id")
 
 
@@ -39,12 +46,12 @@ async def graph() -> AsyncIterator[GraphSimulator]:
 class TestSends:
     async def test_accepted(self) -> None:
         async with peer(always(answer(ACCEPTED))) as there, Client(there.url) as client:
-            outcome = await client.send("555", TOKEN, BODY)
+            outcome = await client.send("555", KEY, BODY)
         assert (outcome.verdict, outcome.wamid, outcome.wa_id) == (Verdict.ACCEPTED, "wamid.HBgM", "212600000017")
         assert (outcome.user_id, outcome.message_status, outcome.counts) == ("MA.1349", "accepted", False)
         ((head, body),) = there.requests
         assert body == BODY
-        assert head.startswith(b"POST /v25.0/555/messages HTTP/1.1\r\n")
+        assert head.startswith(b"POST /v25.0/555/messages?appsecret_proof=%b HTTP/1.1\r\n" % PROOF.encode())
         assert head.count(TOKEN.encode()) == 1
         assert b"Authorization: Bearer " + TOKEN.encode() in head
         assert b"Content-Type: application/json\r\n" in head
@@ -54,7 +61,7 @@ class TestSends:
         chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(raw), raw)
         act = always(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
         async with peer(act) as there, Client(there.url) as client:
-            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.ACCEPTED
+            assert (await client.send("555", KEY, BODY)).verdict is Verdict.ACCEPTED
 
     @pytest.mark.parametrize(
         ("raw", "verdict", "code", "kind"),
@@ -86,7 +93,7 @@ class TestSends:
     )
     async def test_answers(self, raw: bytes, verdict: Verdict, code: str, kind: Kind) -> None:
         async with peer(always(raw)) as there, Client(there.url) as client:
-            outcome = await client.send("555", TOKEN, BODY)
+            outcome = await client.send("555", KEY, BODY)
         assert (outcome.verdict, outcome.code) == (verdict, code)
         assert outcome.fault is not None
         assert outcome.fault.kind is kind
@@ -95,21 +102,21 @@ class TestSends:
     async def test_what_operators_read(self) -> None:
         details = error(132001, error_data={"details": "no such template in fr_MA"}, fbtrace_id="Akz")
         async with peer(always(details)) as there, Client(there.url) as client:
-            outcome = await client.send("555", TOKEN, BODY)
+            outcome = await client.send("555", KEY, BODY)
         assert (outcome.detail, outcome.trace) == ("no such template in fr_MA", "Akz")
         async with peer(always(error(132001, error_data="x" * 9_000))) as there, Client(there.url) as client:
-            assert len((await client.send("555", TOKEN, BODY)).detail) <= 300
+            assert len((await client.send("555", KEY, BODY)).detail) <= 300
 
     async def test_the_pause_that_an_answer_asks_for(self) -> None:
         raw = error(130429, 429).replace(b"\r\n", b"\r\nRetry-After: 7\r\n", 1)
         async with peer(always(raw)) as there, Client(there.url) as client:
-            assert (await client.send("555", TOKEN, BODY)).retry_after == 7.0
+            assert (await client.send("555", KEY, BODY)).retry_after == 7.0
 
     async def test_a_closed_port_is_unreachable(self) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             async with Client(f"http://127.0.0.1:{free.getsockname()[1]}") as client:
-                outcome = await client.send("555", TOKEN, BODY)
+                outcome = await client.send("555", KEY, BODY)
         assert (outcome.verdict, outcome.code) == (Verdict.UNREACHABLE, "ConnectionRefusedError")
         assert not outcome.counts
 
@@ -121,7 +128,7 @@ class TestSends:
 
         server = await asyncio.start_server(garbage, "127.0.0.1", 0)
         async with server, Client(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}") as client:
-            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.UNREACHABLE
+            assert (await client.send("555", KEY, BODY)).verdict is Verdict.UNREACHABLE
 
     async def test_a_connection_that_never_opens_is_unreachable(self) -> None:
         ended = asyncio.Event()
@@ -133,7 +140,7 @@ class TestSends:
         server = await asyncio.start_server(mute, "127.0.0.1", 0)
         address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with server, Client(address, connect_seconds=0.3) as client:
-            outcome = await client.send("555", TOKEN, BODY)
+            outcome = await client.send("555", KEY, BODY)
             ended.set()
         assert (outcome.verdict, outcome.code) == (Verdict.UNREACHABLE, "timeout")
 
@@ -152,7 +159,7 @@ class TestSends:
     )
     async def test_what_ends_before_it_is_an_answer_is_unknown(self, raw: bytes) -> None:
         async with peer(always(raw, keep=False)) as there, Client(there.url) as client:
-            outcome = await client.send("555", TOKEN, BODY)
+            outcome = await client.send("555", KEY, BODY)
         assert outcome.verdict is Verdict.UNKNOWN
         assert outcome.fault is not None
         assert outcome.fault.unsure
@@ -165,7 +172,7 @@ class TestSends:
             return False
 
         async with peer(reset) as there, Client(there.url) as client:
-            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.UNKNOWN
+            assert (await client.send("555", KEY, BODY)).verdict is Verdict.UNKNOWN
         assert len(there.requests) == 1
 
     async def test_an_answer_that_never_ends_is_unknown(self) -> None:
@@ -178,7 +185,7 @@ class TestSends:
             return False
 
         async with peer(drip) as there, Client(there.url, send_seconds=2.0) as client:
-            outcomes = await asyncio.gather(*(client.send(number, TOKEN, BODY) for number in ("555", "556")))
+            outcomes = await asyncio.gather(*(client.send(number, KEY, BODY) for number in ("555", "556")))
         assert [(one.verdict, one.code) for one in outcomes] == [(Verdict.UNKNOWN, "timeout")] * 2
 
     async def test_a_kept_connection_that_is_reset_under_a_send_is_unknown_and_sent_once(self) -> None:
@@ -190,8 +197,8 @@ class TestSends:
             return True
 
         async with peer(once) as there, Client(there.url) as client:
-            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.ACCEPTED
-            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.UNKNOWN
+            assert (await client.send("555", KEY, BODY)).verdict is Verdict.ACCEPTED
+            assert (await client.send("555", KEY, BODY)).verdict is Verdict.UNKNOWN
         assert (len(there.requests), there.connections) == (2, 1)
 
     async def test_nothing_is_written_to_a_connection_that_has_closed(self) -> None:
@@ -207,9 +214,9 @@ class TestSends:
 
     async def test_a_kept_connection_that_has_closed_is_not_used(self) -> None:
         async with peer(always(answer(ACCEPTED))) as there, Client(there.url) as client:
-            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.ACCEPTED
+            assert (await client.send("555", KEY, BODY)).verdict is Verdict.ACCEPTED
             there.abort()
-            outcome = await client.send("555", TOKEN, BODY)
+            outcome = await client.send("555", KEY, BODY)
             # Either the end was seen in time, or it was not and nobody knows.
             assert outcome.verdict in (Verdict.ACCEPTED, Verdict.UNREACHABLE, Verdict.UNKNOWN)
         assert len(there.requests) == 1 + (outcome.verdict is Verdict.ACCEPTED)
@@ -228,7 +235,7 @@ class TestReads:
             return True
 
         async with peer(pages) as there, Client(there.url) as client:
-            found = await client.templates("900", TOKEN)
+            found = await client.templates("900", KEY)
         assert [(one.id, one.language, one.status, one.category) for one in found] == [
             (str(n), "en_US", "APPROVED", "UTILITY") for n in range(5)
         ]
@@ -239,7 +246,7 @@ class TestReads:
     async def test_a_listing_without_end(self) -> None:
         same = answer({"data": [], "paging": {"cursors": {"after": "a"}, "next": "x"}})
         async with peer(always(same)) as there, Client(there.url) as client:
-            assert await client.phone_numbers("900", TOKEN) == []
+            assert await client.phone_numbers("900", KEY) == []
         assert len(there.requests) == 2
 
     @pytest.mark.parametrize(
@@ -262,7 +269,7 @@ class TestReads:
                 client.account,
             ):
                 with pytest.raises(CloudError) as raised:
-                    await reading("900", TOKEN)
+                    await reading("900", KEY)
                 assert raised.value.verdict is verdict
 
     async def test_a_read_that_is_sent_elsewhere_goes_nowhere(self) -> None:
@@ -271,9 +278,9 @@ class TestReads:
             async with peer(always(away)) as there, Client(there.url) as client:
                 for reading in (client.templates, client.phone_number, client.subscribe):
                     with pytest.raises(CloudError):
-                        await reading("900", TOKEN)
+                        await reading("900", KEY)
                 with pytest.raises(CloudError):
-                    await client.debug_token(TOKEN, app_id="660", app_secret="shh")
+                    await client.debug_token(TOKEN, by=app_credential("660", b"shh"))
             assert len(there.requests) == 4
         assert elsewhere.connections == 0
 
@@ -287,7 +294,7 @@ class TestReads:
             for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
                 monkeypatch.setenv(name, proxy.url)
             async with Client(there.url) as client:
-                await client.account("900", TOKEN)
+                await client.account("900", KEY)
         assert proxy.connections == 0
         assert b"Authorization: Bearer " + TOKEN.encode() in there.requests[0][0]
 
@@ -297,18 +304,33 @@ class TestReads:
         there = Peer(always(answer(ACCEPTED)))
         server = await asyncio.start_server(there.serve, "127.0.0.1", 0, ssl=context)
         async with server, Client(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}") as client:
-            assert (await client.send("555", TOKEN, BODY)).verdict is Verdict.UNREACHABLE
+            assert (await client.send("555", KEY, BODY)).verdict is Verdict.UNREACHABLE
             with pytest.raises(CloudError) as raised:
-                await client.account("900", TOKEN)
+                await client.account("900", KEY)
         assert raised.value.verdict is Verdict.UNREACHABLE
         assert there.requests == []
+
+    async def test_every_call_carries_the_proof_of_its_token(self) -> None:
+        """Without it, whoever steals a token can use it; an app whose settings demand it refuses calls without."""
+        async with peer(always(answer({"id": "900", "data": []}))) as there, Client(there.url) as client:
+            await client.send("555", KEY, BODY)
+            calls = [client.templates, client.template, client.phone_numbers, client.phone_number, client.account]
+            for call in [*calls, client.subscribed_apps, client.subscribe]:
+                with contextlib.suppress(CloudError):
+                    await call("900", KEY)
+            asked = len(there.requests)
+            await client.debug_token(TOKEN, by=app_credential("660", b"shh"))
+        assert asked == 8
+        queries = [parse_qs(urlsplit(head.split(b" ")[1].decode()).query) for head, _ in there.requests]
+        assert [one["appsecret_proof"] for one in queries[:-1]] == [[PROOF]] * asked
+        assert queries[-1]["appsecret_proof"] == [hmac.new(b"shh", b"660|shh", hashlib.sha256).hexdigest()]
 
     async def test_no_token_in_an_error(self) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             async with Client(f"http://127.0.0.1:{free.getsockname()[1]}") as client:
                 with pytest.raises(CloudError) as raised:
-                    await client.debug_token(TOKEN, app_id="660", app_secret="shh")
+                    await client.debug_token(TOKEN, by=app_credential("660", b"shh"))
         error: BaseException | None = raised.value
         assert raised.value.verdict is Verdict.UNREACHABLE
         assert raised.value.__suppress_context__
@@ -324,7 +346,7 @@ class TestReads:
         raw = answer({"id": "900"}, X_App_Usage='{"call_count":90}')
         async with peer(always(raw)) as there, Client(there.url) as client:
             assert client.pause() == 0.0
-            assert (await client.account("900", TOKEN)).id == "900"
+            assert (await client.account("900", KEY)).id == "900"
             assert client.pause() == 30.0
 
     @pytest.mark.parametrize(
@@ -378,6 +400,8 @@ class TestCredentials:
             (good, "901", "missing_scope"),
             (TokenReport(valid=True), "900", "missing_scope"),
             (TokenReport(valid=False, detail="expired"), "900", "invalid"),
+            (token_report({"data": {"scopes": []}}), "900", "unknown"),
+            (token_report({}), "900", "unknown"),
         ],
     )
     def test_states(self, report: TokenReport, waba: str, state: str) -> None:
@@ -408,7 +432,7 @@ ENDINGS = [
 class TestSimulated:
     async def test_every_template_of_the_demo_is_accepted_as_laid_out(self, graph: GraphSimulator) -> None:
         async with Client(graph.base_url) as client:
-            listed = await client.templates(graph.options.waba, graph.options.token)
+            listed = await client.templates(graph.options.waba, shown(graph))
             assert len(listed) == 4
             for n, one in enumerate(listed):
                 plan = layout(one.components, one.parameter_format, one.category)
@@ -421,23 +445,21 @@ class TestSimulated:
                     parameters=values,
                     opaque=one.id,
                 )
-                outcome = await client.send(graph.options.number_id, graph.options.token, body)
+                outcome = await client.send(graph.options.number_id, shown(graph), body)
                 assert outcome.verdict is Verdict.ACCEPTED, outcome
                 assert outcome.wamid is not None
                 assert outcome.wa_id == f"2126000005{n}0"
-            assert await client.template(listed[0].id, graph.options.token) == listed[0]
-            (number,) = await client.phone_numbers(graph.options.waba, graph.options.token)
-            assert number == await client.phone_number(graph.options.number_id, graph.options.token)
+            assert await client.template(listed[0].id, shown(graph)) == listed[0]
+            (number,) = await client.phone_numbers(graph.options.waba, shown(graph))
+            assert number == await client.phone_number(graph.options.number_id, shown(graph))
             assert (number.digits, number.status, number.can_send) == ("15550001000", "CONNECTED", "AVAILABLE")
-            account = await client.account(graph.options.waba, graph.options.token)
+            account = await client.account(graph.options.waba, shown(graph))
             assert (account.id, account.portfolio_id) == (graph.options.waba, graph.options.business)
             assert account.currency
-            report = await client.debug_token(
-                graph.options.token, app_id=graph.options.app_id, app_secret=graph.options.app_secret
-            )
+            report = await client.debug_token(graph.options.token, by=asking(graph))
             assert credential_state(report, graph.options.waba, datetime.now(UTC))[0] == "ok"
-            await client.subscribe(graph.options.waba, graph.options.token)
-            assert graph.options.app_id in await client.subscribed_apps(graph.options.waba, graph.options.token)
+            await client.subscribe(graph.options.waba, shown(graph))
+            assert graph.options.app_id in await client.subscribed_apps(graph.options.waba, shown(graph))
         assert graph.counters.accepted == 4
 
     async def test_recipients_that_choose_what_becomes_of_them(self, graph: GraphSimulator) -> None:
@@ -446,7 +468,7 @@ class TestSimulated:
             async def send(ending: str) -> tuple[str, Verdict, str, int]:
                 to = f"+21260000{ending}"
                 body = text_body(to=to, text="Bonjour", opaque=ending)
-                outcome = await client.send(graph.options.number_id, graph.options.token, body)
+                outcome = await client.send(graph.options.number_id, shown(graph), body)
                 return ending, outcome.verdict, outcome.code, len(graph.accepted_for(to))
 
             assert await asyncio.gather(*(send(row[0]) for row in ENDINGS)) == ENDINGS
@@ -455,14 +477,38 @@ class TestSimulated:
     async def test_tokens_that_fail(self, graph: GraphSimulator) -> None:
         graph.set_token("old", state="expired")
         async with Client(graph.base_url) as client:
-            outcome = await client.send(graph.options.number_id, "old", BODY)
+            outcome = await client.send(graph.options.number_id, shown(graph, "old"), BODY)
             assert (outcome.verdict, outcome.code, outcome.counts) == (Verdict.BUSY, "190/463", False)
-            outcome = await client.send("4040", graph.options.token, BODY)
+            outcome = await client.send("4040", shown(graph), BODY)
             assert outcome.verdict is Verdict.BUSY
             assert outcome.fault is not None
             assert outcome.fault.scope is Scope.NUMBER
-            report = await client.debug_token("old", app_id=graph.options.app_id, app_secret=graph.options.app_secret)
+            report = await client.debug_token("old", by=asking(graph))
             assert credential_state(report, graph.options.waba, datetime.now(UTC))[0] == "invalid"
+
+    async def test_a_call_without_a_right_proof_is_refused(self, graph: GraphSimulator) -> None:
+        graph.configure(require_proof=True)
+        options = graph.options
+        async with Client(graph.base_url) as client:
+            assert (await client.phone_number(options.number_id, shown(graph))).id == options.number_id
+            assert (await client.debug_token(options.token, by=asking(graph))).valid
+            assert (await client.send(options.number_id, shown(graph), BODY)).verdict is Verdict.ACCEPTED
+            wrong = credential(options.token, b"the secret of another app")
+            outcome = await client.send(options.number_id, wrong, BODY)
+            # The message is not to blame: it waits, with all of its credential.
+            assert (outcome.verdict, outcome.code, outcome.counts) == (Verdict.BUSY, "100", False)
+            assert outcome.fault is not None
+            assert (outcome.fault.kind, outcome.fault.scope) == (Kind.AUTH, Scope.CREDENTIAL)
+            with pytest.raises(CloudError):
+                await client.subscribed_apps(options.waba, wrong)
+
+
+def shown(graph: GraphSimulator, token: str | None = None) -> Credential:
+    return credential(token or graph.options.token, graph.options.app_secret.encode())
+
+
+def asking(graph: GraphSimulator) -> Credential:
+    return app_credential(graph.options.app_id, graph.options.app_secret.encode())
 
 
 class Client(CloudClient):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pywa.utils import webhook_updates_validator
 
@@ -465,7 +465,7 @@ def _bent(original: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(st.sampled_from(sorted(original)), _anything, max_size=3).map(lambda odd: original | odd)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
 @given(st.lists(_bent(SENT), max_size=2), st.lists(_bent(TEXT), max_size=2), _bent(AMAL), st.binary(max_size=30))
 def test_nothing_raises_and_the_good_ones_survive(
     statuses: list[Any], messages: list[Any], contact: Any, noise: bytes

@@ -7,6 +7,8 @@ that is put in the way is written down beside the request it hit, so that a test
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import math
 import random
 import re
@@ -28,6 +30,8 @@ from heliograph.simulators.graph.state import World
 from heliograph.simulators.graph.webhooks import Item
 
 _VERSION = re.compile(r"v(\d+\.\d+)")
+#: Of a query, what no link repeats.
+_UNSHOWN = ("after", "before", "access_token", "appsecret_proof")
 #: Standard normal quantile of 0.99.
 _Z99 = 2.3263478740408408
 #: An early status that nobody takes does not hold its answer back for longer, real seconds.
@@ -135,9 +139,21 @@ class Api:
         token = self.world.tokens.get(given)
         if token is None:
             raise GraphError(190, message="Invalid OAuth access token - Cannot parse access token")
+        self._proof(request, given, self.world.apps.get(token.app))
         if token.state != "valid" or 0 < token.expires_at <= self.world.clock.now():
             raise reads.token_error(token)
         return token
+
+    def _proof(self, request: Request, given: str, app: App | None) -> None:
+        """Raises GraphError for a proof that is not this token's, and where none is given but one is demanded."""
+        proof = request.query.get("appsecret_proof")
+        if proof is None:
+            if self.world.options.require_proof:
+                raise GraphError(100, message="API calls from the server require an appsecret_proof argument")
+            return
+        right = app and hmac.new(app.secret.encode(), given.encode(), hashlib.sha256).hexdigest()
+        if proof != right:
+            raise GraphError(100, message="Invalid appsecret_proof provided in the API argument")
 
     def _bearer(self, request: Request) -> str:
         header = request.headers.get("authorization", "")
@@ -156,8 +172,11 @@ class Api:
 
     def _debug(self, request: Request) -> dict[str, Any]:
         bearer = self._bearer(request)
-        if self._app_of(bearer) is None:
+        app = self._app_of(bearer)
+        if app is None:
             self._token(request)
+        else:
+            self._proof(request, bearer, app)
         if "input_token" not in request.query:
             raise GraphError(100, message="(#100) The parameter input_token is required.")
         return reads.debug_token(self.world, request.query["input_token"])
@@ -166,6 +185,7 @@ class Api:
         app = self._app_of(self._bearer(request))
         if app is None or app.id != wanted:
             raise GraphError(190, message="Invalid OAuth access token signature.")
+        self._proof(request, f"{app.id}|{app.secret}", app)
         body = self._body(request)
         if request.method == "POST":
             url = str(body.get("callback_url", ""))
@@ -258,7 +278,7 @@ class Api:
 
     def _of_account(self, request: Request, account: Account, edge: str, token: Token) -> Any:
         world, method = self.world, request.method
-        shown = {key: value for key, value in request.query.items() if key not in ("after", "before", "access_token")}
+        shown = {key: value for key, value in request.query.items() if key not in _UNSHOWN}
         link = f"{self._base()}{request.path}?{urllib.parse.urlencode(shown)}"
         if edge == "" and method == "GET":
             return reads.one(world, account.id, token, request.query.get("fields", ""), self._base())
@@ -363,7 +383,9 @@ class Api:
         headers = dict(request.headers)
         if "authorization" in headers:
             headers["authorization"] = "Bearer [redacted]"
-        query = {key: "[redacted]" if "token" in key else value for key, value in request.query.items()}
+        query = {
+            key: "[redacted]" if "token" in key or "proof" in key else value for key, value in request.query.items()
+        }
         try:
             body = msgspec.json.decode(request.body) if request.body else None
         except (msgspec.DecodeError, UnicodeDecodeError):

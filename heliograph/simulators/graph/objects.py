@@ -59,6 +59,8 @@ class Number(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     account_mode: str = "LIVE"
     #: STANDARD, HIGH or NOT_APPLICABLE.
     throughput: str = "STANDARD"
+    #: It is on the WhatsApp Business app as well, and may send 20 messages a second.
+    is_on_biz_app: bool = False
     #: TIER_250, TIER_2K, …, TIER_UNLIMITED: what GETs say. What is enforced is the option `tier`.
     limit: str = "TIER_UNLIMITED"
     registered: bool = True

@@ -32,6 +32,9 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     webhook_version: Annotated[str, "Version of the app's subscription; below v24 statuses have `conversation`"] = (
         "v25.0"
     )
+    require_proof: Annotated[bool, "Calls without `appsecret_proof` are refused, as the app's settings can demand"] = (
+        False
+    )
     waba: Annotated[str, "Id of the WhatsApp Business Account"] = "900100200300400"
     business: Annotated[str, "Id of the portfolio that owns it"] = "770000000000001"
     number: Annotated[str, "Its number, in E.164 form"] = "+15550001000"

@@ -167,6 +167,7 @@ def number_view(world: World, number: Number) -> dict[str, Any]:
         "is_pin_enabled": True,
         "last_onboarded_time": "2026-11-01T00:00:00+0000",
         "throughput": {"level": seen["throughput"]},
+        "is_on_biz_app": seen["is_on_biz_app"],
         "whatsapp_business_manager_messaging_limit": seen["limit"],
         "messaging_limit_tier": seen["limit"],
         "health_status": {"can_send_message": worst, "entities": entities},

@@ -18,6 +18,7 @@ import structlog
 
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.suppliers.whatsapp_cloud.pacing import DEFAULT_RATE, NumberPacer, PairGate
@@ -47,7 +48,7 @@ class CloudConnector:
         self,
         client: CloudClient,
         number_graph_id: str,
-        token: str,
+        credential: Credential,
         on_outcome: OnCloudOutcome,
         *,
         rate: float = DEFAULT_RATE,
@@ -56,7 +57,7 @@ class CloudConnector:
     ) -> None:
         self._client = client
         self._number = number_graph_id
-        self._token = token
+        self._credential = credential
         self._on_outcome = on_outcome
         self._concurrency = concurrency
         self._clock = clock
@@ -161,11 +162,11 @@ class CloudConnector:
 
     # -- what may change while it runs ---------------------------------------------------------------------------------
 
-    def set_token(self, token: str) -> None:
+    def set_credential(self, credential: Credential) -> None:
         """A new credential. Ends a hold that the old one was the cause of."""
-        if token == self._token:
+        if credential == self._credential:
             return
-        self._token = token
+        self._credential = credential
         if self._reason is Kind.AUTH:
             self.release()
 
@@ -198,7 +199,7 @@ class CloudConnector:
         task = asyncio.current_task()
         assert task is not None
         try:
-            outcome = await self._client.send(self._number, self._token, submission.body)
+            outcome = await self._client.send(self._number, self._credential, submission.body)
         except Exception as error:
             log.exception("whatsapp_send_failed", message_id=str(submission.message_id))
             outcome = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=type(error).__name__)

@@ -1,7 +1,8 @@
 """Graph error codes: every one with its class, and what the class means for a message, its number and the operator.
 
 Meta asks to branch on `code` and on nothing else. HTTP status, subcode and title vary by source and by year; a status
-is looked at only where there is no Graph error to read, a subcode only where one code says two things.
+is looked at only where there is no Graph error to read, a subcode only where one code says two things, and the text
+only to find WRONG_PROOF.
 
 The rule nobody may break: a no is a no only when Graph itself said it. Whatever came without a readable Graph error
 (an empty body, a proxy's page, nothing) is `unsure`: the message may be on its way.
@@ -270,6 +271,9 @@ _SUBCODES: dict[tuple[int, int], Fault] = {
     (100, 33): _auth("the object is missing, or not visible to this token", Scope.NUMBER),
 }
 
+#: Code 100 for `appsecret_proof`, which no subcode tells from a mistake in the body: the secret that is stored here is
+#: not the one of the token's app. No message is to blame.
+WRONG_PROOF = msgspec.structs.replace(_auth("the app's secret is not that of the token's app"), code=100)
 _PERMISSION = _auth("a permission is absent or was removed")
 _UNLISTED = _request("a code that no table knows")
 _UNREAD = _retry("no readable answer", 3, unsure=True)

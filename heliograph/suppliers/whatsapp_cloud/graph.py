@@ -1,8 +1,8 @@
 """The Graph API over HTTP: sends, and reads of templates, numbers, accounts and tokens.
 
-A token goes into a header and nowhere else; the one call that Meta wants a token in the address of (`debug_token`)
-is never logged. No redirect is followed, no proxy or netrc of the environment is read, no cookie is kept, no answer is
-decompressed or read beyond a limit, and no address that an answer names is ever called.
+A token goes into a header and nowhere else, with its proof in the address; the one call that Meta wants a token in the
+address of (`debug_token`) is never logged. No redirect is followed, no proxy or netrc of the environment is read, no
+cookie is kept, no answer is decompressed or read beyond a limit, and no address that an answer names is ever called.
 
 The rule nobody may break: a send is written once. aiohttp repeats only reads by itself, and whether a send may have
 left is told by whether its body was handed to an open connection, not by the kind of the exception.
@@ -25,8 +25,9 @@ from heliograph.suppliers.whatsapp_cloud import objects
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url
 from heliograph.suppliers.whatsapp_cloud.content import part, words
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
-from heliograph.suppliers.whatsapp_cloud.errors import Fault, classify
-from heliograph.suppliers.whatsapp_cloud.management import id_of
+from heliograph.suppliers.whatsapp_cloud.credential import Credential
+from heliograph.suppliers.whatsapp_cloud.errors import WRONG_PROOF, Fault, classify
+from heliograph.suppliers.whatsapp_cloud.management import id_of, number_of
 from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumber, CloudTemplate, TokenReport
 
 #: A send in all, connecting within it, and a read in all; seconds. Meta answers 99 of 100 sends within one.
@@ -86,7 +87,7 @@ class CloudClient:
             auto_decompress=False,
             headers={"Accept-Encoding": "identity", "User-Agent": "heliograph"},
         )
-        self._urls: dict[str, URL] = {}
+        self._urls: dict[tuple[str, str], URL] = {}
         self._heads: dict[str, dict[str, str]] = {}
         self._usage: dict[str, tuple[float, float]] = {}
 
@@ -96,14 +97,14 @@ class CloudClient:
 
     # -- sends ---------------------------------------------------------------------------------------------------------
 
-    async def send(self, number_graph_id: str, token: str, body: bytes) -> CloudOutcome:
+    async def send(self, number_graph_id: str, credential: Credential, body: bytes) -> CloudOutcome:
         """`POST /{number}/messages`, once. Never raises but for cancellation, after which the outcome is UNKNOWN."""
         payload = _Body(body)
         try:
             async with self._session.post(
-                self._messages(number_graph_id),
+                self._messages(number_graph_id, credential),
                 data=payload,
-                headers=self._head(token),
+                headers=self._head(credential.token),
                 timeout=self._send_bounds,
                 allow_redirects=False,
             ) as response:
@@ -118,43 +119,43 @@ class CloudClient:
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
-    async def templates(self, waba_id: str, token: str) -> list[CloudTemplate]:
+    async def templates(self, waba_id: str, credential: Credential) -> list[CloudTemplate]:
         """All templates of an account. Raises CloudError."""
-        listed = await self._list(f"{waba_id}/message_templates", token, objects.TEMPLATE_FIELDS)
+        listed = await self._list(f"{waba_id}/message_templates", credential, objects.TEMPLATE_FIELDS)
         return [found for one in listed if (found := objects.template(one)) is not None]
 
-    async def template(self, template_id: str, token: str) -> CloudTemplate:
+    async def template(self, template_id: str, credential: Credential) -> CloudTemplate:
         """One template. Raises CloudError."""
-        found = objects.template(await self._get(template_id, token, {"fields": objects.TEMPLATE_FIELDS}))
+        found = objects.template(await self._get(template_id, credential, {"fields": objects.TEMPLATE_FIELDS}))
         return found if found is not None else _unreadable("template")
 
-    async def phone_numbers(self, waba_id: str, token: str) -> list[CloudNumber]:
+    async def phone_numbers(self, waba_id: str, credential: Credential) -> list[CloudNumber]:
         """All numbers of an account. Raises CloudError."""
-        listed = await self._list(f"{waba_id}/phone_numbers", token, objects.NUMBER_FIELDS)
+        listed = await self._list(f"{waba_id}/phone_numbers", credential, objects.NUMBER_FIELDS)
         return [found for one in listed if (found := objects.number(one)) is not None]
 
-    async def phone_number(self, number_graph_id: str, token: str) -> CloudNumber:
+    async def phone_number(self, number_graph_id: str, credential: Credential) -> CloudNumber:
         """One number. Raises CloudError."""
-        found = objects.number(await self._get(number_graph_id, token, {"fields": objects.NUMBER_FIELDS}))
+        found = objects.number(await self._get(number_graph_id, credential, {"fields": objects.NUMBER_FIELDS}))
         return found if found is not None else _unreadable("number")
 
-    async def account(self, waba_id: str, token: str) -> CloudAccount:
+    async def account(self, waba_id: str, credential: Credential) -> CloudAccount:
         """An account. Raises CloudError."""
-        found = objects.account(await self._get(waba_id, token, {"fields": objects.ACCOUNT_FIELDS}))
+        found = objects.account(await self._get(waba_id, credential, {"fields": objects.ACCOUNT_FIELDS}))
         return found if found is not None else _unreadable("account")
 
-    async def debug_token(self, token: str, *, app_id: str, app_secret: str) -> TokenReport:
-        """What Meta says of `token`. Raises CloudError (of the app's own credential, too)."""
-        answer = await self._get("debug_token", f"{app_id}|{app_secret}", {"input_token": token}, kept=False)
+    async def debug_token(self, token: str, *, by: Credential) -> TokenReport:
+        """What Meta says of `token`, asked by the app itself. Raises CloudError (of the app's credential, too)."""
+        answer = await self._get("debug_token", by, {"input_token": token}, kept=False)
         return objects.token_report(answer)
 
-    async def subscribed_apps(self, waba_id: str, token: str) -> frozenset[str]:
+    async def subscribed_apps(self, waba_id: str, credential: Credential) -> frozenset[str]:
         """Ids of the apps that get the account's webhooks. Raises CloudError."""
-        return objects.subscribed(await self._get(f"{waba_id}/subscribed_apps", token, {}))
+        return objects.subscribed(await self._get(f"{waba_id}/subscribed_apps", credential, {}))
 
-    async def subscribe(self, waba_id: str, token: str) -> None:
+    async def subscribe(self, waba_id: str, credential: Credential) -> None:
         """Have the token's app get the account's webhooks; again is fine. Raises CloudError."""
-        answer = await self._call("POST", f"{waba_id}/subscribed_apps", token, {})
+        answer = await self._call("POST", f"{waba_id}/subscribed_apps", credential, {})
         if answer.get("success") is not True:
             _unreadable("subscribed_apps")
 
@@ -166,12 +167,14 @@ class CloudClient:
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def _messages(self, number_graph_id: str) -> URL:
-        url = self._urls.get(number_graph_id)
+    def _messages(self, number_graph_id: str, credential: Credential) -> URL:
+        key = (number_graph_id, credential.proof)
+        url = self._urls.get(key)
         if url is None:
             if len(self._urls) > 10_000:
                 self._urls.clear()
-            url = self._urls[number_graph_id] = URL(f"{self._root}{number_graph_id}/messages")
+            url = URL(f"{self._root}{number_graph_id}/messages").with_query(appsecret_proof=credential.proof)
+            self._urls[key] = url
         return url
 
     def _head(self, token: str) -> dict[str, str]:
@@ -183,11 +186,11 @@ class CloudClient:
             head = self._heads[token] = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         return head
 
-    async def _list(self, path: str, token: str, fields: str) -> list[Mapping[str, Any]]:
+    async def _list(self, path: str, credential: Credential, fields: str) -> list[Mapping[str, Any]]:
         items: list[Mapping[str, Any]] = []
         query = {"fields": fields, "limit": str(PAGE)}
         for _ in range(PAGES):
-            answer = await self._get(path, token, query)
+            answer = await self._get(path, credential, query)
             data = answer.get("data")
             if not isinstance(data, list):
                 _unreadable(path.rpartition("/")[2])
@@ -200,18 +203,20 @@ class CloudClient:
             query["after"] = after
         raise CloudError(Verdict.UNKNOWN, None, "listing", f"more than {PAGES} pages")
 
-    async def _get(self, path: str, token: str, query: Mapping[str, str], *, kept: bool = True) -> dict[str, Any]:
-        return await self._call("GET", path, token, query, kept=kept)
+    async def _get(
+        self, path: str, credential: Credential, query: Mapping[str, str], *, kept: bool = True
+    ) -> dict[str, Any]:
+        return await self._call("GET", path, credential, query, kept=kept)
 
     async def _call(
-        self, method: str, path: str, token: str, query: Mapping[str, str], *, kept: bool = True
+        self, method: str, path: str, credential: Credential, query: Mapping[str, str], *, kept: bool = True
     ) -> dict[str, Any]:
-        head = self._head(token) if kept else {"Authorization": f"Bearer {token}"}
+        head = self._head(credential.token) if kept else {"Authorization": f"Bearer {credential.token}"}
         try:
             async with self._session.request(
                 method,
                 URL(self._root + path),
-                params=query,
+                params={**query, "appsecret_proof": credential.proof},
                 headers=head,
                 timeout=self._read_bounds,
                 allow_redirects=False,
@@ -253,9 +258,13 @@ def outcome_of(status: int, headers: Mapping[str, str], raw: bytes) -> CloudOutc
                 message_status=words(part({"m": message}, "m").get("message_status")),
             )
     error = part(answer, "error")
-    code = _number(error.get("code"))
-    subcode = _number(error.get("error_subcode"))
-    fault = classify(code, subcode, http_status=status, is_transient=error.get("is_transient") is True)
+    code = number_of(error.get("code"))
+    subcode = number_of(error.get("error_subcode"))
+    message = words(error.get("message")) or ""
+    if code == 100 and "appsecret_proof" in message:
+        fault = WRONG_PROOF
+    else:
+        fault = classify(code, subcode, http_status=status, is_transient=error.get("is_transient") is True)
     no = Verdict.BUSY if fault.waits else Verdict.REFUSED
     verdict = Verdict.UNKNOWN if fault.unsure else no
     data = error.get("error_data")
@@ -265,7 +274,7 @@ def outcome_of(status: int, headers: Mapping[str, str], raw: bytes) -> CloudOutc
         verdict,
         fault=fault,
         code=name,
-        detail=(words(details) or words(error.get("message")) or fault.title)[:_DETAIL],
+        detail=(words(details) or message or fault.title)[:_DETAIL],
         retry_after=_seconds(headers.get("Retry-After")) if verdict is Verdict.BUSY else None,
         trace=(words(error.get("fbtrace_id")) or "")[:100],
     )
@@ -327,15 +336,6 @@ def _object(raw: bytes) -> dict[str, Any] | None:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _number(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        return None
-    try:
-        return int(value)
-    except ValueError:
-        return None
 
 
 def _seconds(value: str | None) -> float | None:

@@ -33,7 +33,8 @@ OPENING = frozenset(
 class ErrorNote(msgspec.Struct, frozen=True, gc=False):
     """One of the errors beside a status, a message or a value. The texts are for operators."""
 
-    code: int
+    #: None: it has none that can be read. That is not 0, which condemns a credential.
+    code: int | None
     title: str = ""
     details: str = ""
 

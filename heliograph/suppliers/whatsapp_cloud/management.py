@@ -61,6 +61,16 @@ def id_of(value: object) -> str | None:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def number_of(value: object) -> int | None:
+    """A whole number, written as one or as text; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        return None
+
+
 def digits_of(value: object) -> str | None:
     """Digits of a number as Meta writes it, with or without `+`, spaces and hyphens; None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):

@@ -22,7 +22,7 @@ TEMPLATE_FIELDS = (
 )
 NUMBER_FIELDS = (
     "id,display_phone_number,verified_name,status,quality_rating,name_status,code_verification_status,platform_type,"
-    "account_mode,throughput,whatsapp_business_manager_messaging_limit,health_status"
+    "account_mode,throughput,is_on_biz_app,whatsapp_business_manager_messaging_limit,health_status"
 )
 ACCOUNT_FIELDS = "id,name,currency,timezone_id,account_review_status,owner_business_info,health_status"
 
@@ -80,6 +80,8 @@ class CloudNumber(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None = None
     #: STANDARD, HIGH or NOT_APPLICABLE.
     throughput: str | None = None
+    #: It is on the WhatsApp Business app as well (coexistence).
+    on_business_app: bool = False
     tier: Tier = Tier("unknown", None)
     #: AVAILABLE, LIMITED or BLOCKED: the worst of number, account, portfolio and app.
     can_send: str | None = None
@@ -87,7 +89,9 @@ class CloudNumber(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages_per_second(self) -> int:
-        """What its throughput level means."""
+        """What its throughput level means; a number that is on the Business app too has the least, whatever it says."""
+        if self.on_business_app:
+            return 20
         return 1_000 if self.throughput == "HIGH" else 80
 
 
@@ -108,7 +112,8 @@ class CloudAccount(msgspec.Struct, frozen=True, kw_only=True):
 class TokenReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `debug_token` says of a token."""
 
-    valid: bool
+    #: None: the answer does not say.
+    valid: bool | None
     app_id: str | None = None
     #: None: it does not expire.
     expires_at: datetime | None = None
@@ -167,6 +172,7 @@ def number(value: Mapping[str, Any]) -> CloudNumber | None:
         platform=_capitals(value.get("platform_type")),
         mode=_capitals(value.get("account_mode")),
         throughput=_capitals(part(value, "throughput").get("level")),
+        on_business_app=value.get("is_on_biz_app") is True,
         tier=tier_of(tier),
         can_send=can_send,
         obstacles=obstacles,
@@ -196,7 +202,7 @@ def account(value: Mapping[str, Any]) -> CloudAccount | None:
 
 
 def token_report(value: Mapping[str, Any]) -> TokenReport:
-    """`data` of the answer. What says nothing of validity is invalid."""
+    """`data` of the answer."""
     data = part(value, "data")
     error = part(data, "error")
     granted = {
@@ -206,7 +212,7 @@ def token_report(value: Mapping[str, Any]) -> TokenReport:
     }
     scopes = data.get("scopes")
     return TokenReport(
-        valid=data.get("is_valid") is True,
+        valid=data["is_valid"] if isinstance(data.get("is_valid"), bool) else None,
         app_id=id_of(data.get("app_id")),
         # 0: never.
         expires_at=time_or_none(data.get("expires_at")),
@@ -217,7 +223,12 @@ def token_report(value: Mapping[str, Any]) -> TokenReport:
 
 
 def credential_state(report: TokenReport, waba_id: str, now: datetime) -> tuple[str, str]:
-    """(`ok`, `expiring`, `missing_scope` or `invalid`; what is wrong, for operators)."""
+    """(`ok`, `expiring`, `missing_scope`, `invalid` or `unknown`; what is wrong, for operators).
+
+    Only a clear no is `invalid`: it stops the account.
+    """
+    if report.valid is None:
+        return "unknown", "Meta's answer does not say whether the token is valid"
     if not report.valid:
         return "invalid", report.detail or "the token is not valid"
     if report.expires_at is not None and report.expires_at <= now:

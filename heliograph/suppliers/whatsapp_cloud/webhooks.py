@@ -36,6 +36,7 @@ from heliograph.suppliers.whatsapp_cloud.management import (
     event_item,
     fingerprint,
     id_of,
+    number_of,
     time_of,
     time_or_none,
 )
@@ -261,15 +262,11 @@ def _notes(errors: Iterable[object]) -> tuple[ErrorNote, ...]:
     for error in errors:
         if not isinstance(error, Mapping):
             continue
-        code = error.get("code")
-        try:
-            number = int(code) if isinstance(code, str | int) else 0
-        except ValueError:
-            number = 0
+        code = number_of(error.get("code"))
         data = error.get("error_data")
         details = data.get("details") if isinstance(data, Mapping) else data
         title = words(error.get("title")) or words(error.get("message")) or ""
-        notes.append(ErrorNote(number, title, words(details) or ""))
+        notes.append(ErrorNote(code, title, words(details) or ""))
     return tuple(notes)
 
 
