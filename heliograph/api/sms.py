@@ -45,7 +45,13 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
         ),
     ]
     message: Annotated[
-        str, Meta(min_length=1, max_length=1600, description="The text; at most 10 segments when encoded.")
+        str,
+        Meta(
+            min_length=1,
+            max_length=1600,
+            description="The text. Ten segments are the limit: 1,530 characters of the GSM alphabet, or 670 if any"
+            " other character is among them. `POST /v1/sms/preview` counts.",
+        ),
     ]
     sender_id: Annotated[UUID | None, Meta(description="An approved sender ID.")] = None
     sender_name: Annotated[

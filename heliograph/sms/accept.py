@@ -40,6 +40,8 @@ from heliograph.sms.sender_ids import SenderBook, SenderId
 
 #: Most segments of one message. Networks deliver longer ones unreliably, and each one is billed.
 MAX_SEGMENTS = 10
+#: What so many segments hold.
+HOLD = "1530 characters of the GSM alphabet, or 670 if one is not of it"
 #: How far before and after the present a message may be due.
 MAX_PAST, MAX_AHEAD = timedelta(seconds=60), timedelta(days=365)
 SUPPLIER_WORD = "heliograph"
@@ -183,7 +185,11 @@ def unfit(send: Send, segments: int) -> Invalid | None:
         return Invalid(("sendAt", "range", "`sendAt` must be between 60 seconds ago and 365 days ahead"))
     if segments > MAX_SEGMENTS:
         return Invalid(
-            ("message", "too_many_segments", f"`message` needs {segments} segments; {MAX_SEGMENTS} are allowed")
+            (
+                "message",
+                "too_many_segments",
+                f"`message` needs {segments} segments; {MAX_SEGMENTS} are allowed: {HOLD}",
+            )
         )
     return None
 

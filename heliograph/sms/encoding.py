@@ -1,43 +1,21 @@
 """How text becomes segments, and octets from a handset become text: GSM 03.38 (3GPP 23.038) and UCS-2.
 
-The rule nobody may break: what is counted at accept is what is sent. `count` and `encode` take the same decisions in
-the same order: NFC, then GSM-7 if every character allows it, then (with `smart`) GSM-7 with look-alikes replaced, all
-or nothing, then UCS-2. An escape pair and a surrogate pair always stay in one segment.
-
-It runs for every accepted message, so the alphabet test is one pass in C: a charmap codec writes characters of the
-basic alphabet as their code and characters of the extension as their code with the high bit set. Octets that are
-pure ASCII therefore hold no extension character and are the septets themselves, save for `@` (see `_MAP`).
+The rule nobody may break: what is counted at accept is what is sent, in the form that every supplier understands.
+`count` and `encode` take the same decisions in the same order: NFC, then GSM-7 if every character allows it, then GSM-7
+with characters replaced as the organization chose, all or nothing, then UCS-2. A supplier whose account needs another
+form cuts the text anew (suppliers/smpp/submits.py).
 """
 
 from __future__ import annotations
 
-import codecs
-import re
 import unicodedata
 from typing import Literal
 
 import msgspec
 
-Encoding = Literal["gsm7", "ucs2"]
+from heliograph.suppliers.alphabets import cutting, gsm7
 
-#: GSM 03.38 default alphabet; a character's index is its code. 0x1B is the escape, not a character.
-BASIC = (
-    "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞ\x1bÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?"
-    "¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
-)
-#: Extension table: character → code after the escape; each costs two septets.
-EXTENSION = {
-    "\f": 0x0A,
-    "^": 0x14,
-    "{": 0x28,
-    "}": 0x29,
-    "\\": 0x2F,
-    "[": 0x3C,
-    "~": 0x3D,
-    "]": 0x3E,
-    "|": 0x40,
-    "€": 0x65,
-}
+Encoding = Literal["gsm7", "ucs2"]
 
 #: Look-alikes that smart encoding replaces. Accents are never stripped: that would change the language.
 LOOK_ALIKES = {
@@ -75,33 +53,31 @@ def encode(text: str, *, smart: bool = False, header: int = 6) -> Encoded:
     """
     coded, text = _gsm7(text, smart)
     if coded is not None:
-        septets = _septets(coded)
+        septets = gsm7.septets_of(coded)
         if len(septets) <= 160:
             return Encoded("gsm7", (septets,), len(septets), text)
-        return Encoded("gsm7", _cut_septets(septets, 153 if header <= 6 else 152), len(septets), text)
+        return Encoded("gsm7", cutting.cut_septets(septets, cutting.septets_in(header)), len(septets), text)
     units = text.encode("utf-16-be")
     if len(units) <= 140:
         return Encoded("ucs2", (units,), len(units) // 2, text)
-    return Encoded("ucs2", _cut_units(units, text, 134 if header <= 6 else 132), len(units) // 2, text)
+    return Encoded("ucs2", cutting.cut_units(units, cutting.units_in(header)), len(units) // 2, text)
 
 
 def count(text: str, *, smart: bool = False) -> tuple[Encoding, int]:
     """Encoding and number of segments of what `encode` would make, without making it where it can."""
-    # The common case comes first and alone: GSM-7, no extension character, one segment.
-    try:
-        coded = _charmap_encode(text, "strict", _MAP)[0]
-        if len(coded) <= 160 and coded.isascii() and b"\0" not in coded:
-            return "gsm7", 1
-    except UnicodeEncodeError:
-        pass
-    gsm7, text = _gsm7(text, smart)
-    if gsm7 is not None:
-        extended = len(gsm7.translate(None, _LOW))
-        if len(gsm7) + extended <= 160:
+    # The common case comes first and alone: GSM-7, no extension character, one segment. `octets` is not called twice.
+    coded = gsm7.octets(text)
+    if coded is None:
+        coded, text = _replaced(text, smart)
+    elif len(coded) <= 160 and coded.isascii():
+        return "gsm7", 1
+    if coded is not None:
+        extended = gsm7.extended(coded)
+        if len(coded) + extended <= 160:
             return "gsm7", 1
         if not extended:
-            return "gsm7", -(-len(gsm7) // 153)
-        return "gsm7", len(_cut_septets(_septets(gsm7), 153))
+            return "gsm7", -(-len(coded) // 153)
+        return "gsm7", len(cutting.cut_septets(gsm7.septets_of(coded), 153))
     if len(text) <= 35:  # even if every character took two units
         return "ucs2", 1
     units = text.encode("utf-16-be")
@@ -109,7 +85,7 @@ def count(text: str, *, smart: bool = False) -> tuple[Encoding, int]:
         return "ucs2", 1
     if len(units) == 2 * len(text):
         return "ucs2", -(-len(units) // 134)
-    return "ucs2", len(_cut_pairs(units, 134))
+    return "ucs2", cutting.count_units(units, 134)
 
 
 def decode(
@@ -135,31 +111,14 @@ def decode(
         codec = None
     if codec is None:
         return None
-    text = _decode_gsm7(body) if codec == "gsm7" else body.decode(codec, "replace")
+    text = gsm7.decode(body) if codec == "gsm7" else body.decode(codec, "replace")
     return text.replace("\0", "\ufffd") if "\0" in text else text
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 
-_charmap_encode = codecs.charmap_encode
-
-# CPython's fast charmap wants code 0 to be NUL, and falls back to a dict twenty times slower otherwise. So `@`, whose
-# code is 0, is written as 0x1B, which is free because the escape is no character, and put right by `_FINAL`. A NUL in
-# the text then shows as 0x00, which nothing else can.
-_TABLE = ["\ufffe"] * 256
-_TABLE[:128] = BASIC.replace("\x1b", "@").replace("@", "\0", 1)
-for _character, _code in EXTENSION.items():
-    _TABLE[0x80 | _code] = _character
-_MAP = codecs.charmap_build("".join(_TABLE))
-_FINAL = bytes.maketrans(b"\x1b", b"\0")
-_LOW = bytes(range(128))
-_EXTENDED = re.compile(rb"[\x80-\xff]")
-_PAIRS = {bytes((0x80 | code,)): bytes((0x1B, code)) for code in EXTENSION.values()}
 _SMART = str.maketrans({character: plain for many, plain in LOOK_ALIKES.items() for character in many})
 
-_BASIC_DECODE = BASIC + "\ufffd" * 128
-_ESCAPED = re.compile(rb"\x1b(.?)", re.DOTALL)
-_EXTENSION_DECODE = {bytes((code,)): character for character, code in EXTENSION.items()} | {b"": "", b"\x1b": " "}
 _SMPP_CODECS = {
     0x01: "ascii",  # IA5
     0x03: "latin-1",
@@ -173,88 +132,22 @@ _SMPP_CODECS = {
 }
 _GROUP_CODECS = {0: "gsm7", 2: "utf-16-be"}
 
-# What clings to the character before it; a joiner also takes the one after it.
-_CLUSTER = re.compile("(?s:.)(?:[\u0300-\u036f\u20d0-\u20ff\ufe00-\ufe0f\U0001f3fb-\U0001f3ff]|\u200d(?s:.))*")
-
 
 def _gsm7(text: str, smart: bool) -> tuple[bytes | None, str]:
     """Charmap octets (None: not GSM-7) and the text they stand for, which is the one to send in either case."""
-    coded = _coded(text)
-    if coded is not None:  # the alphabet holds no decomposed form, so such a text is in NFC
-        return coded, text
+    coded = gsm7.octets(text)
+    # The alphabet holds no decomposed form, so such a text is in NFC.
+    return (coded, text) if coded is not None else _replaced(text, smart)
+
+
+def _replaced(text: str, smart: bool) -> tuple[bytes | None, str]:
+    """What `_gsm7` returns for a text that is not in the alphabet as it stands."""
     text = unicodedata.normalize("NFC", text)
-    coded = _coded(text)
+    coded = gsm7.octets(text)
     if coded is None and smart:
         plain = text.translate(_SMART)
-        coded = _coded(plain)
+        coded = gsm7.octets(plain)
         if coded:  # a text of nothing but invisible characters stays what it is
             return coded, plain
         return None, text
     return coded, text
-
-
-def _coded(text: str) -> bytes | None:
-    try:
-        coded = _charmap_encode(text, "strict", _MAP)[0]
-    except UnicodeEncodeError:
-        return None
-    return None if b"\0" in coded else coded
-
-
-def _septets(coded: bytes) -> bytes:
-    septets = coded.translate(_FINAL)
-    return septets if septets.isascii() else _EXTENDED.sub(lambda match: _PAIRS[match[0]], septets)
-
-
-def _cut_septets(septets: bytes, size: int) -> tuple[bytes, ...]:
-    segments = []
-    start = 0
-    while start < len(septets):
-        end = start + size
-        if end < len(septets) and septets[end - 1] == 0x1B:  # only ever the first half of a pair
-            end -= 1
-        segments.append(septets[start:end])
-        start = end
-    return tuple(segments)
-
-
-def _cut_units(units: bytes, text: str, size: int) -> tuple[bytes, ...]:
-    segments = _cut_pairs(units, size)
-    if len(units) > 2 * len(text) or "\u200d" in text:
-        # Emoji sequences stay whole where that costs no further segment.
-        clusters = [cluster.encode("utf-16-be") for cluster in _CLUSTER.findall(text)]
-        whole = [b""]
-        for cluster in clusters:
-            if len(whole[-1]) + len(cluster) > size:
-                whole.append(b"")
-            whole[-1] += cluster
-        if len(whole) == len(segments) and max(map(len, whole)) <= size:
-            return tuple(whole)
-    return segments
-
-
-def _cut_pairs(units: bytes, size: int) -> tuple[bytes, ...]:
-    segments = []
-    start = 0
-    while start < len(units):
-        end = start + size
-        if end < len(units) and units[end - 2] & 0xFC == 0xD8:
-            end -= 2
-        segments.append(units[start:end])
-        start = end
-    return tuple(segments)
-
-
-def _decode_gsm7(body: bytes) -> str:
-    if b"\x1b" not in body:
-        return codecs.charmap_decode(body, "replace", _BASIC_DECODE)[0]
-    pieces = []
-    start = 0
-    for match in _ESCAPED.finditer(body):
-        pieces.append(codecs.charmap_decode(body[start : match.start()], "replace", _BASIC_DECODE)[0])
-        code = match[1]
-        # A pair that the extension does not know shows the basic character (23.038 §6.2.1.1).
-        pieces.append(_EXTENSION_DECODE.get(code) or (_BASIC_DECODE[code[0]] if code else ""))
-        start = match.end()
-    pieces.append(codecs.charmap_decode(body[start:], "replace", _BASIC_DECODE)[0])
-    return "".join(pieces)

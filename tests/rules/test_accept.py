@@ -216,6 +216,7 @@ async def test_ten_segments_are_the_most(acceptor: Acceptor, pool: Pool, text: s
     else:
         assert isinstance(outcome, Invalid)
         assert outcome.details["fields"][0]["issue"] == "too_many_segments"
+        assert str(len(text) - 1) in outcome.details["fields"][0]["message"]
 
 
 async def test_smart_encoding_is_the_organizations_choice(acceptor: Acceptor, pool: Pool) -> None:

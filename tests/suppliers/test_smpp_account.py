@@ -11,10 +11,10 @@ from smpp_peer import submission
 
 from heliograph.base.settings import SettingsError
 from heliograph.sms import encoding
-from heliograph.suppliers.smpp import alphabet
+from heliograph.suppliers.alphabets import gsm7
 from heliograph.suppliers.smpp.bucket import Bucket
 from heliograph.suppliers.smpp.connector import connect
-from heliograph.suppliers.smpp.pdu import PduError, SubmitSm
+from heliograph.suppliers.smpp.pdu import SubmitSm
 from heliograph.suppliers.smpp.settings import settings_from
 from heliograph.suppliers.smpp.submits import Builder
 
@@ -151,18 +151,15 @@ def test_the_accounts_own_validity_is_for_messages_without_one() -> None:
     assert built({"validity_seconds": 3600}, validity_seconds=60)[0].validity_period == "000000000100000R"
 
 
-def test_the_alphabet_is_that_of_accept() -> None:
-    assert alphabet.BASIC == encoding.BASIC
-    assert {text: code for code, text in alphabet.EXTENSION.items()} == encoding.EXTENSION
+def sent_text(pdus: list[SubmitSm], codec: str = "gsm7") -> str:
+    """What a handset would show of it all, put together."""
+    whole = b"".join(pdu.short_message[pdu.short_message[0] + 1 :] for pdu in pdus)
+    return gsm7.decode(whole) if codec == "gsm7" else whole.decode(codec)
 
 
-@given(
-    st.text(
-        st.sampled_from([c for c in encoding.BASIC if c != "\x1b"] + list(encoding.EXTENSION)), min_size=1, max_size=60
-    )
-)
+@given(st.text(st.sampled_from([c for c in gsm7.BASIC if c != "\x1b"] + list(gsm7.EXTENSION)), min_size=1, max_size=60))
 def test_septets_are_read_as_they_were_written(text: str) -> None:
-    assert alphabet.text_of(b"".join(encoding.encode(text).segments)) == text
+    assert gsm7.decode(b"".join(encoding.encode(text).segments)) == text
 
 
 def test_other_default_alphabets() -> None:
@@ -173,11 +170,51 @@ def test_other_default_alphabets() -> None:
     assert pdu.short_message == b"$ @ _"
 
 
-def test_a_character_that_an_alphabet_lacks_goes_as_ucs2_while_it_fits() -> None:
-    (pdu,) = built({"default_alphabet": "latin1"}, segments=encoding.encode("5 €").segments)
+@pytest.mark.parametrize("alphabet", ["latin1", "ascii"])
+def test_a_character_that_an_alphabet_lacks_sends_the_whole_text_as_ucs2(alphabet: str) -> None:
+    (pdu,) = built({"default_alphabet": alphabet}, segments=encoding.encode("5 €").segments)
     assert (pdu.short_message, pdu.data_coding) == ("5 €".encode("utf-16-be"), 8)
-    with pytest.raises(PduError):
-        built({"default_alphabet": "latin1"}, segments=encoding.encode("€" + "a" * 100).segments)
+    # One segment of 102 septets, and a message of three, become two and seven of UCS-2: cut anew, not refused.
+    for text, segments in (("€" + "a" * 100, 2), ("a" * 440 + "€", 7)):
+        pdus = built({"default_alphabet": alphabet}, segments=encoding.encode(text).segments)
+        assert [(pdu.data_coding, len(pdu.short_message) <= 140) for pdu in pdus] == [(8, True)] * segments
+        assert [pdu.short_message[4:6] for pdu in pdus] == [bytes((segments, n)) for n in range(1, segments + 1)]
+        assert sent_text(pdus, "utf-16-be") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "segments"),
+    [
+        ("a" * 161, 152, 2),
+        ("a" * 304, 152, 2),
+        ("a" * 305, 152, 3),
+        ("a" * 151 + "€" * 80, 152, 3),
+        ("a" * 1530, 152, 11),
+        ("ж" * 71, 132, 2),
+        ("ж" * 132, 132, 2),
+        ("ж" * 134, 132, 3),
+    ],
+)
+def test_a_header_of_seven_octets_leaves_less_room(text: str, size: int, segments: int) -> None:
+    coded = encoding.encode(text)
+    pdus = built({"long_messages": "udh16"}, segments=coded.segments, encoding=coded.encoding)
+    bodies = [pdu.short_message[7:] for pdu in pdus]
+    assert [pdu.short_message[:7] for pdu in pdus] == [
+        bytes((6, 8, 4, 0x12, 0x34, segments, number)) for number in range(1, segments + 1)
+    ]
+    assert max(map(len, bodies)) <= size
+    assert sent_text(pdus, "gsm7" if coded.encoding == "gsm7" else "utf-16-be") == text
+    # No escape pair and no surrogate pair is torn, and what the other ways send is as it was cut at accept.
+    assert not any(body.endswith(b"\x1b") for body in bodies if coded.encoding == "gsm7")
+    for way in ("udh8", "sar"):
+        header = 6 if way == "udh8" else 0
+        others = built({"long_messages": way}, segments=coded.segments, encoding=coded.encoding)
+        assert tuple(pdu.short_message[header:] for pdu in others) == coded.segments
+
+
+def test_a_message_of_one_segment_is_never_cut() -> None:
+    (pdu,) = built({"long_messages": "udh16"}, segments=encoding.encode("a" * 160).segments)
+    assert pdu.short_message == b"a" * 160
 
 
 def test_ucs2_has_its_data_coding() -> None:

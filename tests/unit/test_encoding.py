@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heliograph.sms import encoding
-from heliograph.sms.encoding import BASIC, EXTENSION, count, decode, encode
+from heliograph.sms.encoding import count, decode, encode
+from heliograph.suppliers.alphabets.gsm7 import BASIC, EXTENSION
 
 QUOTED = "“Hi” — it’s 5…"
 ODD_BASICS = "@£$¥èéùìòÇØøÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ¤¡ÄÖÑÜ§¿äöñüà"
@@ -198,7 +199,7 @@ def test_greedy_cut_equals_the_reference(text: str) -> None:
             parts.append(b"")
         parts[-1] += group
     assert len(encoded.segments) == (1 if sum(map(len, groups)) <= single else len(parts))
-    if len(encoded.segments) > 1 and encoded.encoding == "gsm7":
+    if len(encoded.segments) > 1 and encoded.encoding == "gsm7" and "\r\n" not in text:
         assert list(encoded.segments) == parts
 
 

@@ -57,7 +57,7 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     long_messages: Annotated[
         Literal["udh8", "udh16", "sar", "payload"],
-        "How segments belong together; udh16: 152/66 units, payload: one id for all",
+        "How segments belong together; udh16 cuts at 152/66, so a long text may take one more; payload: one id for all",
     ] = "udh8"
     destination: Annotated[TonNpi, "TON and NPI of recipients"] = (1, 1)
     international: Annotated[TonNpi, "TON and NPI of a sender that is a phone number"] = (1, 1)
@@ -72,7 +72,10 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         "relative"
     )
     validity_seconds: Annotated[int, "Validity of messages that name none; 0: the supplier's own"] = 0
-    default_alphabet: Annotated[Literal["gsm", "latin1", "ascii"], "What the supplier takes data_coding 0 for"] = "gsm"
+    default_alphabet: Annotated[
+        Literal["gsm", "latin1", "ascii"],
+        "What the supplier takes data_coding 0 for; text that it cannot say goes as UCS-2",
+    ] = "gsm"
     data_coding_gsm7: Annotated[int, "data_coding of the default alphabet"] = 0
     data_coding_ucs2: Annotated[int, "data_coding of UCS-2"] = 8
     user_message_reference: Annotated[bool, "Send our 16-bit reference as a TLV; some suppliers echo it"] = True

@@ -1,13 +1,13 @@
 """From a Submission to the submit_sm PDUs of one account: addresses, encodings, and how segments belong together. Pure.
 
-The rule nobody may break: what was counted at accept is what is sent. A segment is never cut or joined here, save
-where the account's SMSC does the cutting (`payload`).
+The rule nobody may break: a segment goes out as it was cut at accept wherever it can. It is cut anew only where this
+account's form leaves less room in it: a longer header, or UCS-2 in place of an alphabet that lacks a character.
 """
 
 from __future__ import annotations
 
+from heliograph.suppliers.alphabets import cutting, gsm7
 from heliograph.suppliers.contract import Submission
-from heliograph.suppliers.smpp.alphabet import text_of
 from heliograph.suppliers.smpp.pdu import NO_TLVS, PduError, SubmitSm, Tag
 from heliograph.suppliers.smpp.settings import SmppSettings
 
@@ -22,6 +22,8 @@ class Builder:
     def __init__(self, settings: SmppSettings) -> None:
         self._settings = settings
         self._vendor = settings.tlvs
+        # Octets of the concatenation header. SMSCs make one of six of SAR, and of a payload that they cut themselves.
+        self._header = 7 if settings.long_messages == "udh16" else 6
         self._validities: dict[int, str] = {}
 
     def build(self, submission: Submission) -> list[SubmitSm]:
@@ -113,15 +115,25 @@ class Builder:
         """Segments in what this account calls its default alphabet, or as UCS-2 when it lacks one of the characters."""
         settings = self._settings
         if submission.encoding == "ucs2":
-            return submission.segments, settings.data_coding_ucs2
+            return self._fitting(submission.segments, "ucs2"), settings.data_coding_ucs2
         if settings.default_alphabet == "gsm":
-            return submission.segments, settings.data_coding_gsm7
-        texts = [text_of(segment) for segment in submission.segments]
+            return self._fitting(submission.segments, "gsm7"), settings.data_coding_gsm7
+        # The SMSC turns each character into its septets, so a segment holds what it held before.
+        segments = self._fitting(submission.segments, "gsm7")
         codec = "latin-1" if settings.default_alphabet == "latin1" else "ascii"
         try:
-            return tuple(text.encode(codec) for text in texts), settings.data_coding_gsm7
+            return tuple(gsm7.decode(segment).encode(codec) for segment in segments), settings.data_coding_gsm7
         except UnicodeEncodeError:
-            wide = tuple(text.encode("utf-16-be") for text in texts)
-        if any(len(segment) > (140 if len(wide) == 1 else 134) for segment in wide):
-            raise PduError(f"a character that is not in {settings.default_alphabet}, and too long as UCS-2")
-        return wide, settings.data_coding_ucs2
+            wide = gsm7.decode(b"".join(segments)).encode("utf-16-be")
+        if len(wide) <= cutting.units_in(0):
+            return (wide,), settings.data_coding_ucs2
+        return cutting.cut_units(wide, cutting.units_in(self._header)), settings.data_coding_ucs2
+
+    def _fitting(self, segments: tuple[bytes, ...], encoding: str) -> tuple[bytes, ...]:
+        """As they are if they fit behind this account's header; else cut anew."""
+        gsm = encoding == "gsm7"
+        size = cutting.septets_in(self._header) if gsm else cutting.units_in(self._header)
+        if len(segments) == 1 or max(map(len, segments)) <= size:
+            return segments
+        whole = b"".join(segments)
+        return cutting.cut_septets(whole, size) if gsm else cutting.cut_units(whole, size)

@@ -1,0 +1,119 @@
+"""The GSM 7-bit alphabet (3GPP 23.038 §6.2.1) with its extension and its national tables: text to septets and back.
+
+Septets are unpacked, one an octet, as SMPP carries them. The rule nobody may break: no character is ever replaced on
+the way out. A text that an alphabet lacks a character of has no septets in it.
+
+`octets` runs for every accepted message, so it is one pass in C: a charmap codec writes characters of the basic
+alphabet as their code and characters of the extension as their code with the high bit set. Octets that are pure ASCII
+therefore hold no extension character and are the septets themselves, save for `@` (see `_MAP`).
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from functools import cache
+
+from heliograph.suppliers.alphabets import national
+
+#: GSM 03.38 default alphabet; a character's index is its code. 0x1B is the escape, not a character.
+BASIC = (
+    "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞ\x1bÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?"
+    "¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
+)
+#: Extension table: character → code after the escape; each costs two septets.
+EXTENSION = {character: code for code, character in national.EXTENSION.items()}
+ESCAPE = 0x1B
+
+
+def octets(text: str) -> bytes | None:
+    """One octet a character, with the high bit set for those of the extension; None: not GSM-7."""
+    try:
+        coded = _charmap_encode(text, "strict", _MAP)[0]
+    except UnicodeEncodeError:
+        return None
+    return None if b"\0" in coded else coded
+
+
+def septets_of(coded: bytes) -> bytes:
+    """The septets of what `octets` returned."""
+    septets = coded.translate(_FINAL)
+    return septets if septets.isascii() else _EXTENDED.sub(lambda match: _PAIRS[match[0]], septets)
+
+
+def extended(coded: bytes) -> int:
+    """How many characters of what `octets` returned take two septets."""
+    return len(coded.translate(None, _LOW))
+
+
+def shifted(text: str, locking: int, single: int) -> bytes | None:
+    """Septets under national tables, by their language's identifier (0: the default); None: a character is missing."""
+    codes = _codes(locking, single)
+    try:
+        return b"".join([codes[character] for character in text])
+    except KeyError:
+        return None
+
+
+def decode(body: bytes, *, locking: int = 0, single: int = 0) -> str:
+    """Text of unpacked septets. What is no character becomes U+FFFD, as does an octet of 0x80 and above.
+
+    `locking`, `single`: language identifiers of the national tables that the message names; one that is not known is
+    the default. A pair that the table after the escape does not know shows the character of the code that follows
+    (23.038 §6.2.1.1), and an escape at the end is dropped.
+    """
+    table = _locking(locking)
+    if b"\x1b" not in body:
+        return codecs.charmap_decode(body, "replace", table)[0]
+    after = _single(single)
+    pieces = []
+    start = 0
+    for match in _ESCAPED.finditer(body):
+        pieces.append(codecs.charmap_decode(body[start : match.start()], "replace", table)[0])
+        code = match[1]
+        pieces.append(after.get(code) or (table[code[0]] if code else ""))
+        start = match.end()
+    pieces.append(codecs.charmap_decode(body[start:], "replace", table)[0])
+    return "".join(pieces)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_charmap_encode = codecs.charmap_encode
+
+# CPython's fast charmap wants code 0 to be NUL, and falls back to a dict twenty times slower otherwise. So `@`, whose
+# code is 0, is written as 0x1B, which is free because the escape is no character, and put right by `_FINAL`. A NUL in
+# the text then shows as 0x00, which nothing else can.
+_TABLE = ["\ufffe"] * 256
+_TABLE[:128] = BASIC.replace("\x1b", "@").replace("@", "\0", 1)
+for _character, _code in EXTENSION.items():
+    _TABLE[0x80 | _code] = _character
+_MAP = codecs.charmap_build("".join(_TABLE))
+_FINAL = bytes.maketrans(b"\x1b", b"\0")
+_LOW = bytes(range(128))
+_EXTENDED = re.compile(rb"[\x80-\xff]")
+_PAIRS = {bytes((0x80 | code,)): bytes((ESCAPE, code)) for code in EXTENSION.values()}
+_ESCAPED = re.compile(rb"\x1b(.?)", re.DOTALL)
+
+
+@cache
+def _locking(language: int) -> str:
+    return national.LOCKING.get(language, BASIC) + "\ufffd" * 128
+
+
+@cache
+def _single(language: int) -> dict[bytes, str]:
+    table = national.SINGLE.get(language, national.EXTENSION)
+    return {bytes((code,)): character for code, character in table.items()} | {b"": "", b"\x1b": " "}
+
+
+@cache
+def _codes(locking: int, single: int) -> dict[str, bytes]:
+    """Character → septets; the shorter way, where a character is in both tables."""
+    after = national.SINGLE.get(single, national.EXTENSION)
+    codes = {character: bytes((ESCAPE, code)) for code, character in reversed(after.items())}
+    table = national.LOCKING.get(locking, BASIC)
+    for code in reversed(range(128)):  # of a character that stands twice, the first
+        if code != ESCAPE and table[code] != "\ufffd":
+            codes[table[code]] = bytes((code,))
+    return codes
