@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import structlog
 
@@ -27,11 +28,13 @@ from heliograph.base.db import Connection, Pool
 from heliograph.queue import leases
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
 from heliograph.queue.retry import HOLD
-from heliograph.sms import encoding, receipts, test_mode
+from heliograph.sms import encoding, test_mode
+from heliograph.sms.due import UNSENT, Due, load
 from heliograph.sms.outcomes import Answered, deadline
 from heliograph.sms.recorder import Recorder
 from heliograph.sms.routing import Breaker, Supplier, choose, covers
 from heliograph.sms.status import Move, guard, move_many
+from heliograph.sms.uncertain import resolve, unknown
 from heliograph.suppliers.contract import Connector, Outcome, Submission, Verdict
 
 log = structlog.get_logger()
@@ -42,8 +45,8 @@ SUSPENDED_PAUSE = 60.0
 PATIENCE = 2
 #: Messages that may be out without a recorded answer, in claims.
 UNRECORDED = 2
-#: Statuses of a message that no supplier has taken.
-UNSENT = ("accepted", "sending")
+#: Segments of a long message follow those that a supplier has for so long; then it is sent as a whole, anew.
+CONTINUED = timedelta(hours=1)
 #: Seconds between looks into the lines of suppliers that no row is known to wait in.
 LOOK = 1.0
 #: Rows of lines whose supplier cannot be used, moved on at once in one round.
@@ -64,95 +67,48 @@ class Account(msgspec.Struct):
     probe: bool = False
 
 
-class _Due(msgspec.Struct, frozen=True, gc=False):
-    """A claimed message with all that decides about it."""
-
-    lease: Lease
-    status: str | None
-    mode: str
-    recipient: str
-    sender: str
-    encoding: str
-    guarantee: str
-    accepted_at: datetime
-    expires_at: datetime | None
-    body: str | None
-    organization_state: str
-    sender_status: str | None
-    opted_out: bool
-    at: datetime
-    attempt: int
-    attempt_supplier: UUID | None
-    attempt_state: str | None
-    started_at: datetime | None
-    reference: int | None
-    refusals: int
-
-
-# Attempts are looked at only for rows that were tried or claimed before (`again`). LIMIT keeps each look-up a look-up:
-# a plan made while a table is empty could otherwise read all of it once for a batch, and still do so when it is full.
-DUE = """
-SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accepted_at, m.expires_at, t.body,
-       o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
-       coalesce(a.attempt, 0) AS attempt, a.supplier_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
-       a.reference, coalesce(a.refusals, 0) AS refusals
-  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, again, n)
-  LEFT JOIN LATERAL (SELECT * FROM messages
-                      WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
-  LEFT JOIN LATERAL (SELECT body FROM message_texts
-                      WHERE organization_id = item.organization_id AND message_id = item.id LIMIT 1) t ON true
-  LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
-  LEFT JOIN LATERAL (SELECT status FROM sender_ids
-                      WHERE organization_id = item.organization_id AND id = m.sender_id LIMIT 1) s ON true
-  LEFT JOIN LATERAL (SELECT since FROM silence_1(item.organization_id, m.recipient)
-                      WHERE (SELECT count(*) FROM automatic_replies
-                              WHERE organization_id = item.organization_id AND recipient = m.recipient
-                                AND message_id = item.id) = 0 LIMIT 1) silence ON true
-  LEFT JOIN LATERAL (
-       SELECT attempt, supplier_id, state, started_at, reference,
-              count(*) FILTER (WHERE state = 'refused') OVER () AS refusals
-         FROM sms_attempts WHERE item.again AND organization_id = item.organization_id AND message_id = item.id
-        ORDER BY attempt DESC LIMIT 1) a ON true
- ORDER BY item.n
-"""
-
 # The message comes first: it may have been canceled, or an earlier attempt answered, since it was looked at. An attempt
 # that is there already belongs to a worker that was taken for dead. In both cases this one must not go out.
 BEGIN = f"""
 WITH moved AS (
     UPDATE messages m SET status = 'sending'
-      FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::integer[])
-           AS item (organization_id, id, attempt, supplier_id, reference)
+      FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::integer[], $6::smallint[], $7::smallint[])
+           AS item (organization_id, id, attempt, supplier_id, reference, continues, parts)
      WHERE m.organization_id = item.organization_id AND m.id = item.id AND {guard("m.status", "'sending'")}
     RETURNING item.*
 )
-INSERT INTO sms_attempts (organization_id, message_id, attempt, supplier_id, reference, state, started_at)
-SELECT organization_id, id, attempt, supplier_id, reference, 'open', now() FROM moved
+INSERT INTO sms_attempts (organization_id, message_id, attempt, supplier_id, reference, continues, parts, state,
+                          started_at)
+SELECT organization_id, id, attempt, supplier_id, reference, continues, parts, 'open', now() FROM moved
 ON CONFLICT DO NOTHING
 RETURNING message_id
-"""
-
-UNKNOWN = """
-UPDATE sms_attempts a SET state = 'unknown', answered_at = now(), detail = 'the worker ended before the answer came'
-  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS lost (organization_id, message_id, attempt)
- WHERE a.organization_id = lost.organization_id AND a.message_id = lost.message_id AND a.attempt = lost.attempt
-   AND a.state = 'open'
-"""
-ADOPT = """
-INSERT INTO sms_parts (supplier_id, id_key, message_id, attempt, part, parts, organization_id, recipient_suffix,
-                       created_at)
-SELECT supplier_id, id_key, message_id, attempt, 1, 1, organization_id, recipient_suffix, now()
-  FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::smallint[], $5::uuid[], $6::text[])
-       AS found (supplier_id, id_key, message_id, attempt, organization_id, recipient_suffix)
-ON CONFLICT DO NOTHING
 """
 
 #: Pairs of sender and recipient whose last reference is remembered.
 REFERENCES = 20_000
 
 
+class _Out(msgspec.Struct, frozen=True, gc=False):
+    """A message on its way out."""
+
+    due: Due
+    account: Account
+    submission: Submission
+    #: The first attempt of its series, and the segments of the whole message.
+    series: int
+    parts: int
+
+
+class _Flying(msgspec.Struct, frozen=True, gc=False):
+    """What was handed over: since when (loop time), and how often the supplier's circuit had opened by then."""
+
+    out: _Out
+    since: float
+    openings: int
+
+
 #: What becomes of one claimed message: nothing more, a new state, back into the queue, or out to a supplier.
-_Step = Move | Postponed | tuple[Account, Submission] | None
+_Step = Move | Postponed | _Out | None
 
 
 class Dispatcher:
@@ -175,8 +131,8 @@ class Dispatcher:
         self._claim_limit = claim_limit
         self._lease_seconds = lease_seconds
         self._grace = grace
-        #: What was handed over: when (loop time), and how often the supplier's circuit had opened by then.
-        self._flying: dict[tuple[UUID, int], tuple[_Due, float, int]] = {}
+        #: By message and attempt.
+        self._flying: dict[tuple[UUID, int], _Flying] = {}
         self._references: OrderedDict[tuple[str, str], int] = OrderedDict()
         #: Lines of suppliers that rows wait in, as far as this worker knows; looked for again each LOOK seconds.
         self._parked: set[UUID] = set()
@@ -196,13 +152,17 @@ class Dispatcher:
         """Claim and submit once; returns how many rows were claimed."""
         room = self._make_room()
         crash_point("dispatch.before_commit")
-        async with self._pool.acquire() as conn, conn.transaction():
-            claimed = await self._claim(conn, room)
-            outgoing = await self._decide(conn, claimed) if claimed else []
+        try:
+            async with self._pool.acquire() as conn, conn.transaction():
+                claimed = await self._claim(conn, room)
+                outgoing = await self._decide(conn, claimed) if claimed else []
+        except asyncpg.DeadlockDetectedError:
+            return 1  # somebody else's transaction went first: nothing was claimed, and the next round sees what it did
         crash_point("dispatch.after_commit")
         at = asyncio.get_running_loop().time()
-        for due, account, submission in outgoing:
-            self._flying[(submission.message_id, submission.attempt)] = (due, at, account.breaker.openings)
+        for one in outgoing:
+            submission, account = one.submission, one.account
+            self._flying[submission.message_id, submission.attempt] = _Flying(one, at, account.breaker.openings)
             account.connector.submit(submission)
         if outgoing:
             crash_point("dispatch.after_submit")
@@ -214,7 +174,7 @@ class Dispatcher:
         flying = self._flying.get(key)
         if flying is None:
             return
-        due, _, sent_in = flying
+        due, sent_in = flying.out.due, flying.openings
         account = self._accounts().get(supplier_id)
         if account is not None:
             fault = outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
@@ -224,14 +184,23 @@ class Dispatcher:
             if account.breaker.open != was_open:
                 log.warning("supplier circuit", supplier=account.supplier.name, open=account.breaker.open)
         recorded = self._recorder.outcome(
-            Answered(due.lease, submission, supplier_id, outcome, due.accepted_at, due.expires_at, due.refusals)
+            Answered(
+                due.lease,
+                submission,
+                supplier_id,
+                outcome,
+                due.accepted_at,
+                due.expires_at,
+                flying.out.series,
+                len(due.refused or ()),
+            )
         )
         recorded.add_done_callback(lambda done: self._landed(key, done))
 
     async def renew(self) -> None:
         """Hold the leases of messages that have been in flight for a third of a lease; called that often."""
         at = asyncio.get_running_loop().time()
-        old = [due.lease for due, since, _ in self._flying.values() if at - since > self._lease_seconds / 3]
+        old = [one.out.due.lease for one in self._flying.values() if at - one.since > self._lease_seconds / 3]
         if old:
             async with self._recorder.writing, self._pool.acquire() as conn:
                 await leases.renew(conn, old, seconds=self._lease_seconds)
@@ -297,27 +266,29 @@ class Dispatcher:
         claimed.sort(key=_lane)
         return claimed
 
-    async def _decide(self, conn: Connection, claimed: list[Lease]) -> list[tuple[_Due, Account, Submission]]:
+    async def _decide(self, conn: Connection, claimed: list[Lease]) -> list[_Out]:
         """Settle what goes nowhere, and write the attempts of what goes out."""
-        rows = await conn.fetch(
-            DUE,
-            [lease.organization_id for lease in claimed],
-            [lease.id for lease in claimed],
-            [lease.again for lease in claimed],
-        )
-        dues = [_Due(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+        dues = await load(conn, claimed)
         lost = [due for due in dues if due.status in UNSENT and due.attempt_state in ("open", "unknown")]
-        decided: dict[UUID, _Step] = await self._resolve(conn, lost) if lost else {}
-        outgoing: list[tuple[_Due, Account, Submission]] = []
-        finished: list[Lease] = []
+        decided: dict[UUID, _Step] = {}
         moves: list[Move] = []
-        back: list[Postponed] = []
         uncertain = {due.lease.id for due in lost}
+        if lost:
+            resolved = await resolve(
+                conn, lost, grace=self._grace, policies=self._recorder.policies, held=self._flying.keys()
+            )
+            decided.update(resolved.steps)
+            moves += resolved.moves
+            uncertain -= resolved.known.keys()
+            dues = [resolved.known.get(due.lease.id, due) for due in dues]
+        outgoing: list[_Out] = []
+        finished: list[Lease] = []
+        back: list[Postponed] = []
         for due in dues:
             step = decided[due.lease.id] if due.lease.id in decided else self._step(due)
             if isinstance(step, Move) and due.lease.id in uncertain:
                 # It will not be tried again, and nobody knows whether the last try reached the handset.
-                step = _unknown(due)
+                step = unknown(due)
             match step:
                 case None:
                     finished.append(due.lease)
@@ -326,12 +297,12 @@ class Dispatcher:
                     finished.append(due.lease)
                 case Postponed():
                     back.append(step)
-                case (account, submission):
-                    outgoing.append((due, account, submission))
+                case _Out():
+                    outgoing.append(step)
         # Lines whose rows all stay where they are: worth no look in the very next round.
         usable = {supplier.id for supplier in self._usable}
         stuck = {one.line for one in back if one.line == one.lease.line} - usable
-        self._parked -= stuck - {due.lease.line for due, _, _ in outgoing}
+        self._parked -= stuck - {one.due.lease.line for one in outgoing}
         if finished:
             await leases.finish(conn, finished)
         if back:
@@ -341,71 +312,23 @@ class Dispatcher:
             self._recorder.deliveries.set()
         return await self._begin(conn, outgoing) if outgoing else []
 
-    async def _begin(
-        self, conn: Connection, outgoing: list[tuple[_Due, Account, Submission]]
-    ) -> list[tuple[_Due, Account, Submission]]:
+    async def _begin(self, conn: Connection, outgoing: list[_Out]) -> list[_Out]:
         """Write the attempts' rows; what comes back may go out once they are committed."""
+        ordered = sorted(outgoing, key=lambda one: one.due.lease.id.int)  # as the recorder locks messages
         rows = await conn.fetch(
             BEGIN,
-            [due.lease.organization_id for due, _, _ in outgoing],
-            [due.lease.id for due, _, _ in outgoing],
-            [submission.attempt for _, _, submission in outgoing],
-            [account.supplier.id for _, account, _ in outgoing],
-            [submission.reference for _, _, submission in outgoing],
+            [one.due.lease.organization_id for one in ordered],
+            [one.due.lease.id for one in ordered],
+            [one.submission.attempt for one in ordered],
+            [one.account.supplier.id for one in ordered],
+            [one.submission.reference for one in ordered],
+            [one.series if one.series != one.submission.attempt else None for one in ordered],
+            [one.parts for one in ordered],
         )
         begun = {row["message_id"] for row in rows}
-        return [one for one in outgoing if one[0].lease.id in begun]
+        return [one for one in outgoing if one.due.lease.id in begun]
 
-    async def _resolve(self, conn: Connection, lost: list[_Due]) -> dict[UUID, _Step]:
-        """Messages whose last attempt has an end that nobody saw. Those that may be tried again are absent."""
-        await conn.execute(
-            UNKNOWN,
-            [due.lease.organization_id for due in lost],
-            [due.lease.id for due in lost],
-            [due.attempt for due in lost],
-        )
-        keys = await receipts.find_for_uncertain(
-            conn,
-            [
-                receipts.Uncertain(due.attempt_supplier, due.started_at, due.recipient, due.reference or 0)
-                for due in lost
-                if due.attempt_supplier is not None and due.started_at is not None
-            ],
-        )
-        decided: dict[UUID, _Step] = {}
-        found = [(due, key) for due, key in zip(lost, keys, strict=True) if key is not None]
-        if found:
-            await self._adopt(conn, found)
-        for due, key in zip(lost, keys, strict=True):
-            lease = due.lease
-            assert due.started_at is not None
-            waits = (due.started_at + timedelta(seconds=self._grace) - due.at).total_seconds()
-            if key is not None:
-                decided[lease.id] = None
-            elif waits > 0:
-                decided[lease.id] = Postponed(lease, waits, UNROUTED, counts=False)
-            elif due.guarantee == "at_most_once":
-                decided[lease.id] = _unknown(due)
-        return decided
-
-    async def _adopt(self, conn: Connection, found: list[tuple[_Due, str]]) -> None:
-        """A receipt speaks of these, so the supplier has them: the receipt's id stands for the answer that was lost."""
-        await conn.execute(
-            ADOPT,
-            [due.attempt_supplier for due, _ in found],
-            [key for _, key in found],
-            [due.lease.id for due, _ in found],
-            [due.attempt for due, _ in found],
-            [due.lease.organization_id for due, _ in found],
-            [receipts.suffix(due.recipient) for due, _ in found],
-        )
-        await move_many(conn, [Move(due.lease.organization_id, due.lease.id, "sent", due.at) for due, _ in found])
-        answers = [(due.attempt_supplier, key) for due, key in found if due.attempt_supplier is not None]
-        applied = await receipts.adopt(conn, answers, policies=self._recorder.policies)
-        if applied.deliveries:
-            self._recorder.deliveries.set()
-
-    def _step(self, due: _Due) -> _Step:
+    def _step(self, due: Due) -> _Step:
         """What to do with one message whose earlier attempts, if any, are known to have ended."""
         lease = due.lease
         message = (lease.organization_id, lease.id)
@@ -421,22 +344,25 @@ class Dispatcher:
             return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
         return self._route(due)
 
-    def _route(self, due: _Due) -> _Step:
+    def _route(self, due: Due) -> _Step:
         accounts = self._accounts()
         lease = due.lease
         if due.mode == "test":
             supplier: Supplier | None = accounts[test_mode.SUPPLIER].supplier
         else:
-            refused = due.attempt_supplier if due.attempt_state == "refused" else None
+            refused = due.refused or ()
             suppliers = [account.supplier for id, account in accounts.items() if id != test_mode.SUPPLIER]
             covering = [one for one in suppliers if covers(one, due.recipient)]
-            others = [one for one in covering if one.id != refused]
+            others = [one for one in covering if one.id not in refused]
+            if refused:
+                # What somebody could carry waits for an operator, but not what somebody has refused.
+                others = [one for one in others if one.state == "active"]
             if suppliers and not others:
                 # Whoever refused it is not asked twice.
                 end = ("rejected", due.at, "rejected") if covering else ("failed", due.at, "destination_unreachable")
                 return Move(lease.organization_id, lease.id, *end, unsent=True)
-            usable = [one for one in self._usable if one.id != refused]
-            supplier = choose(usable, due.recipient, lease.id, avoid=_avoided(due))
+            usable = [one for one in self._usable if one.id not in refused]
+            supplier = self._begun_at(due, usable) or choose(usable, due.recipient, lease.id, avoid=_avoided(due))
             if supplier is None:
                 # Nobody can carry it now. It waits in the line of one that would, out of the others' way; with nobody
                 # to be in the way of, it stays where it is.
@@ -449,26 +375,46 @@ class Dispatcher:
         if account.room <= 0:
             self._parked.add(supplier.id)
             return Postponed(lease, 0.0, supplier.id, counts=False)
+        return self._out(due, account)
+
+    def _begun_at(self, due: Due, usable: list[Supplier]) -> Supplier | None:
+        """Who has, or may have, some segments of a long message, if the others may follow there."""
+        if due.parts == 1 or due.series_at is None or _avoided(due) == due.attempt_supplier:
+            return None
+        if due.attempt_state not in ("busy", "unknown", "open") or due.at - due.series_at > CONTINUED:
+            return None
+        # If its settings have changed since, it may get the message in other segments than before.
+        return next(
+            (one for one in usable if one.id == due.attempt_supplier and one.changed_at < due.series_at),
+            None,
+        )
+
+    def _out(self, due: Due, account: Account) -> _Out:
         encoded = encoding.encode(due.body or "", smart=due.encoding == "gsm7")
-        account.room -= len(encoded.segments)
-        if account.probe:
-            account.probe = False
-            account.breaker.begin_probe()
+        attempt = due.attempt + 1
+        continues = self._begun_at(due, [account.supplier]) is not None
         validity = None
         if due.expires_at is not None:
             validity = max(1, int((due.expires_at - due.at).total_seconds()))
-        return account, Submission(
-            message_id=lease.id,
-            attempt=due.attempt + 1,
+        submission = Submission(
+            message_id=due.lease.id,
+            attempt=attempt,
             to=due.recipient[1:],
             sender=due.sender,
             segments=encoded.segments,
             encoding=encoded.encoding,
-            reference=self._reference(due, len(encoded.segments)),
+            reference=due.reference or 0 if continues else self._reference(due, len(encoded.segments)),
             validity_seconds=validity,
+            held=tuple(due.taken or ()) if continues else (),
         )
+        account.room -= len(encoded.segments) - len(submission.held)
+        if account.probe:
+            account.probe = False
+            account.breaker.begin_probe()
+        parts = account.connector.parts(submission)
+        return _Out(due, account, submission, due.series if continues else attempt, parts)
 
-    def _reference(self, due: _Due, segments: int) -> int:
+    def _reference(self, due: Due, segments: int) -> int:
         """16 bits. Long messages count up per sender and recipient: a handset puts parts together by it, so two long
         messages on their way to one handset must not share one (drawn at random, 8 bits do so once in 256)."""
         if segments == 1:
@@ -485,11 +431,7 @@ def _lane(lease: Lease) -> int:
     return lease.lane
 
 
-def _unknown(due: _Due) -> Move:
-    return Move(due.lease.organization_id, due.lease.id, "unknown", due.at, unsent=True)
-
-
-def _avoided(due: _Due) -> UUID | None:
+def _avoided(due: Due) -> UUID | None:
     """The supplier to pass over if there is another one: what is only full for the moment is waited for."""
     if due.attempt_state == "unreachable" or (due.attempt_state == "busy" and due.lease.tries >= PATIENCE):
         return due.attempt_supplier

@@ -96,6 +96,9 @@ class Absent:
     def capacity(self) -> int:
         return 0
 
+    def parts(self, submission: Submission) -> int:
+        raise AssertionError("it has no capacity")
+
     def submit(self, submission: Submission) -> None:
         raise AssertionError("it has no capacity")
 

@@ -6,6 +6,8 @@
     unreachable   nothing left this machine: again, elsewhere if need be
     unknown       wait for a receipt first; `dispatch` decides when the wait is over
 
+Of a long message a supplier may have some segments: their ids are kept, and the rest follows in another attempt.
+
 The rule nobody may break: an answer is a fact. It is recorded even by a worker that lost its lease meanwhile; only
 the queue row then belongs to the new holder.
 """
@@ -37,14 +39,17 @@ class Answered(msgspec.Struct, frozen=True, gc=False):
     outcome: Outcome
     accepted_at: datetime
     expires_at: datetime | None
+    #: The first attempt of its series.
+    series: int
     #: Suppliers that refused this message before.
     refusals: int = 0
 
 
 ATTEMPTS = """
-UPDATE sms_attempts a SET state = v.state, answered_at = $1, code = v.code, detail = v.detail
-  FROM unnest($2::uuid[], $3::uuid[], $4::smallint[], $5::text[], $6::text[], $7::text[])
-       AS v (organization_id, message_id, attempt, state, code, detail)
+UPDATE sms_attempts a
+   SET state = v.state, answered_at = $1, code = v.code, detail = v.detail, doubtful = v.doubtful::smallint[]
+  FROM unnest($2::uuid[], $3::uuid[], $4::smallint[], $5::text[], $6::text[], $7::text[], $8::text[])
+       AS v (organization_id, message_id, attempt, state, code, detail, doubtful)
  WHERE a.organization_id = v.organization_id AND a.message_id = v.message_id AND a.attempt = v.attempt
 """
 PARTS = """
@@ -68,17 +73,6 @@ async def record(
     `grace`: seconds that an unknown outcome waits for its receipt.
     """
     at = now()
-    await conn.execute(
-        ATTEMPTS,
-        at,
-        [one.lease.organization_id for one in answered],
-        [one.submission.message_id for one in answered],
-        [one.submission.attempt for one in answered],
-        [one.outcome.verdict.value for one in answered],
-        [receipts.clean(one.outcome.code) for one in answered],
-        [receipts.clean(one.outcome.detail) for one in answered],
-    )
-    keys = await _keep_ids(conn, answered, at)
     moves: list[Move] = []
     done: list[Lease] = []
     back: list[Postponed] = []
@@ -90,13 +84,31 @@ async def record(
             back.append(postponed)
         else:
             done.append(one.lease)
+    # Queue rows before attempts, as dispatch locks them; then parts, receipts, messages.
     if done:
         await leases.finish(conn, done)
     if back:
         await leases.postpone(conn, back)
+    await _record_attempts(conn, answered, at)
+    keys = await _keep_ids(conn, answered, at)
     await _expect_test_receipts(conn, answered)
     early, _ = await receipts.early(conn, keys, policies=policies)
     return moves + early
+
+
+async def _record_attempts(conn: Connection, answered: Sequence[Answered], at: datetime) -> None:
+    ordered = sorted(answered, key=lambda one: one.submission.message_id.int)
+    await conn.execute(
+        ATTEMPTS,
+        at,
+        [one.lease.organization_id for one in ordered],
+        [one.submission.message_id for one in ordered],
+        [one.submission.attempt for one in ordered],
+        [one.outcome.verdict.value for one in ordered],
+        [receipts.clean(one.outcome.code) for one in ordered],
+        [receipts.clean(one.outcome.detail) for one in ordered],
+        [_doubtful(one.outcome) for one in ordered],
+    )
 
 
 async def _expect_test_receipts(conn: Connection, answered: Sequence[Answered]) -> None:
@@ -118,9 +130,9 @@ async def _keep_ids(conn: Connection, answered: Sequence[Answered], at: datetime
             one.supplier_id,
             receipts.clean(part.supplier_message_id or "") or receipts.weak_key(one.submission.to),
             one.submission.message_id,
-            one.submission.attempt,
+            one.series,
             part.number,
-            len(one.submission.segments),
+            one.outcome.total or len(one.submission.segments),
             one.lease.organization_id,
             receipts.suffix(one.submission.to),
         )
@@ -155,6 +167,11 @@ def _decide(one: Answered, at: datetime, grace: float) -> tuple[Move | None, Pos
     if at + timedelta(seconds=pause) >= deadline(one.accepted_at, one.expires_at):
         return Move(*message, "expired", at, "expired", unsent=True), None
     return None, Postponed(lease, pause, leases.UNROUTED, counts)
+
+
+def _doubtful(outcome: Outcome) -> str | None:
+    """As an array's text: arrays of arrays must not differ in length."""
+    return f"{{{','.join(map(str, outcome.doubtful))}}}" if outcome.doubtful else None
 
 
 def deadline(accepted_at: datetime, expires_at: datetime | None) -> datetime:

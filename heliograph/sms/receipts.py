@@ -14,6 +14,7 @@ The rule nobody may break: nothing is acknowledged that is not committed, and no
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -103,6 +104,9 @@ async def match(
     at = now()
     first = at + timedelta(seconds=receipt_pause(0) or 0)
     unique = {_fingerprint(one, one.at or at): one for one in received}
+    arrived = list(unique)
+    # In one order: a supplier that sends receipts again may do so on another worker's session at the same time.
+    unique = dict(sorted(unique.items()))
     items = list(unique.values())
     keys = [_keys(one.receipt) for one in items]
     rows = await conn.fetch(
@@ -128,7 +132,9 @@ async def match(
     moves: dict[UUID, Move] = {}
     several: list[tuple[Received, asyncpg.Record]] = []
     matched = 0
-    for one, row in zip(items, rows, strict=True):
+    found = dict(zip(unique, rows, strict=True))
+    for fingerprint in arrived:
+        one, row = unique[fingerprint], found[fingerprint]
         if row["message_id"] is None:
             continue
         matched += 1
@@ -244,7 +250,7 @@ SELECT attempt.n, fitting.id_key
           AND received_at >= attempt.started_at - interval '2 minutes'
           AND (right(recipient, 8) = attempt.suffix OR right(sender, 8) = attempt.suffix)
           AND (reference IS NULL OR reference = attempt.reference)
-        ORDER BY received_at LIMIT 5) fitting
+        ORDER BY received_at LIMIT 20) fitting
  ORDER BY attempt.n
 """
 
@@ -256,12 +262,16 @@ class Uncertain(msgspec.Struct, frozen=True, gc=False):
     started_at: datetime
     recipient: str
     reference: int
+    #: Segments whose answers were lost.
+    count: int = 1
 
 
-async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) -> list[str | None]:
-    """For each attempt, the id of an unmatched receipt that speaks of it, or None. No receipt is given out twice.
+async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) -> list[list[str]]:
+    """For each attempt, the ids of `count` unmatched receipts that speak of it, or none. No receipt is given out twice.
 
-    It fits by account, recipient, time and, where the supplier echoes it, our reference.
+    They fit by account, recipient, time and, where the supplier echoes it, our reference. An attempt of which several
+    answers were lost gets receipts only if there are exactly as many, and they fit no other attempt: taken for the
+    wrong segment, or the wrong message, they would hide one that never arrived.
     """
     rows = await conn.fetch(
         UNCERTAIN,
@@ -270,13 +280,21 @@ async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) ->
         [suffix(one.recipient) for one in attempts],
         [one.reference for one in attempts],
     )
-    found: list[str | None] = [None] * len(attempts)
-    taken: set[tuple[UUID, str]] = set()
+    fitting: list[list[str]] = [[] for _ in attempts]
     for n, key in rows:
-        claim = (attempts[n - 1].supplier_id, key)
-        if found[n - 1] is None and claim not in taken:
-            found[n - 1] = key
-            taken.add(claim)
+        if key not in fitting[n - 1]:
+            fitting[n - 1].append(key)
+    claims = Counter((one.supplier_id, key) for one, keys in zip(attempts, fitting, strict=True) for key in keys)
+    found: list[list[str]] = []
+    taken: set[tuple[UUID, str]] = set()
+    for one, keys in zip(attempts, fitting, strict=True):
+        free = [key for key in keys if (one.supplier_id, key) not in taken]
+        if one.count == 1:
+            free = free[:1]
+        elif len(free) != one.count or any(claims[one.supplier_id, key] > 1 for key in free):
+            free = []
+        taken.update((one.supplier_id, key) for key in free)
+        found.append(free)
     return found
 
 
@@ -295,11 +313,14 @@ def weak_key(recipient: str) -> str:
     return f"to:{suffix(recipient)}"
 
 
-def decide(policy: str, parts: int, states: Mapping[int, str]) -> str | None:
+def decide(policy: str, parts: int, states: Mapping[int, str], taken: int) -> str | None:
     """Status of a message of `parts` parts from the final states of some of them; None: not decided yet.
 
+    `taken`: parts that the supplier has. While it has not all of them, nothing is decided: the rest will still be sent.
     One part that failed fails the message, since what arrives of it cannot be read.
     """
+    if taken < parts:
+        return None
     failed = next((state for _, state in sorted(states.items()) if state != "delivered"), None)
     if failed is not None:
         return failed
@@ -320,7 +341,7 @@ UPDATE sms_parts SET state = v.state
 """
 PARTS = """
 SELECT supplier_id, organization_id, message_id, attempt, part, parts, state FROM sms_parts
- WHERE message_id = ANY ($1) AND parts > 1 AND state IS NOT NULL
+ WHERE message_id = ANY ($1) AND parts > 1
 """
 
 
@@ -336,6 +357,7 @@ async def _decide_parts(
         word = BY_RECEIPT[one.receipt.state]
         if _overrides(words.setdefault(part, word), word):
             words[part] = word
+    words = dict(sorted(words.items()))
     await conn.execute(
         SET_PARTS,
         [message_id for message_id, _, _ in words],
@@ -348,14 +370,20 @@ async def _decide_parts(
         groups.setdefault((row["message_id"], row["attempt"]), []).append(row)
     moves = []
     for rows in groups.values():
-        states = {row["part"]: row["state"] for row in rows}
-        status = decide(policies.get(rows[0]["supplier_id"], "all"), rows[0]["parts"], states)
+        # A part that was sent twice has two ids, and has arrived if one of them has.
+        states: dict[int, str] = {}
+        for row in rows:
+            if row["state"] is not None and states.get(row["part"]) != "delivered":
+                states[row["part"]] = row["state"]
+        taken = len({row["part"] for row in rows})
+        status = decide(policies.get(rows[0]["supplier_id"], "all"), rows[0]["parts"], states, taken)
         if status is not None:
             moves.append(_move(rows[0]["organization_id"], rows[0]["message_id"], status, at))
     return moves
 
 
-# From the parts that wait and are old enough to their messages, and what the other parts say.
+# From the parts that wait and are old enough to their messages, and what the other parts say: all of them are there,
+# or some were never sent.
 QUIET_PARTS = """
 WITH waiting AS MATERIALIZED (
     SELECT DISTINCT organization_id, message_id FROM sms_parts
@@ -363,10 +391,10 @@ WITH waiting AS MATERIALIZED (
 )
 SELECT waiting.organization_id, waiting.message_id
   FROM waiting CROSS JOIN LATERAL (
-       SELECT bool_or(state = 'delivered') AS some, bool_and(coalesce(state, 'delivered') = 'delivered') AS no_other
-         FROM sms_parts WHERE message_id = waiting.message_id AND parts > 1) heard
- WHERE heard.some AND heard.no_other
-   AND NOT EXISTS (SELECT FROM receipts r
+       SELECT FROM sms_parts WHERE message_id = waiting.message_id AND parts > 1
+        GROUP BY attempt HAVING count(DISTINCT part) = max(parts) AND bool_or(state = 'delivered')
+           AND bool_and(coalesce(state, 'delivered') = 'delivered') LIMIT 1) heard
+ WHERE NOT EXISTS (SELECT FROM receipts r
                     WHERE r.message_id = waiting.message_id AND r.received_at > now() - $1::interval)
  LIMIT 1000
 """
@@ -376,11 +404,12 @@ async def close_quiet(conn: Connection) -> int:
     """End messages of several parts of which some were delivered, none failed, and no more was heard for a while."""
     at = now()
     rows = await conn.fetch(QUIET_PARTS, QUIET)
-    moved, _ = await move_many(conn, [_move(org, message, "delivered", at) for org, message in rows])
+    # Parts before messages, as whoever applies receipts locks them.
     await conn.execute(
         "UPDATE sms_parts SET state = 'delivered' WHERE message_id = ANY ($1) AND parts > 1 AND state IS NULL",
         [message for _, message in rows],
     )
+    moved, _ = await move_many(conn, [_move(org, message, "delivered", at) for org, message in rows])
     return len(moved)
 
 

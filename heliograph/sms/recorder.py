@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
 import structlog
 
 from heliograph.base.batching import Batcher
 from heliograph.base.crash import crash_point
-from heliograph.base.db import Pool, is_down
+from heliograph.base.db import Pool, despite_deadlocks, is_down
 from heliograph.sms import outcomes, receipts
 from heliograph.sms.outcomes import Answered
 from heliograph.sms.receipts import Received
@@ -79,7 +80,7 @@ class Recorder:
                 received += item
         while True:
             try:
-                await self._write(answered, received)
+                await despite_deadlocks(partial(self._write, answered, received))
                 return [None] * len(items)
             except Exception as error:
                 # Receipts alone go back to the supplier, which sends them again. Answers exist only here.

@@ -147,7 +147,8 @@ async def move_many(
         elif known.unsent and not move.unsent:
             one_each[move.message_id] = move
     moved, deliveries = await move_many(conn, sent_first, announce_sent=announce_sent)
-    moves = list(one_each.values())
+    # In one order, or two batches that share messages could deadlock.
+    moves = sorted(one_each.values(), key=lambda move: move.message_id.int)
     rows = await conn.fetch(
         MOVE,
         [move.organization_id for move in moves],

@@ -68,6 +68,9 @@ class Connector:
     def capacity(self) -> int:
         return WINDOW - len(self._open)
 
+    def parts(self, submission: Submission) -> int:
+        return len(submission.segments)
+
     def submit(self, submission: Submission) -> None:
         task = asyncio.create_task(self._take(submission))
         self._open.add(task)

@@ -32,6 +32,8 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     reference: int
     #: Seconds that the message is still worth delivering, or None for the supplier's default.
     validity_seconds: int | None = None
+    #: Numbers of the segments that the supplier has from an earlier attempt, under the same reference: not sent again.
+    held: tuple[int, ...] = ()
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
@@ -71,6 +73,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     counts: bool = True
     #: The refusal speaks of the account or its configuration, not of the message: alarm, and count toward the breaker.
     alarm: bool = False
+    #: Segments of the whole message as this supplier gets it; 0: as many as the submission has.
+    total: int = 0
+    #: UNKNOWN only: numbers of the segments that were written and not answered.
+    doubtful: tuple[int, ...] = ()
 
 
 class ReceiptState(enum.StrEnum):
@@ -143,6 +149,9 @@ class Connector(Protocol):
 
     def capacity(self) -> int:
         """How many more segments can be submitted right now without waiting (window, rate and sessions)."""
+
+    def parts(self, submission: Submission) -> int:
+        """How many segments the whole message is for this account: each will have an id, and a receipt, of its own."""
 
     def submit(self, submission: Submission) -> None:
         """Hand over one message. Never blocks and never raises: the outcome arrives at `on_outcome`, exactly once."""

@@ -80,12 +80,20 @@ ON CONFLICT DO NOTHING
 RETURNING message_id
 """
 
+# An attempt that somebody has locked is being answered at this moment. It is not waited for: the recorder, which holds
+# it, may be waiting for what this transaction holds.
 UNKNOWN = """
+WITH lost AS MATERIALIZED (
+    SELECT a.* FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS item (organization_id, message_id, attempt)
+     CROSS JOIN LATERAL (
+           SELECT organization_id, message_id, attempt FROM whatsapp_attempts
+            WHERE organization_id = item.organization_id AND message_id = item.message_id AND attempt = item.attempt
+              AND state = 'open' FOR UPDATE SKIP LOCKED) a
+)
 UPDATE whatsapp_attempts a
    SET state = 'unknown', answered_at = now(), detail = 'the worker ended before the answer came'
-  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS lost (organization_id, message_id, attempt)
+  FROM lost
  WHERE a.organization_id = lost.organization_id AND a.message_id = lost.message_id AND a.attempt = lost.attempt
-   AND a.state = 'open'
 """
 # Callbacks of the app have come since the attempt began, or nothing has for long ($4), and none waits to be read: what
 # Meta had to say of a lost answer has been heard. An outage of our own looks like silence until the first callback
@@ -331,7 +339,7 @@ class Dispatcher:
         for due in lost:
             assert due.started_at is not None
             waits = (due.started_at + timedelta(seconds=self._grace) - due.at).total_seconds()
-            if due.attempt_state == "open":
+            if due.attempt_state == "open" or (due.lease.id, due.attempt) in self._flying:
                 # Whoever has its answer may have waited for the database as we did, and is about to record it.
                 waits = max(waits, OVERTAKEN)
             if waits > 0:

@@ -228,6 +228,12 @@ def accepted(*ids: str | None) -> Outcome:
     return Outcome(Verdict.ACCEPTED, tuple(Part(number, id) for number, id in enumerate(ids, 1)))
 
 
+def taking(submission: Submission) -> Outcome:
+    """The supplier has all that it was sent; ids are made of the message's and the segment's number."""
+    numbers = [n for n in range(1, len(submission.segments) + 1) if n not in submission.held]
+    return Outcome(Verdict.ACCEPTED, tuple(Part(n, f"{submission.message_id}-{n}") for n in numbers))
+
+
 class Scripted:
     """A supplier's connector that does as it was told. Implements `suppliers.contract.Connector`."""
 
@@ -242,9 +248,7 @@ class Scripted:
         self.may_stop = asyncio.Event()
         self.may_stop.set()
         #: Called with each submission; what it returns is the answer, None: no answer for now.
-        self.script: Callable[[Submission], Outcome | None] = lambda submission: accepted(
-            *(f"{submission.message_id}-{n}" for n, _ in enumerate(submission.segments, 1))
-        )
+        self.script: Callable[[Submission], Outcome | None] = taking
         self.on_outcome: OnOutcome = lambda submission, outcome: None
         self.on_receipts: OnReceipts | None = None
 
@@ -253,6 +257,9 @@ class Scripted:
 
     def capacity(self) -> int:
         return self.room
+
+    def parts(self, submission: Submission) -> int:
+        return len(submission.segments)
 
     def submit(self, submission: Submission) -> None:
         self.submitted.append(submission)

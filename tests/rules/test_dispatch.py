@@ -14,6 +14,7 @@ import pytest
 from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.queue.retry import SUBMIT
+from heliograph.sms.uncertain import OVERTAKEN
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, pause_of, queued
 from tests.rules.making import (
@@ -503,6 +504,7 @@ async def test_a_lost_answer_is_waited_for_before_anything_is_sent_again(pool: P
 
 async def test_at_most_once_ends_as_unknown_without_an_event(pool: Pool) -> None:
     bench, id = await lost(pool, guarantee="at_most_once")
+    await bench.round()
     await bench.later(seconds=30)
     await bench.round(2)
     assert bench.only.submitted == []
@@ -513,6 +515,7 @@ async def test_an_uncertain_message_that_is_not_sent_again_is_unknown(pool: Pool
     """Nobody knows that it was not delivered, so nobody may say so."""
     bench, id = await lost(pool, expires_at=clock.now() + timedelta(seconds=100))
     await pool.execute("UPDATE messages SET expires_at = now()")
+    await bench.round()
     await bench.later(seconds=30)
     await bench.round()
     await ended(pool, id, "unknown", None)
@@ -617,6 +620,8 @@ async def test_a_refused_second_attempt_does_not_undo_the_first_that_was_taken(p
     await slow.round()
     await slow.later(seconds=95)
     await other.round()
+    await slow.later(seconds=OVERTAKEN)
+    await other.round()
     assert [one.attempt for one in other.only.submitted] == [2]
     slow.dispatcher.answered(row.id, slow.only.submitted[0], accepted("A"))
     await slow.settle()
@@ -683,3 +688,96 @@ async def test_test_messages_never_reach_a_supplier(pool: Pool) -> None:
     await bench.round()
     assert bench.only.submitted == []
     assert await status_of(pool, id) == "sent"
+
+
+async def test_an_answer_that_the_recorder_still_holds_is_not_sent_again(pool: Pool) -> None:
+    """The database was away for longer than lease and grace, and dispatch is back before the recorder."""
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool))
+    async with bench.recorder.writing:
+        await bench.dispatcher.round()
+        await asyncio.sleep(0)  # the answer arrives, and waits to be written
+        await bench.later(seconds=200)
+        await bench.dispatcher.round()
+        await bench.later(seconds=2 * OVERTAKEN)
+        await bench.dispatcher.round()
+        assert len(bench.only.submitted) == 1
+    await bench.settle()
+    assert await attempts(pool, id) == [(1, "accepted")]
+    assert await status_of(pool, id) == "sent"
+    await bench.later(seconds=2 * OVERTAKEN)
+    await bench.round()
+    assert len(bench.only.submitted) == 1
+    assert not await queued(pool, id)
+
+
+async def test_another_worker_gives_a_lost_answer_the_time_to_be_recorded(pool: Pool) -> None:
+    row = supplier()
+    held, other = Bench(pool, row), Bench(pool, row)
+    id = await message(pool, await organization(pool))
+    async with held.recorder.writing:
+        await held.dispatcher.round()
+        await held.later(seconds=200)
+        await other.round(2)
+        assert other.only.submitted == []
+    await held.settle()
+    assert await attempts(pool, id) == [(1, "accepted")]
+    await held.later(seconds=OVERTAKEN)
+    await other.round(2)
+    assert other.only.submitted == []
+    assert await status_of(pool, id) == "sent"
+
+
+# -- who waits for whom ------------------------------------------------------------------------------------------------
+
+
+async def test_dispatch_waits_for_no_attempt_that_is_being_answered(pool: Pool) -> None:
+    """Whoever answers it may be waiting for the queue row that dispatch has claimed."""
+    bench, id = await lost(pool)
+    await bench.later(seconds=60)
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("UPDATE sms_attempts SET state = 'accepted' WHERE message_id = $1", id)
+        await asyncio.wait_for(bench.round(), 20)
+        await conn.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", id)
+    assert bench.only.submitted == []
+    assert await attempts(pool, id) == [(1, "accepted")]
+    assert 0 < await pause_of(pool, id) <= OVERTAKEN
+
+
+async def test_the_recorder_holds_no_attempt_while_it_waits_for_the_queue(pool: Pool) -> None:
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool))
+    async with pool.acquire() as conn, conn.transaction():
+        async with bench.recorder.writing:
+            await bench.dispatcher.round()
+            await conn.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", id)
+        await blocked(pool)
+        await conn.execute("SELECT FROM sms_attempts WHERE message_id = $1 FOR UPDATE NOWAIT", id)
+        await conn.execute("SELECT FROM messages WHERE id = $1 FOR UPDATE NOWAIT", id)
+    await bench.settle()
+    assert await status_of(pool, id) == "sent"
+
+
+#: The first UPDATE of a table ends as the victim of a deadlock does. A sequence forgets nothing when that is undone.
+VICTIM = """
+CREATE SEQUENCE victims;
+CREATE FUNCTION end_the_first() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF nextval('victims') = 1 THEN RAISE EXCEPTION 'deadlock detected' USING ERRCODE = 'deadlock_detected'; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER ends BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION end_the_first();
+"""
+
+
+@pytest.mark.parametrize("table", ["messages", "sms_attempts"])
+async def test_what_postgresql_ends_is_run_again(pool: Pool, table: str) -> None:
+    """The dispatcher is the first to update messages, and the recorder the first to update attempts."""
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool))
+    await pool.execute(VICTIM.format(table=table))
+    await bench.round(2)
+    assert await pool.fetchval("SELECT last_value FROM victims") > 1
+    assert len(bench.only.submitted) == 1
+    assert await status_of(pool, id) == "sent"
+    assert not await queued(pool, id)

@@ -494,6 +494,38 @@ async def test_what_a_dead_worker_had_out_waits_for_a_status_too(pool: Pool) -> 
     assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
 
 
+async def test_an_answer_that_the_recorder_still_holds_is_not_sent_again(pool: Pool) -> None:
+    """The database was away for longer than lease and grace, and dispatch is back before the recorder."""
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    async with bench.recorder.writing:
+        await bench.dispatcher.round()
+        await asyncio.sleep(0)  # the answer arrives, and waits to be written
+        for _ in range(3):
+            await bench.later(seconds=200)
+            await heard_of(pool)
+            await bench.dispatcher.round()
+        assert len(bench.only.submitted) == 1
+    await bench.settle()
+    assert await attempts(pool, id) == [(1, "accepted")]
+
+
+async def test_dispatch_waits_for_no_attempt_that_is_being_answered(pool: Pool) -> None:
+    """Whoever answers it may be waiting for the queue row that dispatch has claimed."""
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: None
+    id = await message(pool, who)
+    await bench.round()
+    bench.restart()
+    await bench.later(seconds=61)
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("UPDATE whatsapp_attempts SET detail = 'being answered' WHERE message_id = $1", id)
+        await asyncio.wait_for(bench.round(), 20)
+        await conn.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", id)
+    assert await attempts(pool, id) == [(1, "open")]
+    assert len(bench.only.submitted) == 1
+
+
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 

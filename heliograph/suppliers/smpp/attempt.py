@@ -6,6 +6,8 @@ was refused for good: then the message has its verdict, because a supplier never
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from heliograph.suppliers.contract import Outcome, Part, Submission, Verdict
 from heliograph.suppliers.smpp import pdu as p
 from heliograph.suppliers.smpp.link import Link
@@ -21,21 +23,27 @@ class Attempt:
         "at",
         "cost",
         "detail",
+        "doubtful",
         "ended",
         "failure",
         "in_flight",
         "link",
         "next",
+        "numbers",
         "parts",
         "pdus",
         "stopped",
         "submission",
+        "total",
         "unwritten",
     )
 
     def __init__(self, submission: Submission) -> None:
         self.submission = submission
         self.pdus: list[p.SubmitSm] = []
+        #: The segments that they are of, and how many the whole message has.
+        self.numbers: Sequence[int] = ()
+        self.total = 0
         self.next = 0
         self.in_flight = 0
         self.parts: list[Part] = []
@@ -43,7 +51,8 @@ class Attempt:
         self.failure: Outcome | None = None
         #: Nothing more of it is to be sent.
         self.stopped = False
-        #: Why it is unknown what became of a segment; empty: it is known.
+        #: Segments that were written and not answered, and why.
+        self.doubtful: list[int] = []
         self.detail = ""
         self.unwritten = 0
         self.ended = False
@@ -52,6 +61,14 @@ class Attempt:
         self.link: Link | None = None
         #: When it began to wait, seconds, monotonic.
         self.at = 0.0
+
+    def load(self, pdus: list[p.SubmitSm]) -> None:
+        """What it is to send: of the whole message's PDUs those that the supplier has not got."""
+        self.total = len(pdus)
+        self.pdus, self.numbers = pdus, range(1, self.total + 1)
+        if self.submission.held:
+            self.numbers = [number for number in self.numbers if number not in self.submission.held]
+            self.pdus = [pdus[number - 1] for number in self.numbers]
 
     @property
     def sent(self) -> bool:
@@ -79,6 +96,7 @@ class Attempt:
         """A segment will not be answered: the rest stays here."""
         self.stopped = True
         if written:
+            self.doubtful.append(number)
             self.detail = self._of_segment(number) + reason
         else:
             self.unwritten += 1
@@ -92,7 +110,7 @@ class Attempt:
         if len(parts) > 1:
             parts = tuple(sorted(parts, key=_number))
         failure = self.failure
-        if failure is not None and (failure.verdict is Verdict.REFUSED or not self.detail):
+        if failure is not None and (failure.verdict is Verdict.REFUSED or not self.doubtful):
             return Outcome(
                 failure.verdict,
                 parts,
@@ -102,17 +120,20 @@ class Attempt:
                 failure.retry_after,
                 failure.counts,
                 failure.alarm,
+                self.total,
             )
-        if self.detail:
-            return Outcome(Verdict.UNKNOWN, parts, detail=self.detail)
+        if self.doubtful:
+            doubtful = tuple(sorted(self.doubtful))
+            return Outcome(Verdict.UNKNOWN, parts, detail=self.detail, total=self.total, doubtful=doubtful)
         if len(parts) == len(self.pdus):
-            return Outcome(Verdict.ACCEPTED, parts, OK)
+            return Outcome(Verdict.ACCEPTED, parts, OK, total=self.total)
         if self.next == self.unwritten:
             return unreachable("the session was lost before anything was written")
-        return Outcome(Verdict.BUSY, parts, detail="the session was lost between segments", counts=False)
+        lost = "the session was lost between segments"
+        return Outcome(Verdict.BUSY, parts, detail=lost, counts=False, total=self.total)
 
     def _of_segment(self, number: int) -> str:
-        return f"segment {number} of {len(self.pdus)}: " if len(self.pdus) > 1 else ""
+        return f"segment {number} of {self.total}: " if self.total > 1 else ""
 
 
 def unreachable(reason: str) -> Outcome:

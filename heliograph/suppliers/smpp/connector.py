@@ -148,6 +148,13 @@ class SmppConnector:
         begun = sum(len(attempt.pdus) - attempt.next for attempt in self._started) if self._started else 0
         return max(0, min(room, self._bucket.ahead) - self._queued - begun)
 
+    def parts(self, submission: Submission) -> int:
+        """Segments of the whole message for this account; 1 for one that cannot be written."""
+        try:
+            return self._builder.count(submission)
+        except p.PduError:
+            return 1
+
     def submit(self, submission: Submission) -> None:
         """Hand over one message. Its outcome comes later, exactly once, whatever happens."""
         attempt = Attempt(submission)
@@ -156,12 +163,15 @@ class SmppConnector:
             self._end_soon(attempt, unreachable("stopped"))
             return
         try:
-            attempt.pdus = self._builder.build(submission)
+            attempt.load(self._builder.build(submission))
         except p.PduError as error:
             self._end_soon(attempt, unwritable(error))
             return
+        if not attempt.pdus:
+            self._end_soon(attempt, attempt.outcome())
+            return
         # An SMSC that cuts the message itself still counts every segment.
-        attempt.cost = len(submission.segments) if len(attempt.pdus) == 1 else 1
+        attempt.cost = len(submission.segments) if attempt.total == 1 else 1
         attempt.at = self._loop.time()
         self._queue.append(attempt)
         self._queued += len(submission.segments)
@@ -313,7 +323,7 @@ class SmppConnector:
             pdu = attempt.pdus[attempt.next]
             attempt.next += 1
             try:
-                connection.submit(pdu, (attempt, attempt.next))
+                connection.submit(pdu, (attempt, attempt.numbers[attempt.next - 1]))
             except p.PduError as error:
                 attempt.stopped, attempt.failure = True, unwritable(error)
                 if not attempt.in_flight:

@@ -26,6 +26,12 @@ class Builder:
         self._header = 7 if settings.long_messages == "udh16" else 6
         self._validities: dict[int, str] = {}
 
+    def count(self, submission: Submission) -> int:
+        """How many PDUs `build` makes of it. Raises PduError as `build` does."""
+        if self._settings.long_messages == "payload":
+            return 1
+        return len(self._encode(submission)[0])
+
     def build(self, submission: Submission) -> list[SubmitSm]:
         """One PDU a segment, in order; one in all with `payload`. Raises PduError when it cannot be written."""
         settings = self._settings

@@ -1,0 +1,104 @@
+"""A claimed message with all that decides about it, read for a whole claim at once.
+
+The rule nobody may break: what was checked when a message was accepted is read again here, and nothing is remembered
+from an earlier look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Connection
+from heliograph.queue.leases import Lease
+
+#: Statuses of a message that no supplier has taken.
+UNSENT = ("accepted", "sending")
+
+
+class Due(msgspec.Struct, frozen=True, gc=False):
+    """A claimed message. What begins with `attempt` is of its last attempt; attempt 0: it has none."""
+
+    lease: Lease
+    status: str | None
+    mode: str
+    recipient: str
+    sender: str
+    encoding: str
+    guarantee: str
+    accepted_at: datetime
+    expires_at: datetime | None
+    body: str | None
+    organization_state: str
+    sender_status: str | None
+    opted_out: bool
+    at: datetime
+    attempt: int
+    attempt_supplier: UUID | None
+    attempt_state: str | None
+    started_at: datetime | None
+    reference: int | None
+    #: The first attempt of the series, when it began, and the segments of the whole message there.
+    series: int
+    series_at: datetime | None
+    parts: int
+    #: Segments that were written and not answered; None: all that the attempt was to send.
+    doubtful: Sequence[int] | None
+    #: Segments that the supplier has.
+    taken: Sequence[int] | None
+    #: Who refused the message, in all its attempts.
+    refused: Sequence[UUID] | None
+
+    @property
+    def in_doubt(self) -> tuple[int, ...]:
+        """Segments of a long message of which nobody knows whether the supplier has them."""
+        have = set(self.taken or ())
+        asked = range(1, self.parts + 1) if self.doubtful is None else self.doubtful
+        return tuple(number for number in asked if number not in have)
+
+
+# Attempts are looked at only for rows that were tried or claimed before (`again`). LIMIT keeps each look-up a look-up:
+# a plan made while a table is empty could otherwise read all of it once for a batch, and still do so when it is full.
+DUE = """
+SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accepted_at, m.expires_at, t.body,
+       o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
+       coalesce(a.attempt, 0) AS attempt, a.supplier_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
+       a.reference, coalesce(a.series, 0) AS series, a.series_at, coalesce(a.parts, 1) AS parts, a.doubtful,
+       taken.parts AS taken, a.refused
+  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, again, n)
+  LEFT JOIN LATERAL (SELECT * FROM messages
+                      WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
+  LEFT JOIN LATERAL (SELECT body FROM message_texts
+                      WHERE organization_id = item.organization_id AND message_id = item.id LIMIT 1) t ON true
+  LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
+  LEFT JOIN LATERAL (SELECT status FROM sender_ids
+                      WHERE organization_id = item.organization_id AND id = m.sender_id LIMIT 1) s ON true
+  LEFT JOIN LATERAL (SELECT since FROM silence_1(item.organization_id, m.recipient)
+                      WHERE (SELECT count(*) FROM automatic_replies
+                              WHERE organization_id = item.organization_id AND recipient = m.recipient
+                                AND message_id = item.id) = 0 LIMIT 1) silence ON true
+  LEFT JOIN LATERAL (
+       SELECT attempt, supplier_id, state, started_at, reference, coalesce(continues, attempt) AS series, parts,
+              doubtful, min(started_at) OVER (PARTITION BY coalesce(continues, attempt)) AS series_at,
+              array_agg(supplier_id) FILTER (WHERE state = 'refused') OVER () AS refused
+         FROM sms_attempts WHERE item.again AND organization_id = item.organization_id AND message_id = item.id
+        ORDER BY attempt DESC LIMIT 1) a ON true
+  LEFT JOIN LATERAL (
+       SELECT array_agg(DISTINCT part) AS parts FROM sms_parts
+        WHERE a.parts > 1 AND message_id = item.id AND parts > 1 AND attempt = a.series) taken ON true
+ ORDER BY item.n
+"""
+
+
+async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Due]:
+    """The claimed messages, in their order."""
+    rows = await conn.fetch(
+        DUE,
+        [lease.organization_id for lease in claimed],
+        [lease.id for lease in claimed],
+        [lease.again for lease in claimed],
+    )
+    return [Due(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]

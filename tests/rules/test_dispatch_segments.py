@@ -1,0 +1,181 @@
+"""Long messages of which a supplier has some segments: the rest follows, and none is taken for another."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.sms import receipts
+from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
+from tests.rules.dispatching import Bench, attempts, queued
+from tests.rules.making import message, organization, receipt, status_of, supplier, taking
+
+FIVE = "x" * 700
+#: The session is lost at the third of five segments: two were answered, the third was written, two never left.
+LOST_AT_THE_THIRD = Outcome(Verdict.UNKNOWN, (Part(1, "A1"), Part(2, "A2")), total=5, doubtful=(3,))
+
+
+async def begun(pool: Pool, outcome: Outcome | None, **values: object) -> tuple[Bench, UUID]:
+    """A message of five segments whose first attempt ended so (None: the worker died)."""
+    row = supplier()
+    bench = Bench(pool, row)
+    bench.only.script = lambda submission: outcome
+    id = await message(pool, await organization(pool), text=FIVE, segments=5, **values)
+    await bench.round()
+    assert len(bench.only.submitted) == 1
+    if outcome is None:
+        await bench.later(seconds=61)
+        bench = Bench(pool, row)
+    bench.only.script = taking
+    bench.only.submitted.clear()
+    return bench, id
+
+
+async def again(bench: Bench) -> Submission:
+    """The one submission that follows once the grace is over."""
+    await bench.round()
+    await bench.later(seconds=91)
+    await bench.round()
+    (submission,) = bench.only.submitted
+    return submission
+
+
+async def delivered(bench: Bench, id: UUID, *keys: str) -> str:
+    for key in keys:
+        await bench.receive(bench.only_id, receipt(key))
+    return await status_of(bench.pool, id)
+
+
+async def of_parts(pool: Pool, id: UUID) -> list[tuple[int, int]]:
+    rows = await pool.fetch("SELECT part, parts FROM sms_parts WHERE message_id = $1 ORDER BY part", id)
+    return [(row["part"], row["parts"]) for row in rows]
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "at_most_once"])
+async def test_a_receipt_for_the_lost_segment_is_of_that_segment_and_the_rest_is_sent(
+    pool: Pool, guarantee: str
+) -> None:
+    bench, id = await begun(pool, LOST_AT_THE_THIRD, guarantee=guarantee)
+    reference = await pool.fetchval("SELECT reference FROM sms_attempts")
+    assert await delivered(bench, id, "A1", "A2", "A3") == "sending"
+    submission = await again(bench)
+    assert (submission.held, submission.reference) == ((1, 2, 3), reference)
+    assert len(submission.segments) == 5
+    assert await status_of(pool, id) == "sent"
+    assert await of_parts(pool, id) == [(number, 5) for number in range(1, 6)]
+    assert await delivered(bench, id, f"{id}-4") == "sent"
+    assert await delivered(bench, id, f"{id}-5") == "delivered"
+    assert not await queued(pool, id)
+
+
+async def test_without_a_receipt_the_lost_segment_is_sent_again_with_the_rest(pool: Pool) -> None:
+    bench, id = await begun(pool, LOST_AT_THE_THIRD)
+    assert (await again(bench)).held == (1, 2)
+    assert await delivered(bench, id, "A1", "A2", f"{id}-3", f"{id}-4") == "sent"
+    assert await delivered(bench, id, f"{id}-5") == "delivered"
+
+
+async def test_at_most_once_sends_no_segment_twice(pool: Pool) -> None:
+    bench, id = await begun(pool, LOST_AT_THE_THIRD, guarantee="at_most_once")
+    await bench.round()
+    await bench.later(seconds=91)
+    await bench.round()
+    assert bench.only.submitted == []
+    assert await status_of(pool, id) == "unknown"
+
+
+@pytest.mark.parametrize("policy", ["all", "any", "first", "last"])
+async def test_no_policy_delivers_a_message_of_which_segments_were_never_sent(pool: Pool, policy: str) -> None:
+    bench, id = await begun(pool, LOST_AT_THE_THIRD)
+    bench.recorder.policies[bench.only_id] = policy
+    assert await delivered(bench, id, "A1", "A2") == "sending"
+    await pool.execute("UPDATE sms_parts SET created_at = now() - interval '1 hour'")
+    await pool.execute("UPDATE sms_parts SET state = NULL WHERE part = 2")
+    await pool.execute("UPDATE receipts SET received_at = now() - interval '1 hour'")
+    async with pool.acquire() as conn, conn.transaction():
+        assert await receipts.close_quiet(conn) == 0
+    assert await status_of(pool, id) == "sending"
+
+
+async def test_a_segment_that_failed_says_nothing_while_the_rest_is_to_be_sent(pool: Pool) -> None:
+    bench, id = await begun(pool, LOST_AT_THE_THIRD)
+    await bench.receive(bench.only_id, receipt("A1", state=ReceiptState.EXPIRED))
+    assert await status_of(pool, id) == "sending"
+
+
+async def test_a_dead_workers_message_is_taken_for_sent_only_by_a_receipt_for_each_segment(pool: Pool) -> None:
+    bench, id = await begun(pool, None)
+    for key in ("R1", "R2", "R3", "R4"):
+        await bench.receive(bench.only_id, receipt(key))
+    await bench.round()
+    assert await status_of(pool, id) == "sending"
+    assert await of_parts(pool, id) == []
+    await bench.receive(bench.only_id, receipt("R5"))
+    await bench.later(seconds=30)
+    await bench.round()
+    assert bench.only.submitted == []
+    assert await of_parts(pool, id) == [(number, 5) for number in range(1, 6)]
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_receipts_of_two_lost_messages_are_not_mixed(pool: Pool) -> None:
+    """Five receipts, and ten segments that they may be of."""
+    row = supplier()
+    dead = Bench(pool, row)
+    dead.only.script = lambda submission: None
+    actor = await organization(pool)
+    ids = [await message(pool, actor, text=FIVE, segments=5) for _ in range(2)]
+    await dead.round()
+    await dead.later(seconds=61)
+    bench = Bench(pool, row)
+    for number in range(5):
+        await bench.receive(row.id, receipt(f"R{number}"))
+    await bench.round()
+    assert [await status_of(pool, id) for id in ids] == ["sending", "sending"]
+    # Where the supplier echoes our reference, there is no doubt.
+    first = await pool.fetchval("SELECT reference FROM sms_attempts WHERE message_id = $1", ids[0])
+    for number in range(5):
+        await bench.receive(row.id, receipt(f"E{number}", reference=first))
+    await pool.execute("DELETE FROM receipts WHERE keys[1] LIKE 'R%'")
+    await bench.later(seconds=30)
+    await bench.round()
+    assert [await status_of(pool, id) for id in ids] == ["delivered", "sent"]
+    assert [one.message_id for one in bench.only.submitted] == ids[1:]
+
+
+async def test_a_throttled_segment_is_sent_again_alone(pool: Pool) -> None:
+    throttled = Outcome(Verdict.BUSY, tuple(Part(n, f"A{n}") for n in (1, 2, 3, 5)), "0x58", counts=False, total=5)
+    bench, id = await begun(pool, throttled)
+    await bench.later(seconds=2)
+    await bench.round()
+    (submission,) = bench.only.submitted
+    assert submission.held == (1, 2, 3, 5)
+    assert await attempts(pool, id) == [(1, "busy"), (2, "accepted")]
+    assert await status_of(pool, id) == "sent"
+    assert await delivered(bench, id, "A1", "A2", "A3", f"{id}-4", "A5") == "delivered"
+
+
+@pytest.mark.parametrize("change", ["gone", "edited", "old"])
+async def test_elsewhere_or_in_another_form_a_message_is_sent_as_a_whole(pool: Pool, change: str) -> None:
+    throttled = Outcome(Verdict.BUSY, (Part(1, "A1"),), "0x58", counts=False, total=5)
+    bench, id = await begun(pool, throttled)
+    one = bench.accounts[bench.only_id]
+    connector = bench.only
+    if change == "gone":
+        connector.sessions = 0
+        connector = bench.add(supplier("other"))
+        bench.restart()
+    elif change == "edited":
+        at = await pool.fetchval("SELECT now()")
+        one.supplier = msgspec.structs.replace(one.supplier, changed_at=at)
+    else:
+        await bench.later(hours=2)
+    await bench.later(seconds=2)
+    await bench.round()
+    (submission,) = connector.submitted
+    assert submission.held == ()
+    assert await delivered(bench, id, "A1") == "sent" if change != "gone" else True
+    assert await status_of(pool, id) == "sent"
