@@ -39,7 +39,9 @@ def settings(**given: Any) -> Settings:
 async def organization(pool: Pool) -> Actor:
     """A new organization, and somebody who speaks for it."""
     id = uuid7()
-    await pool.execute("INSERT INTO organizations (id, name, created_at) VALUES ($1, 'Acme', $2)", id, clock.now())
+    await pool.execute(
+        "INSERT INTO organizations (id, name, created_at) VALUES ($1, 'Acme ' || $1::uuid, $2)", id, clock.now()
+    )
     return Actor(organization_id=id, key_id=None, mode="live", scopes=frozenset(), state="active")
 
 

@@ -245,6 +245,27 @@ async def owner(conn: Connection, *, id: UUID) -> UUID:
     return organization_id
 
 
+LIST_EVERYWHERE = f"""
+SELECT o.name AS organization, k.*
+  FROM (SELECT organization_id, {_COLUMNS} FROM api_keys
+         WHERE ($1::uuid IS NULL OR organization_id = $1) AND ($2::boolean OR status <> 'revoked')
+         ORDER BY id DESC LIMIT $3) k
+  JOIN organizations o ON o.id = k.organization_id
+ ORDER BY k.id DESC
+"""
+
+
+async def list_everywhere(
+    conn: Connection, *, organization_id: UUID | None, revoked: bool = True, limit: int
+) -> list[tuple[str, ApiKey]]:
+    """For operators: (organization's name, key), newest first, of one organization or with None of all.
+
+    `revoked`: those too.
+    """
+    rows = await conn.fetch(LIST_EVERYWHERE, organization_id, revoked, limit)
+    return [(row["organization"], ApiKey(**{name: row[name] for name in ApiKey.__struct_fields__})) for row in rows]
+
+
 LIST = f"SELECT {_COLUMNS} FROM api_keys WHERE organization_id = $1 ORDER BY id DESC"
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from heliograph.base import clock, phones
@@ -74,21 +75,27 @@ def forbidden(actor: Actor, to: str) -> Refusal | None:
     return None
 
 
-INSERT = f"INSERT INTO organizations (id, name, state, created_at) VALUES ($1, $2, $3, $4) RETURNING {_COLUMNS}"
+# A name is taken in any case. Two requests for the same one: the second waits for the first, and then gets no row.
+INSERT = f"""
+INSERT INTO organizations (id, name, state, created_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (lower(name)) DO NOTHING RETURNING {_COLUMNS}
+"""
 
 # The balance exists from the start: accepting locks that row, and a row that is missing cannot be locked.
 INSERT_QUOTA = "INSERT INTO quotas (organization_id) VALUES ($1)"
 
 
 async def create(conn: Connection, *, name: str, state: str = "active") -> Organization:
-    """A new organization with an empty quota. `name`: 1 to 200 characters; `state`: one of STATES."""
-    name = name.strip()
-    if not 1 <= len(name) <= 200 or "\0" in name:
-        raise Invalid(("name", "length", "`name` must have 1 to 200 characters"))
+    """A new organization with an empty quota. `name`: 1 to 200 characters that no other has; `state`: one of STATES.
+
+    Raises Invalid.
+    """
+    name = _checked_name(name)
     _check_state(state)
     async with conn.transaction():
         row = await conn.fetchrow(INSERT, uuid7(), name, state, clock.now())
-        assert row is not None
+        if row is None:
+            raise await _taken(conn, name)
         await conn.execute(INSERT_QUOTA, row["id"])
     return Organization(**row)
 
@@ -101,21 +108,49 @@ async def get(conn: Connection, *, id: UUID) -> Organization:
     return _known(await conn.fetchrow(SELECT, id), id)
 
 
-FIND = f"SELECT {_COLUMNS} FROM organizations WHERE $1::text IS NULL OR id::text = lower($1) OR name = $1 LIMIT 2"
+RENAME = f"UPDATE organizations SET name = $2 WHERE id = $1 RETURNING {_COLUMNS}"
+
+
+async def rename(conn: Connection, *, id: UUID, name: str) -> Organization:
+    """Give an organization another name, under the same rules as its first one. Raises Invalid, NotFound."""
+    name = _checked_name(name)
+    try:
+        async with conn.transaction():
+            return _known(await conn.fetchrow(RENAME, id, name), id)
+    except asyncpg.UniqueViolationError:
+        raise await _taken(conn, name) from None
+
+
+FIND = f"""
+SELECT {_COLUMNS} FROM organizations WHERE $1::text IS NULL OR id::text = lower($1) OR lower(name) = lower($1)
+ ORDER BY lower(name) LIMIT $2
+"""
+NAMES = "SELECT name FROM organizations ORDER BY lower(name) LIMIT $1"
+#: Organizations that a refusal names.
+CHOICES = 10
 
 
 async def find(conn: Connection, *, reference: str | None) -> Organization:
-    """The organization that an operator means: by id, by a name that no other has, or with None the only one.
+    """The organization that an operator means: by id, by name in any case, or with None the only one.
 
-    Raises NotFound, and Invalid if there are several.
+    Raises NotFound and Invalid; both name those there are.
     """
-    rows = await conn.fetch(FIND, reference)
-    if len(rows) > 1:
-        which = "are several organizations" if reference is None else f"is more than one organization {reference!r}"
-        raise Invalid(("organization", "ambiguous", f"there {which}; name one by its id"))
+    rows = await conn.fetch(FIND, reference, CHOICES + 1)
+    if len(rows) > 1 and reference is None:
+        choices = _choices([row["name"] for row in rows])
+        raise Invalid(
+            ("organization", "ambiguous", f"there are several organizations: name one with --org ({choices})")
+        )
     if not rows:
-        raise NotFound("There is no such organization.", id=reference)
+        names = [row["name"] for row in await conn.fetch(NAMES, CHOICES + 1)]
+        if not names:
+            raise NotFound("There is no organization yet: make one with `heliograph org create NAME`.")
+        raise NotFound(f"There is no organization {reference!r}. There are: {_choices(names)}.")
     return Organization(**rows[0])
+
+
+def _choices(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names[:CHOICES]) + (", …" if len(names) > CHOICES else "")
 
 
 LIST = f"SELECT {_COLUMNS} FROM organizations ORDER BY id DESC LIMIT $1"
@@ -198,6 +233,22 @@ def _known(row: Any, id: UUID) -> Organization:
     if row is None:
         raise NotFound(resource="organization", id=str(id))
     return Organization(**row)
+
+
+def _checked_name(name: str) -> str:
+    name = name.strip()
+    if not 1 <= len(name) <= 200 or not name.isprintable():
+        raise Invalid(("name", "length", "`name` must have 1 to 200 printable characters"))
+    return name
+
+
+SAME_NAME = "SELECT id FROM organizations WHERE lower(name) = lower($1)"
+
+
+async def _taken(conn: Connection, name: str) -> Invalid:
+    return Invalid(
+        ("name", "taken", f"there is an organization {name!r} already, {await conn.fetchval(SAME_NAME, name)}")
+    )
 
 
 def _check_state(state: str) -> None:

@@ -140,7 +140,7 @@ class Campaign(msgspec.Struct):
         str | None,
         Meta(
             description="Why it is paused or has failed: `quota_exceeded`, `organization_suspended`,"
-            " `sender_id_not_approved`. A paused one goes on by itself."
+            " `sender_id_not_approved`. A paused one goes on by itself. `waiting_for_receipts`: all of it was sent."
         ),
     ]
     message_template: Annotated[str, Meta(description="The text, with its places.")]

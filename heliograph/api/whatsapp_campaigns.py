@@ -48,7 +48,8 @@ class WhatsAppCampaign(msgspec.Struct, rename="camel"):
         Meta(
             description="Why it is paused or has failed: `wallet_insufficient_funds`, `organization_suspended`,"
             " `whatsapp_phone_number_unavailable`, `whatsapp_template_not_approved`, `whatsapp_template_not_utility`,"
-            " `whatsapp_template_parameter_mismatch`. A paused one goes on by itself."
+            " `whatsapp_template_parameter_mismatch`. A paused one goes on by itself. `waiting_for_receipts`: all of it"
+            " was sent."
         ),
     ]
     template_name: Annotated[str, Meta(description="The template that it sends.")]

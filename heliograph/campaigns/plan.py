@@ -46,6 +46,8 @@ STATES: dict[str, tuple[str, ...]] = {
 }
 #: Why a campaign is paused, or has failed.
 QUOTA, SUSPENDED, SENDER = "quota_exceeded", "organization_suspended", "sender_id_not_approved"
+#: What a running campaign waits for once all of it was sent: the last receipts or statuses.
+WAITING = "waiting_for_receipts"
 
 
 class CampaignAudienceEmpty(Refusal):
@@ -247,6 +249,20 @@ async def list_page(
     return [campaign(row) for row in await conn.fetch(LIST, actor.organization_id, channel, after or _LAST, limit)]
 
 
+LIST_EVERYWHERE = f"""
+SELECT (SELECT name FROM organizations WHERE id = organization_id) AS organization, {COLUMNS} FROM campaigns
+ WHERE ($1::uuid IS NULL OR organization_id = $1) AND channel = $2 ORDER BY id DESC LIMIT $3
+"""
+
+
+async def list_everywhere(
+    conn: Connection, *, organization_id: UUID | None, channel: str = "sms", limit: int
+) -> list[tuple[str, Campaign]]:
+    """For operators: (organization's name, campaign), newest first, of one organization or with None of all."""
+    rows = await conn.fetch(LIST_EVERYWHERE, organization_id, channel, limit)
+    return [(row["organization"], campaign(row)) for row in rows]
+
+
 GET = f"SELECT {COLUMNS} FROM campaigns WHERE organization_id = $1 AND channel = $2 AND id = $3"
 
 
@@ -316,7 +332,11 @@ def campaign(row: asyncpg.Record) -> Campaign:
     """The record of a row that has COLUMNS."""
     values = {name: row[name] for name in Campaign.__struct_fields__ if name not in ("content", "counts")}
     content = {name: row[name] for name in CONTENT if row[name] is not None}
-    return Campaign(**values, content=content, counts=Counts(*(row[name] for name in Counts.__struct_fields__)))
+    counts = Counts(*(row[name] for name in Counts.__struct_fields__))
+    # Not stored: it follows from the counts, and would cost a write that nobody needs.
+    if values["status"] == "running" and counts.pending == counts.queued == 0 and counts.sent:
+        values["status_reason"] = WAITING
+    return Campaign(**values, content=content, counts=counts)
 
 
 def shown(one: Campaign) -> dict[str, object]:

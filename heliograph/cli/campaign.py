@@ -10,34 +10,42 @@ import typer
 from heliograph.base.db import Connection
 from heliograph.campaigns import plan
 from heliograph.campaigns.plan import Campaign
-from heliograph.cli.console import DataDir, Json, Org, group, on_database, operator, settings_of, show
-from heliograph.cli.progress import follow, id_of, line
+from heliograph.cli.console import DataDir, Json, Org, OrgOrAll, group, on_database, operator, settings_of, show
+from heliograph.cli.progress import follow, id_of, listed
 
 app = group("Campaigns: list, show, watch and cancel them.")
 
-COLUMNS = ("id", "name", "status", "recipients", "staged", "done", "scheduled_at", "started_at", "completed_at")
+COLUMNS = (
+    "organization",
+    "id",
+    "name",
+    "status",
+    "status_reason",
+    "recipients",
+    "staged",
+    "done",
+    "scheduled_at",
+    "started_at",
+    "completed_at",
+)
 Which = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign's id.")]
 
 
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 50,
-    org: Org = None,
+    org: OrgOrAll = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List an organization's campaigns, newest first.
+    """List campaigns of all organizations or of one, newest first.
 
     \b
-    Example:
+    Examples:
+      heliograph campaign list
       heliograph campaign list --org "Acme Lda"
     """
-
-    async def work(conn: Connection) -> list[Campaign]:
-        return await plan.list_page(conn, await operator(conn, org), after=None, limit=limit)
-
-    found = on_database(work, settings_of(data_dir))
-    show([plan.shown(one) if json else line(one) for one in found], json, COLUMNS)
+    show(listed(settings_of(data_dir), org, limit=limit, json=json), json, COLUMNS)
 
 
 @app.command("show")

@@ -52,8 +52,12 @@ Org = Annotated[
     typer.Option(
         "--org",
         show_default=False,
-        help="Organization: its id, or its name if no other has it. May be left out while there is only one.",
+        help="Organization: its id or its name. May be left out while there is only one.",
     ),
+]
+OrgOrAll = Annotated[
+    str | None,
+    typer.Option("--org", show_default=False, help="Only this organization: its id or its name. Without it, all."),
 ]
 
 
@@ -147,6 +151,16 @@ def no_database(url: str, error: BaseException) -> Problem:
 async def organization(conn: Connection, reference: str | None) -> Organization:
     """The organization that `--org` means. Raises NotFound, Invalid."""
     return await organizations.find(conn, reference=reference)
+
+
+async def only(conn: Connection, reference: str | None) -> UUID | None:
+    """The id of the organization that `--org` means, or None for all of them. Raises NotFound."""
+    return None if reference is None else (await organization(conn, reference)).id
+
+
+def with_organization(rows: Sequence[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """Records with the name of their organization, for `show`."""
+    return [{"organization": name, **as_plain(row)} for name, row in rows]
 
 
 async def operator(conn: Connection, reference: str | None) -> Actor:

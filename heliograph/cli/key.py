@@ -17,21 +17,24 @@ from heliograph.cli.console import (
     DataDir,
     Json,
     Org,
+    OrgOrAll,
     acting_for,
     as_plain,
     group,
     moment,
     on_database,
+    only,
     operator,
     say,
     settings_of,
     show,
+    with_organization,
 )
 
 app = group("API keys: create, list, suspend, resume and revoke them.")
 
 Which = Annotated[UUID, typer.Argument(metavar="KEY_ID", help="Id of the key, from `heliograph key list`.")]
-COLUMNS = ("id", "name", "prefix", "last4", "mode", "profile", "status", "last_used_at", "expires_at")
+COLUMNS = ("organization", "id", "name", "prefix", "last4", "mode", "profile", "status", "last_used_at", "expires_at")
 
 
 @app.command("create")
@@ -86,18 +89,26 @@ def create(
 
 
 @app.command("list")
-def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """List an organization's API keys, newest first, revoked ones included.
+def list_(
+    revoked: Annotated[bool, typer.Option("--revoked/--no-revoked", help="Show revoked ones too.")] = True,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 1000,
+    org: OrgOrAll = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List API keys of all organizations or of one, newest first.
 
     \b
-    Example:
+    Examples:
+      heliograph key list --no-revoked
       heliograph key list --org Acme
     """
 
-    async def work(conn: Connection) -> list[ApiKey]:
-        return await api_keys.list_all(conn, await operator(conn, org))
+    async def work(conn: Connection) -> list[tuple[str, ApiKey]]:
+        organization_id = await only(conn, org)
+        return await api_keys.list_everywhere(conn, organization_id=organization_id, revoked=revoked, limit=limit)
 
-    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+    show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS)
 
 
 @app.command("suspend")

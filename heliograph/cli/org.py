@@ -13,7 +13,7 @@ from heliograph.base import clock, phones
 from heliograph.base.db import Connection
 from heliograph.cli.console import DataDir, Json, as_plain, group, moment, on_database, organization, settings_of, show
 
-app = group("Organizations: create, look at, suspend and resume them, and put them on plans.")
+app = group("Organizations: create, look at, rename, suspend and resume them, and put them on plans.")
 
 COLUMNS = ("id", "name", "state", "created_at")
 Which = Annotated[str, typer.Argument(metavar="ORG", help="Id of the organization, or its name.")]
@@ -21,13 +21,13 @@ Which = Annotated[str, typer.Argument(metavar="ORG", help="Id of the organizatio
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="Name, 1 to 200 characters.")],
+    name: Annotated[str, typer.Argument(help="Name, 1 to 200 characters, that no other has.")],
     state: Annotated[str, typer.Option(help=f"One of {', '.join(organizations.STATES)}.")] = "active",
     grant: Annotated[int, typer.Option(min=0, help="Messages that it may send, to begin with.")] = 0,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Create an organization.
+    """Create an organization. A name that another one has, in any case, is refused.
 
     \b
     Examples:
@@ -41,6 +41,27 @@ def create(
             if grant:
                 await quota.grant(conn, made.id, amount=grant, reason="initial")
             return made
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("rename")
+def rename(
+    which: Which,
+    name: Annotated[str, typer.Argument(help="New name, 1 to 200 characters, that no other organization has.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Give an organization another name. Keys, messages and ids stay as they are.
+
+    \b
+    Example:
+      heliograph org rename "Acme Lda" "Acme Moçambique"
+    """
+
+    async def work(conn: Connection) -> Organization:
+        found = await organization(conn, which)
+        return await organizations.rename(conn, id=found.id, name=name)
 
     show(on_database(work, settings_of(data_dir)), json)
 

@@ -8,10 +8,11 @@ import time
 from typing import Any
 from uuid import UUID
 
+from heliograph.base.db import Connection
 from heliograph.base.settings import Settings
 from heliograph.campaigns import plan
 from heliograph.campaigns.plan import Campaign
-from heliograph.cli.console import Problem, connection, operator, show
+from heliograph.cli.console import Problem, connection, on_database, only, operator, show
 
 #: Seconds between two looks of `follow`.
 LOOK = 1.0
@@ -25,6 +26,19 @@ def id_of(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise Problem(f"{text!r} is not the id of a campaign") from None
+
+
+def listed(
+    settings: Settings, org: str | None, *, limit: int, json: bool, channel: str = "sms"
+) -> list[dict[str, Any]]:
+    """Campaigns of a channel with their organization's name, newest first: whole with `json`, else rows of a list."""
+
+    async def work(conn: Connection) -> list[tuple[str, Campaign]]:
+        organization_id = await only(conn, org)
+        return await plan.list_everywhere(conn, organization_id=organization_id, channel=channel, limit=limit)
+
+    found = on_database(work, settings)
+    return [{"organization": name, **(plan.shown(one) if json else line(one))} for name, one in found]
 
 
 def line(one: Campaign) -> dict[str, Any]:

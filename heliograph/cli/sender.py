@@ -10,13 +10,27 @@ import typer
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
-from heliograph.cli.console import DataDir, Json, Org, group, on_database, operator, settings_of, show
+from heliograph.cli.console import (
+    DataDir,
+    Json,
+    Org,
+    OrgOrAll,
+    group,
+    on_database,
+    only,
+    operator,
+    settings_of,
+    show,
+    with_organization,
+)
 from heliograph.sms import sender_ids
 from heliograph.sms.sender_ids import SenderId
 
 app = group("Sender IDs: request, approve, reject, suspend and list them, and set the default.")
 
-COLUMNS = ("id", "value", "status", "is_default", "rejection_reason", "created_at", "reviewed_at")
+#: States of a sender ID.
+STATUSES = ("pending", "approved", "rejected", "suspended")
+COLUMNS = ("organization", "id", "value", "status", "is_default", "rejection_reason", "created_at", "reviewed_at")
 Which = Annotated[str, typer.Argument(metavar="SENDER", help="The sender ID's value or its id.")]
 
 
@@ -109,18 +123,28 @@ def default(which: Which, org: Org = None, json: Json = False, data_dir: DataDir
 
 
 @app.command("list")
-def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """List an organization's sender IDs, oldest first.
+def list_(
+    status: Annotated[str | None, typer.Option(help=f"Only those that are {', '.join(STATUSES)}.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 1000,
+    org: OrgOrAll = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List sender IDs of all organizations or of one, newest first.
 
     \b
-    Example:
+    Examples:
+      heliograph sender list --status pending
       heliograph sender list --org "Acme Lda"
     """
+    if status is not None and status not in STATUSES:
+        raise typer.BadParameter(f"must be one of {', '.join(STATUSES)}", param_hint="--status")
 
-    async def work(conn: Connection) -> list[SenderId]:
-        return await sender_ids.list_all(conn, await operator(conn, org))
+    async def work(conn: Connection) -> list[tuple[str, SenderId]]:
+        organization_id = await only(conn, org)
+        return await sender_ids.list_everywhere(conn, organization_id=organization_id, status=status, limit=limit)
 
-    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+    show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS)
 
 
 def _review(which: str, org: str | None, status: str, reason: str | None, json: bool, data_dir: DataDir) -> None:

@@ -12,12 +12,23 @@ from heliograph.base.ids import uuid7
 from heliograph.campaigns import filling, plan, whatsapp_channel
 from heliograph.campaigns.plan import Campaign
 from heliograph.campaigns.whatsapp_channel import Wish
-from heliograph.cli.console import DataDir, Json, Org, group, moment, on_database, operator, settings_of, show
-from heliograph.cli.progress import follow, id_of, line
+from heliograph.cli.console import DataDir, Json, Org, OrgOrAll, group, moment, on_database, operator, settings_of, show
+from heliograph.cli.progress import follow, id_of, listed
 
 app = group("WhatsApp campaigns: create, list, show, watch and cancel them.")
 
-COLUMNS = ("id", "name", "status", "status_reason", "template_name", "recipients", "staged", "done", "completed_at")
+COLUMNS = (
+    "organization",
+    "id",
+    "name",
+    "status",
+    "status_reason",
+    "template_name",
+    "recipients",
+    "staged",
+    "done",
+    "completed_at",
+)
 CHANNEL = whatsapp_channel.NAME
 Which = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign's id.")]
 
@@ -92,22 +103,18 @@ def create(
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 50,
-    org: Org = None,
+    org: OrgOrAll = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List an organization's WhatsApp campaigns, newest first.
+    """List WhatsApp campaigns of all organizations or of one, newest first.
 
     \b
-    Example:
+    Examples:
+      heliograph whatsapp campaign list
       heliograph whatsapp campaign list --org "Acme Lda"
     """
-
-    async def work(conn: Connection) -> list[Campaign]:
-        return await plan.list_page(conn, await operator(conn, org), after=None, limit=limit, channel=CHANNEL)
-
-    found = on_database(work, settings_of(data_dir))
-    show([plan.shown(one) if json else line(one) for one in found], json, COLUMNS)
+    show(listed(settings_of(data_dir), org, limit=limit, json=json, channel=CHANNEL), json, COLUMNS)
 
 
 @app.command("show")

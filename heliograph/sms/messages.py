@@ -224,7 +224,7 @@ def _steps(row: asyncpg.Record, begun: datetime | None) -> Iterable[Step]:
     if row["failed_at"]:
         yield Step(row["failed_at"], row["status"], row["failure_code"])
     if row["ended_at"]:
-        yield Step(row["ended_at"], row["status"])
+        yield Step(row["ended_at"], row["status"], row["failure_code"])
 
 
 def _delivery(row: asyncpg.Record, kind: str) -> Step:

@@ -25,7 +25,7 @@ import msgspec
 from heliograph.base.clock import now
 from heliograph.base.db import RANGED, Connection
 from heliograph.queue.retry import receipt_pause
-from heliograph.sms.status import BY_RECEIPT, Move, move_many
+from heliograph.sms.status import BY_RECEIPT, NO_RECEIPT, Move, move_many
 from heliograph.suppliers.contract import Receipt, ReceiptState
 
 #: Digits of an address that are compared: national and international forms agree in them.
@@ -441,7 +441,7 @@ async def close_silent(conn: Connection, *, deadline: timedelta, span: timedelta
     await conn.execute(RANGED)
     at = now()
     rows = await conn.fetch(SILENT, place["start"], place["done_until"])
-    moved, _ = await move_many(conn, [Move(org, message, "unknown", at) for org, message in rows])
+    moved, _ = await move_many(conn, [Move(org, message, "unknown", at, NO_RECEIPT) for org, message in rows])
     return len(moved)
 
 

@@ -145,6 +145,22 @@ async def resolve(conn: Connection, actor: Actor, *, sender_id: UUID | None, sen
 LIST = f"SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 ORDER BY id"
 
 
+LIST_EVERYWHERE = f"""
+SELECT o.name AS organization, {", ".join(f"s.{name.strip()}" for name in COLUMNS.split(","))}
+  FROM sender_ids s JOIN organizations o ON o.id = s.organization_id
+ WHERE ($1::uuid IS NULL OR s.organization_id = $1) AND ($2::text IS NULL OR s.status = $2)
+ ORDER BY s.id DESC LIMIT $3
+"""
+
+
+async def list_everywhere(
+    conn: Connection, *, organization_id: UUID | None, status: str | None = None, limit: int
+) -> list[tuple[str, SenderId]]:
+    """For operators: (organization's name, sender ID), newest first, of one organization or with None of all."""
+    rows = await conn.fetch(LIST_EVERYWHERE, organization_id, status, limit)
+    return [(name, SenderId(*values)) for name, *values in rows]
+
+
 async def list_all(conn: Connection, actor: Actor) -> list[SenderId]:
     """All sender IDs of the organization, oldest first."""
     return [SenderId(*row.values()) for row in await conn.fetch(LIST, actor.organization_id)]

@@ -58,6 +58,8 @@ BY_RECEIPT = {
     ReceiptState.FAILED: "failed",
 }
 
+#: Why a message ended as `unknown`: no receipt came in time, or no answer to the one attempt that its policy allows.
+NO_RECEIPT, OUTCOME_UNKNOWN = "no_receipt", "outcome_unknown"
 #: What customers read about a failure, by its code. Never a supplier's words.
 FAILURES = {
     "undelivered": "The network could not deliver the message.",
@@ -67,6 +69,8 @@ FAILURES = {
     "opted_out": "The recipient has opted out of messages from this organization.",
     "sender_not_approved": "The sender was no longer approved when the message was due.",
     "destination_unreachable": "No route leads to this destination.",
+    NO_RECEIPT: "The network never said what became of the message; it may have been delivered.",
+    OUTCOME_UNKNOWN: "The network's answer was lost. The message may have been delivered, so it is not sent again.",
 }
 
 
@@ -107,7 +111,7 @@ UPDATE messages m
        sent_at = CASE WHEN v.was_sent OR v.status IN ('sent', 'delivered') THEN coalesce(m.sent_at, v.at)
                       ELSE m.sent_at END,
        delivered_at = CASE v.status WHEN 'delivered' THEN v.at END,
-       failed_at = CASE WHEN v.failure_code IS NOT NULL THEN v.at END,
+       failed_at = CASE WHEN v.failure_code IS NOT NULL AND v.status <> 'unknown' THEN v.at END,
        ended_at = CASE WHEN v.status IN ('canceled', 'unknown') THEN v.at END,
        failure_code = v.failure_code,
        event_id = coalesce(m.event_id, v.event_id)

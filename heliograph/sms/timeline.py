@@ -147,7 +147,7 @@ def _moves(row: asyncpg.Record) -> Iterable[Entry]:
     if row["failed_at"]:
         yield Entry(row["failed_at"], "status", {"status": row["status"], "failure": row["failure_code"]})
     if row["ended_at"]:
-        yield Entry(row["ended_at"], "status", {"status": row["status"]})
+        yield Entry(row["ended_at"], "status", known({"status": row["status"], "failure": row["failure_code"]}))
 
 
 def _queued(row: asyncpg.Record) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from heliograph.base.db import Connection
 from heliograph.queue.leases import UNROUTED, Postponed
 from heliograph.sms import receipts
 from heliograph.sms.due import Due
-from heliograph.sms.status import Move
+from heliograph.sms.status import OUTCOME_UNKNOWN, Move
 
 #: One whose attempt was just found without an end waits at least this long, seconds: whoever has its answer may have
 #: waited for the database as we did, and is about to record it.
@@ -126,7 +126,7 @@ def _wanted(due: Due) -> int:
 
 def unknown(due: Due) -> Move:
     """The end of a message of which nobody knows whether it arrived, and that is not sent again."""
-    return Move(due.lease.organization_id, due.lease.id, "unknown", due.at, unsent=True)
+    return Move(due.lease.organization_id, due.lease.id, "unknown", due.at, OUTCOME_UNKNOWN, unsent=True)
 
 
 async def _adopt(conn: Connection, adopted: Sequence[tuple[Due, int, str]], policies: Mapping[UUID, str]) -> list[Move]:

@@ -195,15 +195,47 @@ async def test_sender_ids_are_asked_for_and_decided_on(cli: Cli) -> None:
 
 
 async def test_an_organization_must_be_named_when_there_are_several(cli: Cli) -> None:
-    none = await cli("key", "list")
+    none = await cli("key", "create")
     await asyncio.gather(cli("org", "create", "Acme"), cli("org", "create", "Beta"))
-    several, named, listed = await asyncio.gather(
-        cli("key", "list"), cli("key", "list", "--org", "Beta", "--json"), cli("org", "list")
+    several, wrong, listed = await asyncio.gather(
+        cli("key", "create"), cli("key", "create", "--org", "Bets"), cli("org", "list")
     )
-    assert (none.status, several.status) == (1, 1)
+    assert (none.status, several.status, wrong.status) == (1, 1, 1)
     assert "several organizations" in several.err
-    assert named.data == []
+    for one in (several, wrong):
+        assert "'Acme', 'Beta'" in one.err
     assert len(listed.out.splitlines()) == 3
+    again = await cli("org", "create", "ACME")
+    assert (again.status, "there is an organization 'ACME' already" in again.err) == (1, True)
+    renamed = await cli("org", "rename", "acme", "Acme Moçambique", "--json")
+    assert renamed.data["name"] == "Acme Moçambique"
+    assert (await cli("org", "show", "acme moçambique", "--json")).data["id"] == renamed.data["id"]
+
+
+async def test_lists_are_of_all_organizations_unless_one_is_named(cli: Cli) -> None:
+    await asyncio.gather(cli("org", "create", "Acme", "--grant", "10"), cli("org", "create", "Beta"))
+    key, _, _ = await asyncio.gather(
+        cli("key", "create", "--org", "Acme", "--json"),
+        cli("key", "create", "--org", "Beta"),
+        cli("sender", "request", "ACME", "--org", "Acme"),
+    )
+    await asyncio.gather(
+        cli("sender", "request", "BETA", "--org", "Beta", "--approve"), cli("key", "revoke", key.data["id"])
+    )
+    keys, active, pending, of_beta, campaigns, wrong = await asyncio.gather(
+        cli("key", "list", "--json"),
+        cli("key", "list", "--no-revoked", "--json"),
+        cli("sender", "list", "--status", "pending", "--json"),
+        cli("sender", "list", "--org", "beta", "--json"),
+        cli("campaign", "list", "--json"),
+        cli("sender", "list", "--status", "new"),
+    )
+    assert {one["organization"] for one in keys.data} == {"Acme", "Beta"}
+    assert [one["organization"] for one in active.data] == ["Beta"]
+    assert [(one["organization"], one["value"]) for one in pending.data] == [("Acme", "ACME")]
+    assert [(one["organization"], one["value"]) for one in of_beta.data] == [("Beta", "BETA")]
+    assert campaigns.data == []
+    assert (wrong.status, "pending, approved" in wrong.err) == (2, True)
 
 
 async def test_a_supplier_comes_and_goes(cli: Cli) -> None:

@@ -38,7 +38,10 @@ async def organization(pool: Pool, *, quota: int = 1000, state: str = "active", 
     at = clock.now()
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(
-            "INSERT INTO organizations (id, name, state, created_at) VALUES ($1, 'Acme', $2, $3)", id, state, at
+            "INSERT INTO organizations (id, name, state, created_at) VALUES ($1, 'Acme ' || $1::uuid, $2, $3)",
+            id,
+            state,
+            at,
         )
         await conn.execute("INSERT INTO quotas (organization_id, total) VALUES ($1, $2)", id, quota)
         await conn.execute(

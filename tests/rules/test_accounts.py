@@ -37,6 +37,52 @@ async def test_an_organization_lives(pool: Pool) -> None:
         assert [each.id for each in await organizations.list_all(conn)] == [other.id, made.id]
 
 
+async def test_a_name_belongs_to_one_organization_in_any_case(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        acme = await organizations.create(conn, name="Acme")
+        beta = await organizations.create(conn, name="Beta")
+        with pytest.raises(Invalid, match=f"'ACME' already, {acme.id}"):
+            await organizations.create(conn, name=" ACME ")
+        with pytest.raises(Invalid, match="'acme' already"):
+            await organizations.rename(conn, id=beta.id, name="acme")
+        for name in ("", "a\nb", "x" * 201):
+            with pytest.raises(Invalid, match="1 to 200"):
+                await organizations.rename(conn, id=beta.id, name=name)
+        with pytest.raises(NotFound):
+            await organizations.rename(conn, id=uuid7(), name="Gamma")
+        assert (await organizations.rename(conn, id=acme.id, name="ACME")).name == "ACME", "its own in another case"
+        assert (await organizations.rename(conn, id=beta.id, name="Gamma")).id == beta.id
+        assert (await organizations.create(conn, name="Beta")).name == "Beta", "the old name is free again"
+
+
+async def test_two_who_ask_for_one_name_at_once_make_one_organization(pool: Pool) -> None:
+    async def create() -> str:
+        async with pool.acquire() as conn:
+            try:
+                return (await organizations.create(conn, name="Acme")).name
+            except Invalid as refusal:
+                return str(refusal.details["fields"][0]["issue"])
+
+    assert sorted(await asyncio.gather(*(create() for _ in range(5)))) == ["Acme", *["taken"] * 4]
+    assert await pool.fetchval("SELECT count(*) FROM organizations") == 1
+
+
+async def test_whoever_names_no_organization_or_a_wrong_one_is_told_which_there_are(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        with pytest.raises(NotFound, match="heliograph org create"):
+            await organizations.find(conn, reference=None)
+        acme = await organizations.create(conn, name="Acme")
+        assert await organizations.find(conn, reference=None) == acme
+        for number in range(11):
+            await organizations.create(conn, name=f"Beta {number:02}")
+        for reference in ("aCmE", str(acme.id).upper()):
+            assert await organizations.find(conn, reference=reference) == acme
+        with pytest.raises(Invalid, match=r"'Acme', 'Beta 00'.*'Beta 08', …"):
+            await organizations.find(conn, reference=None)
+        with pytest.raises(NotFound, match=r"no organization 'Akme'\. There are: 'Acme'"):
+            await organizations.find(conn, reference="Akme")
+
+
 async def test_what_an_organization_must_be(pool: Pool) -> None:
     async with pool.acquire() as conn:
         for name in ("", " ", "x" * 201, "a\0b"):

@@ -377,14 +377,15 @@ async def test_it_completes_once_and_says_so(pool: Pool) -> None:
     await pool.execute("DELETE FROM queue")
     await count(pool)
     found = await get(pool, actor, made.id)
-    assert (found.status, found.counts) == ("running", counts(sent=4))
+    assert (found.status, found.status_reason, found.counts) == ("running", "waiting_for_receipts", counts(sent=4))
     await pool.execute("UPDATE messages SET status = 'delivered' WHERE recipient <> $1", number(0))
     await pool.execute("UPDATE messages SET status = 'undelivered' WHERE recipient = $1", number(0))
     for _ in range(3):
         await count(pool)
         await run(pool)
     found = await get(pool, actor, made.id)
-    assert (found.status, found.counts) == ("completed", counts(delivered=3, failed=1))
+    assert (found.status, found.status_reason) == ("completed", None)
+    assert found.counts == counts(delivered=3, failed=1)
     events = await pool.fetch("SELECT * FROM events WHERE kind = 'campaign.completed'")
     assert [msgspec.json.decode(row["data"]) for row in events] == [{"campaign": plan.shown(found)}]
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'webhook'") == 1

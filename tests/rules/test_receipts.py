@@ -475,9 +475,14 @@ async def test_a_message_of_which_nothing_is_heard_becomes_unknown_without_an_ev
     assert sum([await close_silent(pool) for _ in range(30)]) == 2
     states = [await status_of(pool, id) for id in (overdue, several, done, waiting)]
     assert states == ["unknown", "unknown", "delivered", "sent"]
+    ends = await pool.fetch("SELECT failure_code, failed_at, ended_at FROM messages WHERE status = 'unknown'")
+    assert [(row["failure_code"], row["failed_at"], row["ended_at"] is None) for row in ends] == [
+        ("no_receipt", None, False)
+    ] * 2
     assert await pool.fetchval("SELECT count(*) FROM events") == 0
     await receive(pool, receipt("1"))
     assert await events_of(pool, overdue) == ["message.delivered"]
+    assert await pool.fetchval("SELECT failure_code FROM messages WHERE id = $1", overdue) is None
 
 
 async def test_no_message_is_passed_over_while_no_worker_runs(pool: Pool) -> None:

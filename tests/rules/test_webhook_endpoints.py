@@ -31,7 +31,9 @@ URL = "https://example.com/hooks"
 
 async def organization(pool: Pool) -> Actor:
     id = uuid7()
-    await pool.execute("INSERT INTO organizations (id, name, created_at) VALUES ($1, 'Acme', $2)", id, clock.now())
+    await pool.execute(
+        "INSERT INTO organizations (id, name, created_at) VALUES ($1, 'Acme ' || $1::uuid, $2)", id, clock.now()
+    )
     return Actor(organization_id=id, key_id=None, mode="live", scopes=frozenset(), state="active")
 
 

@@ -1,0 +1,50 @@
+"""`heliograph message list`: an organization's messages for operators, with the filters of the API."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from heliograph.base.db import Pool
+from tests.journeys.test_cli import Cli
+from tests.rules.making import message, organization
+
+
+async def test_messages_are_listed_newest_first_by_what_the_api_filters_by(pool: Pool, database_url: str) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    ids = [str(await message(pool, actor)) for _ in range(3)]
+    await message(pool, other)
+    await pool.execute("UPDATE messages SET status = 'failed', failure_code = 'failed' WHERE id = $1", UUID(ids[0]))
+    await pool.execute("UPDATE messages SET recipient = '+258840000042' WHERE id = $1", UUID(ids[1]))
+    await pool.execute("UPDATE messages SET client_reference = 'order 7' WHERE id = $1", UUID(ids[2]))
+    cli, org = Cli(HELIOGRAPH_DATABASE_URL=database_url), ("--org", str(actor.organization_id))
+
+    async def listed(*filters: str) -> list[str]:
+        return [one["id"] for one in (await cli("message", "list", *org, *filters, "--json")).data]
+
+    found = await asyncio.gather(
+        listed(),
+        listed("--limit", "2"),
+        listed("--status", "failed"),
+        listed("--recipient", "258840000042"),
+        listed("--reference", "order 7"),
+        listed("--mode", "test"),
+        listed("--until", "2020-01-01T00:00:00Z"),
+        listed("--since", "2020-01-01T00:00:00Z", "--status", "accepted"),
+        listed("--channel", "whatsapp"),
+    )
+    newest = ids[::-1]
+    assert found == [newest, newest[:2], [ids[0]], [ids[1]], [ids[2]], [], [], newest[:2], []]
+
+    several, table, *wrong = await asyncio.gather(
+        cli("message", "list"),
+        cli("message", "list", *org),
+        cli("message", "list", *org, "--status", "read"),
+        cli("message", "list", *org, "--recipient", "eight"),
+        cli("message", "list", *org, "--channel", "whatsapp", "--reference", "x"),
+        cli("message", "list", *org, "--since", "yesterday"),
+    )
+    assert (several.status, "several organizations" in several.err) == (1, True)
+    assert len(table.out.splitlines()) == 4
+    for one, word in zip(wrong, ("--status", "--recipient", "--reference", "--since"), strict=True):
+        assert (one.status, word in one.err, one.out) == (2, True, "")
