@@ -7,10 +7,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from heliograph.base.db import Pool, open_pool
 from tests.database import Cluster, cluster
 from tests.embedded import cluster_home, cluster_model, embedded, public_place
+
+# Timing belongs into the benchmark: how long an example takes depends on what else this machine does.
+settings.register_profile("heliograph", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("heliograph")
 
 __all__ = ["cluster_home", "cluster_model", "embedded", "public_place"]
 
