@@ -30,7 +30,7 @@ from heliograph.api.operation import Services
 from heliograph.api.protocol import Watch, limits_of
 from heliograph.api.routes import OPERATIONS, PREFIX
 from heliograph.api.vitals import Vitals
-from heliograph.base import crash
+from heliograph.base import clock, crash, pulse
 from heliograph.base.crypto import derive_key
 from heliograph.base.db import open_pool
 from heliograph.base.settings import Settings
@@ -44,6 +44,8 @@ from heliograph.whatsapp.callbacks import Intake
 
 #: Seconds to wait for the database at start.
 PATIENCE = 30.0
+#: Seconds that the server lets a statement take beyond the waits that are a rule's own.
+MARGIN = 0.5
 #: Allocations between two looks of the garbage collector; its default of 700 costs 9–15 % under load.
 GC_THRESHOLD = 50_000
 
@@ -62,12 +64,25 @@ async def serve(
 
     `sockets`: listening already, instead of `host` and `port` (0: any free one). `on_ready` gets the base URL once
     connections are accepted. `own_process`: signals and garbage collector are ours to set. Raises OSError if the
-    address is taken, and what asyncpg raises without a database.
+    address is taken, ClockDiffers, and what asyncpg raises without a database.
     """
     crash.arm(settings.crash_at)
+    clock.arm(settings.clock_shift)
     stop = stop or asyncio.Event()
     listening = sockets or [listen(host, port)]
-    pool = await open_pool(settings.database_url, size=settings.database_pool, wait=PATIENCE)
+    pool = await open_pool(
+        settings.database_url,
+        size=settings.database_pool,
+        wait=PATIENCE,
+        patience=settings.database_patience_seconds,
+        # A twin that waits for the first is told so; only then is the wait itself given up.
+        statement=max(settings.database_patience_seconds, settings.idempotency_wait_seconds) + MARGIN,
+    )
+    try:
+        clock.demand()
+    except clock.ClockDiffers:
+        pool.terminate()
+        raise
     watch = Watch(limits_of(settings))
     services = Services(
         pool=pool,
@@ -102,6 +117,7 @@ async def serve(
         )
     )
     sweep = asyncio.create_task(watch.run())
+    beating = asyncio.create_task(pulse.watch(pool))
     takers = (services.acceptor, services.whatsapp, intake)
     announcers = [asyncio.create_task(announce(pool, one.stored)) for one in takers]
     serving = asyncio.create_task(server.serve(sockets=listening))
@@ -111,6 +127,7 @@ async def serve(
             if own_process:
                 _tune(settings)
             if not serving.done():
+                clock.running()
                 on_ready(_base_url(listening[0]))
             await _first(serving, stop.wait())
             watch.draining = True
@@ -123,6 +140,7 @@ async def serve(
         for announcer in announcers:
             announcer.cancel()
         await services.keyring.close()
+        beating.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
                 await pool.close()

@@ -30,6 +30,7 @@ import msgspec
 
 from heliograph import demo
 from heliograph.base import private_files
+from heliograph.base.connecting import connect
 from heliograph.base.db import open_pool
 from heliograph.base.migrate import migrate
 from heliograph.base.postgres import Embedded, PostgresError, default_data_dir
@@ -279,7 +280,7 @@ def _graph(credentials: Credentials, app: UUID, config: Path) -> list[str]:
 
 async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> str:
     """Return the id of the simulated WhatsApp number, once the worker has fetched it and its templates."""
-    conn = await asyncpg.connect(url)
+    conn = await connect(url)
     try:
         while not stop.is_set():
             id = await demo.mirrored(conn, UUID(credentials.organization_id))

@@ -22,7 +22,7 @@ import structlog
 
 from heliograph import retention
 from heliograph.accounts import plans
-from heliograph.base import clock, crash
+from heliograph.base import clock, crash, pulse
 from heliograph.base.db import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.outbound import Outbound
@@ -147,6 +147,7 @@ class Worker:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
+        clock.running()
         on_ready()
         await self._stopping.wait()
         await self._end(tasks)
@@ -315,10 +316,16 @@ class Worker:
 
 
 async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[], None] = lambda: None) -> None:
-    """Run a worker until `stop` is set. Waits for the database at the start, and lives through its absences."""
+    """Run a worker until `stop` is set. Waits for the database at the start, and lives through its absences.
+
+    Raises ClockDiffers at the start.
+    """
     crash.arm(settings.crash_at)
+    clock.arm(settings.clock_shift)
     pool = await open_pool(settings.database_url, size=settings.database_pool, wait=60.0)
+    beating = asyncio.create_task(pulse.watch(pool))
     try:
+        clock.demand()
         worker = Worker(settings, pool)
 
         async def watch() -> None:
@@ -331,6 +338,7 @@ async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[]
         finally:
             watcher.cancel()
     finally:
+        beating.cancel()
         try:
             await asyncio.wait_for(pool.close(), 5.0)
         except Exception as error:

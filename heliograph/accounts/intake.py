@@ -130,7 +130,9 @@ class Intake(Generic[Item]):
             for index, item in enumerate(items):
                 by_organization.setdefault(item.send.actor.organization_id, []).append(index)
             if len(by_organization) == 1:
-                return [IdempotencyInProgress() if item.send.key_hash else Unavailable() for item in items]
+                # Nobody can tell who holds it, a twin, a report or a migration: that nothing was stored is all there is
+                # to say.
+                return [Unavailable() for _ in items]
             groups = list(by_organization.values())
             parts = await asyncio.gather(*(self._apart([items[index] for index in group]) for group in groups))
             found: dict[int, Answer | BaseException] = {}

@@ -24,7 +24,8 @@ class Batcher(Generic[Item, Result]):
 
     `work` gets a list and returns as many results, in order; a result that is an exception is raised to its item's
     caller. An exception from `work` itself makes the halves of the batch run apart, unless `indivisible(error)` says
-    that the failure is nobody's fault (the database is gone): then all of them get it.
+    that the failure is nobody's fault (the database is gone): then all of them get it. So does everything that waits,
+    if the failure was that an answer took too long: what has waited through it would else wait as long once more.
     """
 
     def __init__(
@@ -70,7 +71,11 @@ class Batcher(Generic[Item, Result]):
         try:
             results = await self._work([item for item, _ in batch])
         except Exception as error:
-            if len(batch) == 1 or self._indivisible(error):
+            indivisible = self._indivisible(error)
+            if indivisible and isinstance(error, TimeoutError):
+                batch = [*batch, *self._waiting]
+                self._waiting.clear()
+            if indivisible or len(batch) == 1:
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(error)

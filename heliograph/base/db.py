@@ -8,18 +8,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import asyncpg
+
+from heliograph.base import clock
+from heliograph.base.connecting import Connector
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
-    Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
+    _Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
+    _Raw: TypeAlias = asyncpg.Connection[asyncpg.Record]
 else:
-    Connection = asyncpg.Connection
-    Pool = asyncpg.Pool
+    Connection = _Raw = asyncpg.Connection
+    _Pool = asyncpg.Pool
 
 Result = TypeVar("Result")
 
@@ -41,32 +45,113 @@ SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('ena
        set_config('enable_hashjoin', 'on', true), set_config('random_page_cost', '1.1', true)
 """
 
-#: Seconds that a statement may take before it is cancelled; nothing on a hot path comes near it.
-STATEMENT_TIMEOUT = 30
+#: Seconds that a statement may take before it is given up; nothing on a hot path comes near it.
+STATEMENT_TIMEOUT = 30.0
+#: Seconds more that this side waits for a statement than the server lets it take: the server's no costs no connection.
+ANSWER = 0.5
 
 
-async def open_pool(url: str, *, size: int, wait: float = 0.0) -> Pool:
-    """A pool of up to `size` connections, opened as needed.
+class DatabaseAway(ConnectionError):
+    """The database does not answer, and whoever asks now is told so at once."""
 
-    `wait`: seconds to keep trying while the server is starting or restarting. Raises what asyncpg raises.
+
+class _Thrown(_Raw):
+    """A connection that is thrown away with a statement that was given up.
+
+    asyncpg would ask the server over a second connection to cancel the statement, and wait: for ever, if the server
+    hangs. And a commit that waits for its standbys must not be cancelled: it would stand here and nowhere else.
     """
+
+    __slots__ = ()
+
+    def _cancel_current_command(self, waiter: Any, cancel_waiter: Any = None) -> None:
+        asyncio.get_running_loop().call_soon(self.terminate)  # not here: whoever waits for the statement is told first
+
+
+class Pool(_Pool):
+    """A pool that does not wait for a database that hangs. Made by `open_pool`."""
+
+    def __init__(self, connector: Connector, *, patience: float | None, **options: Any) -> None:
+        connect: Any = self._open
+        super().__init__(connect=connect, connection_class=_Thrown, **options)
+        self.connector = connector
+        self._patience = patience
+        self._away = False
+
+    def leave(self) -> None:
+        """The database is away: end every connection, and refuse new ones until `come_back`."""
+        self._away = True
+        inside: Any = self
+        for holder in inside._holders:
+            holder.terminate()
+
+    def come_back(self) -> None:
+        """The database answers again."""
+        self._away = False
+
+    async def _open(self, **options: Any) -> Any:
+        if self._away:
+            raise DatabaseAway("the database does not answer")
+        return await self.connector.connect(**options)
+
+    async def _acquire(self, timeout: float | None) -> Any:
+        if self._away:
+            raise DatabaseAway("the database does not answer")
+        pool: Any = super()
+        async with asyncio.timeout(self._patience if timeout is None else timeout):
+            return await pool._acquire(None)
+
+
+async def open_pool(
+    url: str, *, size: int, wait: float = 0.0, patience: float | None = None, statement: float = STATEMENT_TIMEOUT
+) -> Pool:
+    """A pool of up to `size` connections, opened as needed; the database's clock is followed from then on.
+
+    `wait`: seconds to keep trying while the server is starting or restarting. `patience`: seconds to wait for a
+    connection, None: as long as it takes. `statement`: seconds that the server lets a statement take. Raises what
+    asyncpg raises.
+    """
+    connector = Connector(url)
     deadline = asyncio.get_running_loop().time() + wait
     while True:
         try:
-            return await asyncpg.create_pool(
-                url,
-                min_size=1,
+            pool = await Pool(
+                connector,
+                patience=patience,
+                init_size=1,
+                min_size=0,
                 max_size=size,
-                timeout=5,
-                command_timeout=STATEMENT_TIMEOUT,
+                max_queries=50_000,
+                command_timeout=statement + ANSWER,
                 max_inactive_connection_lifetime=300,
-                server_settings={"application_name": "heliograph", **KEYED},
+                server_settings={
+                    "application_name": "heliograph",
+                    "statement_timeout": str(int(statement * 1000)),
+                    "client_connection_check_interval": "1000",
+                    **KEYED,
+                },
                 reset=_keep,
+                loop=asyncio.get_running_loop(),
+                record_class=asyncpg.Record,
             )
-        except (OSError, asyncpg.PostgresError, TimeoutError) as error:
+            try:
+                async with pool.acquire() as conn:
+                    await follow_clock(conn)
+            except BaseException:
+                pool.terminate()
+                raise
+            return pool
+        except (OSError, asyncpg.PostgresError, TimeoutError, asyncpg.InternalClientError) as error:
             if not is_down(error) or asyncio.get_running_loop().time() >= deadline:
                 raise
             await asyncio.sleep(0.1)
+
+
+async def follow_clock(conn: Connection) -> float:
+    """Measure the database's clock, in one round trip, and follow it; seconds that this machine's is ahead of it."""
+    own, asked = clock.reading()
+    there = await conn.fetchval("SELECT clock_timestamp()")
+    return clock.note(there, own=own, asked=asked, answered=clock.reading()[1])
 
 
 async def plan_by_key(conn: Connection) -> None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import cast
 
+from heliograph.base import clock
 from heliograph.base.http_exchange import Answer, AnswerReader, Failure, FailureKind, NotHttp, seconds_until
 
 #: Once the status is known the outcome is, so a body that trickles is not waited for; seconds.
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
     def _answer(self) -> None:
         reader = self._reader
         said = reader.retry_after
-        retry_after = None if said is None else seconds_until(said, datetime.now(UTC))
+        retry_after = None if said is None else seconds_until(said, clock.now())
         self._settle(Answer(reader.status, reader.body, retry_after, time.monotonic() - self._started))
 
     def _failure(self, kind: FailureKind, detail: str) -> Failure:

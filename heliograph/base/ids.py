@@ -1,14 +1,22 @@
-"""UUIDv7: ids that sort by the time they were made (RFC 9562 §5.7). The application makes them, never the database."""
+"""UUIDv7: ids that sort by the time they were made (RFC 9562 §5.7). The application makes them, never the database.
+
+Their time is the database's (`base/clock.py`): tables are partitioned, paged and forgotten by it, so an id of a wrong
+clock would lie where nobody looks, or be deleted at once.
+"""
 
 from __future__ import annotations
 
 import os
-import time
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from heliograph.base.clock import EPOCH, milliseconds
+
 MILLISECOND = timedelta(milliseconds=1)
+
+#: Ids go on from the last one while the clock is behind it by less than this, milliseconds; by more, it was set, and
+#: they follow it: what was made in between is unique all the same.
+BACK = 10_000
 
 #: Random bytes taken from the system at once: a call for each id would cost as much as all the rest of it.
 RESERVE = 4096
@@ -20,7 +28,8 @@ _next = 0
 
 
 def uuid7() -> UUID:
-    """A new UUIDv7. Ids of one process never go backwards, even within one millisecond or when the clock does."""
+    """A new UUIDv7. Ids of one process do not go backwards, even within one millisecond or when the clock does, unless
+    it goes back by more than ten seconds."""
     return UUID(int=_make())
 
 
@@ -38,8 +47,8 @@ def _make() -> int:
         at = 0
     _next = at + 8
     tail = int.from_bytes(_random[at : at + 8], "big")
-    ms = time.time_ns() // 1_000_000
-    if ms > _last_ms:
+    ms = milliseconds()
+    if ms > _last_ms or ms < _last_ms - BACK:
         _last_ms = ms
         # Begins at random below half, which leaves room for 2,048 more in this millisecond.
         _counter = (tail >> 53) & 0x7FF

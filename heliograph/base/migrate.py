@@ -14,8 +14,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from uuid import UUID
 
-import asyncpg
-
+from heliograph.base.connecting import connect
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7_floor
 
@@ -58,7 +57,7 @@ async def migrate(url: str) -> list[str]:
 
     Raises MigrationChanged if an applied migration's text is not the one that was applied.
     """
-    connection = await asyncpg.connect(url)
+    connection = await connect(url)
     try:
         applied = []
         async with connection.transaction():

@@ -29,7 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: Annotated[str, "PostgreSQL 15+ to use; empty: `heliograph up` runs its own"] = ""
     secret_key: Annotated[str, "Seals webhook and supplier secrets and signs cursors; 32 characters or more"] = ""
     public_url: Annotated[str, "Base address shown to people and in links; empty: the listening address"] = ""
-    database_pool: Annotated[int, "Connections per process"] = 8
+    database_pool: Annotated[int, "Connections per process, beside one that watches over them"] = 8
+    database_patience_seconds: Annotated[float, "How long a request waits for the database before 503"] = 2.0
     log_level: Annotated[str, "debug, info, warning or error"] = "info"
     log_format: Annotated[str, "`json` or `text`"] = "json"
 
@@ -76,6 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     text_retention_days: Annotated[int, "Message text is erased after this, days"] = 30
     metadata_retention_months: Annotated[int, "Messages are dropped after this, months"] = 13
 
+    clock_shift: Annotated[str, "Tests only: seconds this process's clock stands ahead (`n`, or `n:running`)"] = ""
     crash_at: Annotated[str, "Tests only: exit at the named point (`name` or `name:nth`)"] = ""
 
     def __post_init__(self) -> None:

@@ -24,9 +24,11 @@ from typer.core import TyperGroup
 
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
+from heliograph.base import database_url
 from heliograph.base.actor import Actor
-from heliograph.base.clock import iso
-from heliograph.base.db import Connection, is_down
+from heliograph.base.clock import ClockDiffers, iso
+from heliograph.base.connecting import connect
+from heliograph.base.db import Connection, follow_clock, is_down
 from heliograph.base.errors import Refusal
 from heliograph.base.postgres import PostgresError, default_data_dir, url_of
 from heliograph.base.settings import Settings, SettingsError, demand_secret_key, from_environment
@@ -34,9 +36,6 @@ from heliograph.base.settings import Settings, SettingsError, demand_secret_key,
 Result = TypeVar("Result")
 
 FAILED, WRONG, UNREACHABLE = 1, 2, 3
-#: A database that does not answer within this is not there, seconds.
-CONNECT = 5.0
-
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
 DataDir = Annotated[
     Path | None,
@@ -128,7 +127,8 @@ def on_database(work: Callable[[Connection], Awaitable[Result]], settings: Setti
 async def connection(url: str) -> AsyncIterator[Connection]:
     """A connection to the database. Raises Problem if there is none to be had."""
     try:
-        conn = await asyncpg.connect(url, timeout=CONNECT, command_timeout=30)
+        conn = await connect(url, command_timeout=30)
+        await follow_clock(conn)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise no_database(url, error) from None
     try:
@@ -236,10 +236,11 @@ def record(values: Mapping[str, Any]) -> str:
 def shown_url(url: str) -> str:
     """A database's address without user and password."""
     try:
-        parts = urllib.parse.urlsplit(url)
-        return f"{parts.hostname or 'the local socket'}:{parts.port or 5432}{parts.path}"
+        target = database_url.parse(url)
     except ValueError:
         return "an address that cannot be read"
+    hosts = ",".join(f"{host.name or 'the local socket'}:{host.port or 5432}" for host in target.hosts)
+    return hosts + urllib.parse.urlsplit(url).path
 
 
 def run(app: typer.Typer) -> None:
@@ -254,6 +255,8 @@ def run(app: typer.Typer) -> None:
         _end(str(error), WRONG)
     except PostgresError as error:
         _end(str(error), UNREACHABLE)
+    except ClockDiffers as error:
+        _end(str(error), FAILED)
     except asyncpg.UndefinedTableError:
         _end("the database is not prepared: run `heliograph migrate` first", UNREACHABLE)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError, TimeoutError) as error:

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-import asyncpg
 import structlog
 
+from heliograph.base.connecting import Connector
 from heliograph.base.db import Pool, is_down
 
 log = structlog.get_logger()
@@ -20,6 +20,8 @@ log = structlog.get_logger()
 CHANNEL = "heliograph_queue"
 #: Pause after a failure, seconds.
 AFTER_FAILURE = 0.5
+#: A listener whose server is silent for longer listens to nobody, seconds.
+LISTENS = 5.0
 #: NOTIFY takes a lock of the whole server at its commit, so all that was stored within this time shares one.
 COALESCE = 0.05
 
@@ -103,9 +105,10 @@ async def announce(pool: Pool, stored: asyncio.Event) -> None:
 
 async def listen(url: str, wake: Callable[[], None]) -> None:
     """Call `wake` for each announcement, until cancelled. A lost connection is opened again."""
+    connector = Connector(url)
     while True:
         try:
-            conn = await asyncpg.connect(url, timeout=5)
+            conn = await connector.connect(command_timeout=LISTENS)
             try:
                 await conn.add_listener(CHANNEL, lambda *_: wake())
                 wake()

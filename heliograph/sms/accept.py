@@ -84,10 +84,15 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     refusal: Refusal | None
 
 
-# It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole.
+# It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole. When a message was
+# accepted, is due and expires is the database's time, whatever this machine's clock says.
 ACCEPT = """
-SELECT verdict, remaining, since, status, body, used, window_start, at FROM sms_accept_2($1, $2, $3, $4, $5, $6, $7, $8,
-    $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30)
+SELECT verdict, remaining, since, status, body, used, window_start, at
+  FROM sms_accept_2(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
+    $16,
+    ARRAY(SELECT greatest(due, date_trunc('milliseconds', now())) + life
+            FROM unnest($17::interval[], $18::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
+    $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)
 """
 #: The rate bucket of sends.
 BUCKET = "sms_send"
@@ -140,13 +145,11 @@ class Acceptor:
         return _Item(send, send.id or uuid7(), sender, kind, segments, refusal)
 
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
-        at = now()
         sends = [item.send for item in items]
         pieces = [_response(item) for item in items]
         async with self._kept.use() as conn:
             rows = await conn.fetch(
                 ACCEPT,
-                at,
                 self._keys_kept,
                 [send.actor.organization_id for send in sends],
                 [item.id for item in items],
@@ -163,7 +166,7 @@ class Acceptor:
                 [item.segments for item in items],
                 [send.guarantee for send in sends],
                 [send.request_id for send in sends],
-                [None if item.refusal else expiry(at, item.send) for item in items],
+                [None if item.refusal else life(item.send) for item in items],
                 [None if item.refusal else item.send.send_at for item in items],
                 [send.lane for send in sends],
                 [send.text for send in sends],
@@ -194,12 +197,18 @@ def unfit(send: Send, segments: int) -> Invalid | None:
     return None
 
 
-def expiry(at: datetime, send: Send) -> datetime | None:
-    """When a message accepted at `at` is no longer worth delivering; None: the retry schedule's horizon decides."""
+def life(send: Send) -> timedelta | None:
+    """From when a message is due to when it is no longer worth delivering; None: the retry schedule's horizon, from
+    when it is accepted."""
     if send.validity_seconds is not None:
-        return (send.send_at or at) + timedelta(seconds=send.validity_seconds)
-    # Without a validity of its own a message has the retry schedule's horizon, from when it is due.
-    return send.send_at and max(send.send_at, at) + timedelta(seconds=SUBMIT_HORIZON)
+        return timedelta(seconds=send.validity_seconds)
+    return timedelta(seconds=SUBMIT_HORIZON) if send.send_at else None
+
+
+def expiry(at: datetime, send: Send) -> datetime | None:
+    """When a message accepted at `at` is no longer worth delivering; None: see `life`."""
+    lasts = life(send)
+    return None if lasts is None else max(send.send_at or at, at) + lasts
 
 
 def _answer(item: _Item, row: asyncpg.Record) -> Answer | BaseException:

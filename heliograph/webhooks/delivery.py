@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from uuid import UUID
 
 import structlog
 
+from heliograph.base import clock
 from heliograph.base.crash import crash_point
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Pool, is_down
@@ -327,7 +327,7 @@ class Deliverer:
 
     def _now(self) -> datetime:
         """The present. Within a millisecond it is the same object, whose text is then written once."""
-        tick = time.time_ns() // 1_000_000
+        tick = clock.milliseconds()
         if tick != self._tick:
             self._tick, self._at = tick, datetime.fromtimestamp(tick / 1000, UTC)
         return self._at

@@ -113,11 +113,15 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     refusal: Refusal | None
 
 
-# It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole.
+# It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole. When a message was
+# accepted, is due and has expired is the database's time, whatever this machine's clock says.
 ACCEPT = """
-SELECT verdict, price, available, since, expires, status, body, used, window_start, at FROM whatsapp_accept_2($1, $2,
-    $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
-    $27, $28, $29, $30, $31, $32, $33, $34, $35)
+SELECT verdict, price, available, since, expires, status, body, used, window_start, at
+  FROM whatsapp_accept_2(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
+    $15, $16, $17, $18, $19,
+    ARRAY(SELECT coalesce(due, date_trunc('milliseconds', now())) + life
+            FROM unnest($20::interval[], $21::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34)
 """
 
 
@@ -188,12 +192,10 @@ class Acceptor:
         return _Item(send, send.id or uuid7(), number, template, category, country, price, refusal)
 
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
-        at = now()
         sends = [item.send for item in items]
         async with self._kept.use() as conn:
             rows = await conn.fetch(
                 ACCEPT,
-                at,
                 self._keys_kept,
                 self._margin,
                 [send.actor.organization_id for send in sends],
@@ -213,11 +215,7 @@ class Acceptor:
                 [send.client_reference for send in sends],
                 [send.campaign_id for send in sends],
                 [send.request_id for send in sends],
-                [
-                    (item.send.send_at or at)
-                    + lifetime(item.category, item.template.ttl_seconds if item.template else None)
-                    for item in items
-                ],
+                [lifetime(item.category, item.template.ttl_seconds if item.template else None) for item in items],
                 [send.send_at for send in sends],
                 [send.lane for send in sends],
                 [content_of(send.content) for send in sends],

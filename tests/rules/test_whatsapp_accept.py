@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
-from heliograph.accounts.requests import Answer, IdempotencyConflict, IdempotencyInProgress, OverLimit, Toll
+from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, Toll
 from heliograph.base import clock
 from heliograph.base.db import Pool, open_pool
 from heliograph.base.errors import Invalid, Refusal, Unavailable
@@ -217,14 +217,14 @@ async def test_twins_in_two_processes_are_one_message(acceptor: Acceptor, second
     await check_wallets(pool, [one.organization_id])
 
 
-async def test_a_twin_of_one_under_way_waits_and_is_told(acceptor: Acceptor, pool: Pool) -> None:
+async def test_an_organization_that_is_held_up_holds_up_no_other(acceptor: Acceptor, pool: Pool) -> None:
     one, other = await made(pool), await made(pool)
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute("SELECT FROM wallets WHERE organization_id = $1 FOR UPDATE", one.organization_id)
         waiting, keyless, fine = await asyncio.gather(
             attempt(acceptor, send(one, key_name="k")), attempt(acceptor, send(one)), attempt(acceptor, send(other))
         )
-    assert isinstance(waiting, IdempotencyInProgress)
+    assert isinstance(waiting, Unavailable)
     assert isinstance(keyless, Unavailable)
     assert isinstance(fine, Answer)
     assert not (await acceptor.accept(send(one, key_name="k"))).replayed

@@ -13,11 +13,12 @@ import asyncio
 import random as randomness
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import structlog
 
+from heliograph.base import clock
 from heliograph.base.settings import SettingsError
 from heliograph.suppliers.contract import (
     Health,
@@ -210,7 +211,7 @@ class SmppConnector:
 
     def link_ready(self, link: Link) -> None:
         if sum(one.bound for one in self._transmitters) == 1:
-            self._since = datetime.now(UTC)
+            self._since = clock.now()
         log.info("smpp_bound", link=link.name)
         self._pump()
 
@@ -220,7 +221,7 @@ class SmppConnector:
             attempt.stopped = True
             self._settle(attempt)
         if not any(one.bound for one in self._transmitters):
-            self._since = datetime.now(UTC)
+            self._since = clock.now()
             self._give_back(reason)
 
     def answered(self, link: Link, context: Any, status: int, response: p.Pdu) -> None:

@@ -1,0 +1,173 @@
+"""The database's URL, read as libpq reads it: hosts, TLS, and how a connection is watched over. Pure: no I/O.
+
+asyncpg reads most of a URL itself. What it does not know stands here: one time limit for each of several hosts,
+keep-alives, `sslrootcert=system`, and which parameters must be refused because nothing here would honour them. Sources:
+the chapter "Database Connection Control Functions" of PostgreSQL's manual, and asyncpg's `connect_utils.py`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import urllib.parse
+
+import msgspec
+
+#: Seconds for one host of several, and for one that stands alone; `connect_timeout` in the URL wins.
+OF_SEVERAL, ALONE = 2.0, 5.0
+#: Parameters of libpq that change nothing here: each is what we do anyway, or a matter of form.
+IDLE = frozenset({"client_encoding", "fallback_application_name", "sslcompression", "sslsni", "gssdelegation"})
+#: Parameters of libpq that nothing here honours, and the values of them that ask for nothing.
+REFUSED = {
+    "hostaddr": (),
+    "gssencmode": ("disable", "prefer"),
+    "channel_binding": ("disable", "prefer"),
+    "requirepeer": (),
+    "require_auth": (),
+    "sslcertmode": ("allow",),
+    "sslcrldir": (),
+    "replication": ("false", "off", "no", "0"),
+}
+KINDS = ("any", "read-write", "read-only", "primary", "standby", "prefer-standby")
+ENCRYPTION = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+
+class UrlError(ValueError):
+    """The URL asks for what cannot be had; the message names the parameter."""
+
+
+class Host(msgspec.Struct, frozen=True):
+    """One server to try. `name` is empty where the URL names none: then it is asyncpg's to find."""
+
+    name: str
+    port: int | None
+
+
+class KeepAlive(msgspec.Struct, frozen=True):
+    """How a connection finds out that its other end is gone: seconds, and milliseconds for `user_timeout`."""
+
+    wanted: bool = True
+    idle: int = 10
+    interval: int = 3
+    count: int = 3
+    user_timeout: int = 10_000
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a URL names."""
+
+    #: For asyncpg: the URL without what is settled here.
+    url: str
+    hosts: tuple[Host, ...]
+    #: For each host, seconds.
+    timeout: float
+    #: `target_session_attrs`; several hosts without a word mean the one that takes writes.
+    attributes: str
+    #: Hosts are tried in an order drawn for each connection.
+    shuffled: bool
+    keep_alive: KeepAlive
+    #: The system's certificate authorities judge the server's certificate.
+    system_roots: bool
+    sslmode: str
+
+
+def parse(url: str) -> Target:
+    """Read a URL. Raises UrlError."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise UrlError("the database's URL must begin with postgresql://")
+    credentials, at, netloc = parts.netloc.rpartition("@")
+    try:
+        given = dict(urllib.parse.parse_qsl(parts.query, strict_parsing=bool(parts.query), keep_blank_values=True))
+    except ValueError:
+        raise UrlError("the database's URL has a query that cannot be read") from None
+    names = given.pop("host", "") or netloc
+    ports = given.pop("port", "")
+    hosts = _hosts(names, ports)
+    for name, harmless in REFUSED.items():
+        value = given.pop(name, None)
+        if value is not None and value not in harmless:
+            raise UrlError(f"`{name}={value}` in the database's URL is not supported")
+    for name in IDLE:
+        given.pop(name, None)
+    keep_alive = KeepAlive(
+        wanted=_number(given, "keepalives", 1) != 0,
+        idle=_number(given, "keepalives_idle", 0) or KeepAlive().idle,
+        interval=_number(given, "keepalives_interval", 0) or KeepAlive().interval,
+        count=_number(given, "keepalives_count", 0) or KeepAlive().count,
+        user_timeout=_number(given, "tcp_user_timeout", 0) or KeepAlive().user_timeout,
+    )
+    patience = _number(given, "connect_timeout", 0)
+    balance = given.pop("load_balance_hosts", "disable")
+    if balance not in ("disable", "random"):
+        raise UrlError("`load_balance_hosts` in the database's URL must be `disable` or `random`")
+    sslmode = given.get("sslmode", "")
+    if sslmode and sslmode not in ENCRYPTION:
+        raise UrlError(f"`sslmode` in the database's URL must be one of {', '.join(ENCRYPTION)}")
+    system_roots = given.get("sslrootcert") == "system"
+    if system_roots:
+        # As libpq: roots that anybody can have a certificate of are good for nothing without the name.
+        if sslmode not in ("", "verify-full"):
+            raise UrlError("`sslrootcert=system` in the database's URL needs `sslmode=verify-full`")
+        del given["sslrootcert"]
+        given.pop("sslmode", None)
+        sslmode = "verify-full"
+    several = len(hosts) > 1
+    attributes = given.pop("target_session_attrs", "") or ("read-write" if several else "any")
+    if attributes not in KINDS:
+        raise UrlError(f"`target_session_attrs` in the database's URL must be one of {', '.join(KINDS)}")
+    query = urllib.parse.urlencode(given, quote_via=urllib.parse.quote, safe="/")
+    return Target(
+        url=f"{parts.scheme}://{credentials}{at}{parts.path}" + (f"?{query}" if query else ""),
+        hosts=hosts,
+        timeout=float(patience) if patience > 0 else OF_SEVERAL if several else ALONE,
+        attributes=attributes,
+        shuffled=balance == "random",
+        keep_alive=keep_alive,
+        system_roots=system_roots,
+        sslmode=sslmode,
+    )
+
+
+def is_local(name: str) -> bool:
+    """True for a host that no network lies before: this machine's sockets and loopback."""
+    if not name or name.startswith("/") or name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _hosts(names: str, ports: str) -> tuple[Host, ...]:
+    found = []
+    listed = names.split(",")
+    numbers = ports.split(",") if ports else [""]
+    if len(numbers) not in (1, len(listed)):
+        raise UrlError("`port` in the database's URL must be one, or one for each host")
+    for place, item in enumerate(listed):
+        text = urllib.parse.unquote(item)
+        port = numbers[place] if len(numbers) > 1 else numbers[0]
+        if text.startswith("["):
+            name, _, rest = text[1:].partition("]")
+            port = rest.removeprefix(":") or port
+        elif text.startswith("/"):
+            name = text
+        else:
+            name, _, own = text.partition(":") if text.count(":") <= 1 else (text, "", "")
+            port = own or port
+        if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise UrlError("a port in the database's URL is no number from 1 to 65535")
+        if not name and len(listed) > 1:
+            name = "localhost"
+        found.append(Host(name, int(port) if port else None))
+    return tuple(found)
+
+
+def _number(given: dict[str, str], name: str, default: int) -> int:
+    text = given.pop(name, "")
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise UrlError(f"`{name}` in the database's URL must be a whole number, not {text!r}") from None

@@ -1,0 +1,140 @@
+"""A process whose clock is wrong: what it decides, stores and makes is the database's time all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from heliograph.base import clock, pulse
+from heliograph.base.db import Pool, open_pool
+from heliograph.base.ids import time_of, uuid7
+from heliograph.base.settings import Settings
+from heliograph.queue import leases
+from heliograph.queue.leases import UNROUTED
+from heliograph.serve import serve
+from heliograph.sms.accept import Acceptor
+from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
+from heliograph.whatsapp.accept import Send as WhatsAppSend
+from heliograph.whatsapp.accept import TemplateSend
+from heliograph.worker import work
+from tests.processes import until
+from tests.rules.making import TO, organization, send
+from tests.rules.making_whatsapp import made
+
+HOUR, YEARS = timedelta(hours=1), timedelta(days=400)
+SHIFTS = (HOUR, -HOUR, YEARS, -YEARS)
+#: What an estimate and a loaded machine may cost; far less than any shift.
+NEAR = timedelta(seconds=60)
+
+
+@pytest.fixture(autouse=True)
+def own_clock() -> Iterator[None]:
+    """Afterwards the clock is what it is."""
+    yield
+    clock.arm("")
+
+
+@pytest.fixture(params=SHIFTS, ids=str)
+async def wrong(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[Pool]:
+    """The pool of a process whose clock is wrong, and which has seen the database's."""
+    clock.arm(str(request.param.total_seconds()))
+    pool = await open_pool(database_url, size=2)
+    try:
+        yield pool
+    finally:
+        pool.terminate()
+
+
+async def present(pool: Pool) -> datetime:
+    at: datetime = await pool.fetchval("SELECT clock_timestamp()")
+    return at
+
+
+async def test_times_and_ids_are_the_databases(wrong: Pool) -> None:
+    assert abs(clock.now() - await present(wrong)) < NEAR
+    assert abs(time_of(uuid7()) - await present(wrong)) < NEAR
+    assert abs(timedelta(seconds=clock.ahead())) > HOUR - NEAR
+    with pytest.raises(clock.ClockDiffers, match="NTP"):
+        clock.demand()
+
+    # An SMS is due and expires when the database says, lies where its month is kept, and a worker finds it at once.
+    actor = await organization(wrong)
+    answer = await Acceptor(wrong).accept(send(actor, validity_seconds=600))
+    row = await wrong.fetchrow(
+        "SELECT id, accepted_at, expires_at, due_at, messages.tableoid::regclass::text AS place, now()"
+        " FROM messages JOIN queue USING (id)"
+    )
+    assert row is not None
+    assert UUID(msgspec.json.decode(answer.body)["message"]["id"]) == row["id"]
+    assert row["due_at"] == row["accepted_at"] <= row["now"]
+    assert row["now"] - row["accepted_at"] < NEAR
+    assert row["expires_at"] == row["accepted_at"] + timedelta(seconds=600)
+    assert row["place"] == f"messages_{row['now']:%Y_%m}"
+    async with wrong.acquire() as conn:
+        (lease,) = await leases.claim(conn, "sms", {UNROUTED: 10}, seconds=60)
+    assert lease.id == row["id"]
+
+    # And so is a WhatsApp message.
+    one = await made(wrong)
+    content = TemplateSend("order_shipped", "en", "utility", ("Ana", "7"))
+    acceptor = WhatsAppAcceptor(wrong, settings=Settings(secret_key="s" * 32))
+    await acceptor.accept(WhatsAppSend(actor=one.actor, to=TO, number_id=one.number_id, content=content))
+    row = await wrong.fetchrow(
+        "SELECT accepted_at, deadline_at, due_at, now() FROM whatsapp_messages JOIN queue USING (id)"
+    )
+    assert row is not None
+    assert row["due_at"] == row["accepted_at"] <= row["now"]
+    assert row["now"] - row["accepted_at"] < NEAR
+    assert row["deadline_at"] > row["now"]
+
+
+def test_ids_do_not_stay_where_a_wrong_clock_had_led_them() -> None:
+    right = time_of(uuid7())
+    clock.arm(str(YEARS.total_seconds()))
+    assert time_of(uuid7()) - right > HOUR
+    clock.arm("")
+    assert abs(time_of(uuid7()) - right) < NEAR
+
+
+@pytest.mark.parametrize("seconds", ["6", "-6"])
+async def test_a_process_whose_clock_differs_does_not_start(database_url: str, seconds: str) -> None:
+    settings = Settings(database_url=database_url, secret_key="s" * 32, clock_shift=seconds)
+    with pytest.raises(clock.ClockDiffers):
+        await serve(settings, port=0, own_process=False)
+    with pytest.raises(clock.ClockDiffers):
+        await work(settings, stop=asyncio.Event())
+
+
+async def test_a_clock_that_goes_wrong_later_is_said(pool: Pool) -> None:
+    clock.arm("3600:running")
+    with capture_logs() as logs:
+        task = asyncio.create_task(pulse.watch(pool))
+        try:
+            clock.running()
+            await until(clock.differs)
+            await until(lambda: any(line["event"].startswith("clock differs") for line in logs))
+            clock.arm("")
+            await until(lambda: any(line["event"].startswith("clock agrees") for line in logs))
+        finally:
+            task.cancel()
+    said = next(line for line in logs if line["event"].startswith("clock differs"))
+    assert said["log_level"] == "warning"
+    assert said["ahead_seconds"] == pytest.approx(3600, abs=60)
+
+
+def test_a_slow_round_trip_accuses_nobody() -> None:
+    """Within the time that a question took, neither the time followed so far nor this machine's clock is wrong."""
+    clock.arm("")
+    own, asked = clock.reading()
+    second = 1_000_000_000
+    there = clock.EPOCH + timedelta(microseconds=(own + 8 * second) // 1000)
+    assert clock.note(there, own=own, asked=asked, answered=asked + 9 * second) == 0
+    assert not clock.differs()
+    assert clock.note(there, own=own, asked=asked, answered=asked + 2 * second) == pytest.approx(-6, abs=0.01)
+    assert clock.differs()

@@ -1,0 +1,227 @@
+"""A database that hangs is one that is away: whoever waits is told, its connections go, and it is found again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import urllib.parse
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from heliograph.base import pulse
+from heliograph.base.connecting import Connector, connect
+from heliograph.base.db import Pool, is_down, open_pool
+from heliograph.base.errors import Unavailable
+from heliograph.queue.runner import CHANNEL, listen
+from heliograph.sms.accept import Acceptor
+from tests.processes import until, until_true
+from tests.rules.making import blocked, organization, send
+from tests.wire import wire
+
+#: Longer than anything here takes, and shorter than what waits for a statement's end.
+LONG = 20.0
+
+
+@contextlib.asynccontextmanager
+async def watched(url: str) -> AsyncIterator[Pool]:
+    """A pool under a pulse, as every process has one."""
+    pool = await open_pool(url, size=2)
+    task = asyncio.create_task(pulse.watch(pool))
+    try:
+        yield pool
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        pool.terminate()
+
+
+async def accepted(acceptor: Acceptor, one: Any) -> Any:
+    """The answer, once there is one."""
+    async with asyncio.timeout(LONG):
+        while True:
+            try:
+                return await acceptor.accept(one)
+            except Unavailable:
+                await asyncio.sleep(0.05)
+
+
+async def test_whoever_waits_for_a_hung_database_is_told_that_it_is_away(pool: Pool, database_url: str) -> None:
+    actor = await organization(pool)
+    async with wire(database_url) as (line, url), watched(url) as hung:
+        acceptor = Acceptor(hung)
+        assert (await acceptor.accept(send(actor, key_name="before"))).status == 202
+        line.freeze()
+        # One is in its batch, one waits behind it, one wants a connection, and the others come too late.
+        async with asyncio.timeout(LONG):
+            held = [asyncio.create_task(acceptor.accept(send(actor, key_name=f"{n}"))) for n in range(2)]
+            held.append(asyncio.create_task(hung.fetchval("SELECT 1")))
+            failed = await asyncio.gather(*held, return_exceptions=True)
+            with pytest.raises(Unavailable) as refused:
+                await acceptor.accept(send(actor, key_name="0"))
+        assert refused.value.headers == {"retry-after": "1"}
+        assert [type(error) for error in failed[:2]] == [Unavailable, Unavailable]
+        assert isinstance(failed[2], BaseException)
+        assert is_down(failed[2])
+        assert hung.get_size() == 0
+        line.thaw()
+        assert not (await accepted(acceptor, send(actor, key_name="after"))).replayed
+
+
+async def test_a_commit_whose_answer_never_came_is_answered_by_the_same_key(pool: Pool, database_url: str) -> None:
+    actor = await organization(pool)
+    async with wire(database_url) as (line, url), watched(url) as hung:
+        acceptor = Acceptor(hung)
+        async with pool.acquire() as conn, conn.transaction():
+            await conn.execute("SELECT FROM quotas FOR UPDATE")
+            post = asyncio.create_task(acceptor.accept(send(actor, key_name="k")))
+            await blocked(pool)
+            line.freeze(answers_only=True)
+        async with asyncio.timeout(LONG):
+            with pytest.raises(Unavailable):
+                await post
+        await until_true(lambda: pool.fetchval("SELECT count(*) = 1 FROM messages"))
+        line.thaw()
+        answer = await accepted(acceptor, send(actor, key_name="k"))
+        assert (answer.status, answer.replayed) == (202, True)
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 1
+    assert await pool.fetchval("SELECT used FROM quotas") == 1
+
+
+async def test_a_statement_that_is_given_up_takes_its_connection_with_it(pool: Pool, database_url: str) -> None:
+    async with wire(database_url) as (line, url):
+        small = await open_pool(url, size=1, patience=LONG)
+        try:
+            line.freeze(answers_only=True)
+            with pytest.raises(TimeoutError):
+                await small.fetchval("SELECT 1", timeout=0.2)
+            line.thaw()
+            made = line.made
+            async with asyncio.timeout(LONG):
+                assert await small.fetchval("SELECT 2") == 2
+            assert line.made == made + 1  # and none that asked for a cancellation
+        finally:
+            small.terminate()
+
+
+async def test_a_pool_whose_connections_are_all_taken_is_waited_for_no_longer_than_its_patience(
+    database_url: str,
+) -> None:
+    small = await open_pool(database_url, size=1, patience=0.1)
+    try:
+        async with small.acquire():
+            with pytest.raises(TimeoutError) as refused:
+                await small.fetchval("SELECT 1")
+        assert is_down(refused.value)
+        assert await small.fetchval("SELECT 1") == 1
+    finally:
+        small.terminate()
+
+
+# -- several hosts -----------------------------------------------------------------------------------------------------
+
+
+def several(url: str, *ports: int, query: str = "") -> str:
+    """The database of `url`, at several ports of this machine."""
+    parts = urllib.parse.urlsplit(url)
+    credentials = parts.netloc.rpartition("@")[0]
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    return parts._replace(netloc=f"{credentials}@{hosts}", query=query).geturl()
+
+
+async def test_a_first_host_that_hangs_costs_its_own_time_and_no_more(database_url: str) -> None:
+    async with wire(database_url) as (hung, _), wire(database_url) as (good, _):
+        hung.freeze()
+        connector = Connector(several(database_url, hung.port, good.port))
+        async with asyncio.timeout(LONG):
+            first = await connector.connect()
+            second = await connector.connect()
+        assert await first.fetchval("SELECT 1") == 1
+        # Whoever answered last is asked first.
+        assert (hung.made, good.made) == (1, 2)
+        await first.close()
+        await second.close()
+
+
+async def test_a_pool_moves_to_the_host_that_answers(pool: Pool, database_url: str) -> None:
+    actor = await organization(pool)
+    async with (
+        wire(database_url) as (first, _),
+        wire(database_url) as (second, _),
+        watched(several(database_url, first.port, second.port, query="connect_timeout=1")) as moved,
+    ):
+        acceptor = Acceptor(moved)
+        await acceptor.accept(send(actor, key_name="before"))
+        assert second.made == 0
+        first.freeze()
+        assert not (await accepted(acceptor, send(actor, key_name="after"))).replayed
+        assert second.made > 0
+
+
+async def test_a_listener_whose_database_hangs_listens_to_the_next_host(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.queue.runner.LISTENS", 0.5)
+    heard: list[int] = []
+    async with wire(database_url) as (first, _), wire(database_url) as (second, _):
+        url = several(database_url, first.port, second.port, query="connect_timeout=1")
+        task = asyncio.create_task(listen(url, lambda: heard.append(1)))
+        try:
+            await until(lambda: heard)
+            first.freeze()
+            await until(lambda: second.made)
+            await until(lambda: len(heard) >= 2)
+            await pool.execute("SELECT pg_notify($1, '')", CHANNEL)
+            await until(lambda: len(heard) >= 3)
+        finally:
+            task.cancel()
+
+
+async def test_of_several_hosts_one_that_takes_writes_is_wanted(pool: Pool, database_url: str) -> None:
+    port = urllib.parse.urlsplit(database_url).port
+    assert port is not None
+    read_only = "options=-c%20default_transaction_read_only%3Don"
+    with pytest.raises(asyncpg.InternalClientError) as refused:
+        await connect(several(database_url, port, port, query=read_only))
+    assert is_down(refused.value)
+    for wanted in ("any", "read-only", "prefer-standby", "primary"):
+        found = await connect(several(database_url, port, port, query=f"{read_only}&target_session_attrs={wanted}"))
+        await found.close()
+    # Whoever names one host means that one.
+    found = await connect(several(database_url, port, query=read_only))
+    await found.close()
+
+
+async def test_every_connection_finds_out_that_its_other_end_is_gone(database_url: str) -> None:
+    query = "keepalives_idle=7&keepalives_interval=2&keepalives_count=4&tcp_user_timeout=9000"
+    port = urllib.parse.urlsplit(database_url).port
+    assert port is not None
+    for asked, expected in (("", (1, 10, 3, 3, 10_000)), (query, (1, 7, 2, 4, 9000)), ("keepalives=0", (0,))):
+        found: Any = await connect(several(database_url, port, query=asked))
+        sock = found._transport.get_extra_info("socket")
+        options = (
+            sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+            *(
+                sock.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (
+                    socket.TCP_KEEPIDLE,
+                    socket.TCP_KEEPINTVL,
+                    socket.TCP_KEEPCNT,
+                    socket.TCP_USER_TIMEOUT,
+                )
+            ),
+        )
+        assert options[: len(expected)] == expected
+        await found.close()
+
+
+async def test_a_database_that_takes_no_writes_is_away(database_url: str) -> None:
+    """A standby that a name or a balancer leads to: none of its connections is kept."""
+    url = f"{database_url}?options=-c%20default_transaction_read_only%3Don"
+    async with watched(url) as standby:
+        await until(lambda: standby.get_size() == 0)
+        with pytest.raises(ConnectionError):
+            await standby.fetchval("SELECT 1")

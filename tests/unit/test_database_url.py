@@ -1,0 +1,99 @@
+"""The database's URL: hosts, TLS and keep-alives as libpq reads them, and what is refused because nobody honours it."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.base.database_url import Host, KeepAlive, UrlError, is_local, parse
+
+
+def hosts(url: str) -> list[tuple[str, int | None]]:
+    return [(host.name, host.port) for host in parse(url).hosts]
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://u:p@one/db", [("one", None)]),
+        ("postgresql://u:p@one:5433,two:5434,three/db", [("one", 5433), ("two", 5434), ("three", None)]),
+        ("postgresql://u@[::1]:5433,[fe80::2]/db", [("::1", 5433), ("fe80::2", None)]),
+        ("postgres:///db", [("", None)]),
+        ("postgresql:///db?host=/run/postgresql&port=5433", [("/run/postgresql", 5433)]),
+        ("postgresql://u@/db?host=a,b&port=1,2", [("a", 1), ("b", 2)]),
+        ("postgresql://u@/db?host=a,b&port=7", [("a", 7), ("b", 7)]),
+        ("postgresql://u@%2Frun%2Fpg/db", [("/run/pg", None)]),
+    ],
+)
+def test_hosts_and_ports(url: str, expected: list[tuple[str, int | None]]) -> None:
+    assert hosts(url) == expected
+
+
+def test_several_hosts_have_less_time_each_and_mean_the_one_that_takes_writes() -> None:
+    one, two = parse("postgresql://one/db"), parse("postgresql://one,two/db")
+    assert (one.attributes, two.attributes) == ("any", "read-write")
+    assert 1 <= two.timeout <= 2 < one.timeout
+    assert parse("postgresql://one,two/db?connect_timeout=7&target_session_attrs=any").timeout == 7
+    assert parse("postgresql://one,two/db?target_session_attrs=any").attributes == "any"
+    assert parse("postgresql://one,two/db?load_balance_hosts=random").shuffled
+
+
+def test_what_is_settled_here_does_not_reach_the_server_as_a_setting_of_its_own() -> None:
+    """asyncpg hands what it does not know to the server, which refuses the connection."""
+    target = parse(
+        "postgresql://u:p%40@one/db?connect_timeout=3&keepalives=1&keepalives_idle=20&keepalives_interval=5"
+        "&keepalives_count=4&tcp_user_timeout=9000&gssencmode=disable&channel_binding=prefer&sslsni=1"
+        "&load_balance_hosts=disable&sslmode=verify-full&sslrootcert=/etc/ca.pem&application_name=x"
+    )
+    assert target.url == (
+        "postgresql://u:p%40@/db?sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem&application_name=x"
+    ).replace("%2F", "/")
+    assert target.keep_alive == KeepAlive(True, 20, 5, 4, 9000)
+    assert target.hosts == (Host("one", None),)
+    assert target.sslmode == "verify-full"
+    assert parse("postgresql://one/db?keepalives=0").keep_alive.wanted is False
+
+
+def test_the_roots_of_the_system_need_the_name_as_well() -> None:
+    target = parse("postgresql://one/db?sslrootcert=system")
+    assert (target.system_roots, target.sslmode) == (True, "verify-full")
+    assert "ssl" not in target.url
+    with pytest.raises(UrlError, match="verify-full"):
+        parse("postgresql://one/db?sslrootcert=system&sslmode=require")
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("channel_binding=require", "channel_binding"),
+        ("gssencmode=require", "gssencmode"),
+        ("requirepeer=postgres", "requirepeer"),
+        ("hostaddr=10.0.0.1", "hostaddr"),
+        ("sslcrldir=/etc/crl", "sslcrldir"),
+        ("sslmode=verify_full", "sslmode"),
+        ("connect_timeout=soon", "connect_timeout"),
+        ("load_balance_hosts=yes", "load_balance_hosts"),
+        ("target_session_attrs=master", "target_session_attrs"),
+        ("port=0", "port"),
+        ("host=a,b,c&port=1,2", "port"),
+    ],
+)
+def test_what_nobody_would_honour_is_refused_by_name(query: str, named: str) -> None:
+    with pytest.raises(UrlError, match=named):
+        parse(f"postgresql://u@/db?{query}")
+
+
+@pytest.mark.parametrize("url", ["mysql://one/db", "one/db", "", "postgresql://one:port/db"])
+def test_what_is_no_url_of_a_database_is_said(url: str) -> None:
+    with pytest.raises(UrlError):
+        parse(url)
+
+
+@pytest.mark.parametrize(
+    ("name", "local"),
+    [
+        *((name, True) for name in ("", "/run/postgresql", "localhost", "127.0.0.2", "::1")),
+        *((name, False) for name in ("db.example.net", "10.0.0.1", "localhost.example.net")),
+    ],
+)
+def test_what_is_local(name: str, local: bool) -> None:
+    assert is_local(name) is local

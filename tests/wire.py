@@ -1,0 +1,73 @@
+"""A wire to the database that can be made to hang: bytes stop, and nobody is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import urllib.parse
+from collections.abc import AsyncIterator
+
+
+class Wire:
+    """Forwards connections on a port of its own to a server; made by `wire`."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._to_server, self._to_client = asyncio.Event(), asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.thaw()
+        self.port = 0
+        #: Connections that were made so far.
+        self.made = 0
+
+    def freeze(self, *, answers_only: bool = False) -> None:
+        """Let nothing through, or no answers. New connections are taken, as a kernel takes them, and hear nothing."""
+        self._to_client.clear()
+        if not answers_only:
+            self._to_server.clear()
+
+    def thaw(self) -> None:
+        """Let everything through, what was held up as well."""
+        self._to_client.set()
+        self._to_server.set()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.made += 1
+        await self._to_server.wait()
+        server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
+        for gate, source, target in (
+            (self._to_server, reader, server_writer),
+            (self._to_client, server_reader, writer),
+        ):
+            task = asyncio.create_task(_pump(gate, source, target))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _end(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _pump(gate: asyncio.Event, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await source.read(65536):
+            await gate.wait()
+            target.write(data)
+            await target.drain()
+    target.close()
+
+
+@contextlib.asynccontextmanager
+async def wire(url: str) -> AsyncIterator[tuple[Wire, str]]:
+    """A wire to the server of `url`, and the URL that leads through it."""
+    parts = urllib.parse.urlsplit(url)
+    made = Wire(parts.hostname or "127.0.0.1", parts.port or 5432)
+    server = await asyncio.start_server(made._connected, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    credentials = parts.netloc.rpartition("@")[0]
+    try:
+        yield made, parts._replace(netloc=f"{credentials}@127.0.0.1:{made.port}").geturl()
+    finally:
+        server.close()
+        await made._end()
