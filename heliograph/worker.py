@@ -16,6 +16,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 import structlog
@@ -49,8 +50,6 @@ from heliograph.whatsapp.sending import Sending
 
 log = structlog.get_logger()
 
-#: Connectors by the kind of supplier.
-CONNECTORS = {"smpp": smpp.connect}
 #: Test receipts brought at once.
 TEST_BATCH = 500
 
@@ -79,7 +78,7 @@ class Worker:
         self._fleet = Fleet(
             pool,
             self._id,
-            factories=CONNECTORS,
+            factories={"smpp": partial(smpp.connect, late=settings.uncertain_grace_seconds)},
             unseal=lambda supplier: suppliers.open_secret(key, supplier),
             on_outcome=self._outcome,
             on_receipts=self._receipts,

@@ -133,6 +133,8 @@ class Dispatcher:
         self._grace = grace
         #: By message and attempt.
         self._flying: dict[tuple[UUID, int], _Flying] = {}
+        #: What ended without an answer, since when (loop time): one that comes late still counts.
+        self._unanswered: dict[tuple[UUID, int], tuple[_Flying, float]] = {}
         self._references: OrderedDict[tuple[str, str], int] = OrderedDict()
         #: Lines of suppliers that rows wait in, as far as this worker knows; looked for again each LOOK seconds.
         self._parked: set[UUID] = set()
@@ -173,33 +175,48 @@ class Dispatcher:
         key = (submission.message_id, submission.attempt)
         flying = self._flying.get(key)
         if flying is None:
+            late = self._unanswered.get(key)
+            if late is not None:
+                self._record(late[0].out, supplier_id, outcome)
             return
-        due, sent_in = flying.out.due, flying.openings
-        account = self._accounts().get(supplier_id)
-        if account is not None:
-            fault = outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
-            fault = fault or (outcome.verdict is Verdict.BUSY and outcome.counts)
-            was_open = account.breaker.open
-            account.breaker.record(ok=not fault, sent_in=sent_in)
-            if account.breaker.open != was_open:
-                log.warning("supplier circuit", supplier=account.supplier.name, open=account.breaker.open)
-        recorded = self._recorder.outcome(
+        self._count(supplier_id, outcome, flying)
+        if outcome.verdict is Verdict.UNKNOWN:
+            self._unanswered[key] = (flying, asyncio.get_running_loop().time())
+        self._record(flying.out, supplier_id, outcome).add_done_callback(lambda done: self._landed(key, done))
+
+    def _record(self, out: _Out, supplier_id: UUID, outcome: Outcome) -> asyncio.Future[None]:
+        due = out.due
+        return self._recorder.outcome(
             Answered(
                 due.lease,
-                submission,
+                out.submission,
                 supplier_id,
                 outcome,
                 due.accepted_at,
                 due.expires_at,
-                flying.out.series,
+                out.series,
                 len(due.refused or ()),
             )
         )
-        recorded.add_done_callback(lambda done: self._landed(key, done))
+
+    def _count(self, supplier_id: UUID, outcome: Outcome, flying: _Flying) -> None:
+        """Tell the supplier's circuit."""
+        account = self._accounts().get(supplier_id)
+        if account is None:
+            return
+        fault = outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
+        fault = fault or (outcome.verdict is Verdict.BUSY and outcome.counts)
+        was_open = account.breaker.open
+        account.breaker.record(ok=not fault, sent_in=flying.openings)
+        if account.breaker.open != was_open:
+            log.warning("supplier circuit", supplier=account.supplier.name, open=account.breaker.open)
 
     async def renew(self) -> None:
-        """Hold the leases of messages that have been in flight for a third of a lease; called that often."""
+        """Hold the leases of messages that have been in flight for a third of a lease, and forget those whose answer
+        would come too late; called that often."""
         at = asyncio.get_running_loop().time()
+        for key in [key for key, (_, since) in self._unanswered.items() if at - since > self._grace]:
+            del self._unanswered[key]
         old = [one.out.due.lease for one in self._flying.values() if at - one.since > self._lease_seconds / 3]
         if old:
             async with self._recorder.writing, self._pool.acquire() as conn:

@@ -97,7 +97,9 @@ async def record(
 
 
 async def _record_attempts(conn: Connection, answered: Sequence[Answered], at: datetime) -> None:
-    ordered = sorted(answered, key=lambda one: one.submission.message_id.int)
+    # An answer that comes late may be in one batch with the news that there was none: the last word counts.
+    last = {(one.submission.message_id.int, one.submission.attempt): one for one in answered}
+    ordered = [last[key] for key in sorted(last)]
     await conn.execute(
         ATTEMPTS,
         at,

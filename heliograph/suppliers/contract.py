@@ -122,7 +122,8 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     concatenation: tuple[int, int, int] | None = None
 
 
-#: Called once per attempt, from the event loop, with the submission and its outcome. Must not block.
+#: Called once per attempt, from the event loop, with the submission and its outcome; after UNKNOWN again with each
+#: answer that comes late. Must not block.
 OnOutcome = Callable[[Submission, Outcome], None]
 #: Stores receipts or inbound messages. They are acknowledged to the supplier only after it returned.
 OnReceipts = Callable[[Sequence[Receipt]], Awaitable[None]]
@@ -154,7 +155,7 @@ class Connector(Protocol):
         """How many segments the whole message is for this account: each will have an id, and a receipt, of its own."""
 
     def submit(self, submission: Submission) -> None:
-        """Hand over one message. Never blocks and never raises: the outcome arrives at `on_outcome`, exactly once."""
+        """Hand over one message. Never blocks and never raises: the outcome arrives at `on_outcome`."""
 
     def set_sessions(self, count: int) -> None:
         """Open or close sessions until there are `count`: the account's limit is shared among worker processes."""

@@ -85,10 +85,19 @@ async def test_slow(database_url: str, tmp_path: Path) -> None:
         assert (await judge(made, client.ledger, in_flight=0)).unknown == 0
 
 
-@pytest.mark.parametrize("smsc", [{"latency": 1.5}, {"swallow": 1.0}], ids=["late", "lost"])
-async def test_no_answer_but_a_receipt(database_url: str, tmp_path: Path, smsc: dict[str, Any]) -> None:
-    """Nobody saw the answers, or they came too late. The receipts tell that the messages arrived."""
-    async with service(database_url, tmp_path, smsc=smsc, smpp=IMPATIENT) as (made, client), made.working():
+async def test_answers_after_the_response_timeout_count(database_url: str, tmp_path: Path) -> None:
+    """They are known to be late, and come before the grace ends: nothing is sent again, and nothing stays unknown."""
+    slow = {"latency": 1.5}
+    async with service(database_url, tmp_path, smsc=slow, smpp=IMPATIENT) as (made, client), made.working():
+        await send(client, 60)
+        await settled(made.url)
+        assert made.smsc.counters.submits == 60
+        assert (await judge(made, client.ledger, in_flight=0)).unknown == 0
+
+
+async def test_no_answer_but_a_receipt(database_url: str, tmp_path: Path) -> None:
+    """Nobody saw the answers. The receipts tell that the messages arrived."""
+    async with service(database_url, tmp_path, smsc={"swallow": 1.0}, smpp=IMPATIENT) as (made, client), made.working():
         await send(client, 60)
         await settled(made.url)
         verdict = await judge(made, client.ledger, in_flight=0)

@@ -595,6 +595,44 @@ async def test_unknown_from_the_connector_waits_as_well(pool: Pool) -> None:
     assert await status_of(pool, id) == "sent"
 
 
+@pytest.mark.parametrize("recorded", [True, False], ids=["after the timeout was recorded", "with it"])
+async def test_a_late_answer_counts(pool: Pool, recorded: bool) -> None:
+    bench = Bench(pool)
+    bench.only.script = answering(UNKNOWN)
+    id = await message(pool, await organization(pool))
+    if recorded:
+        await bench.round()
+        assert await attempts(pool, id) == [(1, "unknown")]
+        bench.dispatcher.answered(bench.only_id, bench.only.submitted[0], accepted("LATE"))
+    else:
+        async with bench.recorder.writing:
+            await bench.dispatcher.round()
+            await asyncio.sleep(0)
+            bench.dispatcher.answered(bench.only_id, bench.only.submitted[0], accepted("LATE"))
+    await bench.settle()
+    assert await attempts(pool, id) == [(1, "accepted")]
+    assert await status_of(pool, id) == "sent"
+    await bench.later(seconds=91)
+    await bench.round()
+    assert len(bench.only.submitted) == 1
+    assert not await queued(pool, id)
+    await bench.receive(bench.only_id, receipt("LATE"))
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_a_late_refusal_counts_too(pool: Pool) -> None:
+    first, second = supplier("first", priority=1), supplier("second", priority=2)
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = answering(UNKNOWN)
+    id = await message(pool, await organization(pool), guarantee="at_most_once")
+    await bench.round()
+    bench.dispatcher.answered(first.id, bench.connectors[first.id].submitted[0], ELSEWHERE)
+    await bench.settle()
+    await bench.later(seconds=91)
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "refused"), (2, "accepted")]
+
+
 async def test_an_answer_that_comes_after_the_lease_is_still_a_fact(pool: Pool) -> None:
     row = supplier()
     slow, other = Bench(pool, row), Bench(pool, row)

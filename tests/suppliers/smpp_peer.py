@@ -92,7 +92,9 @@ class Peer:
 class Account:
     """A connector, and what came out of it."""
 
-    def __init__(self, port: int, *, sessions: int = 1, secret: str = "secret", **settings: Any) -> None:
+    def __init__(
+        self, port: int, *, sessions: int = 1, secret: str = "secret", late: float = 0.0, **settings: Any
+    ) -> None:
         self.outcomes: list[tuple[Submission, Outcome]] = []
         self.receipts: list[Receipt] = []
         self.inbound: list[Inbound] = []
@@ -107,6 +109,7 @@ class Account:
             self.take_receipts,
             self.take_inbound,
             sessions=sessions,
+            late=late,
         )
 
     async def take_receipts(self, receipts: Sequence[Receipt]) -> None:

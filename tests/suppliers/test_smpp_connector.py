@@ -207,6 +207,34 @@ async def test_no_answer_in_time_is_unknown(peer: Peer) -> None:
     await account.connector.stop(grace=0.2)
 
 
+async def test_an_answer_after_the_timeout_is_a_second_outcome(peer: Peer) -> None:
+    account = await Account(peer.port, response_seconds=0.1, late=60.0).start()
+    kept: list[tuple[Line, p.SubmitSm]] = []
+    peer.on_submit = lambda line, pdu: kept.append((line, pdu))
+    (sent,) = account.submit(segments=(b"a", b"b", b"c"))
+    (first,) = await account.ended()
+    assert (first.verdict, first.doubtful, first.total) == (Verdict.UNKNOWN, (1, 2, 3), 3)
+    for line, pdu in kept:
+        peer.accept(line, pdu)
+    *_, second, third = await account.ended(4)
+    assert (second.verdict, second.doubtful) == (Verdict.UNKNOWN, (3,))
+    assert (third.verdict, third.doubtful) == (Verdict.ACCEPTED, ())
+    assert [(part.number, part.supplier_message_id) for part in third.parts] == [(1, "id1"), (2, "id2"), (3, "id3")]
+    assert {one.message_id for one, _ in account.outcomes} == {sent.message_id}
+    await account.connector.stop(grace=0.2)
+
+
+async def test_only_segments_that_the_supplier_has_not_got_are_sent(peer: Peer, account: Account) -> None:
+    account.submit(segments=(b"a", b"b", b"c", b"d"), held=(1, 3))
+    (outcome,) = await account.ended()
+    assert [pdu.short_message for pdu in peer.got(p.SubmitSm)] == [
+        bytes((5, 0, 3, 0x34, 4, 2)) + b"b",
+        bytes((5, 0, 3, 0x34, 4, 4)) + b"d",
+    ]
+    assert outcome.verdict is Verdict.ACCEPTED
+    assert ([part.number for part in outcome.parts], outcome.total) == ([2, 4], 4)
+
+
 async def test_several_timeouts_in_a_row_end_the_session(peer: Peer) -> None:
     account = await Account(peer.port, response_seconds=0.1, max_timeouts=3).start()
     peer.on_submit = lambda line, pdu: None
@@ -535,7 +563,7 @@ async def test_a_loss_between_segments(peer: Peer) -> None:
     peer.on_submit = accept_and_drop
     account.submit(segments=(b"a", b"b", b"c"))
     (outcome,) = await account.ended()
-    assert outcome.verdict is Verdict.UNKNOWN
+    assert (outcome.verdict, outcome.total, outcome.doubtful) == (Verdict.UNKNOWN, 3, (2,))
     assert [(part.number, part.supplier_message_id) for part in outcome.parts] == [(1, "id1")]
     await account.connector.stop(grace=0.2)
 

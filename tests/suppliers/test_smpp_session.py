@@ -17,6 +17,7 @@ from heliograph.suppliers.smpp.session import (
     Bound,
     Closed,
     Delivered,
+    Late,
     PeerUnbinds,
     Session,
     State,
@@ -31,8 +32,10 @@ def read(data: bytes) -> list[Any]:
     return [p.decode(frame) for frame in p.Framer().feed(data)]
 
 
-def bound(window: int = 10, sequence: int = 0, bind: type[p.Bind] = p.BindTransceiver) -> Session:
-    session = Session(window=window, timers=TIMERS, sequence=sequence)
+def bound(
+    window: int = 10, sequence: int = 0, bind: type[p.Bind] = p.BindTransceiver, timers: Timers = TIMERS
+) -> Session:
+    session = Session(window=window, timers=timers, sequence=sequence)
     session.bind(bind(system_id="esme", password="secret"), 0.0)
     (pdu,) = read(session.take())
     response = {p.BindTransceiver: p.BindTransceiverResp, p.BindTransmitter: p.BindTransmitterResp}
@@ -144,6 +147,48 @@ def test_an_answer_that_comes_too_late_is_ignored() -> None:
     assert session.tick(60.0) == [TimedOut("a")]
     assert answer(session, pdu.sequence, now=61.0) == []
     assert session.state is State.BOUND
+
+
+def patient(max_timeouts: int = 5) -> Session:
+    """Bound; late answers count, and silence is no concern of the test."""
+    return bound(timers=Timers(enquire=1e6, response=60.0, late=90.0, max_timeouts=max_timeouts))
+
+
+def test_a_late_answer_comes_once_until_its_time_is_over() -> None:
+    session = patient()
+    for context in ("a", "b"):
+        session.submit(p.SubmitSm(), context, 0.0)
+    first, second = (pdu.sequence for pdu in read(session.take()))
+    assert session.tick(60.0) == [TimedOut("a"), TimedOut("b")]
+    assert session.room == session.window, "they no longer use the window"
+    (late,) = answer(session, first, now=149.0)
+    assert (type(late), late.context, late.status) == (Late, "a", 0)
+    assert answer(session, first, now=149.0) == []
+    session.tick(150.0)
+    assert answer(session, second, now=150.0) == []
+
+
+def test_a_peer_that_answers_late_keeps_its_session() -> None:
+    session = patient(max_timeouts=3)
+    for context in range(3):
+        session.submit(p.SubmitSm(), context, 0.0)
+    sequences = [pdu.sequence for pdu in read(session.take())]
+    assert session.tick(60.0) == [TimedOut(0), TimedOut(1), TimedOut(2)]
+    assert session.room == 0, "nothing more goes to a peer that does not answer"
+    assert [type(event) for event in answer(session, sequences[1], now=80.0)] == [Late]
+    assert session.room == session.window
+    assert session.tick(150.0) == []
+    assert session.state is State.BOUND
+
+
+def test_a_peer_that_does_not_answer_at_all_loses_its_session_when_the_first_answer_is_given_up() -> None:
+    session = patient(max_timeouts=3)
+    for context in range(3):
+        session.submit(p.SubmitSm(), context, 0.0)
+    session.take()
+    session.tick(60.0)
+    assert session.deadline == 150.0
+    assert [type(event) for event in session.tick(150.0)] == [Closed]
 
 
 def test_several_timeouts_in_a_row_close_and_an_answer_between_them_does_not() -> None:

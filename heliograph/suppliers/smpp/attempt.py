@@ -129,8 +129,8 @@ class Attempt:
             return Outcome(Verdict.ACCEPTED, parts, OK, total=self.total)
         if self.next == self.unwritten:
             return unreachable("the session was lost before anything was written")
-        lost = "the session was lost between segments"
-        return Outcome(Verdict.BUSY, parts, detail=lost, counts=False, total=self.total)
+        some = f"only {len(parts)} of {len(self.pdus)} segments were sent"
+        return Outcome(Verdict.BUSY, parts, detail=some, counts=False, total=self.total)
 
     def _of_segment(self, number: int) -> str:
         return f"segment {number} of {self.total}: " if self.total > 1 else ""

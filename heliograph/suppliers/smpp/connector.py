@@ -3,8 +3,8 @@
 A refused segment stops those behind it. Segments of one message stay on one session, in order, because the supplier
 joins them there.
 
-The rule nobody may break: every submission gets exactly one outcome, and `on_outcome` is never called from within
-`submit`.
+The rule nobody may break: every submission gets exactly one outcome, save that UNKNOWN is followed by another one when
+an answer comes late; and `on_outcome` is never called from within `submit`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,19 @@ _LAST_BATCH = 5.0
 
 
 def connect(
-    settings: dict[str, Any], secret: str, on_outcome: OnOutcome, on_receipts: OnReceipts, on_inbound: OnInbound
+    settings: dict[str, Any],
+    secret: str,
+    on_outcome: OnOutcome,
+    on_receipts: OnReceipts,
+    on_inbound: OnInbound,
+    *,
+    late: float = 0.0,
 ) -> SmppConnector:
-    """The ConnectorFactory of SMPP. Opens no session before `set_sessions`. Raises SettingsError (names the field)."""
-    return SmppConnector(settings_from(settings), secret, on_outcome, on_receipts, on_inbound)
+    """The ConnectorFactory of SMPP. Opens no session before `set_sessions`. Raises SettingsError (names the field).
+
+    `late`: seconds that the answer to a submit still counts after it was given up.
+    """
+    return SmppConnector(settings_from(settings), secret, on_outcome, on_receipts, on_inbound, late=late)
 
 
 class SmppConnector:
@@ -71,11 +80,13 @@ class SmppConnector:
         on_inbound: OnInbound,
         *,
         sessions: int = 0,
+        late: float = 0.0,
         random: Callable[[], float] = randomness.random,
     ) -> None:
         self._settings = settings
         self._secret = secret
         self._on_outcome = on_outcome
+        self._late = late
         self._random = random
         self._builder = Builder(settings)
         self._statuses = settings.status_classes
@@ -227,17 +238,15 @@ class SmppConnector:
     def answered(self, link: Link, context: Any, status: int, response: p.Pdu) -> None:
         attempt, number = context
         attempt.in_flight -= 1
-        if status == 0 and isinstance(response, p.MessageResponse):
-            raw = response.message_id or ""
-            attempt.accept(number, id_key(raw, self._settings.resp_id_base), raw)
-        else:
-            ruling = classify(status or 0xFF, attempt=attempt.submission.attempt, overrides=self._statuses)
-            attempt.refuse(number, ruling, response)
-            if ruling.slow:
-                self._bucket.slow(self._loop.time())
-            if ruling.rebind and link.connection is not None:
-                link.connection.unbind()
+        self._judge(link, attempt, number, status, response)
         self._settle(attempt)
+
+    def answered_late(self, link: Link, context: Any, status: int, response: p.Pdu) -> None:
+        attempt, number = context
+        attempt.doubtful.remove(number)
+        self._judge(link, attempt, number, status, response)
+        if attempt.ended:
+            self._tell(attempt, attempt.outcome())
 
     def timed_out(self, link: Link, context: Any) -> None:
         attempt, number = context
@@ -264,13 +273,35 @@ class SmppConnector:
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
+    def _judge(self, link: Link, attempt: Attempt, number: int, status: int, response: p.Pdu) -> None:
+        """What an answer says of a segment."""
+        if status == 0 and isinstance(response, p.MessageResponse):
+            raw = response.message_id or ""
+            attempt.accept(number, id_key(raw, self._settings.resp_id_base), raw)
+            return
+        ruling = classify(status or 0xFF, attempt=attempt.submission.attempt, overrides=self._statuses)
+        attempt.refuse(number, ruling, response)
+        if ruling.slow:
+            self._bucket.slow(self._loop.time())
+        if ruling.rebind and link.connection is not None:
+            link.connection.unbind()
+
     def _new_session(self) -> list[Link]:
         kinds: tuple[type[p.Bind], ...] = (p.BindTransceiver,)
         if self._settings.bind == "pair":
             kinds = (p.BindTransmitter, p.BindReceiver)
         name = f"{self._settings.system_id}@{self._settings.hosts[0]}:{self._settings.port}"
         return [
-            Link(self._settings, self._secret, self, name=name, bind=kind, tls=self._tls, random=self._random)
+            Link(
+                self._settings,
+                self._secret,
+                self,
+                name=name,
+                bind=kind,
+                tls=self._tls,
+                late=self._late,
+                random=self._random,
+            )
             for kind in kinds
         ]
 
@@ -379,6 +410,9 @@ class SmppConnector:
         self._open -= 1
         if not self._open and self._stopping and not self._all_ended.done():
             self._all_ended.set_result(None)
+        self._tell(attempt, outcome)
+
+    def _tell(self, attempt: Attempt, outcome: Outcome) -> None:
         try:
             self._on_outcome(attempt.submission, outcome)
         except Exception:

@@ -24,6 +24,7 @@ from heliograph.suppliers.smpp.session import (
     Bound,
     Closed,
     Delivered,
+    Late,
     PeerUnbinds,
     Session,
     State,
@@ -53,6 +54,9 @@ class Owner(Protocol):
 
     def timed_out(self, link: Link, context: Any) -> None:
         """A submit was not answered in time."""
+
+    def answered_late(self, link: Link, context: Any, status: int, response: p.Pdu) -> None:
+        """A submit that had timed out was answered after all."""
 
     def lost(self, link: Link, context: Any, written: bool) -> None:
         """A submit's connection is gone."""
@@ -161,6 +165,8 @@ class Connection(asyncio.Protocol):
                 owner.delivered(self, event.pdu, event.body)
             elif kind is TimedOut:
                 owner.timed_out(link, event.context)
+            elif kind is Late:
+                owner.answered_late(link, event.context, event.status, event.response)
             elif kind is Bound:
                 self.bound_at = self._loop.time()
                 owner.link_ready(link)
@@ -207,6 +213,7 @@ class Link:
         name: str,
         bind: type[p.Bind],
         tls: ssl.SSLContext | None,
+        late: float,
         random: Callable[[], float],
     ) -> None:
         self.name = name
@@ -217,6 +224,7 @@ class Link:
         self._owner = owner
         self._bind = bind
         self._tls = tls
+        self._late = late
         self._random = random
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -327,6 +335,7 @@ class Link:
             enquire=settings.enquire_seconds,
             silence=settings.silence_seconds,
             response=settings.response_seconds,
+            late=self._late,
             pdu=settings.pdu_seconds,
             unbind=settings.unbind_seconds,
             max_timeouts=settings.max_timeouts,

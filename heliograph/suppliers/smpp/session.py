@@ -5,7 +5,8 @@ the present time (seconds, monotonic) to each. `Closed` is the last event: the o
 `abandon` what became of the requests that were open.
 
 The rule nobody may break: a request is registered before its bytes can leave, and its context comes back exactly
-once: in Answered, in TimedOut or from `abandon`. A sequence number is never used again while it is pending.
+once: in Answered, in TimedOut or from `abandon`; one that timed out may come once more, in Late. A sequence number is
+never used again while its answer may still come.
 """
 
 from __future__ import annotations
@@ -42,11 +43,14 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     silence: float = 10.0
     #: submit → its answer.
     response: float = 60.0
+    #: How much later an answer still counts. 0: it does not.
+    late: float = 0.0
     #: The first octet of a PDU → its last.
     pdu: float = 10.0
     #: unbind → its answer; also how long the peer's unbind waits for the answers it still owes.
     unbind: float = 5.0
-    #: So many submits in a row without an answer close the session.
+    #: After so many submits in a row without an answer no more are sent, until one comes late; the session is closed
+    #: when none comes.
     max_timeouts: int = 5
 
 
@@ -76,6 +80,14 @@ class TimedOut(msgspec.Struct, gc=False):
     context: Any
 
 
+class Late(msgspec.Struct, gc=False):
+    """The answer to a request that had timed out."""
+
+    context: Any
+    status: int
+    response: Pdu
+
+
 class Delivered(msgspec.Struct, gc=False):
     """A deliver_sm or data_sm, to be answered with `respond`; `body` is it without its header."""
 
@@ -93,7 +105,7 @@ class Closed(msgspec.Struct, gc=False):
     reason: str
 
 
-Event = Bound | BindRefused | Answered | TimedOut | Delivered | PeerUnbinds | Closed
+Event = Bound | BindRefused | Answered | TimedOut | Late | Delivered | PeerUnbinds | Closed
 
 
 class Session:
@@ -109,6 +121,8 @@ class Session:
         self._sequence = sequence
         # Submits that wait for their answer, oldest first: sequence → (deadline, context, ordinal).
         self._pending: dict[int, tuple[float, Any, int]] = {}
+        # Those that have timed out and whose answer would still count, oldest first: sequence → (until, context).
+        self._late: dict[int, tuple[float, Any]] = {}
         # Ordinals of the newest submit, and of the newest that `take` has given out.
         self._submitted = 0
         self._taken = 0
@@ -128,7 +142,7 @@ class Session:
     @property
     def room(self) -> int:
         """How many submits may be sent right now."""
-        return self.window - len(self._pending) if self._submits else 0
+        return self.window - len(self._pending) if self._submits and not self._stuck else 0
 
     @property
     def pending(self) -> int:
@@ -190,6 +204,7 @@ class Session:
         self._submits = False
         open_ = [(context, ordinal <= self._taken) for _, context, ordinal in self._pending.values()]
         self._pending.clear()
+        self._late.clear()
         self._out.clear()
         return open_
 
@@ -239,9 +254,12 @@ class Session:
             if deadline > now:
                 break
             del self._pending[sequence]
+            if self._timers.late:
+                self._late[sequence] = (deadline + self._timers.late, context)
             events.append(TimedOut(context))
             self._timeouts += 1
-        if self._timeouts >= self._timers.max_timeouts:
+        given_up = self._give_up_late(now)
+        if self._stuck and (given_up or not self._late):
             self._close(f"{self._timeouts} submits in a row without an answer", events)
         elif now >= self._phase_deadline:
             if self._peer_unbind is not None:
@@ -269,6 +287,8 @@ class Session:
             soonest = min(soonest, self._heard + timers.enquire)
         if self._pending:
             soonest = min(soonest, next(iter(self._pending.values()))[0])
+        if self._late:
+            soonest = min(soonest, next(iter(self._late.values()))[0])
         return soonest
 
     # -- helpers -------------------------------------------------------------------------------------------------------
@@ -276,13 +296,33 @@ class Session:
     def _next_sequence(self) -> int:
         while True:
             self._sequence = self._sequence + 1 if self._sequence < MAX_SEQUENCE else 1
-            if self._sequence not in self._pending:
+            if self._sequence not in self._pending and self._sequence not in self._late:
                 return self._sequence
+
+    @property
+    def _stuck(self) -> bool:
+        return self._timeouts >= self._timers.max_timeouts
+
+    def _give_up_late(self, now: float) -> bool:
+        """Forget answers that would not count any more; says whether there was one."""
+        given_up = False
+        while self._late:
+            sequence, (until, _) = next(iter(self._late.items()))
+            if until > now:
+                break
+            del self._late[sequence]
+            given_up = True
+        return given_up
 
     def _answered(self, pdu: Pdu, events: list[Event]) -> bool:
         found = self._pending.pop(pdu.sequence, None)
         if found is None:
-            return False  # too late: its request has been given up as unknown
+            late = self._late.pop(pdu.sequence, None)
+            if late is None:
+                return False  # nobody asked, or nobody waits for it any more
+            self._timeouts = 0
+            events.append(Late(late[1], pdu.status, pdu))
+            return True
         self._timeouts = 0
         events.append(Answered(found[1], pdu.status, pdu))
         return True

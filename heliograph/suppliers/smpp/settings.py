@@ -45,10 +45,14 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     bind_seconds: Annotated[float, "Until the bind is answered"] = 15.0
     enquire_seconds: Annotated[float, "Silence after which we ask whether the peer lives"] = 20.0
     silence_seconds: Annotated[float, "Silence after that question, before the session is given up"] = 10.0
-    response_seconds: Annotated[float, "Until a submit is answered; then its outcome is unknown"] = 60.0
+    response_seconds: Annotated[
+        float, "Until a submit is answered; then its outcome is unknown, and a late answer counts until the grace ends"
+    ] = 60.0
     pdu_seconds: Annotated[float, "From the first octet of a PDU to its last"] = 10.0
     unbind_seconds: Annotated[float, "Until unbind is answered"] = 5.0
-    max_timeouts: Annotated[int, "So many submits in a row without an answer end the session"] = 5
+    max_timeouts: Annotated[
+        int, "So many submits in a row without an answer stop the session; it ends when none comes late"
+    ] = 5
     reconnect_seconds: Annotated[float, "First pause before connecting again; it doubles each time, ±30 %"] = 1.0
     reconnect_max_seconds: Annotated[float, "Longest such pause; also how long a session lasts to count as good"] = 60.0
     refused_seconds: Annotated[float, "Pause after a bind refused for its password, system_id or system_type"] = 300.0
