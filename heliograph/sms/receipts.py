@@ -1,7 +1,8 @@
 """Receipts: stored, matched to their message and applied in one transaction, and only then acknowledged.
 
 A receipt is matched by the supplier's id for the message, together with the recipient's last digits, since suppliers
-use ids again. It may come before the submit's answer, twice, on another connection, days later or never:
+use ids again; where the answer had no id, by all else that it says (`nameless.py`). It may come before the submit's
+answer, twice, on another connection, days later or never:
 
     before the answer   stored unmatched; recording the answer looks for it (`adopt`)
     twice               meets its own fingerprint, and the state machine moves nothing the second time
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -25,6 +26,7 @@ import msgspec
 from heliograph.base.clock import now
 from heliograph.base.db import RANGED, Connection
 from heliograph.queue.retry import receipt_pause
+from heliograph.sms import nameless
 from heliograph.sms.status import BY_RECEIPT, NO_RECEIPT, Move, move_many
 from heliograph.suppliers.contract import Receipt, ReceiptState
 
@@ -52,8 +54,9 @@ class Applied(msgspec.Struct, frozen=True):
     unmatched: int = 0
 
 
-# A match wants one of the receipt's ids (the most trusted first) and an address that ends alike; of several messages
-# with a recycled id, the newest. Ids that begin with "to:" stand for submits whose answer carried no id.
+# A match wants one of the receipt's ids (the most trusted first) and an address that ends alike, where the receipt has
+# one; of several messages with a recycled id, the newest. What fits none is `nameless` if a message to its recipient
+# was answered without an id, for which key3 stands.
 # A receipt that is here already is changed only if it now has a message and had none.
 STORE = """
 WITH item AS MATERIALIZED (
@@ -66,8 +69,8 @@ WITH item AS MATERIALIZED (
     SELECT item.*, part.organization_id, part.message_id, part.attempt, part.part, part.parts
       FROM item LEFT JOIN LATERAL (
            SELECT organization_id, message_id, attempt, part, parts FROM sms_parts
-            WHERE supplier_id = item.supplier_id AND id_key IN (item.key1, item.key2, item.key3)
-              AND recipient_suffix IN (item.suffix1, item.suffix2)
+            WHERE supplier_id = item.supplier_id AND id_key IN (item.key1, item.key2)
+              AND (recipient_suffix IN (item.suffix1, item.suffix2) OR item.suffix1 = '')
             ORDER BY id_key = item.key1 DESC, id_key = item.key2 DESC, created_at DESC LIMIT 1) part ON true
 ), stored AS (
     INSERT INTO receipts AS known (received_on, supplier_id, fingerprint, keys, state, recipient, sender, reference,
@@ -82,24 +85,31 @@ WITH item AS MATERIALIZED (
            part = excluded.part, next_try_at = NULL
      WHERE known.message_id IS NULL AND excluded.message_id IS NOT NULL
 )
-SELECT organization_id, message_id, attempt, part, parts FROM matched ORDER BY n
+SELECT organization_id, message_id, attempt, part, parts,
+       message_id IS NULL AND EXISTS (
+           SELECT FROM sms_parts WHERE supplier_id = matched.supplier_id AND id_key = matched.key3) AS nameless
+  FROM matched ORDER BY n
 """
 
 
-async def store(conn: Connection, received: Sequence[Received], *, policies: Mapping[UUID, str]) -> Applied:
+async def store(
+    conn: Connection, received: Sequence[Received], *, policies: Mapping[UUID, str], again: bool = False
+) -> Applied:
     """Store receipts, match them, and move their messages: `match` and the moves it finds."""
-    moves, matched = await match(conn, received, policies=policies)
+    moves, matched = await match(conn, received, policies=policies, again=again)
     _, deliveries = await move_many(conn, moves)
     return Applied(deliveries=deliveries, matched=matched, unmatched=len(received) - matched)
 
 
 async def match(
-    conn: Connection, received: Sequence[Received], *, policies: Mapping[UUID, str]
+    conn: Connection, received: Sequence[Received], *, policies: Mapping[UUID, str], again: bool = False
 ) -> tuple[list[Move], int]:
     """Store receipts and match them. Returns the moves that follow, which are the caller's to make in the same
     transaction, and how many receipts have a message.
 
     `policies`: for each supplier, whose receipts decide a message of several parts ("all", "any", "first", "last").
+    `again`: they were looked at before. One that names an id may be ahead of its answer, so only then it is taken for
+    that of a message which was answered without one.
     """
     at = now()
     first = at + timedelta(seconds=receipt_pause(0) or 0)
@@ -108,7 +118,7 @@ async def match(
     # In one order: a supplier that sends receipts again may do so on another worker's session at the same time.
     unique = dict(sorted(unique.items()))
     items = list(unique.values())
-    keys = [_keys(one.receipt) for one in items]
+    keys = [_keys(one.receipt, nameless=again or not one.receipt.keys) for one in items]
     rows = await conn.fetch(
         STORE,
         [one.supplier_id for one in items],
@@ -129,6 +139,8 @@ async def match(
         [one.receipt.submitted for one in items],
         [one.receipt.delivered for one in items],
     )
+    if any(row["nameless"] for row in rows):
+        rows = await _match_nameless(conn, items, list(unique), keys, rows, at)
     moves: dict[UUID, Move] = {}
     several: list[tuple[Received, asyncpg.Record]] = []
     matched = 0
@@ -150,6 +162,34 @@ async def match(
     for move in await _decide_parts(conn, several, policies, at):
         moves.setdefault(move.message_id, move)
     return list(moves.values()), matched
+
+
+async def _match_nameless(
+    conn: Connection,
+    items: Sequence[Received],
+    fingerprints: Sequence[UUID],
+    keys: Sequence[tuple[str | None, str | None, str | None]],
+    rows: Sequence[asyncpg.Record],
+    at: datetime,
+) -> list[asyncpg.Record]:
+    """The rows of `STORE`, with those that could be matched without an id."""
+    found = await nameless.match(
+        conn,
+        [
+            nameless.Nameless(
+                one.supplier_id,
+                key[2] or "",
+                suffix(clean(one.receipt.sender)),
+                one.receipt.reference,
+                (one.at or at).astimezone(UTC).date(),
+                one.at or at,
+                fingerprint,
+            )
+            for one, key, fingerprint, row in zip(items, keys, fingerprints, rows, strict=True)
+            if row["nameless"]
+        ],
+    )
+    return [found.get(fingerprint, row) for fingerprint, row in zip(fingerprints, rows, strict=True)]
 
 
 # Receipts of these ids that came before their submit's answer, oldest first. Each of a receipt's two ids has an index
@@ -227,7 +267,7 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
         [row["tries"] + 1 for row in rows],
         pauses,
     )
-    applied = await store(conn, [_received(row) for row in rows], policies=policies)
+    applied = await store(conn, [_received(row) for row in rows], policies=policies, again=True)
     last = [row for row, pause in zip(rows, pauses, strict=True) if pause is None]
     if not last:
         return applied, 0
@@ -458,9 +498,9 @@ def _counts_all(receipt: Receipt, parts: int) -> bool:
     return receipt.submitted == parts and receipt.delivered == parts
 
 
-def _keys(receipt: Receipt) -> tuple[str | None, str | None, str | None]:
+def _keys(receipt: Receipt, *, nameless: bool) -> tuple[str | None, str | None, str | None]:
     one, two, *_ = (*(clean(key) for key in receipt.keys), None, None)
-    return one, two, None if receipt.keys else weak_key(receipt.recipient)
+    return one, two, weak_key(clean(receipt.recipient)) if nameless and receipt.recipient else None
 
 
 def _fingerprint(one: Received, at: datetime) -> UUID:

@@ -107,6 +107,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     #: `sub` and `dlvrd` of the text, when present.
     submitted: int | None = None
     delivered: int | None = None
+    #: What it says of the state, as far as nobody knows what that means: counted, and shown to operators.
+    unknown_word: str = ""
 
 
 class Inbound(msgspec.Struct, frozen=True, gc=False):

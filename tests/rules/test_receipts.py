@@ -174,10 +174,79 @@ async def test_without_any_id_the_recipient_decides(pool: Pool) -> None:
     assert [await status_of(pool, id) for id in (weak, named)] == ["delivered", "sent"]
 
 
-async def test_a_receipt_with_an_id_is_never_given_to_a_message_without_one(pool: Pool) -> None:
-    id = await sent(pool, await organization(pool), ONE, receipts.weak_key(TO))
+async def test_with_an_id_of_its_own_it_first_waits_for_an_answer_with_that_id(pool: Pool) -> None:
+    actor = await organization(pool)
+    weak = await sent(pool, actor, ONE, receipts.weak_key(TO))
     assert (await receive(pool, receipt("99"))).unmatched == 1
+    named = await sent(pool, actor, ONE, "99")
+    await age_receipts(pool, timedelta(seconds=2))
+    assert await sweep(pool) == (1, 0)
+    assert [await status_of(pool, id) for id in (weak, named)] == ["sent", "delivered"]
+    # And one that nobody has is that of the message without one.
+    await receive(pool, receipt("100"))
+    await age_receipts(pool, timedelta(seconds=2))
+    assert await sweep(pool) == (1, 0)
+    assert await status_of(pool, weak) == "delivered"
+
+
+async def test_of_two_messages_without_an_id_neither_gets_a_receipt_that_could_be_the_others(pool: Pool) -> None:
+    actor = await organization(pool)
+    key = receipts.weak_key(TO)
+    one, other = await sent(pool, actor, ONE, key), await sent(pool, actor, ONE, key)
+    assert (await receive(pool, receipt())).unmatched == 1
+    assert [await status_of(pool, id) for id in (one, other)] == ["sent", "sent"]
+    # Once one of them has ended, it is the other's.
+    await pool.execute("UPDATE messages SET status = 'delivered' WHERE id = $1", one)
+    await age_receipts(pool, timedelta(seconds=2))
+    assert await sweep(pool) == (1, 0)
+    assert await status_of(pool, other) == "delivered"
+
+
+async def test_sender_reference_and_time_tell_messages_without_an_id_apart(pool: Pool) -> None:
+    actor = await organization(pool)
+    key = receipts.weak_key(TO)
+    old = await sent(pool, actor, ONE, key, age=timedelta(days=5))
+    one, other, shop = [await sent(pool, actor, ONE, key) for _ in range(3)]
+    for id, reference in ((one, 1), (other, 2)):
+        await pool.execute(
+            "INSERT INTO sms_attempts (organization_id, message_id, attempt, supplier_id, reference, state, started_at)"
+            " VALUES ($1, $2, 1, $3, $4, 'accepted', now())",
+            *(actor.organization_id, id, ONE, reference),
+        )
+    await pool.execute("UPDATE messages SET sender = '+258820000001' WHERE id = $1", shop)
+    ids = (old, one, other, shop)
+    for fitting, sender, reference in ((shop, "820000001", None), (other, SENDER.lower(), 2), (one, "", None)):
+        before = {id: await status_of(pool, id) for id in ids}
+        await receive(pool, Receipt((), DELIVERED, TO[1:], sender, sender.encode(), reference=reference))
+        assert {id: await status_of(pool, id) for id in ids} == before | {fitting: "delivered"}
+
+
+async def test_the_same_receipt_again_is_not_given_to_the_next_message(pool: Pool) -> None:
+    actor = await organization(pool)
+    first = await sent(pool, actor, ONE, receipts.weak_key(TO))
+    await receive(pool, receipt())
+    second = await sent(pool, actor, ONE, receipts.weak_key(TO))
+    await receive(pool, receipt())
+    assert [await status_of(pool, id) for id in (first, second)] == ["delivered", "sent"]
+
+
+async def test_parts_without_ids_take_a_receipt_each(pool: Pool) -> None:
+    key = receipts.weak_key(TO)
+    id = await sent(pool, await organization(pool), ONE, key, key, key)
+    one = receipt()
+    parts = [Receipt((), DELIVERED, one.recipient, one.sender, b"raw %d" % number) for number in range(3)]
+    await receive(pool, *parts[:2])
     assert await status_of(pool, id) == "sent"
+    await receive(pool, parts[2])
+    assert await status_of(pool, id) == "delivered"
+
+
+@pytest.mark.parametrize("sender", [SENDER, ""])
+async def test_an_exact_id_is_enough_where_the_source_address_is_empty(pool: Pool, sender: str) -> None:
+    id = await sent(pool, await organization(pool), ONE, "7")
+    assert (await receive(pool, Receipt(("8",), DELIVERED, "", sender, b"raw"))).unmatched == 1
+    assert (await receive(pool, Receipt(("7",), DELIVERED, "", sender, b"raw"))).matched == 1
+    assert await status_of(pool, id) == "delivered"
 
 
 async def test_an_answer_without_an_id_is_found_by_its_receipt(pool: Pool) -> None:

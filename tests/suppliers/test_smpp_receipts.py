@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
-from heliograph.suppliers.smpp.pdu import DataSm, DeliverSm, Tag
+from heliograph.suppliers.smpp.pdu import DataSm, DeliverSm, Tag, decode
 from heliograph.suppliers.smpp.receipts import STATE_OF_TEXT, ReceiptRules, id_key, parse, scan, split_udh
 
 CLASSIC = (
@@ -73,6 +73,19 @@ TEXTS = [
     ("an empty id", b"id: stat:DELIVRD err:000", (), "delivered", "000"),
     ("no id", b"stat:DELIVRD", (), "delivered", ""),
     ("nothing", b"", (), "unknown", ""),
+    ("barred", b"id:5 stat:BARRED err:13", ("5",), "undelivered", "13"),
+    ("no credit", b"id:5 stat:NOCRED err:1", ("5",), "rejected", "1"),
+    ("a system's error", b"id:5 stat:SYSERR err:8", ("5",), "undelivered", "8"),
+    ("misspelt", b"id:5 stat:UNDELIVRD err:1", ("5",), "undelivered", "1"),
+    ("shortened", b"id:5 stat:REJECT err:1", ("5",), "rejected", "1"),
+    ("a NUL in front", b"\0" + CLASSIC, ("1526758174",), "delivered", "000"),
+    ("NULs for blanks", CLASSIC.replace(b" ", b"\0"), ("1526758174",), "delivered", "000"),
+    ("a NUL behind the id", b"id:42\0 stat:DELIVRD err:000", ("42",), "delivered", "000"),
+    ("no label", CLASSIC.replace(b"stat:", b""), ("1526758174",), "delivered", "000"),
+    ("a label without a colon", b"id:5 stat UNDELIV err:1", ("5",), "undelivered", "1"),
+    ("a label of its own", b"id:5 status:UNDELIV err:1", ("5",), "undelivered", "1"),
+    ("a state for an id", b"id:FAILED sub:001 err:0", ("failed",), "unknown", "0"),
+    ("no label, and a state in the user's text", b"id:5 err:1 text: DELIVRD", ("5",), "unknown", "1"),
 ]
 
 
@@ -163,6 +176,46 @@ def test_a_receipt_in_ucs2() -> None:
 def test_addresses_left_as_in_the_submit_are_turned_round_when_that_is_certain() -> None:
     read = receipt(deliver(CLASSIC, source_addr="ACME", destination_addr="+258841234567"))
     assert (read.recipient, read.sender) == ("258841234567", "ACME")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (b"id:8 stat:Xyzzy12 err:1", "XYZZY12"),
+        (b"id:8 stat:" + b"a" * 90, "A" * 20),
+        (b"id:8 err:1", "(none)"),
+        (b"id:8 stat:UNKNOWN err:1", ""),
+        (CLASSIC, ""),
+    ],
+)
+def test_a_word_that_nobody_knows_is_named(text: bytes, word: str) -> None:
+    assert receipt(deliver(text)).unknown_word == word
+    # What the TLV says is known, whatever the text says.
+    assert receipt(deliver(text, {Tag.MESSAGE_STATE: b"\x02"})).unknown_word == ""
+    assert receipt(deliver(text), final_states={"XYZZY12": ReceiptState.FAILED}).unknown_word in ("", word)
+
+
+def test_without_a_source_address_the_sender_is_not_taken_for_the_recipient() -> None:
+    read = receipt(deliver(CLASSIC, source_addr="", destination_addr="12345"))
+    assert (read.recipient, read.sender) == ("", "12345")
+
+
+@pytest.mark.parametrize("kind", [DeliverSm, DataSm])
+@pytest.mark.parametrize("rest", [b"\x14\x01\xff\xff", b"\x14\x01\x00\x05ab", b"\x14", b"\x14\x01\x00"])
+def test_a_bad_tlv_at_the_end_loses_nothing_in_front_of_it(kind: type[DeliverSm | DataSm], rest: bytes) -> None:
+    fields: dict = {"source_addr": "258841234567", "esm_class": 4}
+    tlvs = {Tag.RECEIPTED_MESSAGE_ID: b"77\0", Tag.MESSAGE_STATE: b"\x02"}
+    frame = kind(9, tlvs=tlvs, **fields).encode() + rest
+    read = decode(len(frame).to_bytes(4, "big") + frame[4:])
+    assert isinstance(read, kind)
+    assert (receipt(read).keys, receipt(read).state) == (("77",), "delivered")
+
+
+def test_a_text_that_ends_too_early_is_read_as_far_as_it_goes() -> None:
+    frame = deliver(tlvs={Tag.MESSAGE_PAYLOAD: CLASSIC}).encode()[:-3]
+    read = decode(len(frame).to_bytes(4, "big") + frame[4:])
+    assert isinstance(read, DeliverSm)
+    assert receipt(read).keys == ("1526758174",)
 
 
 def test_the_operator_says_which_states_are_final() -> None:

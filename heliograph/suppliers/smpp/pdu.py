@@ -272,6 +272,8 @@ def _encode_response(pdu: BindResponse | MessageResponse, text: str | None) -> b
 
 
 def _read_short_message(kind: type[ShortMessage]) -> Decoder:
+    lenient = kind in _FROM_SUPPLIERS
+
     def decode_short_message(frame: bytes, sequence: int, status: int) -> Pdu:
         index = frame.index
         end = index(0, 16)
@@ -312,7 +314,7 @@ def _read_short_message(kind: type[ShortMessage]) -> Decoder:
             frame[end + 3],
             frame[end + 4],
             frame[message:after],
-            NO_TLVS if after == len(frame) else read_tlvs(frame, after),
+            NO_TLVS if after == len(frame) else read_tlvs(frame, after, lenient=lenient),
         )
 
     return decode_short_message
@@ -337,7 +339,7 @@ def _read_by_layout(kind: type[Pdu]) -> Decoder:
     def decode_fields(frame: bytes, sequence: int, status: int) -> Pdu:
         if status and len(frame) == HEADER_LENGTH:
             return kind(sequence, status)
-        return kind(sequence, status, **read_fields(frame, kind.layout))
+        return kind(sequence, status, **read_fields(frame, kind.layout, lenient=kind in _FROM_SUPPLIERS))
 
     return decode_fields
 
@@ -380,6 +382,8 @@ _HEADER_ONLY: tuple[type[Pdu], ...] = (
     ReplaceSmResp,
     CancelSmResp,
 )
+# A receipt or a message of a handset is worth more than a TLV behind it that nobody can read.
+_FROM_SUPPLIERS = (DeliverSm, DataSm)
 _DECODERS: dict[int, Decoder] = {
     **{kind.command: _read_short_message(kind) for kind in (SubmitSm, DeliverSm)},
     **{kind.command: _read_response(kind) for kind in _RESPONSES},

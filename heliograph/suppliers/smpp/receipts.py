@@ -29,22 +29,31 @@ STATE_OF_TEXT: dict[str, int] = {
     "BUFFERD": 1,
     "BUFFERED": 1,
     "DELIVRD": 2,
+    "DELIVERD": 2,
     "DELIVERED": 2,
+    "EXPIRD": 3,
     "EXPIRED": 3,
     "DELETED": 4,
     "CANCELED": 4,
+    "CANCELLED": 4,
     "UNDELIV": 5,
+    "UNDELIVRD": 5,
+    "UNDELIVERD": 5,
     "UNDELIVERABLE": 5,
     "UNDELIVERED": 5,
     "FAILED": 5,
     "NACK": 5,
     "NOROUTE": 5,
+    "BARRED": 5,
+    "SYSERR": 5,
     "ACCEPTD": 6,
     "ACCEPTED": 6,
     "ACKED": 6,
     "UNKNOWN": 7,
+    "REJECT": 8,
     "REJECTD": 8,
     "REJECTED": 8,
+    "NOCRED": 8,  # the account's money is used up: nothing was tried
     "SKIPPED": 9,
 }
 #: message_state → its spelling in appendix B, by which `final_states` names it, and what it is to us.
@@ -84,6 +93,8 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
     if not marked and not rules.sniff:
         return _inbound(pdu, elements, body, raw)
     text = body.decode("utf-16-be", "replace") if pdu.data_coding == 8 else body.decode("latin-1")
+    if "\0" in text:  # in front of it, behind it, or between its fields
+        text = text.replace("\0", " ")
     fields = scan(text)
     if not marked and not fields.keys() >= _WHOLE:
         return _inbound(pdu, elements, body, raw)
@@ -96,12 +107,15 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
         from_tlv = tlvs.get(Tag.RECEIPTED_MESSAGE_ID)
         if from_tlv and (key := id_key(from_tlv.decode("latin-1"), rules.tlv_id_base or rules.id_base)):
             keys = (key,) if key in keys else (key, *keys)
-    state = _state(tlvs.get(Tag.MESSAGE_STATE), fields.get("stat"), rules.final_states)
+    word = fields.get("stat") or fields.get("status") or fields.get("state")
+    if not word:
+        word = _without_label(text, rules.final_states) if marked else ""
+    state, known = _state(tlvs.get(Tag.MESSAGE_STATE), word, rules.final_states)
     # An intermediate notification tells of one failed attempt of several: only delivery ends anything.
     if esm_class & 0x24 == 0x20 and state is not ReceiptState.DELIVERED:
         state = ReceiptState.PENDING
     recipient, sender = pdu.source_addr.removeprefix("+"), pdu.destination_addr.removeprefix("+")
-    if not recipient.isdigit() and sender.isdigit():
+    if recipient and not recipient.isdigit() and sender.isdigit():
         recipient, sender = sender, recipient  # addresses left as they were in the submit
     return Receipt(
         keys,
@@ -113,6 +127,7 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
         _u16(tlvs.get(Tag.USER_MESSAGE_REFERENCE)) if tlvs else None,
         _count(fields.get("sub")),
         _count(fields.get("dlvrd")),
+        "" if known else word.upper()[:_LONGEST_WORD] or NO_WORD,
     )
 
 
@@ -170,7 +185,9 @@ def split_udh(payload: bytes) -> tuple[dict[int, bytes], bytes]:
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
 
-_FIELD = re.compile(r"(?:^|(?<=\s))(message id|msg id|id|sub|dlvrd|submit date|done date|stat|err|text)\s*:", re.I)
+_FIELD = re.compile(
+    r"(?:^|(?<=\s))(message id|msg id|id|sub|dlvrd|submit date|done date|status|state|stat|err|text)\s*:", re.I
+)
 #: The form of appendix B to the letter, which most receipts have: a fifth of the time that the scan needs.
 _USUAL = re.compile(
     r"id:(?P<id>\S+) sub:(?P<sub>\S+) dlvrd:(?P<dlvrd>\S+) submit date:(?P<submitted>\S+) done date:(?P<done>\S+)"
@@ -179,6 +196,12 @@ _USUAL = re.compile(
 )
 _WHOLE = {"id", "submitted", "done", "stat", "err"}
 _NAMES = {"message id": "id", "msg id": "id", "submit date": "submitted", "done date": "done"}
+#: A word by itself, or behind a label that ends otherwise than with a colon.
+_WORD = re.compile(r"(?:^|(?<=[\s=]))[A-Za-z]+(?=[\s;,]|$)")
+_USERS_TEXT = re.compile(r"(?:^|(?<=\s))text\s*:", re.I)
+_LONGEST_WORD = 20
+#: Stands for the word of a receipt that has none.
+NO_WORD = "(none)"
 _NO_ELEMENTS: dict[int, bytes] = {}
 
 
@@ -210,17 +233,25 @@ def _inbound(pdu: DeliverSm | DataSm, elements: Mapping[int, bytes], body: bytes
     )
 
 
-def _state(tlv: bytes | None, stat: str | None, final_states: Mapping[str, ReceiptState]) -> ReceiptState:
-    text = stat.upper() if stat else ""
+def _without_label(text: str, final_states: Mapping[str, ReceiptState]) -> str:
+    """The first word before the user's own text that is a state, for suppliers that write `stat:` no label; else ""."""
+    users = _USERS_TEXT.search(text)
+    words = _WORD.findall(text, 0, users.start() if users else len(text))
+    return next((word for word in words if word.upper() in STATE_OF_TEXT or word.upper() in final_states), "")
+
+
+def _state(tlv: bytes | None, word: str, final_states: Mapping[str, ReceiptState]) -> tuple[ReceiptState, bool]:
+    """What the TLV says, or else the word; and whether anybody knows what that means."""
+    text = word.upper()
     number = tlv[0] if tlv else None
     if number not in STATES:
         if text in final_states:
-            return final_states[text]
+            return final_states[text], True
         number = STATE_OF_TEXT.get(text)
     if number is None:
-        return ReceiptState.UNKNOWN
+        return ReceiptState.UNKNOWN, False
     spelling, state = STATES[number]
-    return final_states.get(spelling, state) if final_states else state
+    return (final_states.get(spelling, state) if final_states else state), True
 
 
 def _error(tlv: bytes | None, text: str) -> str:

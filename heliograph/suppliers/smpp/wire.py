@@ -157,7 +157,11 @@ def write_tlvs(tlvs: Mapping[int, bytes]) -> bytes:
 
 
 def read_tlvs(frame: bytes, at: int, *, lenient: bool = False) -> Mapping[int, bytes]:
-    """TLVs up to the end. One to three octets left over are padding that some SMSCs add."""
+    """TLVs up to the end. One to three octets left over are padding that some SMSCs add.
+
+    `lenient`: of a TLV that is longer than its PDU, nothing is read, or what is there if it is the text itself; else
+    it raises PduError.
+    """
     size = len(frame)
     if size - at < 4:
         return NO_TLVS
@@ -166,18 +170,21 @@ def read_tlvs(frame: bytes, at: int, *, lenient: bool = False) -> Mapping[int, b
         tag, length = TLV.unpack_from(frame, at)
         at += 4
         if at + length > size:
-            if lenient:
-                break
-            raise PduError(f"TLV {tag:#06x} is longer than its PDU", status=0xC0)
+            if not lenient:
+                raise PduError(f"TLV {tag:#06x} is longer than its PDU", status=0xC0)
+            if tag == Tag.MESSAGE_PAYLOAD:
+                tlvs.setdefault(tag, frame[at:])
+            break
         tlvs.setdefault(tag, frame[at : at + length])
         at += length
     return tlvs
 
 
-def read_fields(frame: bytes, layout: Layout) -> dict[str, Any]:
+def read_fields(frame: bytes, layout: Layout, *, lenient: bool = False) -> dict[str, Any]:
     """The fields of a body, in the order of the wire. Raises PduError, ValueError, IndexError or struct.error.
 
     Kinds: c C-octet string, B u8, s u8 length and octets, d destinations of submit_multi, u its refused ones, t TLVs.
+    `lenient` is that of `read_tlvs`.
     """
     at = HEADER_LENGTH
     values: dict[str, Any] = {}
@@ -193,7 +200,7 @@ def read_fields(frame: bytes, layout: Layout) -> dict[str, Any]:
                 raise PduError("sm_length is longer than the PDU", status=0x01)
             at += 1 + frame[at]
         elif kind == "t":
-            values[name] = read_tlvs(frame, at)
+            values[name] = read_tlvs(frame, at, lenient=lenient)
         elif kind == "d":
             values[name], at = _read_destinations(frame, at)
         else:

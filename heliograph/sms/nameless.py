@@ -1,0 +1,110 @@
+"""Receipts of messages whose submit was answered without an id: empty, absent, or a NUL.
+
+What is left to go by is the account, the recipient, the sender, the time, and our reference where the supplier echoes
+it. The rule nobody may break: of several messages that a receipt could speak of, none gets it. A receipt that waits
+is looked at again, and fits once the others have theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base.db import Connection
+
+#: A receipt speaks of what was sent so long before it at the most, and our clock may be behind by the second.
+SINCE, AHEAD = "4 days", "2 minutes"
+
+
+class Nameless(msgspec.Struct, frozen=True, gc=False):
+    """A stored receipt that fits no id. `key` stands for the id of a message to its recipient that has none."""
+
+    supplier_id: UUID
+    key: str
+    #: Its end, which has to be that of the message's sender; "": it names none.
+    sender: str
+    reference: int | None
+    received_on: date
+    received_at: datetime
+    fingerprint: UUID
+
+
+# Of one message the parts that nothing was heard of yet, in order: the first that no other receipt takes. A message of
+# one part has its state in `messages`.
+CANDIDATES = f"""
+SELECT item.n, part.organization_id, part.message_id, part.attempt, part.part, part.parts
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::timestamptz[]) WITH ORDINALITY
+       AS item (supplier_id, key, sender, reference, received_at, n)
+       CROSS JOIN LATERAL (
+       SELECT organization_id, message_id, attempt, part, parts FROM sms_parts
+        WHERE supplier_id = item.supplier_id AND id_key = item.key AND state IS NULL
+          AND created_at BETWEEN item.received_at - interval '{SINCE}' AND item.received_at + interval '{AHEAD}'
+        ORDER BY created_at DESC LIMIT 50) part
+       CROSS JOIN LATERAL (
+       SELECT FROM messages
+        WHERE organization_id = part.organization_id AND id = part.message_id
+          AND status IN ('sending', 'sent', 'unknown', 'expired')
+          AND (item.sender = '' OR lower(right(sender, length(item.sender))) = lower(item.sender)) LIMIT 1) message
+ WHERE item.reference IS NULL OR NOT EXISTS (
+       SELECT FROM sms_attempts
+        WHERE organization_id = part.organization_id AND message_id = part.message_id AND attempt = part.attempt
+          AND reference <> item.reference)
+ ORDER BY item.n, part.message_id, part.part
+"""
+# Another look at the same time, or the receipt's own repetition, may have come first.
+CLAIM = """
+UPDATE receipts SET organization_id = v.organization_id, message_id = v.message_id, attempt = v.attempt, part = v.part,
+       next_try_at = NULL
+  FROM unnest($1::date[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::smallint[], $7::smallint[])
+       AS v (received_on, supplier_id, fingerprint, organization_id, message_id, attempt, part)
+ WHERE receipts.received_on = v.received_on AND receipts.supplier_id = v.supplier_id
+   AND receipts.fingerprint = v.fingerprint AND receipts.message_id IS NULL
+RETURNING receipts.fingerprint
+"""
+
+
+async def match(conn: Connection, receipts: Sequence[Nameless]) -> dict[UUID, asyncpg.Record]:
+    """Give each receipt to the one message that it can speak of, if there is just one.
+
+    Returns, by fingerprint, organization_id, message_id, attempt, part and parts of those that were given.
+    """
+    rows = await conn.fetch(
+        CANDIDATES,
+        [one.supplier_id for one in receipts],
+        [one.key for one in receipts],
+        [one.sender for one in receipts],
+        [one.reference for one in receipts],
+        [one.received_at for one in receipts],
+    )
+    fitting: dict[int, list[asyncpg.Record]] = {}
+    for row in rows:
+        fitting.setdefault(row["n"] - 1, []).append(row)
+    given: dict[int, asyncpg.Record] = {}
+    taken: set[tuple[UUID, int, int]] = set()
+    for n, candidates in fitting.items():
+        if len({row["message_id"] for row in candidates}) > 1:
+            continue
+        for row in candidates:
+            part = (row["message_id"], row["attempt"], row["part"])
+            if part not in taken:
+                taken.add(part)
+                given[n] = row
+                break
+    if not given:
+        return {}
+    claimed = await conn.fetch(
+        CLAIM,
+        [receipts[n].received_on for n in given],
+        [receipts[n].supplier_id for n in given],
+        [receipts[n].fingerprint for n in given],
+        [row["organization_id"] for row in given.values()],
+        [row["message_id"] for row in given.values()],
+        [row["attempt"] for row in given.values()],
+        [row["part"] for row in given.values()],
+    )
+    mine = {row["fingerprint"] for row in claimed}
+    return {receipts[n].fingerprint: row for n, row in given.items() if receipts[n].fingerprint in mine}
