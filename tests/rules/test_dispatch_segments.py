@@ -179,3 +179,10 @@ async def test_elsewhere_or_in_another_form_a_message_is_sent_as_a_whole(pool: P
     assert submission.held == ()
     assert await delivered(bench, id, "A1") == "sent" if change != "gone" else True
     assert await status_of(pool, id) == "sent"
+
+
+async def test_a_text_that_the_supplier_cuts_itself_is_delivered_by_its_one_receipt(pool: Pool) -> None:
+    """`long_messages=payload`: one submit, one id, one receipt, however many segments were counted at accept."""
+    bench, id = await begun(pool, Outcome(Verdict.ACCEPTED, (Part(1, "A1"),), total=1))
+    assert await of_parts(pool, id) == [(1, 1)]
+    assert await delivered(bench, id, "A1") == "delivered"

@@ -507,6 +507,7 @@ async def test_ways_of_sending_a_long_message(peer: Peer, way: str, bodies: list
     assert [pdu.payload for pdu in sent] == bodies
     assert {pdu.esm_class for pdu in sent} == {esm_class}
     assert [part.number for part in outcome.parts] == list(range(1, len(bodies) + 1))
+    assert outcome.total == len(bodies)
     if way == "sar":
         assert [(pdu.tlvs[0x020C], pdu.tlvs[0x020E], pdu.tlvs[0x020F]) for pdu in sent] == [
             (b"\x12\x34", b"\x02", b"\x01"),

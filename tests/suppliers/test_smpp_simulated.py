@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 from smpp_peer import Account, until
+from smpp_peer import submission as made
 
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.simulator import Smsc
@@ -85,6 +87,32 @@ async def test_throttled_messages_cost_no_try() -> None:
     assert busy
     assert {(outcome.code, outcome.counts) for outcome in busy} == {("0x00000058", False)}
     assert len(busy) == smsc.counters.throttled
+    await finish(account, smsc)
+
+
+async def test_an_smsc_that_throttles_bills_each_segment_once() -> None:
+    options = {"port": 0, "systems": {"esme": "secret"}, "magic": False, "throughput": 20.0}
+    smsc = Smsc(SmscOptions(**options))
+    await smsc.start()
+    account = await Account(smsc.port, window=50).start()
+    waiting = [made(to=f"25884{n:07d}", segments=tuple(b"part %d" % part for part in range(5))) for n in range(8)]
+    held: dict[str, set[int]] = {one.to: set() for one in waiting}
+    rounds = 0
+    while waiting:
+        account.outcomes.clear()
+        for one in waiting:
+            account.connector.submit(structs.replace(one, held=tuple(sorted(held[one.to]))))
+        await account.ended(len(waiting))
+        for one, outcome in account.outcomes:
+            assert outcome.verdict in (Verdict.ACCEPTED, Verdict.BUSY)
+            assert outcome.total == 5
+            held[one.to] |= {part.number for part in outcome.parts}
+        waiting = [one for one, outcome in account.outcomes if outcome.verdict is Verdict.BUSY]
+        rounds += 1
+    assert set(map(len, held.values())) == {5}
+    assert smsc.counters.accepted == 40
+    assert rounds > 1
+    assert smsc.counters.throttled > 0
     await finish(account, smsc)
 
 
