@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format types layers bench faults lock clean
+.PHONY: help run test javac check format types layers bench faults lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -29,11 +29,21 @@ $(VENV)/dev.stamp: $(VENV)/runtime.stamp requirements-dev.lock
 	.peers/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-peers.lock
 	@touch $@
 
+# Generators of clients from npm, run by the Node that .peers brings along.
+NPM := PATH="$(CURDIR)/.peers/bin:$$PATH" npm --no-audit --no-fund --no-update-notifier --loglevel=error
+.peers/npm/stamp: .peers/stamp tests/api/peers/package-lock.json
+	@mkdir -p .peers/npm && cp tests/api/peers/package.json tests/api/peers/package-lock.json .peers/npm/
+	cd .peers/npm && $(NPM) ci --ignore-scripts > npm.log 2>&1 || { cat npm.log; exit 1; }
+	@touch $@
+
 run: $(VENV)/runtime.stamp ## Start everything on this machine: PostgreSQL, API, worker, a simulated SMSC
 	@exec $(BIN)/python -m heliograph up $(ARGS)
 
-test: check .peers/stamp ## Checks, then the whole test suite
+test: javac check .peers/npm/stamp ## Checks, then the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+javac:
+	@command -v javac > /dev/null || { echo "The tests compile a Java client, and there is no javac: on Debian, apt-get install default-jdk-headless"; exit 1; }
 
 check: $(VENV)/dev.stamp ## Formatting, lint, types and import layers
 	$(BIN)/ruff format --check .
@@ -48,12 +58,13 @@ format: $(VENV)/dev.stamp ## Format the code and mend what lint can mend
 bench: $(VENV)/dev.stamp ## Measure against the budgets (about a quarter of an hour)
 	$(BIN)/python -m bench $(ARGS)
 
-faults: $(VENV)/dev.stamp .peers/stamp ## The fault tests in their long form
+faults: $(VENV)/dev.stamp .peers/npm/stamp ## The fault tests in their long form
 	HELIOGRAPH_FAULTS=long $(BIN)/python -m pytest tests/faults tests/api/test_schemathesis.py --timeout 7200 $(ARGS)
 
-lock: $(VENV)/dev.stamp ## Renew the lock files
+lock: $(VENV)/dev.stamp .peers/stamp ## Renew the lock files
 	$(PIP) install uv
 	for f in requirements requirements-dev requirements-peers; do $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --quiet --upgrade $$f.in -o $$f.lock; done
+	cd tests/api/peers && rm package-lock.json && $(NPM) install --package-lock-only --omit-lockfile-registry-resolved=true
 
 clean: ## Remove the environments and caches (data stays)
 	rm -rf $(VENV) .peers .pytest_cache .mypy_cache .ruff_cache .hypothesis

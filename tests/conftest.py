@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from heliograph.base.db import Pool, open_pool
+from tests.bodies import events_are_as_documented
 from tests.database import Cluster, cluster
 from tests.embedded import cluster_home, cluster_model, embedded, public_place
 
@@ -47,5 +48,6 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
     opened = await open_pool(database_url, size=4)
     try:
         yield opened
+        await events_are_as_documented(opened)
     finally:
         opened.terminate()

@@ -12,6 +12,7 @@ from msgspec import Meta
 from heliograph.api import paging
 from heliograph.api.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time
 from heliograph.api.operation import Call
+from heliograph.api.schemas import alias_of, needed
 from heliograph.base.errors import Invalid
 from heliograph.campaigns import audience, plan, sms_channel, template
 from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS
@@ -68,20 +69,20 @@ class CreateCampaign(
     ]
     message_template: Annotated[
         Text | None,
-        Meta(
-            description="The text. Places that are filled for each recipient: `{{name}}`, `{{first_name}}`,"
-            " `{{last_name}}`, `{{phone}}`. Needed, under this name or as `content`."
+        needed(
+            "The text. Places that are filled for each recipient: `{{name}}`, `{{first_name}}`, `{{last_name}}`,"
+            " `{{phone}}`."
         ),
     ] = None
-    content: Annotated[Text | None, Meta(description="Another name of `message_template`.")] = None
+    content: Annotated[Text | None, alias_of("message_template")] = None
     scheduled_at: Annotated[
         Moment | None, Meta(description="When to start, with a zone, up to 365 days ahead; left out: at once.")
     ] = None
-    other_scheduled_at: Annotated[Moment | None, Meta(description="Another name of `scheduled_at`.")] = None
+    other_scheduled_at: Annotated[Moment | None, alias_of("scheduled_at")] = None
     sender_id: Annotated[UUID | None, Meta(description="An approved sender ID; left out: the default one.")] = None
-    other_sender_id: Annotated[UUID | None, Meta(description="Another name of `sender_id`.")] = None
+    other_sender_id: Annotated[UUID | None, alias_of("sender_id")] = None
     sender_name: Annotated[SenderName | None, Meta(description="An approved sender's value, in any case.")] = None
-    other_sender_name: Annotated[SenderName | None, Meta(description="Another name of `sender_name`.")] = None
+    other_sender_name: Annotated[SenderName | None, alias_of("sender_name")] = None
     audience_tags: Annotated[
         Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(min_length=1, max_length=MAX_TAGS)]
         | None,
@@ -90,14 +91,12 @@ class CreateCampaign(
     other_audience_tags: Annotated[
         Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(min_length=1, max_length=MAX_TAGS)]
         | None,
-        Meta(description="Another name of `audience_tags`."),
+        alias_of("audience_tags"),
     ] = None
     audience_tag_match_mode: Annotated[
         _MODES | None, Meta(description="Contacts with `any` (default) of the tags, or with `all` of them.")
     ] = None
-    other_audience_tag_match_mode: Annotated[
-        _MODES | None, Meta(description="Another name of `audience_tag_match_mode`.")
-    ] = None
+    other_audience_tag_match_mode: Annotated[_MODES | None, alias_of("audience_tag_match_mode")] = None
     recipients: Annotated[
         Annotated[
             list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(min_length=1, max_length=MAX_RECIPIENTS)
@@ -110,7 +109,7 @@ class CreateCampaign(
     messages_per_minute: Annotated[
         Pace | None, Meta(description="No faster than this; left out: as fast as it goes.")
     ] = None
-    other_messages_per_minute: Annotated[Pace | None, Meta(description="Another name of `messages_per_minute`.")] = None
+    other_messages_per_minute: Annotated[Pace | None, alias_of("messages_per_minute")] = None
 
 
 class CampaignCounts(msgspec.Struct):

@@ -12,6 +12,7 @@ from heliograph.api import paging
 from heliograph.api.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time
 from heliograph.api.operation import Call
 from heliograph.api.paging import PageQuery
+from heliograph.api.schemas import alias_of, needed
 from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records
@@ -35,12 +36,10 @@ class CreateContact(
     """A contact to create: a name, whole or in parts, and a phone number."""
 
     name: Annotated[Name | None, Meta(description="The whole name. Needed unless its parts are given.")] = None
-    phone: Annotated[Phone | None, Meta(description="Phone number with country code, in any usual form. Needed.")] = (
-        None
-    )
+    phone: Annotated[Phone | None, needed("Phone number with country code, in any usual form.")] = None
     first_name: Annotated[Name | None, Meta(description="With `lastName`: the parts of the name.")] = None
     last_name: Annotated[Name | None, Meta(description="With `firstName`: the parts of the name.")] = None
-    phone_number: Annotated[Phone | None, Meta(description="Another name of `phone`.")] = None
+    phone_number: Annotated[Phone | None, alias_of("phone")] = None
     tags: Annotated[
         Annotated[list[Tag], Meta(max_length=MAX_TAGS)] | None,
         Meta(description="Labels; stored in lower case, trimmed, each once."),

@@ -89,7 +89,8 @@ class ReplayEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         Meta(description="Only these of the kinds that the endpoint subscribed to. Left out: all of them."),
     ] = None
     only_failed: Annotated[
-        bool, Meta(description="Only events that this endpoint never answered with a 2xx, or was never sent.")
+        bool,
+        Meta(description="True: only events that this endpoint never answered with a 2xx, or was never sent."),
     ] = False
 
 

@@ -14,7 +14,7 @@ from heliograph.base import clock
 from heliograph.base.errors import Unavailable
 
 
-class Index(msgspec.Struct):
+class ApiIndex(msgspec.Struct):
     """Where everything is."""
 
     success: Success
@@ -38,7 +38,7 @@ class Health(msgspec.Struct):
     checks: Annotated[Checks, Meta(description="Each part.")]
 
 
-class Document(msgspec.Struct):
+class OpenApiDocument(msgspec.Struct):
     """An OpenAPI 3.1 document."""
 
     openapi: Annotated[str, Meta(description="Version of OpenAPI.")]
@@ -46,9 +46,9 @@ class Document(msgspec.Struct):
     paths: Annotated[dict[str, Any], Meta(description="Operations by path and method.")]
 
 
-async def get_index(call: Call) -> Index:
+async def get_index(call: Call) -> ApiIndex:
     """GET /"""
-    return Index(True, "Heliograph", "v1", docs="/docs", openapi="/v1/openapi.json", health="/v1/health")
+    return ApiIndex(True, "Heliograph", "v1", docs="/docs", openapi="/v1/openapi.json", health="/v1/health")
 
 
 async def get_health(call: Call) -> Health:

@@ -16,6 +16,7 @@ import msgspec
 from heliograph.accounts.api_keys import SCOPES, ScopeRequired, Unauthorized
 from heliograph.accounts.organizations import OrganizationSuspended
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
+from heliograph.api import event_bodies, schemas
 from heliograph.api.envelope import Envelope, InternalError
 from heliograph.api.operation import NONE, REQUIRED, Operation
 from heliograph.api.refusals import (
@@ -34,7 +35,6 @@ from heliograph.base.settings import Settings
 #: An answer of each operation that succeeds, by its id; most are those of docs/api.md.
 ANSWERS: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes())
 
-_JSON_TYPES = {bool: "boolean", int: "integer", str: "string"}
 #: In its usual form; a format alone is a hint.
 _UUID = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
 _DATE_TIME = {"type": "string", "format": "date-time"}
@@ -49,7 +49,7 @@ _HEADERS: dict[str, dict[str, Any]] = {
     "RateReset": {"description": "When the next minute begins.", "schema": _DATE_TIME},
     "IdempotencyStatus": {
         "description": "`stored`: this request was executed. `replayed`: an earlier one was, this is its answer.",
-        "schema": {"type": "string", "enum": ["stored", "replayed"]},
+        "schema": {"type": "string", "x-extensible-enum": ["stored", "replayed"]},
     },
     "RetryAfter": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
 }
@@ -68,6 +68,24 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
         "example": "0199c5a0-7c1e-7d2a-9f00-3f1f5a6b7c8d",
     },
+}
+
+#: What each callback carries.
+_WEBHOOK_HEADERS: dict[str, dict[str, Any]] = {
+    name: {"name": header, "in": "header", "required": True, "description": text, "schema": {"type": "string"}}
+    for name, header, text in (
+        ("ServiceTimestamp", "x-service-timestamp", "When this attempt was made, ISO 8601."),
+        (
+            "ServiceSignature",
+            "x-service-signature",
+            "`v1=` and the hex HMAC-SHA256, under the endpoint's secret, of `x-service-timestamp`, a dot and the body.",
+        ),
+        ("ServiceEventId", "x-service-event-id", "Id of the event, the same at every attempt."),
+        ("EventRequestId", "x-request-id", "Id of the request that caused the event."),
+        ("WebhookId", "webhook-id", "Standard Webhooks: id of the event."),
+        ("WebhookTimestamp", "webhook-timestamp", "Standard Webhooks: when this attempt was made, Unix seconds."),
+        ("WebhookSignature", "webhook-signature", "Standard Webhooks: signatures, separated by spaces."),
+    )
 }
 
 #: Ids in paths, by name.
@@ -95,12 +113,13 @@ _TAGS = {
 
 def document(operations: Sequence[Operation], settings: Settings) -> bytes:
     """The document as JSON."""
-    shapes = [Envelope, *(each.response for each in operations), *(each.request for each in operations if each.request)]
-    _, components = msgspec.json.schema_components(shapes, ref_template="#/components/schemas/{name}")
+    requests = schemas.components(each.request for each in operations if each.request)
     for each in operations:
         for member in get_args(each.request):
             config = member.__struct_config__
-            components[member.__name__]["properties"][config.tag_field]["description"] = "Says that it is this body."
+            requests[member.__name__]["properties"][config.tag_field]["description"] = "Says that it is this body."
+    answers = schemas.components([Envelope, *(each.response for each in operations), *event_bodies.DATA.values()])
+    bodies = {event_bodies.name(kind): event_bodies.body(kind, data) for kind, data in event_bodies.DATA.items()}
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, settings)
@@ -113,7 +132,8 @@ def document(operations: Sequence[Operation], settings: Settings) -> bytes:
                 "summary": "One API for SMS and WhatsApp.",
                 "description": (
                     "Every answer carries `x-request-id`; every refusal is an `Envelope`. Within v1 there are only "
-                    "additions: accept any 2xx, and fields that you do not know."
+                    "additions: accept any 2xx, fields that you do not know, and values that are not listed here "
+                    "(`x-extensible-enum` lists those of today)."
                 ),
                 "license": {"name": "MIT", "identifier": "MIT"},
             },
@@ -122,10 +142,11 @@ def document(operations: Sequence[Operation], settings: Settings) -> bytes:
                 {"name": name, "description": _TAGS[name]} for name in dict.fromkeys(_tag(each) for each in operations)
             ],
             "paths": paths,
+            "webhooks": {kind: {"post": _webhook(kind)} for kind in event_bodies.DATA},
             "components": {
-                "schemas": _typed(components),
+                "schemas": schemas.of_requests(requests) | schemas.of_answers(answers) | bodies,
                 "headers": _HEADERS,
-                "parameters": _PARAMETERS,
+                "parameters": _PARAMETERS | _WEBHOOK_HEADERS,
                 "securitySchemes": {
                     "bearer": {"type": "http", "scheme": "bearer", "description": _scopes()},
                     "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -135,19 +156,24 @@ def document(operations: Sequence[Operation], settings: Settings) -> bytes:
     )
 
 
-def _typed(schema: Any) -> Any:
-    """A schema whose enumerations say of what type they are, single values as `const`: generators need both."""
-    if isinstance(schema, list):
-        return [_typed(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    typed = {name: _typed(one) for name, one in schema.items()}
-    values = schema.get("enum")
-    if isinstance(values, list) and (kind := _JSON_TYPES.get(type(values[0]))):
-        typed["type"] = kind
-        if len(values) == 1:
-            typed["const"] = typed.pop("enum")[0]
-    return typed
+def _webhook(kind: str) -> dict[str, Any]:
+    """A callback: what is posted to the endpoints that subscribed to this kind."""
+    return {
+        "operationId": f"on{event_bodies.name(kind).removesuffix('Event')}",
+        "summary": event_bodies.SUMMARIES[kind],
+        "description": "Verify the signature over the raw body before you read it; the same event may come again.",
+        "tags": ["webhooks"],
+        "parameters": [{"$ref": f"#/components/parameters/{name}"} for name in _WEBHOOK_HEADERS],
+        "security": [],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{event_bodies.name(kind)}"}}},
+        },
+        "responses": {
+            "2XX": {"description": "The event is stored. Anything else, and it comes again."},
+            "410": {"description": "Send nothing more: the endpoint is disabled."},
+        },
+    }
 
 
 def _operation(each: Operation, settings: Settings) -> dict[str, Any]:
@@ -187,31 +213,12 @@ def _parameters(each: Operation) -> list[dict[str, Any]]:
         for name in re.findall(r"\{(\w+)\}", each.path)
     ]
     if each.query is not None:
-        parameters += _query_parameters(each.query)
+        parameters += schemas.of_query(each.query)
     parameters.append({"$ref": "#/components/parameters/RequestId"})
     if each.idempotency == REQUIRED:
         parameters.append(_PARAMETERS["IdempotencyKey"] | {"required": True})
     elif each.idempotency != NONE:
         parameters.append({"$ref": "#/components/parameters/IdempotencyKey"})
-    return parameters
-
-
-def _query_parameters(query: type[msgspec.Struct]) -> list[dict[str, Any]]:
-    (_, components) = msgspec.json.schema_components([query], ref_template="#/components/schemas/{name}")
-    schema = components[query.__name__]
-    parameters = []
-    for name, shape in schema["properties"].items():
-        described = {key: value for key, value in shape.items() if key not in ("description", "anyOf")}
-        if "anyOf" in shape:  # a parameter is absent, never null
-            (given,) = (one for one in shape["anyOf"] if one != {"type": "null"})
-            described = given
-        described = {key: value for key, value in described.items() if not (key == "default" and value is None)}
-        parameter = {"name": name, "in": "query", "schema": _typed(described)}
-        if "description" in shape:
-            parameter["description"] = shape["description"]
-        if name in schema.get("required", ()):
-            parameter["required"] = True
-        parameters.append(parameter)
     return parameters
 
 

@@ -45,7 +45,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/",
         id="getApiIndex",
         summary="Version and addresses",
-        response=discovery.Index,
+        response=discovery.ApiIndex,
         handler=discovery.get_index,
     ),
     Operation(
@@ -61,7 +61,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/openapi.json",
         id="getOpenApiDocument",
         summary="This document",
-        response=discovery.Document,
+        response=discovery.OpenApiDocument,
         handler=discovery.get_openapi_document,
     ),
     Operation(

@@ -14,6 +14,7 @@ from heliograph.api import paging
 from heliograph.api.fields import HasMore, Items, NextCursor, Success, Time
 from heliograph.api.operation import Call
 from heliograph.api.paging import DateFrom, DateTo, PageQuery
+from heliograph.api.schemas import alias_of
 from heliograph.api.sms import NUMBER
 from heliograph.base import phones
 from heliograph.base.clock import iso
@@ -48,7 +49,7 @@ class WhatsAppMessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True)
     billing_category: Annotated[
         BillingCategory | None, Meta(description="Those that are billed as this. `service` is a text reply.")
     ] = None
-    category: Annotated[BillingCategory | None, Meta(description="Another name of `billingCategory`.")] = None
+    category: Annotated[BillingCategory | None, alias_of("billingCategory")] = None
     template_name: Annotated[TemplateName | None, Meta(description="Those sent from a template of this name.")] = None
     recipient: Recipient = None
     date_from: DateFrom = None

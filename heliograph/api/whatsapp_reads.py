@@ -14,6 +14,7 @@ from heliograph.api import paging
 from heliograph.api.fields import HasMore, Items, NextCursor, Success, Time
 from heliograph.api.operation import Call
 from heliograph.api.paging import DateFrom, DateTo, PageQuery
+from heliograph.api.schemas import alias_of
 from heliograph.api.whatsapp_messages import TemplateName, one_of
 from heliograph.base.clock import iso
 from heliograph.whatsapp import reads
@@ -33,7 +34,7 @@ class WhatsAppTemplateQuery(PageQuery, frozen=True, rename="camel", kw_only=True
     ] = None
     category: Annotated[Category | None, Meta(description="Those of this category.")] = None
     name: Annotated[TemplateName | None, Meta(description="Those of exactly this name, in every language.")] = None
-    template_name: Annotated[TemplateName | None, Meta(description="Another name of `name`.")] = None
+    template_name: Annotated[TemplateName | None, alias_of("name")] = None
     date_from: DateFrom = None
     date_to: DateTo = None
 
@@ -79,8 +80,8 @@ class WhatsAppTemplate(msgspec.Struct, rename="camel", kw_only=True):
         Category, Meta(description="`template.category` of a send. One of `marketing` cannot be sent by this service.")
     ]
     status: Annotated[
-        Literal["approved", "pending", "rejected", "paused", "disabled", "in_appeal"],
-        Meta(description="Only an `approved` one can be sent."),
+        Literal["approved", "pending", "rejected", "paused", "disabled", "in_appeal", "removed"],
+        Meta(description="Only an `approved` one can be sent. `removed`: in the event that tells of it."),
     ]
     parameter_count: Annotated[int, Meta(description="How many `template.parameters` a send gives.")]
     body_preview: Annotated[

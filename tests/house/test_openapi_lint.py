@@ -12,9 +12,10 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from heliograph.api import openapi
+from heliograph.api import event_bodies, openapi
 from heliograph.api.routes import OPERATIONS
 from heliograph.base.settings import Settings
+from heliograph.webhooks.events import KINDS
 from tests.house.project import DOCS, blocks
 
 DOCUMENT: dict[str, Any] = msgspec.json.decode(
@@ -164,3 +165,88 @@ def test_nothing_is_named_that_is_not_used() -> None:
     assert kept == used
     schemes = {name for each in DESCRIBED for one in each.values[2]["security"] for name in one}
     assert schemes == DOCUMENT["components"]["securitySchemes"].keys()
+
+
+# ── What generators of clients stumble on ─────────────────────────────────────────────────────────────────────────────
+
+
+def objects() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema with fields, in components and in paths, and where it is."""
+    for name, schema in SCHEMAS.items():
+        yield from ((name, one) for one in walk(schema) if isinstance(one.get("properties"), dict))
+
+
+def test_nothing_defaults_to_null_and_no_body_to_anything() -> None:
+    """openapi-typescript makes what has a default required, and a default of null is one too."""
+    assert [one for one in walk(DOCUMENT["paths"]) if "default" in one and one["default"] is None] == []
+    with_default = [
+        f"{name}.{field}" for name, one in objects() for field, shape in one["properties"].items() if "default" in shape
+    ]
+    assert with_default == [], "say in the description what holds without it"
+
+
+def test_no_field_is_spelt_twice() -> None:
+    """`sender_id` and `senderId` are one name in Java, Go and Python, and do not compile."""
+    for name, one in objects():
+        folded = Counter(field.replace("_", "").replace("-", "").lower() for field in one["properties"])
+        assert [field for field, times in folded.items() if times > 1] == [], f"{name}: mark one with `alias_of`"
+    for each in DESCRIBED:
+        parameters = [resolved(one) for one in each.values[2]["parameters"]]
+        folded = Counter((one["in"], one["name"].replace("_", "").replace("-", "").lower()) for one in parameters)
+        assert max(folded.values()) == 1, each.id
+
+
+def test_nothing_is_only_null() -> None:
+    """openapi-generator knows no type that has only null."""
+    nothing_else = [
+        f"{name}.{field}"
+        for name, one in objects()
+        for field, shape in one["properties"].items()
+        if shape.get("type") == "null"
+    ]
+    assert nothing_else == []
+
+
+def reachable(schema: Any) -> set[str]:
+    """The names of the schemas that one leads to."""
+    found: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        for one in walk(waiting.pop()):
+            name = str(one.get("$ref", "")).rpartition("/")[2]
+            if name in SCHEMAS and name not in found:
+                found.add(name)
+                waiting.append(SCHEMAS[name])
+    return found
+
+
+def test_what_is_received_is_open() -> None:
+    """A generated client refuses a value that its document does not list, so a later addition would break it."""
+    received = {
+        name
+        for each in DESCRIBED
+        for response in each.values[2]["responses"].values()
+        for name in reachable(response["content"])
+    }
+    sent = {name for each in DESCRIBED for name in reachable(each.values[2].get("requestBody", {}))}
+    assert received & sent == set(), "give what is received a struct of its own: it is open, a request is closed"
+    events = reachable(DOCUMENT["webhooks"])
+    listed = [name for name in received | events for one in walk(SCHEMAS[name]) if isinstance(one.get("enum"), list)]
+    assert listed == []
+    fixed = {name for name in received | events for one in walk(SCHEMAS[name]) if "const" in one}
+    assert fixed == {event_bodies.name(kind) for kind in KINDS}, "only an event's kind is what it is"
+    for name in received | events:
+        for field, shape in SCHEMAS[name].get("properties", {}).items():
+            for value in [value for one in walk(shape) for value in one.get("x-extensible-enum", ())]:
+                assert f"`{value}`" in shape["description"], f"{name}.{field}"
+
+
+def test_every_kind_of_event_has_its_webhook() -> None:
+    assert list(DOCUMENT["webhooks"]) == list(KINDS)
+    for kind, webhook in DOCUMENT["webhooks"].items():
+        body = resolved(webhook["post"]["requestBody"]["content"]["application/json"]["schema"])
+        assert body["properties"]["type"]["const"] == kind
+        assert body["properties"].keys() == SCHEMAS["RecordedEvent"]["properties"].keys(), "as GET /events shows it"
+        data = resolved(body["properties"]["data"])
+        assert data["properties"], kind
+        assert [resolved(one)["name"] for one in webhook["post"]["parameters"]]

@@ -1,0 +1,37 @@
+"""Whatever event a test raises is held against what the OpenAPI document tells receivers of its body."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from heliograph.api.event_bodies import DATA
+from heliograph.base.db import Pool
+
+#: Tests of delivery make up events that say hardly anything; a real one has more fields than that.
+STUB = 3
+
+
+async def events_are_as_documented(pool: Pool) -> None:
+    """Every event in the database has the fields of `heliograph.api.event_bodies`, and no others."""
+    try:
+        rows = await pool.fetch("SELECT kind, data FROM events", timeout=5)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return  # a test that has taken its database away, or keeps it to itself
+    for kind, text in rows:
+        data: dict[str, dict[str, Any]] = msgspec.json.decode(text)
+        if not any(isinstance(one, dict) and len(one) > STUB for one in data.values()):
+            continue
+        try:
+            told = msgspec.to_builtins(_decoder(kind).decode(text))
+        except msgspec.ValidationError as error:
+            raise AssertionError(f"{kind} is not as `api/event_bodies.py` describes it: {error}\n{text}") from error
+        assert told == data, f"`api/event_bodies.py` does not describe all that {kind} says"
+
+
+@cache
+def _decoder(kind: str) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(DATA[kind])
