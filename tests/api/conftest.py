@@ -39,7 +39,8 @@ class Tenant(msgspec.Struct):
 async def make_tenant(pool: Pool, *, amount: int = 1000, profile: str = "full_access", mode: str = "live") -> Tenant:
     """An organization with an approved default sender HELIOGRAPH, a quota and a key."""
     async with pool.acquire() as conn:
-        organization = await organizations.create(conn, name="Acme")
+        others = await conn.fetchval("SELECT count(*) FROM organizations")
+        organization = await organizations.create(conn, name=f"Acme {others}" if others else "Acme")
         operator = Actor(organization.id, None, "live", frozenset(), "active")
         if amount:
             await quota.grant(conn, organization.id, amount=amount, reason="test")
