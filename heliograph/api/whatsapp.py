@@ -15,14 +15,18 @@ from heliograph.api.operation import Call
 from heliograph.api.sms import NUMBER, AcceptedMessage
 from heliograph.base import phones
 from heliograph.base.errors import Invalid
+from heliograph.suppliers.whatsapp_cloud.bodies import USER_ID, is_user_id
 from heliograph.whatsapp.accept import Send, TemplateSend, TextReply
 
 Recipient = Annotated[
     str,
     Meta(
-        description="Recipient: digits with country code, `+` optional.",
+        description=(
+            "Recipient: digits with country code, `+` optional; or the user id of somebody who hides the number, for"
+            " texts and all templates but those of category `authentication`."
+        ),
         examples=["+258841234567"],
-        extra_json_schema={"pattern": NUMBER},
+        extra_json_schema={"pattern": f"{NUMBER}|^{USER_ID}$"},
     ),
 ]
 PhoneNumberId = Annotated[UUID, Meta(description="The WhatsApp number to send from.")]
@@ -96,9 +100,15 @@ class WhatsAppAccepted(msgspec.Struct, rename="camel"):
 async def send_whatsapp_message(call: Call) -> Answer:
     """POST /whatsapp/messages"""
     body: SendWhatsAppMessage = call.body
-    to = phones.parse(body.to)
+    to = body.to if is_user_id(body.to) else phones.parse(body.to)
     if to is None:
-        raise Invalid(("to", "pattern", "`to` must be a phone number with country code: `+258841234567`"))
+        rule = "`to` must be a phone number with country code: `+258841234567`, or a user id"
+        raise Invalid(("to", "pattern", rule))
+    if isinstance(body, SendWhatsAppTemplate) and body.template.category == "authentication" and is_user_id(to):
+        # Meta refuses it (131062): a code is for whoever holds the number.
+        raise Invalid(
+            ("to", "user_id", "`to` must be a phone number: an authentication template cannot go to a user id")
+        )
     # Two spellings of one number are the same payload.
     canonical = body if to == body.to else msgspec.structs.replace(body, to=to)
     return await call.services.whatsapp.accept(

@@ -61,12 +61,13 @@ def calling_code(e164: str) -> str:
     raise ValueError("not a number in E.164 form")
 
 
-def country(e164: str) -> str:
+def country(address: str) -> str:
     """Main region of the number's calling code, such as "MZ"; "001" for codes that belong to no country.
 
-    Where countries share a code (+1, +7), it is the largest of them: this is a matter of the calling code alone.
+    Where countries share a code (+1, +7), it is the largest of them: this is a matter of the calling code alone. What
+    is no number is an id that begins with its country, such as "MZ.1349".
     """
-    return REGIONS[calling_code(e164)]
+    return REGIONS[calling_code(address)] if address.startswith("+") else address[:2]
 
 
 #: What `person` makes of numbers in countries where one subscriber has been written in several ways, in this order.

@@ -179,8 +179,7 @@ def _number(phone: str) -> str:
 def _event(one: OptOut) -> events.Event:
     data = {
         "contact": {
-            "phone": one.recipient if one.recipient.startswith("+") else None,
-            "userId": None if one.recipient.startswith("+") else one.recipient,
+            "phone": one.recipient,
             "optedOutAt": iso(one.since),
             "source": one.source,
             "keyword": one.keyword,

@@ -117,9 +117,9 @@ BEGIN
                        SELECT silent.since FROM silence_1(item.organization, item.recipient) silent LIMIT 1
                        ) silence ON true
                   LEFT JOIN LATERAL (
-                       SELECT conversation_id FROM whatsapp_aliases
-                        WHERE organization_id = item.organization AND number_id = item.number
-                          AND alias = substr(item.recipient, 2) LIMIT 1) known_as ON true
+                       SELECT found.conversation_id
+                         FROM whatsapp_conversation_of_1(item.organization, item.number, item.recipient) found
+                       ) known_as ON true
                   LEFT JOIN LATERAL (
                        SELECT id, whatsapp_conversations.expires_at, free_until FROM whatsapp_conversations
                         WHERE organization_id = item.organization AND id = known_as.conversation_id LIMIT 1
@@ -156,12 +156,11 @@ BEGIN
               FROM unnest(v_thread) WITH ORDINALITY AS item (thread, n)
               LEFT JOIN (
                 SELECT unnest(wanted.n) AS n,
-                       unnest(whatsapp_conversations_1(p_at, wanted.organization, wanted.number, wanted.alias,
-                                                       wanted.recipient, wanted.id)) AS thread
+                       unnest(whatsapp_conversations_2(p_at, wanted.organization, wanted.number, wanted.recipient,
+                                                       wanted.id)) AS thread
                   FROM (
                     SELECT array_agg(n) AS n, array_agg(organization) AS organization, array_agg(number) AS number,
-                           array_agg(substr(recipient, 2)) AS alias, array_agg(recipient) AS recipient,
-                           array_agg(id) AS id
+                           array_agg(recipient) AS recipient, array_agg(id) AS id
                       FROM unnest(v_stored, v_thread, p_organization, p_number, p_recipient, p_conversation)
                            WITH ORDINALITY AS item (stored, thread, organization, number, recipient, id, n)
                      WHERE stored AND thread IS NULL) wanted) made USING (n);

@@ -8,7 +8,7 @@ Meta has closed since.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -17,9 +17,8 @@ import msgspec
 from heliograph.base import clock
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7, uuid7_floor
-
-#: Organization, number, and what Meta calls the user.
-Alias = tuple[UUID, UUID, str]
+from heliograph.consent import people
+from heliograph.consent.people import Link
 
 
 class User(msgspec.Struct, frozen=True, gc=False):
@@ -38,9 +37,11 @@ class User(msgspec.Struct, frozen=True, gc=False):
         return f"+{self.digits}" if self.digits else self.user_id or ""
 
     @property
-    def aliases(self) -> list[Alias]:
-        """Under which the conversation may be known, the phone number first."""
-        return [(self.organization_id, self.number_id, name) for name in (self.digits, self.user_id) if name]
+    def links(self) -> list[Link]:
+        """That the names of one who is known by two are one person's."""
+        if self.digits and self.user_id:
+            return [(self.organization_id, self.recipient, self.user_id)]
+        return []
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False):
@@ -54,46 +55,49 @@ class Heard(msgspec.Struct, frozen=True, gc=False):
     referred: bool
 
 
-KNOWN = "SELECT whatsapp_known_conversations_1($1, $2, $3)"
-MAKE = "SELECT whatsapp_conversations_1($1, $2, $3, $4, $5, $6)"
-NAME = """
-INSERT INTO whatsapp_aliases (organization_id, number_id, alias, conversation_id)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[]) AS item (organization_id, number_id, alias, id)
- ORDER BY organization_id, number_id, alias
-ON CONFLICT DO NOTHING
-"""
+MAKE = "SELECT whatsapp_conversations_2($1, $2, $3, $4, $5)"
 
 
 async def of_users(conn: Connection, users: Sequence[User]) -> list[UUID]:
     """The conversation of each, made if there was none; runs in the caller's transaction.
 
-    A user who is known by one name gets the other as well. Two conversations that were begun under either stay two.
+    A user who is known by one name gets the other as well, and if both had begun a conversation, these become one.
     """
-    wanted = list(dict.fromkeys(alias for one in users for alias in one.aliases))
-    found = await conn.fetchval(KNOWN, *_columns(wanted, 3)) or []
-    known: dict[Alias, UUID] = {alias: id for alias, id in zip(wanted, found, strict=True) if id is not None}
-    fresh: dict[UUID, User] = {}
-    named: dict[Alias, UUID] = {}
-    for one in users:
-        id = next((known[alias] for alias in one.aliases if alias in known), None)
-        if id is None:
-            id = uuid7()
-            fresh[id] = one
-        for alias in one.aliases:
-            if alias not in known:
-                known[alias] = named[alias] = id
-    # Somebody else may have been faster to make one.
-    made: dict[UUID, UUID] = {}
-    if fresh:
-        rows = [(*one.aliases[0], one.recipient, id) for id, one in fresh.items()]
-        made = dict(zip(fresh, await conn.fetchval(MAKE, clock.now(), *_columns(rows, 5)), strict=True))
-    others = [
-        (*alias, made.get(id, id)) for alias, id in named.items() if id not in fresh or fresh[id].aliases[0] != alias
+    if not users:
+        return []
+    await link(conn, [one for user in users for one in user.links])
+    rows = [(user.organization_id, user.number_id, user.recipient, uuid7()) for user in users]
+    made: list[UUID] = await conn.fetchval(MAKE, clock.now(), *_columns(rows, 4))
+    return made
+
+
+MERGE = "SELECT whatsapp_merge_1($1, $2)"
+
+
+async def link(conn: Connection, links: Collection[Link]) -> None:
+    """Names that Meta says are one person's; what had begun under several is one conversation from then on. Runs in
+    the caller's transaction, after what it locks of wallets."""
+    new = await people.link(conn, links)
+    if new:
+        await conn.execute(MERGE, [organization_id for organization_id, *_ in new], [name for _, name, _ in new])
+
+
+RENAME = """
+UPDATE whatsapp_conversations c
+   SET recipient = coalesce(v.recipient, c.recipient), user_id = coalesce(v.user_id, c.user_id)
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) AS v (organization_id, id, recipient, user_id)
+ WHERE c.organization_id = v.organization_id AND c.id = v.id
+"""
+
+
+async def rename(conn: Connection, renamed: Mapping[UUID, User]) -> None:
+    """The users of conversations (by id) have new names; what a name is not known of stays."""
+    rows = [
+        (user.organization_id, id, user.recipient if user.digits else None, user.user_id)
+        for id, user in sorted(renamed.items(), key=lambda one: one[0].int)
     ]
-    if others:
-        await conn.execute(NAME, *_columns(others, 4))
-    ids = (known[one.aliases[0]] for one in users)
-    return [made.get(id, id) for id in ids]
+    if rows:
+        await conn.execute(RENAME, *_columns(rows, 4))
 
 
 #: A window as it follows from the newest message that opens one ({0}) and Meta's newest refusal ({1}).

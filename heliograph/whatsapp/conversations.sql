@@ -1,25 +1,52 @@
--- whatsapp_conversations_1: the conversations of pairs of number and user, made where there are none.
+-- Whose conversation it is. A user is asked for by any name: a number in E.164, or a user id. whatsapp_aliases has one
+-- row for each conversation, under one of the person's names; `names_of_1` finds it by the others.
+
+-- whatsapp_conversation_of_1: the conversation of a number of ours and a user; no row: there is none. It is inlined.
+CREATE OR REPLACE FUNCTION whatsapp_conversation_of_1(p_organization uuid, p_number uuid, p_address text)
+RETURNS TABLE (conversation_id uuid) LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT found.conversation_id
+      FROM names_of_1(p_organization, p_address) names
+      CROSS JOIN LATERAL (
+           SELECT known.conversation_id FROM whatsapp_aliases known
+            WHERE known.organization_id = p_organization AND known.number_id = p_number
+              AND known.alias = ltrim(names.name, '+') LIMIT 1) found
+     LIMIT 1
+$$;
+
+-- whatsapp_known_conversations_2: those that exist, in order; NULL where there is none.
+CREATE OR REPLACE FUNCTION whatsapp_known_conversations_2(p_organization uuid[], p_number uuid[], p_address text[])
+RETURNS uuid[] LANGUAGE sql VOLATILE AS $$
+    SELECT array_agg(known.conversation_id ORDER BY n)
+      FROM unnest(p_organization, p_number, p_address) WITH ORDINALITY AS item (organization, number, address, n)
+      LEFT JOIN LATERAL (SELECT conversation_id
+                           FROM whatsapp_conversation_of_1(item.organization, item.number, item.address)) known ON true
+$$;
+
+-- whatsapp_conversations_2: the conversations of pairs of number and user, made where there are none.
 --
--- A user is looked up by an alias: the number's digits, or a user id. The answer has a conversation for each asked
--- pair, in order; p_id are the ids that new ones get. Runs in the caller's transaction, after what it locks of wallets:
--- who makes a conversation waits for one who is making the same, so wallets always come first.
-CREATE OR REPLACE FUNCTION whatsapp_conversations_1(
-    p_at timestamptz, p_organization uuid[], p_number uuid[], p_alias text[], p_recipient text[], p_id uuid[]
+-- The answer has a conversation for each asked pair, in order; p_id are the ids that new ones get. Runs in the caller's
+-- transaction, after what it locks of wallets: who makes a conversation waits for one who is making the same, so wallets
+-- always come first.
+CREATE OR REPLACE FUNCTION whatsapp_conversations_2(
+    p_at timestamptz, p_organization uuid[], p_number uuid[], p_address text[], p_id uuid[]
 ) RETURNS uuid[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_found uuid[] := whatsapp_known_conversations_1(p_organization, p_number, p_alias);
+    v_found uuid[] := whatsapp_known_conversations_2(p_organization, p_number, p_address);
 BEGIN
     IF array_position(v_found, NULL) IS NULL THEN
         RETURN v_found;
     END IF;
 
-    -- In one order, so that two who meet the same users wait for each other in no circle.
+    -- The least of a person's names stands for all of them, so that two who meet one user by different names make one
+    -- conversation. In one order, so that two who meet the same users cannot deadlock.
     WITH wanted AS MATERIALIZED (
-        SELECT DISTINCT ON (organization, number, alias) organization, number, alias, recipient, id
-          FROM unnest(v_found, p_organization, p_number, p_alias, p_recipient, p_id) WITH ORDINALITY
-               AS item (known, organization, number, alias, recipient, id, n)
+        SELECT DISTINCT ON (organization, number, person.alias) organization, number, person.alias, address, id
+          FROM unnest(v_found, p_organization, p_number, p_address, p_id) WITH ORDINALITY
+               AS item (known, organization, number, address, id, n)
+         CROSS JOIN LATERAL (SELECT min(ltrim(names.name, '+')) AS alias
+                               FROM names_of_1(item.organization, item.address) names) person
          WHERE known IS NULL
-         ORDER BY organization, number, alias, n
+         ORDER BY organization, number, person.alias, n
     ), mine AS (
         INSERT INTO whatsapp_aliases (organization_id, number_id, alias, conversation_id)
         SELECT organization, number, alias, id FROM wanted ORDER BY organization, number, alias
@@ -27,19 +54,68 @@ BEGIN
         RETURNING conversation_id
     )
     INSERT INTO whatsapp_conversations (organization_id, id, number_id, recipient, created_at)
-    SELECT organization, id, number, recipient, p_at FROM wanted WHERE id IN (SELECT conversation_id FROM mine);
+    SELECT organization, id, number, address, p_at FROM wanted WHERE id IN (SELECT conversation_id FROM mine);
 
     -- Again, with what others made at the same time: they are committed now.
-    RETURN whatsapp_known_conversations_1(p_organization, p_number, p_alias);
+    RETURN whatsapp_known_conversations_2(p_organization, p_number, p_address);
 END $$;
 
--- whatsapp_known_conversations_1: those that exist, in order; NULL where there is none.
-CREATE OR REPLACE FUNCTION whatsapp_known_conversations_1(p_organization uuid[], p_number uuid[], p_alias text[])
-RETURNS uuid[] LANGUAGE sql VOLATILE AS $$
-    SELECT array_agg(known.conversation_id ORDER BY n)
-      FROM unnest(p_organization, p_number, p_alias) WITH ORDINALITY AS item (organization, number, alias, n)
-      LEFT JOIN LATERAL (
-           SELECT conversation_id FROM whatsapp_aliases
-            WHERE organization_id = item.organization AND number_id = item.number AND whatsapp_aliases.alias = item.alias
-            LIMIT 1) known ON true
-$$;
+-- whatsapp_merge_1: make one conversation of those that a person has with one of our numbers, for each of the numbers.
+--
+-- The oldest one stays. The window that ends last is the person's, since either was opened by them. The others stay as
+-- pointers to it: a message that is being accepted now may still name one.
+CREATE OR REPLACE FUNCTION whatsapp_merge_1(p_organization uuid[], p_address text[])
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_pair record;
+    v_found record;
+    v_kept uuid;
+BEGIN
+    FOR v_pair IN
+        SELECT DISTINCT organization, address FROM unnest(p_organization, p_address) AS pair (organization, address)
+         ORDER BY organization, address
+    LOOP
+        FOR v_found IN
+            SELECT a.number_id, array_agg(DISTINCT a.conversation_id) AS ids
+              FROM names_of_1(v_pair.organization, v_pair.address) names
+              JOIN whatsapp_aliases a ON a.organization_id = v_pair.organization AND a.alias = ltrim(names.name, '+')
+             GROUP BY a.number_id HAVING count(DISTINCT a.conversation_id) > 1
+             ORDER BY a.number_id
+        LOOP
+            PERFORM FROM whatsapp_conversations
+              WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids) ORDER BY id FOR UPDATE;
+            SELECT id INTO v_kept FROM whatsapp_conversations
+              WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids) ORDER BY id LIMIT 1;
+            CONTINUE WHEN v_kept IS NULL;
+
+            UPDATE whatsapp_conversations kept
+               SET opened_at = window_.opened_at, closed_at = window_.closed_at, expires_at = window_.expires_at,
+                   referred_at = all_.referred_at, free_until = all_.free_until,
+                   last_inbound_at = all_.last_inbound_at, last_outbound_at = all_.last_outbound_at,
+                   recipient = who.recipient, user_id = coalesce(who.user_id, kept.user_id)
+              FROM (SELECT opened_at, closed_at, expires_at FROM whatsapp_conversations
+                     WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids)
+                     ORDER BY expires_at DESC NULLS LAST, id LIMIT 1) window_,
+                   (SELECT max(referred_at) AS referred_at, max(free_until) AS free_until,
+                           max(last_inbound_at) AS last_inbound_at, max(last_outbound_at) AS last_outbound_at
+                      FROM whatsapp_conversations
+                     WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids)) all_,
+                   (SELECT recipient, user_id FROM whatsapp_conversations
+                     WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids)
+                     ORDER BY recipient LIKE '+%' DESC, last_inbound_at DESC NULLS LAST, id LIMIT 1) who
+             WHERE kept.organization_id = v_pair.organization AND kept.id = v_kept;
+            UPDATE whatsapp_conversations SET merged_into = v_kept
+              WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids) AND id <> v_kept;
+            UPDATE whatsapp_conversations SET merged_into = v_kept
+              WHERE organization_id = v_pair.organization AND merged_into = ANY (v_found.ids) AND merged_into <> v_kept;
+            UPDATE whatsapp_aliases SET conversation_id = v_kept
+              WHERE organization_id = v_pair.organization AND number_id = v_found.number_id
+                AND conversation_id = ANY (v_found.ids) AND conversation_id <> v_kept
+                AND alias = ANY (ARRAY(SELECT ltrim(name, '+')
+                                         FROM names_of_1(v_pair.organization, v_pair.address)));
+        END LOOP;
+    END LOOP;
+END $$;
+
+DROP FUNCTION IF EXISTS whatsapp_conversations_1(timestamptz, uuid[], uuid[], text[], text[], uuid[]);
+DROP FUNCTION IF EXISTS whatsapp_known_conversations_1(uuid[], uuid[], text[]);

@@ -20,8 +20,10 @@ import msgspec
 
 from heliograph.base import clock
 from heliograph.base.db import Connection
+from heliograph.consent.people import Link
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope, classify
 from heliograph.suppliers.whatsapp_cloud.items import StatusItem
+from heliograph.whatsapp import conversations
 from heliograph.whatsapp.status import Move, Pricing, pricing_of
 
 #: Meta's words and ours. A word that is missing here moves nothing.
@@ -40,8 +42,8 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     """What statuses come to."""
 
     moves: list[Move]
-    #: What Meta calls users: (organization, number, name, conversation).
-    names: set[tuple[UUID, UUID, str, UUID]]
+    #: What Meta calls users, beside what we wrote to.
+    names: set[Link]
 
 
 class Blame(msgspec.Struct, frozen=True, gc=False):
@@ -56,12 +58,12 @@ class Blame(msgspec.Struct, frozen=True, gc=False):
 
 
 MATCH = """
-SELECT m.organization_id, m.id, m.conversation_id, m.recipient, w.message_id IS NOT NULL AS known
+SELECT m.organization_id, m.id, m.recipient, w.message_id IS NOT NULL AS known
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[]) WITH ORDINALITY
        AS item (organization_id, number_id, wamid, opaque, n)
   LEFT JOIN LATERAL (SELECT message_id FROM whatsapp_wamids
                       WHERE number_id = item.number_id AND wamid = item.wamid LIMIT 1) w ON true
-  LEFT JOIN LATERAL (SELECT organization_id, id, conversation_id, recipient FROM whatsapp_messages
+  LEFT JOIN LATERAL (SELECT organization_id, id, recipient FROM whatsapp_messages
                       WHERE organization_id = item.organization_id AND id = coalesce(w.message_id, item.opaque)
                         AND number_id = item.number_id AND direction = 'outbound' LIMIT 1) m ON true
  ORDER BY item.n
@@ -80,12 +82,6 @@ UPDATE whatsapp_attempts a SET state = 'accepted', answered_at = coalesce(a.answ
 WAMIDS = """
 INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, created_at)
 SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[])
-ON CONFLICT DO NOTHING
-"""
-ALIASES = """
-INSERT INTO whatsapp_aliases (organization_id, number_id, alias, conversation_id)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[]) AS named (organization_id, number_id, alias, id)
- ORDER BY organization_id, number_id, alias
 ON CONFLICT DO NOTHING
 """
 EARLY = """
@@ -114,7 +110,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     moves: list[Move] = []
     early: list[tuple[object, ...]] = []
     bound: dict[tuple[UUID, str], tuple[UUID, UUID]] = {}
-    aliases: set[tuple[UUID, UUID, str, UUID]] = set()
+    names: set[Link] = set()
     for one, row in zip(said, rows, strict=True):
         item = one.item
         status, when = STATUSES[item.status], min(item.at, at)
@@ -127,20 +123,24 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
         moves.append(Move(row["organization_id"], row["id"], status, when, failure, pricing))
         if not row["known"]:
             bound[one.number_id, item.wamid] = (row["organization_id"], row["id"])
-        for alias in (item.recipient, item.user_id):
-            if alias and not (row["known"] and item.user_id is None) and alias != row["recipient"].removeprefix("+"):
-                aliases.add((row["organization_id"], one.number_id, alias, row["conversation_id"]))
+        if item.user_id or not row["known"]:
+            names |= links(row["organization_id"], row["recipient"], item.recipient, item.user_id)
     if early:
         await conn.execute(EARLY, *_columns(early))
     await bind(conn, bound)
-    return Found(moves, aliases)
+    return Found(moves, names)
 
 
-async def name_users(conn: Connection, names: Collection[tuple[UUID, UUID, str, UUID]]) -> None:
-    """Keep what Meta calls users: (organization, number, name, conversation). Runs after the moves: whoever accepts a
-    message locks the wallet first, and then waits for names that others are about to give."""
-    if names:
-        await conn.execute(ALIASES, *_columns(list(names)))
+def links(organization_id: UUID, recipient: str, digits: str | None, user_id: str | None) -> set[Link]:
+    """What Meta says of the user whom we wrote to: the digits (`wa_id`), and the user id."""
+    names = (f"+{digits}" if digits and digits.isdigit() else None, user_id)
+    return {(organization_id, recipient, name) for name in names if name and name != recipient}
+
+
+async def name_users(conn: Connection, names: Collection[Link]) -> None:
+    """Keep what Meta calls users. Runs after the moves: whoever accepts a message locks the wallet first, and then
+    waits for conversations that others are about to merge."""
+    await conversations.link(conn, names)
 
 
 async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> None:

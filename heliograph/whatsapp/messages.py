@@ -6,6 +6,7 @@ the messages of its kind only: whoever is given a test key to try things out rea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -105,7 +106,7 @@ async def list_page(
     else:
         rows = await conn.fetch(LIST_OF_RECIPIENT, *values, filters.recipient)
     found, seen = looks.judged(rows, limit=limit, look=look)
-    return Found([_message(row) for row in found], seen)
+    return Found(await _messages(conn, actor, found), seen)
 
 
 SELECT = f"SELECT {_COLUMNS} FROM whatsapp_messages WHERE organization_id = $1 AND id = $2"
@@ -116,8 +117,25 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Message:
     row = await conn.fetchrow(SELECT, actor.organization_id, id)
     if row is None or row["mode"] != actor.mode:
         raise NotFound("There is no such message.", resource="message", id=str(id))
-    return _message(row)
+    (message,) = await _messages(conn, actor, [row])
+    return message
 
 
-def _message(row: asyncpg.Record) -> Message:
-    return Message(**{name: row[name] for name in Message.__struct_fields__})
+# A conversation may have been merged into another one of the same user since.
+MERGED = """
+SELECT id, merged_into FROM whatsapp_conversations
+ WHERE organization_id = $1 AND id = ANY ($2) AND merged_into IS NOT NULL
+"""
+
+
+async def _messages(conn: Connection, actor: Actor, rows: Sequence[asyncpg.Record]) -> list[Message]:
+    threads = list({row["conversation_id"] for row in rows})
+    into = await conn.fetch(MERGED, actor.organization_id, threads) if threads else []
+    merged: dict[UUID, UUID] = {row["id"]: row["merged_into"] for row in into}
+    found = [Message(**{name: row[name] for name in Message.__struct_fields__}) for row in rows]
+    return [
+        msgspec.structs.replace(one, conversation_id=merged[one.conversation_id])
+        if one.conversation_id in merged
+        else one
+        for one in found
+    ]

@@ -169,10 +169,11 @@ async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
     live = [one for one in answered if one.account_id is not None]
     accepted = [one for one in live if one.outcome.verdict is Verdict.ACCEPTED]
     names = {
-        (one.lease.organization_id, one.number_id, name, one.conversation_id)
+        name
         for one in answered
-        for name in (one.outcome.wa_id, one.outcome.user_id)
-        if name and name != one.submission.recipient.removeprefix("+")
+        for name in matching.links(
+            one.lease.organization_id, one.submission.recipient, one.outcome.wa_id, one.outcome.user_id
+        )
     }
     await matching.name_users(conn, names)
     reached = sorted(

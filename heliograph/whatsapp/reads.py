@@ -278,9 +278,16 @@ _FITS = f"""
            AND ($9::timestamptz IS NULL OR coalesce(greatest(last_inbound_at, last_outbound_at), created_at) < $9)
            AND CASE WHEN $6::text = 'test' THEN {_TEST}
                     ELSE last_inbound_at IS NOT NULL OR {_LIVE} OR NOT {_TEST} END"""
-CONVERSATIONS = looks.statement("whatsapp_conversations", _CONVERSATION, fits=_FITS)
+CONVERSATIONS = looks.statement("whatsapp_conversations", _CONVERSATION, fits=_FITS, where="merged_into IS NULL")
+# By any name of the person.
 CONVERSATIONS_OF_RECIPIENT = looks.statement(
-    "whatsapp_conversations", _CONVERSATION, fits=_FITS, where="recipient = $10"
+    "whatsapp_conversations",
+    _CONVERSATION,
+    fits=_FITS,
+    where="""merged_into IS NULL AND id = ANY (ARRAY(
+               SELECT named.conversation_id FROM names_of_1($1, $10) names CROSS JOIN LATERAL (
+                      SELECT conversation_id FROM whatsapp_aliases
+                       WHERE organization_id = $1 AND alias = ltrim(names.name, '+') LIMIT 1000) named))""",
 )
 
 

@@ -18,6 +18,7 @@ from heliograph.base.clock import iso
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
 from heliograph.consent import keywords
+from heliograph.consent.people import Link
 from heliograph.suppliers.whatsapp_cloud.items import MessageItem
 from heliograph.webhooks import events
 from heliograph.whatsapp import conversations, words
@@ -102,6 +103,8 @@ async def receive(conn: Connection, received: Sequence[Received]) -> tuple[int, 
     if not fresh:
         return 0, 0
     users = [User(one.organization_id, one.number_id, one.item.sender, one.item.user_id) for _, one in fresh]
+    await conversations.link(conn, [link for user, (_, one) in zip(users, fresh, strict=True)
+                                    for link in _changed(user, one.item)])  # fmt: skip
     places = await conversations.of_users(conn, users)
     messages = [
         _Message(id, one, user, min(one.item.at, one.at), place)
@@ -115,6 +118,19 @@ async def receive(conn: Connection, received: Sequence[Received]) -> tuple[int, 
             for one in messages
         ],
     )
+    await conversations.rename(
+        conn,
+        {
+            one.conversation_id: User(
+                one.user.organization_id,
+                one.user.number_id,
+                one.received.item.new_sender,
+                one.received.item.new_user_id,
+            )
+            for one in messages
+            if one.received.item.new_sender or one.received.item.new_user_id
+        },
+    )
     referred = [(one.received.organization_id, one.id) for one in messages if one.received.item.referral]
     await conversations.note_answers(conn, referred)
     deliveries = await _obey(conn, messages)
@@ -122,6 +138,12 @@ async def receive(conn: Connection, received: Sequence[Received]) -> tuple[int, 
     digits = {row["id"]: row["digits"] for row in await conn.fetch(DIGITS, list(numbers.values()), list(numbers))}
     deliveries += await events.record(conn, [_event(one, digits[one.received.number_id]) for one in messages])
     return len(messages), deliveries
+
+
+def _changed(user: User, item: MessageItem) -> list[Link]:
+    """That the names which a user has from now on are theirs as well."""
+    names = (f"+{item.new_sender}" if item.new_sender else None, item.new_user_id)
+    return [(user.organization_id, user.recipient, name) for name in names if name and name != user.recipient]
 
 
 async def _store(conn: Connection, messages: Sequence[_Message]) -> None:

@@ -178,3 +178,18 @@ async def test_workers_are_woken(api: Api, tenant: Tenant, made: Made, pool: Poo
         await api.ask("POST", PATH, json=template(made), headers=tenant.headers)
         await until(lambda: bool(heard), seconds=10)
         await conn.remove_listener(CHANNEL, hear)
+
+
+async def test_a_user_id_gets_texts_and_templates_but_no_codes(
+    api: Api, tenant: Tenant, made: Made, pool: Pool
+) -> None:
+    user_id = "MZ.13490000000000000001"
+    await making_whatsapp.conversation(pool, made, to=user_id)
+    for body in (template(made, to=user_id), text(made, to=user_id)):
+        status, _, answer = await api.ask("POST", PATH, json=body, headers=tenant.headers)
+        assert status == 202, answer
+    assert {row[0] for row in await pool.fetch("SELECT recipient FROM whatsapp_messages")} == {user_id}
+    code = template(made, to=user_id, template={"category": "authentication", "parameters": ["481920"]})
+    for body in (code, text(made, to="mz.1"), text(made, to="MZ.")):
+        status, _, answer = await api.ask("POST", PATH, json=body, headers=tenant.headers)
+        assert (status, answer["error"]["details"]["fields"][0]["field"]) == (400, "to")

@@ -16,7 +16,8 @@ from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import FAULTS
 from heliograph.suppliers.whatsapp_cloud.items import Pricing
-from heliograph.whatsapp import expiry, outcomes
+from heliograph.whatsapp import conversations, expiry, outcomes
+from heliograph.whatsapp.conversations import User
 from heliograph.whatsapp.matching import Matched
 from heliograph.whatsapp.status import FAILURES
 from tests.rules.dispatching_whatsapp import (
@@ -258,8 +259,10 @@ async def test_meta_s_names_of_a_user_lead_to_the_conversation(pool: Pool) -> No
     id = await message(pool, who)
     await bench.round()
     thread = (await row_of(pool, id))["conversation_id"]
-    rows = await pool.fetch("SELECT alias FROM whatsapp_aliases WHERE conversation_id = $1", thread)
-    assert {row["alias"] for row in rows} == {TO[1:], "25884000000", "MZ.1"}
+    async with pool.acquire() as conn:
+        for name in (TO, "+25884000000", "MZ.1"):
+            user = User(who.organization_id, who.number_id, name[1:] if name[0] == "+" else None, "MZ.1")
+            assert await conversations.of_users(conn, [user]) == [thread]
 
 
 async def test_fifty_callbacks_with_the_same_delivery_are_one_charge(pool: Pool) -> None:

@@ -31,7 +31,8 @@ _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]| {5,}")
 _LINK = re.compile(r"(?i)https?:|www\.|[a-z0-9-]\.[a-z]{2,}")
 #: A business-scoped user id: country, then up to 128 letters and digits, with `ENT.` between them in its parent form.
-_USER_ID = re.compile(r"[A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}")
+USER_ID = r"[A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}"
+_USER_ID = re.compile(USER_ID)
 
 #: Headers and buttons that take something other than a text, which the public API has no field for.
 _OTHER_BUTTONS = frozenset({"COPY_CODE", "MPM", "SPM", "ORDER_DETAILS", "VOICE_CALL_REQUEST"})

@@ -93,8 +93,9 @@ class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
     #: The user came by an advertisement or a page's button.
     referral: bool = False
     group: bool = False
-    #: Of `system`: the user's new digits.
+    #: Of `system`: the digits and the user id that the user has from now on.
     new_sender: str | None = None
+    new_user_id: str | None = None
     errors: tuple[ErrorNote, ...] = ()
 
 

@@ -42,6 +42,9 @@ from heliograph.suppliers.whatsapp_cloud.management import (
 )
 
 _SIGNATURE = re.compile(rb"sha256=[0-9a-f]{64}")
+#: Notices that a user has another number, or another user id (which changes with the number).
+_CHANGES = frozenset({"user_changed_number", "user_changed_user_id"})
+_FROM_USER_ID = re.compile(r"changed from ([A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}) to ")
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 #: What a reader may raise: broken JSON, another shape, a number without end, nesting without end.
 _UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
@@ -199,16 +202,21 @@ def _message(
     if not wamid:
         raise ValueError("no id")
     type = words(message.get("type")) or "unknown"
+    inner = part(message, type)
+    is_change = type == "system" and inner.get("type") in _CHANGES
+    new_sender = digits_of(inner.get("wa_id")) if is_change else None
+    new_user_id = (words(inner.get("user_id")) or None) if is_change else None
     sender = digits_of(message.get("from"))
-    user_id = words(message.get("from_user_id"))
+    user_id = words(message.get("from_user_id")) or (_previous(inner) if is_change else None)
     if sender is None and user_id is None:
         user_id = words(message.get("from")) or None
+    if sender is None and user_id is None:
+        sender, user_id = new_sender, new_user_id
     if sender is None and user_id is None:
         raise ValueError("no sender")
     known = contacts.of(sender, user_id)
     text, content = content_of(type, message)
     group = message.get("group_id") is not None
-    inner = part(message, type)
     errors = message.get("errors")
     return MessageItem(
         waba_id=waba_id,
@@ -226,9 +234,19 @@ def _message(
         opens_window=type in OPENING and not group,
         referral="referral" in message,
         group=group,
-        new_sender=digits_of(inner.get("wa_id")) if type == "system" else None,
+        new_sender=new_sender,
+        new_user_id=new_user_id,
         errors=_notes(errors) if isinstance(errors, list) else (),
     )
+
+
+def _previous(system: Mapping[str, Any]) -> str | None:
+    """The user id that another one has replaced. It may stand in a text alone."""
+    told = words(system.get("previous_user_id"))
+    if told or system.get("type") != "user_changed_user_id":
+        return told or None
+    found = _FROM_USER_ID.search(words(system.get("body")) or "")
+    return found[1] if found else None
 
 
 class _Contacts:
