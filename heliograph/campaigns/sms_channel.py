@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from heliograph.accounts import quota
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
@@ -18,10 +17,10 @@ from heliograph.campaigns import plan, template
 from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channel import Due, Made, Stop
 from heliograph.campaigns.plan import Campaign
-from heliograph.queue import leases
-from heliograph.sms import bulk, sender_ids
+from heliograph.queue.holds import Overtaken
+from heliograph.sms import bulk, sender_ids, withdrawal
 from heliograph.sms.bulk import Bulk
-from heliograph.sms.status import Move, move_many
+from heliograph.sms.withdrawal import Unsent
 
 
 class Wish(plan.Wish, frozen=True, kw_only=True):
@@ -109,15 +108,11 @@ SELECT count(*) FILTER (WHERE status IN ('accepted', 'sending')) AS queued_now,
     async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
         """Cancel what is not sent of these messages, and refund it."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
-        unsent = {row["id"]: row["segments"] for row in rows}
-        taken = await leases.withdraw(conn, "sms", list(unsent))
-        moves = [Move(due.organization_id, message_id, "canceled", due.at, unsent=True) for message_id in taken]
-        moved, _ = await move_many(conn, moves)
-        if moved != taken:  # a worker tried it and put it back, between the two
-            raise plan.Anew
-        if due.mode == "live" and moved:
-            refunds = [(due.organization_id, message_id, unsent[message_id]) for message_id in moved]
-            await quota.refund_many(conn, refunds, "campaign canceled")
+        unsent = [Unsent(due.organization_id, row["id"], row["segments"]) for row in rows]
+        try:
+            await withdrawal.withdraw(conn, unsent, at=due.at, reason="campaign canceled")
+        except Overtaken:
+            raise plan.Anew from None
 
 
 class SmsBatch:

@@ -24,13 +24,12 @@ from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channel import Due, Made, Stop
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.plan import Campaign
-from heliograph.queue import leases
+from heliograph.queue.holds import Overtaken
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
-from heliograph.whatsapp import bulk
+from heliograph.whatsapp import bulk, withdrawal
 from heliograph.whatsapp.bulk import Bulk
 from heliograph.whatsapp.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.rates import ELSEWHERE
-from heliograph.whatsapp.status import Move, move_many
 from heliograph.whatsapp.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
 
 NAME = "whatsapp"
@@ -200,12 +199,11 @@ SELECT count(*) FILTER (WHERE status IN ('accepted', 'queued')) AS queued_now,
 
     async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
         """Cancel what is not sent of these messages, and release what was reserved for it."""
-        unsent = [row["id"] for row in await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)]
-        taken = await leases.withdraw(conn, "whatsapp", unsent)
-        moves = [Move(due.organization_id, message_id, "canceled", due.at) for message_id in taken]
-        moved, _ = await move_many(conn, moves, rates=None)
-        if moved != taken:  # a worker tried it and put it back, between the two
-            raise plan.Anew
+        rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
+        try:
+            await withdrawal.withdraw(conn, [(due.organization_id, row["id"]) for row in rows], at=due.at)
+        except Overtaken:
+            raise plan.Anew from None
 
 
 class Values(Made, frozen=True, gc=False):

@@ -29,6 +29,7 @@ NAMES = (
     "contacts",
     "campaign",
     "message",
+    "queue",
     "inbound",
     "optout",
     "webhook",

@@ -16,12 +16,14 @@ import msgspec
 import typer
 
 from heliograph.base import logs, migrate
+from heliograph.base.clock import iso
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Connection
 from heliograph.base.postgres import PostgresError
 from heliograph.base.settings import Settings, SettingsError, demand_secret_key
 from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, settings_of, show, shown_url
 from heliograph.cli.http import address, ask
+from heliograph.queue import holds as queue_holds
 from heliograph.queue import leases
 from heliograph.sms import inbound, routing, suppliers
 from heliograph.whatsapp import accounts, apps, callbacks, holds, onboarding, rejects
@@ -255,7 +257,14 @@ async def _queue(conn: Connection, settings: Settings) -> list[Check]:
     # What waits for a number that Meta holds up is told with its account.
     held = await holds.held(conn)
     ages = {kind: await leases.oldest(conn, kind, without=held) for kind in ("sms", "whatsapp", "webhook")}
-    late = {kind: age for kind, age in ages.items() if age > QUEUE_LATE}
+    withheld = await queue_holds.list_all(conn)
+    late = {kind: age for kind, age in ages.items() if age > QUEUE_LATE and kind not in {one.kind for one in withheld}}
+    if withheld and not late:
+        kinds = ", ".join(sorted({one.kind for one in withheld}))
+        reasons = "; ".join(sorted({one.reason for one in withheld if one.reason}))
+        detail = f"{kinds} held back by an operator since {iso(withheld[0].created_at)}; {reasons or 'no reason given'}"
+        remedy = "`heliograph queue list` shows what is held, `heliograph queue release` lets it go."
+        return [Check("queue", "warning", detail, remedy)]
     if late:
         detail = ", ".join(f"{kind} is {age:.0f} s late" for kind, age in late.items())
         return [

@@ -11,7 +11,6 @@ The rule nobody may break: a claim is fair. Within a line and lane, organization
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from uuid import UUID, uuid4
 
 import msgspec
@@ -36,11 +35,11 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     token: UUID
     #: True if it was claimed before: an earlier try may have left traces.
     again: bool
-    due_at: datetime
 
 
 # 1. group: which (lane, organization) have rows in each asked line, found by skipping through the index. Those whose
 #    first row is for later take no share.
+#    Neither do those that an operator holds back (`holds`). What is held by its age is passed over row by row.
 # 2. candidate: the first due rows of each group that nobody holds. A group may fill a line alone only if it is the
 #    only one; otherwise each offers twice its share, which leaves enough to fill up from.
 # 3. pick: lane by lane, then in turn, one row of each organization, until the line's free places are taken. Who is
@@ -67,6 +66,9 @@ WITH RECURSIVE asked (line, free) AS (
 ), sized AS (
     SELECT *, least(free, greatest(4, 2 * free / (count(*) OVER (PARTITION BY line, lane))::int)) AS most
       FROM grp WHERE due_at <= now()
+       AND NOT EXISTS (SELECT FROM queue_holds h
+                        WHERE h.kind = $1 AND (h.line IS NULL OR h.line = grp.line) AND h.before_id IS NULL
+                          AND (h.organization_id IS NULL OR h.organization_id = grp.organization_id))
 ), candidate AS (
     SELECT sized.line, sized.free, sized.lane, sized.organization_id, sized.most, due.id, due.turn
       FROM sized CROSS JOIN LATERAL (
@@ -75,6 +77,10 @@ WITH RECURSIVE asked (line, free) AS (
                 WHERE kind = $1 AND line = sized.line AND lane = sized.lane
                   AND organization_id = sized.organization_id AND due_at <= now()
                   AND (lease_until IS NULL OR lease_until < now())
+                  AND NOT EXISTS (SELECT FROM queue_holds h
+                                   WHERE h.kind = $1 AND queue.id < h.before_id
+                                     AND (h.line IS NULL OR h.line = sized.line)
+                                     AND (h.organization_id IS NULL OR h.organization_id = sized.organization_id))
                 ORDER BY due_at LIMIT sized.most) first) due
 ), pick AS (
     SELECT line, id FROM (
@@ -93,7 +99,7 @@ WITH RECURSIVE asked (line, free) AS (
 )
 UPDATE queue SET lease_until = now() + make_interval(secs => $4), lease_token = $5, claims = least(claims, 9999) + 1
  WHERE ctid = ANY (ARRAY(SELECT place FROM held))
-RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS again, due_at
+RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS again
 """
 
 
@@ -167,7 +173,7 @@ UPDATE queue SET due_at = now() + make_interval(secs => held.pause), tries = que
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):
-    """A row to put back: due again in `pause` seconds, in `line`. Below 0: due since then, to keep its place."""
+    """A row to put back: due again in `pause` seconds, in `line`."""
 
     lease: Lease
     pause: float

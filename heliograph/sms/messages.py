@@ -7,6 +7,7 @@ neither read nor cancel what goes to people.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
@@ -14,16 +15,15 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.accounts import quota
 from heliograph.base import clock, looks
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.looks import LOOK
-from heliograph.queue import leases
-from heliograph.sms import timeline
+from heliograph.queue.holds import Overtaken
+from heliograph.sms import timeline, withdrawal
 from heliograph.sms.outcomes import deadline
-from heliograph.sms.status import Move, move_many
+from heliograph.sms.withdrawal import Unsent
 from heliograph.webhooks import story
 
 
@@ -181,24 +181,15 @@ async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:
     """
     row = await _row(conn, actor, id)
     if row["status"] == "accepted":
-        await _withdraw(conn, actor, row)
+        unsent = Unsent(actor.organization_id, id, row["segments"])
+        with contextlib.suppress(Overtaken):
+            async with conn.transaction():
+                await withdrawal.withdraw(conn, [unsent], at=clock.now(), reason="canceled")
         row = await _row(conn, actor, id)
     if row["status"] != "canceled":
-        raise MessageNotCancelable(status=row["status"])
+        # One that is still `accepted` is in the hands of a worker.
+        raise MessageNotCancelable(status="sending" if row["status"] == "accepted" else row["status"])
     return _message(row)
-
-
-async def _withdraw(conn: Connection, actor: Actor, row: asyncpg.Record) -> None:
-    id = row["id"]
-    async with conn.transaction():
-        withdrawn = await leases.withdraw(conn, "sms", [id])
-        moved, _ = await move_many(conn, [Move(actor.organization_id, id, "canceled", clock.now(), unsent=True)])
-        if bool(moved) != bool(withdrawn):
-            # It was on its way by the time its turn here came; its row stays in the queue.
-            status = (await _row(conn, actor, id))["status"]
-            raise MessageNotCancelable(status="sending" if status == "canceled" else status)
-        if moved:
-            await quota.refund_many(conn, [(actor.organization_id, id, row["segments"])], "canceled")
 
 
 async def _row(conn: Connection, actor: Actor, id: UUID) -> asyncpg.Record:

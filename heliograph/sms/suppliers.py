@@ -106,6 +106,17 @@ async def set_state(conn: Connection, *, supplier: str, state: str) -> UUID:
     return id
 
 
+ID = "SELECT id FROM suppliers WHERE (name = $1 OR id::text = $1) AND state <> 'removed'"
+
+
+async def id_of(conn: Connection, reference: str) -> UUID:
+    """A supplier's id, by its name or its id. Raises NotFound."""
+    id: UUID | None = await conn.fetchval(ID, reference)
+    if id is None:
+        raise NotFound(f"There is no supplier {reference!r}.", resource="supplier", id=reference)
+    return id
+
+
 SESSIONS = """
 SELECT supplier_id, count(*) FILTER (WHERE lease_until > now()) AS leased,
        count(*) FILTER (WHERE lease_until > now() AND bound) AS bound, max(detail) AS detail

@@ -32,9 +32,10 @@ SELECT a.attempt, a.supplier_id, s.name, a.state, a.reference, a.started_at, a.a
   FROM sms_attempts a LEFT JOIN suppliers s ON s.id = a.supplier_id
  WHERE a.organization_id = $1 AND a.message_id = $2
 """
-# Parts are found by the time of their answer, which its index (BRIN) narrows to a few pages.
+# Parts are found by the time of their answer, which its index (BRIN) narrows to a few pages. Answers within a second
+# of each other find the same ones.
 PARTS = """
-SELECT p.attempt, p.part, p.parts, p.id_key, p.state, p.created_at, s.name
+SELECT DISTINCT p.attempt, p.part, p.parts, p.id_key, p.state, p.created_at, s.name
   FROM unnest($2::timestamptz[]) AS answer (at) CROSS JOIN LATERAL (
        SELECT * FROM sms_parts WHERE message_id = $1
           AND created_at BETWEEN answer.at - interval '1 second' AND answer.at + interval '1 second') p
@@ -87,6 +88,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
                 Entry(accepted_at, "accepted", {"status": "accepted", "request_id": row["request_id"]}),
                 *_attempts(attempts),
                 *(_part(one) for one in parts),
+                *_doubled(parts),
                 *(_receipt(one) for one in received),
                 *_moves(row),
                 *(story.of_event(one) for one in events),
@@ -132,6 +134,16 @@ def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
 def _part(row: asyncpg.Record) -> Entry:
     values = {"attempt": row["attempt"], "part": f"{row['part']}/{row['parts']}", "supplier_message_id": row["id_key"]}
     return Entry(row["created_at"], "part", known(values | {"supplier": row["name"], "state": row["state"]}))
+
+
+def _doubled(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
+    """A part that suppliers took in two attempts went out twice: a worker was stopped for longer than its lease."""
+    first: dict[int, asyncpg.Record] = {}
+    for row in sorted(rows, key=lambda row: row["created_at"]):
+        known_as = first.setdefault(row["part"], row)
+        if known_as["attempt"] != row["attempt"]:
+            both = [known_as["attempt"], row["attempt"]]
+            yield Entry(row["created_at"], "sent twice", {"part": f"{row['part']}/{row['parts']}", "attempts": both})
 
 
 def _receipt(row: asyncpg.Record) -> Entry:

@@ -82,11 +82,12 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
         [uuid7_floor(at - BEFORE) for at in times],
         [uuid7_floor(at + AFTER) for at in times],
     )
+    wamids = await conn.fetch(WAMIDS, organization_id, id, answers)
     entries = [
         Entry(row["accepted_at"], "accepted", {"status": "accepted", "request_id": row["request_id"]}),
         *_attempts(attempts),
-        *(Entry(one["created_at"], "wamid", {"wamid": one["wamid"]})
-          for one in await conn.fetch(WAMIDS, organization_id, id, answers)),
+        *(Entry(one["created_at"], "wamid", {"wamid": one["wamid"]}) for one in wamids),
+        *_doubled(wamids),
         *_moves(row),
         *(_money(one) for one in await conn.fetch(MONEY, organization_id, id)),
         *(story.of_event(one) for one in events),
@@ -108,6 +109,13 @@ def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
         if row["answered_at"]:
             answer = {"state": row["state"], "code": row["code"], "detail": row["detail"]}
             yield Entry(row["answered_at"], "answer", known(which | answer))
+
+
+def _doubled(wamids: Iterable[asyncpg.Record]) -> Iterable[Entry]:
+    """A message with two ids of Meta's went out twice: a worker was stopped for longer than its lease."""
+    first, *others = sorted(wamids, key=lambda one: one["created_at"]) or [None]
+    for one in others:
+        yield Entry(one["created_at"], "sent twice", {"wamids": [first["wamid"], one["wamid"]]})
 
 
 def _moves(row: asyncpg.Record) -> Iterable[Entry]:

@@ -32,7 +32,7 @@ async def test_the_whole_way_of_a_message(pool: Pool) -> None:
     async with pool.acquire() as conn:
         found = await timeline.of_message(conn, id=id, with_text=True)
     assert found.message["status"] == "delivered"
-    assert found.message["organization_name"] == "Acme"
+    assert found.message["organization_name"] == f"Acme {who.organization_id}"
     assert (found.message["reserved"], found.message["consumed"]) == ("0.000000", "0.010000")
     assert msgspec.json.decode(found.text or "")["parameters"] == ["Ana", "7"]
     what = [entry.what for entry in found.entries]
@@ -45,6 +45,23 @@ async def test_the_whole_way_of_a_message(pool: Pool) -> None:
     assert {one["movement"] for one in money} == {"reserve", "consume"}
     assert [entry.detail["kind"] for entry in found.entries if entry.what == "event"] == ["message.delivered"]
     assert [one["kind"] for one in found.queued] == ["webhook"]
+
+
+async def test_two_ids_of_one_message_are_called_what_they_are(pool: Pool) -> None:
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    bench.only.script = taken
+    id = await message(pool, who)
+    await bench.round()
+    await pool.execute(
+        'INSERT INTO whatsapp_wamids SELECT (jsonb_populate_record(w, \'{"wamid": "wamid.AGAIN"}\')).*'
+        " FROM whatsapp_wamids w WHERE message_id = $1",
+        id,
+    )
+    async with pool.acquire() as conn:
+        found = await timeline.of_message(conn, id=id)
+    (twice,) = [entry.detail for entry in found.entries if entry.what == "sent twice"]
+    assert set(twice["wamids"]) == {wamid(id, 1), "wamid.AGAIN"}
 
 
 async def test_a_failure_and_an_unknown_id(pool: Pool) -> None:

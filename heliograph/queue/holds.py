@@ -1,0 +1,223 @@
+"""What operators do with work that waits: look at it, hold it back, let it go, take it out.
+
+A hold is a row that every claim looks at (`leases.CLAIM`), so it holds for every worker from its commit on, survives
+restarts, and covers work that comes later. What a worker had claimed before still goes out.
+
+The rule nobody may break: a hold never loses work. Held rows stay in the queue as they are; only the `withdrawal` of a
+channel ends them, and says so in the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base.db import Connection
+from heliograph.base.ids import time_of, uuid7, uuid7_floor
+
+#: Kinds of work that leave this installation: to suppliers, to Meta, to customers' endpoints.
+OUTGOING = ("sms", "whatsapp", "webhook")
+#: Characters of a reason.
+LONGEST_REASON = 500
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which work is meant; what is None is not asked for."""
+
+    kinds: tuple[str, ...] = OUTGOING
+    #: A supplier, a WhatsApp number or a webhook endpoint.
+    line: UUID | None = None
+    organization_id: UUID | None = None
+    #: Made before this: messages by the time of their acceptance, webhook deliveries by that of their event.
+    before: datetime | None = None
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Work that is held back until an operator releases it."""
+
+    id: UUID
+    kind: str
+    line: UUID | None
+    organization_id: UUID | None
+    before: datetime | None
+    reason: str
+    created_at: datetime
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Work of one kind, line and organization."""
+
+    kind: str
+    #: Name of the supplier, digits of the number or address of the endpoint; None: no supplier was chosen yet.
+    line: str | None
+    organization: str
+    rows: int
+    #: Of those: under way in a worker; due only later; held back.
+    leased: int
+    later: int
+    held: int
+    #: When the oldest of it was made.
+    oldest_at: datetime
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A row that nobody holds."""
+
+    id: UUID
+    line: UUID
+    organization_id: UUID
+
+
+class Overtaken(Exception):
+    """A worker tried one of the messages that were to be taken out. The caller's transaction has to be undone; then
+    all of it may be tried again."""
+
+
+class Withdrawn(msgspec.Struct, frozen=True):
+    """What became of rows that were to be taken out."""
+
+    #: Never tried: canceled, at no cost. Webhook deliveries: dropped.
+    canceled: int = 0
+    #: Tried, with an outcome that nobody knows: ended as such.
+    ended: int = 0
+    #: Still in the queue: a worker has it, or it was tried and that was not asked for.
+    left: int = 0
+
+    def __add__(self, other: Withdrawn) -> Withdrawn:
+        return Withdrawn(self.canceled + other.canceled, self.ended + other.ended, self.left + other.left)
+
+
+AGO = "SELECT now() - $1::interval"
+
+
+async def ago(conn: Connection, age: timedelta) -> datetime:
+    """The moment so long ago, by the database's clock."""
+    at: datetime = await conn.fetchval(AGO, age)
+    return at
+
+
+_HOLD = "id, kind, line, organization_id, before, reason, created_at"
+SAME = """
+line IS NOT DISTINCT FROM $2 AND organization_id IS NOT DISTINCT FROM $3 AND before IS NOT DISTINCT FROM $4
+"""
+PUT = f"""
+INSERT INTO queue_holds (id, kind, line, organization_id, before, before_id, reason)
+SELECT item.id, item.kind, $2, $3, $4, $5, $6 FROM unnest($1::text[], $7::uuid[]) AS item (kind, id)
+ WHERE NOT EXISTS (SELECT FROM queue_holds known WHERE known.kind = item.kind AND {SAME})
+"""
+LIST = f"SELECT {_HOLD} FROM queue_holds ORDER BY id"
+# From here on, whoever claims sees the hold; whoever claimed before is counted.
+LEASED = """
+SELECT count(*) FROM queue WHERE kind = ANY ($1) AND lease_until > now() AND ($2::uuid IS NULL OR line = $2)
+   AND ($3::uuid IS NULL OR organization_id = $3) AND ($4::uuid IS NULL OR id < $4)
+"""
+
+
+async def hold(conn: Connection, which: Selection, *, reason: str) -> tuple[list[Hold], int]:
+    """Hold work back. Holding the same again changes nothing.
+
+    Returns all holds there are now, and how many rows of this work a worker has in its hands: those still go out.
+    """
+    before_id = None if which.before is None else uuid7_floor(which.before)
+    values = (which.line, which.organization_id, which.before, before_id)
+    await conn.execute(PUT, list(which.kinds), *values, reason, [uuid7() for _ in which.kinds])
+    leased: int = await conn.fetchval(LEASED, list(which.kinds), which.line, which.organization_id, before_id)
+    return await list_all(conn), leased
+
+
+async def list_all(conn: Connection) -> list[Hold]:
+    """All holds, oldest first."""
+    return [Hold(**row) for row in await conn.fetch(LIST)]
+
+
+RELEASE = f"""
+DELETE FROM queue_holds
+ WHERE kind = ANY ($1) AND ($2::uuid IS NULL OR line = $2) AND ($3::uuid IS NULL OR organization_id = $3)
+   AND ($4::uuid IS NULL OR id = $4)
+RETURNING {_HOLD}
+"""
+
+
+async def release(conn: Connection, which: Selection, *, id: UUID | None = None) -> list[Hold]:
+    """End holds: one, or all of these kinds, of this line or organization if one is given. Returns those that ended."""
+    rows = await conn.fetch(RELEASE, list(which.kinds), which.line, which.organization_id, id)
+    return [Hold(**row) for row in rows]
+
+
+#: That a row of `queue` is held back, as SQL.
+IS_HELD = """EXISTS (SELECT FROM queue_holds h
+  WHERE h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
+    AND (h.organization_id IS NULL OR h.organization_id = queue.organization_id)
+    AND (h.before_id IS NULL OR queue.id < h.before_id))"""
+# min(uuid) came with PostgreSQL 18.
+SUMMARY = f"""
+SELECT found.*, o.name AS organization, coalesce(s.name, n.display_phone_number, e.url) AS line_name
+  FROM (SELECT kind, line, organization_id, count(*) AS rows, count(*) FILTER (WHERE lease_until > now()) AS leased,
+               count(*) FILTER (WHERE due_at > now()) AS later, count(*) FILTER (WHERE {IS_HELD}) AS held,
+               min(id::text)::uuid AS oldest
+          FROM queue
+         WHERE kind = ANY ($1) AND ($2::uuid IS NULL OR line = $2) AND ($3::uuid IS NULL OR organization_id = $3)
+           AND ($4::uuid IS NULL OR id < $4)
+         GROUP BY kind, line, organization_id ORDER BY rows DESC, kind, line, organization_id LIMIT $5) found
+  JOIN organizations o ON o.id = found.organization_id
+  LEFT JOIN suppliers s ON s.id = found.line
+  LEFT JOIN whatsapp_numbers n ON n.organization_id = found.organization_id AND n.id = found.line
+  LEFT JOIN webhook_endpoints e ON e.organization_id = found.organization_id AND e.id = found.line
+ ORDER BY found.rows DESC, found.kind, found.line, found.organization_id
+"""
+
+
+async def summary(conn: Connection, which: Selection, *, limit: int) -> list[Waiting]:
+    """Work in the queue by kind, line and organization, the most first: at most `limit` lines."""
+    before_id = None if which.before is None else uuid7_floor(which.before)
+    rows = await conn.fetch(SUMMARY, list(which.kinds), which.line, which.organization_id, before_id, limit)
+    return [_waiting(row) for row in rows]
+
+
+def _waiting(row: asyncpg.Record) -> Waiting:
+    return Waiting(
+        kind=row["kind"],
+        line=row["line_name"],
+        organization=row["organization"],
+        rows=row["rows"],
+        leased=row["leased"],
+        later=row["later"],
+        held=row["held"],
+        oldest_at=time_of(row["oldest"]),
+    )
+
+
+# Found by the key, page after page: what `withdraw` cannot end stays, and must not be found again.
+FREE = """
+SELECT id, line, organization_id FROM queue
+ WHERE (id, line) > ($1, $2) AND kind || '' = $3 AND (lease_until IS NULL OR lease_until < now())
+   AND ($4::uuid IS NULL OR line = $4) AND ($5::uuid IS NULL OR organization_id = $5) AND ($6::uuid IS NULL OR id < $6)
+ ORDER BY id, line LIMIT $7
+"""
+_FIRST = Row(UUID(int=0), UUID(int=0), UUID(int=0))
+
+
+async def free(conn: Connection, kind: str, which: Selection, *, after: Row | None = None, limit: int) -> list[Row]:
+    """Rows of a kind that nobody holds, after a row, oldest first."""
+    begin = after or _FIRST
+    before_id = None if which.before is None else uuid7_floor(which.before)
+    rows = await conn.fetch(FREE, begin.id, begin.line, kind, which.line, which.organization_id, before_id, limit)
+    return [Row(*row.values()) for row in rows]
+
+
+DROP = """
+DELETE FROM queue USING unnest($2::uuid[], $3::uuid[]) AS item (id, line)
+ WHERE queue.id = item.id AND queue.line = item.line AND queue.kind = $1
+   AND (queue.lease_until IS NULL OR queue.lease_until < now())
+RETURNING queue.id
+"""
+
+
+async def drop(conn: Connection, kind: str, rows: Sequence[Row]) -> Withdrawn:
+    """Take rows out of the queue that stand for nothing else, such as webhook deliveries."""
+    dropped = await conn.fetch(DROP, kind, [row.id for row in rows], [row.line for row in rows])
+    return Withdrawn(canceled=len(dropped), left=len(rows) - len(dropped))

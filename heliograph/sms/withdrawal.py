@@ -1,0 +1,77 @@
+"""Messages are taken back before a supplier has them: one that its sender cancels, those of a campaign, or whatever an
+operator takes out of the queue.
+
+The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent after;
+and what it cost comes back in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import quota
+from heliograph.base.db import Connection
+from heliograph.queue import leases
+from heliograph.queue.holds import Overtaken, Row, Withdrawn
+from heliograph.sms.status import OUTCOME_UNKNOWN, Move, move_many
+
+
+class Unsent(msgspec.Struct, frozen=True, gc=False):
+    """A message that is `accepted`, as far as the caller knows."""
+
+    organization_id: UUID
+    message_id: UUID
+    segments: int
+
+
+async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, reason: str) -> set[UUID]:
+    """Cancel those of these messages that no worker has in its hands, and give back what they cost.
+
+    `reason` stands in the ledger. Runs in the caller's transaction. Returns the ids of those. Raises Overtaken.
+    """
+    taken = await leases.withdraw(conn, "sms", [one.message_id for one in unsent])
+    canceled = [one for one in unsent if one.message_id in taken]
+    moves = [Move(one.organization_id, one.message_id, "canceled", at, unsent=True) for one in canceled]
+    moved, _ = await move_many(conn, moves)
+    if moved != taken:
+        raise Overtaken
+    if canceled:
+        refunds = [(one.organization_id, one.message_id, one.segments) for one in canceled]
+        await quota.refund_many(conn, refunds, reason)
+    return taken
+
+
+# LIMIT keeps each look-up a look-up, whatever the plan thinks of a table that was empty when it was made.
+STATES = """
+SELECT item.organization_id, item.id, m.status, m.segments, now() AS at
+  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
+       SELECT status, segments FROM messages WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m
+"""
+
+
+async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -> Withdrawn:
+    """Take queue rows out for good: messages that were never tried are canceled and cost nothing.
+
+    `tried`: also those that were tried, of which nobody knows whether they went out. They become `unknown`, and what
+    they cost is not given back. Runs in the caller's transaction. Raises Overtaken.
+    """
+    found = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])
+    if not found:
+        return Withdrawn(left=len(rows))
+    at = found[0]["at"]
+    untried = [row for row in found if row["status"] == "accepted"]
+    unsent = [Unsent(row["organization_id"], row["id"], row["segments"]) for row in untried]
+    canceled = await withdraw(conn, unsent, at=at, reason="withdrawn by the operator")
+    ended: set[UUID] = set()
+    if tried:
+        doubtful = {row["id"]: row["organization_id"] for row in found if row["status"] == "sending"}
+        ended = await leases.withdraw(conn, "sms", list(doubtful))
+        moves = [Move(doubtful[id], id, "unknown", at, OUTCOME_UNKNOWN, unsent=True) for id in ended]
+        moved, _ = await move_many(conn, moves)
+        if moved != ended:
+            raise Overtaken
+    return Withdrawn(canceled=len(canceled), ended=len(ended), left=len(rows) - len(canceled) - len(ended))

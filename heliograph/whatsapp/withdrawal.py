@@ -1,0 +1,65 @@
+"""WhatsApp messages are taken out of the queue before Meta has them, by an operator or with their campaign.
+
+The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent after.
+Its reservation is released by the move itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from heliograph.base.db import Connection
+from heliograph.queue import leases
+from heliograph.queue.holds import Overtaken, Row, Withdrawn
+from heliograph.whatsapp.status import Move, move_many
+
+
+async def withdraw(conn: Connection, unsent: Sequence[tuple[UUID, UUID]], *, at: datetime) -> set[UUID]:
+    """Cancel those of these messages, (organization, message) each, that no worker has in its hands.
+
+    No attempt of them may have reached Meta. Runs in the caller's transaction. Returns the ids that were canceled.
+    Raises Overtaken.
+    """
+    owners = {message_id: organization_id for organization_id, message_id in unsent}
+    taken = await leases.withdraw(conn, "whatsapp", list(owners))
+    moved, _ = await move_many(conn, [Move(owners[id], id, "canceled", at) for id in taken], rates=None)
+    if moved != taken:
+        raise Overtaken
+    return taken
+
+
+STATES = """
+SELECT item.organization_id, item.id, m.status, tried.attempt IS NOT NULL AS tried, now() AS at
+  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
+       SELECT status FROM whatsapp_messages WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m
+  LEFT JOIN LATERAL (
+       SELECT a.attempt FROM whatsapp_attempts a
+        WHERE a.organization_id = item.organization_id AND a.message_id = item.id
+          AND a.state IN ('open', 'unknown', 'accepted') LIMIT 1) tried ON true
+"""
+
+
+async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -> Withdrawn:
+    """Take queue rows out for good: messages of which Meta can have nothing are canceled and cost nothing.
+
+    `tried`: also those that were tried, of which nobody knows whether they went out. They fail as `unknown`; should
+    Meta report one later all the same, it is delivered and charged as usual. Runs in the caller's transaction. Raises
+    Overtaken.
+    """
+    found = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])
+    waiting = [row for row in found if row["status"] in ("accepted", "queued")]
+    if not waiting:
+        return Withdrawn(left=len(rows))
+    at = waiting[0]["at"]
+    canceled = await withdraw(conn, [(row["organization_id"], row["id"]) for row in waiting if not row["tried"]], at=at)
+    ended: set[UUID] = set()
+    if tried:
+        doubtful = {row["id"]: row["organization_id"] for row in waiting if row["tried"]}
+        ended = await leases.withdraw(conn, "whatsapp", list(doubtful))
+        moves = [Move(doubtful[id], id, "failed", at, "unknown") for id in ended]
+        moved, _ = await move_many(conn, moves, rates=None)
+        if moved != ended:
+            raise Overtaken
+    return Withdrawn(canceled=len(canceled), ended=len(ended), left=len(rows) - len(canceled) - len(ended))
