@@ -113,9 +113,9 @@ def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
 
 def _doubled(wamids: Iterable[asyncpg.Record]) -> Iterable[Entry]:
     """A message with two ids of Meta's went out twice: a worker was stopped for longer than its lease."""
-    first, *others = sorted(wamids, key=lambda one: one["created_at"]) or [None]
-    for one in others:
-        yield Entry(one["created_at"], "sent twice", {"wamids": [first["wamid"], one["wamid"]]})
+    in_order = sorted(wamids, key=lambda one: one["created_at"])
+    for one in in_order[1:]:
+        yield Entry(one["created_at"], "sent twice", {"wamids": [in_order[0]["wamid"], one["wamid"]]})
 
 
 def _moves(row: asyncpg.Record) -> Iterable[Entry]:

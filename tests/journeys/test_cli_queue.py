@@ -1,0 +1,63 @@
+"""`heliograph queue` as an operator uses it, beside a worker and a supplier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Pool
+from tests.journeys.test_cli import Cli
+from tests.load import Client
+from tests.processes import installation, until_true
+from tests.rules.making import message, organization, status_of
+
+
+async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdrawn(
+    pool: Pool, database_url: str, tmp_path: Path
+) -> None:
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    async with installation(database_url, tmp_path) as made, made.serving(), Client(made.base_url, made.key) as client:
+        other = await organization(pool)
+        made_hold = await cli("queue", "hold", "--org", "acme", "--reason", "what is this?", "--json")
+        assert {one["organization"] for one in made_hold.data} == {"Acme"}
+        waiting = [UUID(await client.send("+258841230001")), UUID(await client.send("+258841230002"))]
+        for _ in range(2):  # a worker, and the one after it
+            async with made.working():
+                # What goes through was queued after what is held, in the same line and lane.
+                passing = await message(pool, other)
+                await until_true(lambda passing=passing: _is(pool, passing, "delivered"))
+        assert [await status_of(pool, id) for id in waiting] == ["accepted", "accepted"]
+
+        listed = (await cli("queue", "list", "--kind", "sms", "--json")).data
+        assert [(one["organization"], one["rows"], one["held"]) for one in listed["waiting"]] == [("Acme", 2, 2)]
+        assert [one["reason"] for one in listed["holds"]] == ["what is this?"] * 3
+        table = await cli("queue", "list")
+        assert ("Acme" in table.out, "Held back:" in table.out) == (True, True)
+        doctor = await cli("doctor", "--url", made.base_url, "--json")
+        (check,) = [one for one in msgspec.json.decode(doctor.out) if one["check"] == "queue"]
+        assert (check["state"], "what is this?" in check["detail"]) == ("warning", True)
+
+        await cli("queue", "withdraw", "--older-than", "1d", "--yes")
+        await pool.execute("UPDATE messages SET status = 'sending' WHERE id = $1", waiting[1])
+        unsure = await cli("queue", "withdraw", "--kind", "sms")
+        assert (unsure.status, "for good?" in unsure.err) == (1, True), "nobody said yes"
+        done = await cli("queue", "withdraw", "--kind", "sms", "--org", "Acme", "--yes", "--json")
+        assert done.data == [{"kind": "sms", "canceled": 1, "ended": 0, "left": 1}]
+        assert [await status_of(pool, id) for id in waiting] == ["canceled", "sending"]
+
+        nobody = await cli("queue", "release")
+        assert (nobody.status, "--all" in nobody.err) == (2, True)
+        assert len((await cli("queue", "release", "--org", "Acme", "--json")).data) == 3
+        async with made.working():
+            await until_true(lambda: _is(pool, waiting[1], "delivered"))
+        assert [await status_of(pool, id) for id in waiting] == ["canceled", "delivered"]
+    for wrong, word in (("x", "--older-than"), ("5", "15m"), ("-1h", "--older-than")):
+        refused = await cli("queue", "list", "--older-than", wrong)
+        assert (refused.status, word in refused.err) == (2, True)
+    assert "no supplier 'none'" in (await cli("queue", "hold", "--supplier", "none")).err
+
+
+async def _is(pool: Pool, id: UUID, status: str) -> bool:
+    return await status_of(pool, id) == status
