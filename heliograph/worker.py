@@ -99,6 +99,7 @@ class Worker:
             apps.seal_key(settings),
             RateBook(pool),
             on_deliveries=lambda: self._deliverer.wake.set(),
+            on_standing=self._whatsapp.standing.set,
         )
         self._outbound = Outbound(settings)
         self._deliverer = Deliverer(pool, self._outbound, settings, seal_key=endpoints.seal_key(settings))
@@ -126,7 +127,7 @@ class Worker:
             self._loop("campaigns", self._stager.round, self._campaign_wake),
             self._every("beat", self._beat, 5.0),
             self._every("suppliers", self._refresh, 1.0),
-            self._every("whatsapp numbers", self._whatsapp.refresh, 1.0),
+            self._loop("whatsapp numbers", self._whatsapp.refresh, self._whatsapp.standing, poll=1.0),
             self._every("whatsapp mirror", self._mirror.step, 1.0),
             self._every("renew", self._renew, settings.lease_seconds / 3),
             self._every("receipts", self._shared("receipts", 1.0, self._sweep_receipts), 0.5),
@@ -165,6 +166,7 @@ class Worker:
             self._callbacks.wake,
             self._whatsapp.wake,
             self._whatsapp.wake_tests,
+            self._whatsapp.standing,
             reception.wake,
             reception.wake_replies,
         ):
@@ -211,10 +213,11 @@ class Worker:
         await self._mirror.close()
         await self._outbound.close()
 
-    def _loop(self, name: str, step: Callable[[], Awaitable[int]], wake: asyncio.Event) -> asyncio.Task[None]:
-        return asyncio.create_task(
-            loop(name, step, wake=wake, poll=self._settings.poll_seconds, stopping=self._stopping)
-        )
+    def _loop(
+        self, name: str, step: Callable[[], Awaitable[int]], wake: asyncio.Event, *, poll: float | None = None
+    ) -> asyncio.Task[None]:
+        seconds = self._settings.poll_seconds if poll is None else poll
+        return asyncio.create_task(loop(name, step, wake=wake, poll=seconds, stopping=self._stopping))
 
     def _every(self, name: str, step: Callable[[], Awaitable[object]], seconds: float) -> asyncio.Task[None]:
         return asyncio.create_task(every(name, step, seconds=seconds, stopping=self._stopping))

@@ -71,6 +71,8 @@ class Route(msgspec.Struct, frozen=True):
     app: UUID
     #: Our number ids by Meta's.
     numbers: dict[str, UUID]
+    #: Messages that try after a hold of the account or of a number.
+    trying: frozenset[UUID] = frozenset()
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -90,7 +92,13 @@ class Line(msgspec.Struct, frozen=True):
     throughput_per_second: int
     #: Nothing is sent before this; after it, one message tries. The later of the account's and the number's.
     held_until: datetime | None
+    #: Seconds until then, by the database's clock; below 0: it is over.
+    held_for: float | None
     held_reason: str | None
+    #: When an operator last ended a hold.
+    released_at: datetime | None
+    #: A status said lately that a message of the number was sent.
+    proven: bool
     #: Whose messaging limit counts: unique users a day outside of windows; None: no limit.
     portfolio: str
     messaging_limit: int | None
@@ -119,6 +127,7 @@ REVIVE = f"""
 UPDATE whatsapp_accounts
    SET app = $3, currency = $4, base_url = $5, api_version = $6, portfolio = $8, changed_at = $9, state = 'active',
        name = $7, credential_status = 'unknown', credential_detail = '', held_until = NULL, held_reason = NULL,
+       held_for_status = false, trying_id = NULL, trying_at = NULL,
        mirror_at = $9, numbers_at = $9, templates_at = $9, failures = 0, mirror_detail = '', mirrored_at = NULL,
        numbers_read_at = NULL, templates_read_at = NULL
  WHERE (organization_id, id) = (SELECT organization_id, id FROM whatsapp_accounts
@@ -182,6 +191,7 @@ UPDATE whatsapp_accounts
        credential_status = CASE WHEN $7 IS NULL THEN credential_status ELSE 'unknown' END,
        credential_checked_at = CASE WHEN $7 IS NULL THEN credential_checked_at ELSE $8 END,
        held_until = CASE WHEN $7 IS NULL THEN held_until ELSE least(held_until, $8) END,
+       trying_at = CASE WHEN $7 IS NULL THEN trying_at END, trying_id = CASE WHEN $7 IS NULL THEN trying_id END,
        mirror_at = $8, numbers_at = $8, templates_at = $8
  WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
 RETURNING {_ACCOUNT}
@@ -268,7 +278,10 @@ SELECT a.organization_id, a.id, a.waba_id, a.app,
               ORDER BY n.id) AS graph_ids,
        array(SELECT n.id FROM whatsapp_numbers n
               WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active'
-              ORDER BY n.id) AS ids
+              ORDER BY n.id) AS ids,
+       array_remove(a.trying_id || array(SELECT n.trying_id FROM whatsapp_numbers n
+              WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.trying_id IS NOT NULL),
+              NULL) AS trying
   FROM whatsapp_accounts a WHERE a.waba_id = ANY ($1) AND a.state <> 'removed'
 """
 
@@ -282,16 +295,23 @@ async def routes(conn: Connection, waba_ids: Sequence[str]) -> dict[str, Route]:
             row["waba_id"],
             row["app"],
             dict(zip(row["graph_ids"], row["ids"], strict=True)),
+            frozenset(row["trying"]),
         )
         for row in await conn.fetch(ROUTES, waba_ids)
     }
 
 
+#: A number of which no status said for longer that a message was sent begins with a few, seconds.
+PROVEN = 60.0
+
 # Without a hold both are NULL, and greatest() takes no notice of one that is.
 LINES = """
 SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.base_url, a.api_version, a.token,
        p.secret, n.throughput_per_second, greatest(a.held_until, n.held_until) AS held_until,
+       extract(epoch FROM greatest(a.held_until, n.held_until) - now())::float8 AS held_for,
        CASE WHEN n.held_until IS NULL OR a.held_until >= n.held_until THEN a.held_reason ELSE n.held_reason END,
+       greatest(a.released_at, n.released_at) AS released_at,
+       coalesce(n.last_sent_at > now() - make_interval(secs => $1), false) AS proven,
        a.portfolio, n.messaging_limit, a.state
   FROM whatsapp_accounts a
   JOIN whatsapp_apps p ON p.id = a.app
@@ -302,7 +322,7 @@ SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.bas
 
 async def load_lines(conn: Connection) -> list[Line]:
     """Every active number of every active account."""
-    return [Line(*row.values()) for row in await conn.fetch(LINES)]
+    return [Line(*row.values()) for row in await conn.fetch(LINES, PROVEN)]
 
 
 def _check(

@@ -28,7 +28,7 @@ from heliograph.queue import leases
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
 from heliograph.suppliers.whatsapp_cloud.bodies import template_body, text_body
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
-from heliograph.whatsapp import reach, test_mode
+from heliograph.whatsapp import holds, reach, test_mode
 from heliograph.whatsapp.due import Content, Due, Template, load, load_templates
 from heliograph.whatsapp.lines import Slot
 from heliograph.whatsapp.outcomes import Answered
@@ -152,6 +152,8 @@ class Dispatcher:
         self._now: dict[UUID, Slot] = {}
         #: What was handed over, since when (loop time), and whether it was the one that tries after a hold.
         self._flying: dict[tuple[UUID, int], tuple[Due, UUID | None, float, bool]] = {}
+        #: Lines of which one message may try after a hold, and until when (loop time).
+        self._leaves: dict[UUID, float] = {}
         self._after = UNROUTED
         self._look_at = 0.0
         self._full = False
@@ -169,6 +171,7 @@ class Dispatcher:
         """Claim and submit once; returns how many rows were claimed, 0 if there is no room for more just now."""
         # A number that goes meanwhile has its connector answer that nothing left.
         self._now = dict(self._slots())
+        await self._ask_to_try()
         crash_point("whatsapp.before_commit")
         try:
             async with self._pool.acquire() as conn, conn.transaction():
@@ -180,7 +183,9 @@ class Dispatcher:
         at = asyncio.get_running_loop().time()
         for due, slot, submission in outgoing:
             account_id = slot.line.account_id if slot.line else None
-            self._flying[submission.message_id, submission.attempt] = (due, account_id, at, slot.held_until is not None)
+            self._flying[submission.message_id, submission.attempt] = (due, account_id, at, slot.held)
+            if slot.probe is not None:
+                slot.probe.took()
             slot.connector.submit(submission)
         if outgoing:
             crash_point("whatsapp.after_submit")
@@ -236,6 +241,22 @@ class Dispatcher:
         if self._full:
             self.wake.set()
 
+    async def _ask_to_try(self) -> None:
+        """Get leave for one message of each line whose hold is over: of all that it stops, one at a time tries."""
+        at = asyncio.get_running_loop().time()
+        self._leaves = {line: until for line, until in self._leaves.items() if until > at and line in self._now}
+        for id, slot in self._now.items():
+            over = slot.held and slot.line is not None and slot.connector.capacity() > 0
+            if not over or slot.denied or id in self._leaves:
+                continue
+            assert slot.line is not None
+            async with self._pool.acquire() as conn:
+                leave = await holds.leave_to_try(conn, slot.line.organization_id, id)
+            if leave:
+                self._leaves[id] = at + holds.UNUSED / 2
+            else:
+                slot.denied = True
+
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     async def _claim(self, conn: Connection) -> list[Lease]:
@@ -252,7 +273,7 @@ class Dispatcher:
         if looking:
             self._look_at = at + LOOK
         places: dict[UUID, int] = {}
-        rooms = sorted((slots[line].connector.capacity(), line) for line in lines if line in slots)
+        rooms = sorted((self._room(line), line) for line in lines if line in slots)
         for n, (room, line) in enumerate(rooms):
             # The smallest first: what it leaves of its share goes to those after it.
             places[line] = min(room, max(1, left // (len(rooms) - n))) if left > 0 else 0
@@ -266,11 +287,15 @@ class Dispatcher:
         self._full = left <= 0
         taken = Counter(lease.line for lease in claimed)
         self._paced = {line for room, line in rooms if taken[line] >= room}
-        if any(slots[line].connector.health().held == 0 for line in self._paced):
+        if any(slots[line].connector.health().held == 0 and not slots[line].held for line in self._paced):
             # Their rates let more through with time alone.
             asyncio.get_running_loop().call_later(PACE, self.wake.set)
         claimed.sort(key=lambda lease: lease.lane)
         return claimed
+
+    def _room(self, line: UUID) -> int:
+        slot = self._now[line]
+        return 0 if slot.held and line not in self._leaves else slot.capacity()
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
@@ -307,6 +332,12 @@ class Dispatcher:
         _, deliveries = await move_many(conn, moves, rates=None)
         if deliveries:
             self._recorder.deliveries.set()
+        for due, slot, submission in begun:
+            if slot.held and slot.line is not None:
+                self._leaves.pop(due.lease.line, None)
+                await holds.tries(
+                    conn, due.lease.organization_id, slot.line.account_id, due.number_id, submission.message_id
+                )
         return begun
 
     async def _begin(self, conn: Connection, outgoing: list[_Out]) -> list[_Out]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from time import monotonic
 from uuid import UUID
 
@@ -47,6 +47,7 @@ from heliograph.whatsapp import (
     accounts,
     callbacks,
     conversations,
+    holds,
     matching,
     numbers,
     outcomes,
@@ -59,7 +60,7 @@ from heliograph.whatsapp.matching import Matched
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.received import Received
 from heliograph.whatsapp.rejects import Readable, Reject, put_aside, raw_of
-from heliograph.whatsapp.status import move_many
+from heliograph.whatsapp.status import Move, move_many
 
 log = structlog.get_logger()
 
@@ -75,11 +76,18 @@ _TRANSIENT = (
 _OURS = (asyncpg.SyntaxOrAccessError,)
 #: Pause before that, seconds; and before a callback that does not open is looked at again, by whoever can.
 AGAIN, LATER_SECONDS = 0.05, 60.0
-#: Seconds between two lines of the log about what was dropped, and between two marks of a number.
+#: Seconds between two lines of the log about what was dropped, and between two marks of a number: that it was heard of,
+#: and that a message of it was sent.
 SAY_EVERY = MARK_EVERY = 60.0
+SENT_EVERY = 15.0
+#: A status that came later than this after it was written proves nothing of now, seconds.
+NEWS = timedelta(seconds=60)
 UNKNOWN_NUMBER = "unknown number"
 #: Kinds of events that come with every message, for those who asked.
 ANNOUNCED = ("message.sent", "message.read")
+
+
+NOBODY_TRIES: frozenset[UUID] = frozenset()
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
@@ -93,19 +101,32 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     account_id: UUID
     #: Of statuses and messages only.
     number_id: UUID | None = None
+    #: Messages of the account that try after a hold: what becomes of them decides.
+    trying: frozenset[UUID] = NOBODY_TRIES
 
 
 class Inbox:
     """Works callbacks through; one per worker."""
 
-    def __init__(self, pool: Pool, key: bytes, rates: RateBook, *, on_deliveries: Callable[[], None]) -> None:
-        """`key`: of `apps.seal_key`. `on_deliveries`: called after webhook deliveries were queued."""
+    def __init__(
+        self,
+        pool: Pool,
+        key: bytes,
+        rates: RateBook,
+        *,
+        on_deliveries: Callable[[], None],
+        on_standing: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`key`: of `apps.seal_key`. `on_deliveries`: called after webhook deliveries were queued; `on_standing`: when
+        a number or an account may have been stopped, or may go on."""
         self._pool = pool
         self._key = key
         self._rates = rates
         self._on_deliveries = on_deliveries
+        self._on_standing = on_standing
         self._after = leases.UNROUTED
         self._marked: dict[UUID, float] = {}
+        self._sent: dict[UUID, float] = {}
         self._dropped: Counter[str] = Counter()
         self._said_at = monotonic()
         #: Set when callbacks were stored.
@@ -152,6 +173,8 @@ class Inbox:
         self._dropped += dropped
         if deliveries:
             self._on_deliveries()
+        if any(one.trying or _stops(one.item) for one in works):
+            self._on_standing()
         return len(taken)
 
     def _opened(self, rows: Sequence[asyncpg.Record]) -> list[tuple[UUID, datetime, bytes]]:
@@ -226,23 +249,47 @@ class Inbox:
             return 0
 
     async def _mark(self, conn: Connection, works: Sequence[Work]) -> None:
-        """Note that numbers were heard of, each at most once a minute."""
+        """Note that numbers were heard of, and which of them have a message that was sent, each now and then only."""
         now = monotonic()
-        heard = {
-            one.number_id: one.organization_id
-            for one in works
-            if one.number_id is not None and now - self._marked.get(one.number_id, -MARK_EVERY) >= MARK_EVERY
-        }
-        if heard:
-            ids = sorted(heard)
-            await conn.execute(MARK, [heard[id] for id in ids], ids)
-            self._marked.update(dict.fromkeys(ids, now))
+        heard: dict[UUID, tuple[UUID, bool]] = {}
+        for one in works:
+            id = one.number_id
+            if id is None:
+                continue
+            sent = _proves(one) and now - self._sent.get(id, -SENT_EVERY) >= SENT_EVERY
+            if sent or now - self._marked.get(id, -MARK_EVERY) >= MARK_EVERY:
+                heard[id] = (one.organization_id, sent or (id in heard and heard[id][1]))
+        if not heard:
+            return
+        ids = sorted(heard)
+        await conn.execute(MARK, [heard[id][0] for id in ids], ids, [heard[id][1] for id in ids])
+        self._marked.update(dict.fromkeys(ids, now))
+        proven = [id for id in ids if heard[id][1]]
+        if proven:
+            self._sent.update(dict.fromkeys(proven, now))
+            self._on_standing()
 
     def _say(self) -> None:
         if self._dropped and monotonic() - self._said_at > SAY_EVERY:
             log.warning("callback items dropped", **self._dropped)
             self._dropped.clear()
             self._said_at = monotonic()
+
+
+def _proves(work: Work) -> bool:
+    """It says that a message was sent just now, and so that the number and its account work."""
+    item = work.item
+    return (
+        isinstance(item, StatusItem)
+        and item.status != "failed"
+        and item.status in matching.STATUSES
+        and work.at - item.at < NEWS
+    )
+
+
+def _stops(item: Readable) -> bool:
+    """A failure that may stop more than its message."""
+    return isinstance(item, StatusItem) and item.status == "failed" and matching.stops(item)
 
 
 def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) -> Work | str:
@@ -257,7 +304,7 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
     number_id = found.numbers.get(item.phone_number_id)
     if number_id is None:
         return UNKNOWN_NUMBER
-    return Work(item, app, at, found.organization_id, found.account_id, number_id)
+    return Work(item, app, at, found.organization_id, found.account_id, number_id, found.trying)
 
 
 async def retry(pool: Pool, key: bytes, *, limit: int = 1000) -> tuple[int, int]:
@@ -334,7 +381,21 @@ async def _statuses(conn: Connection, works: Sequence[Work], rates: RateBook, dr
     if referred:
         sent = [(move.organization_id, move.message_id) for move in found.moves if move.message_id in moved]
         await conversations.note_answers(conn, sent)
+    await _tried(conn, works, found.moves)
     return deliveries + await outcomes.blame(conn, matched, moved)
+
+
+async def _tried(conn: Connection, works: Sequence[Work], moves: Sequence[Move]) -> None:
+    """What became of messages that try after a hold. A fault that holds once more is `outcomes.blame`'s, after this."""
+    trying = frozenset().union(*{one.trying for one in works})
+    if not trying:
+        return
+    ended: dict[tuple[UUID, bool], list[UUID]] = {}
+    for move in moves:
+        if move.message_id in trying:
+            ended.setdefault((move.organization_id, move.status != "failed"), []).append(move.message_id)
+    for (organization_id, arrived), messages in sorted(ended.items(), key=lambda one: not one[0][1]):
+        await (holds.sent if arrived else holds.undecided)(conn, organization_id, messages)
 
 
 async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, frozenset[UUID]]:
@@ -369,7 +430,8 @@ LATER = """
 UPDATE queue SET due_at = now() + make_interval(secs => $3) WHERE id = ANY ($1) AND line = $2
 """
 MARK = """
-UPDATE whatsapp_numbers n SET last_callback_at = now()
-  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
+UPDATE whatsapp_numbers n
+   SET last_callback_at = now(), last_sent_at = CASE WHEN item.sent THEN now() ELSE last_sent_at END
+  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) AS item (organization_id, id, sent)
  WHERE n.organization_id = item.organization_id AND n.id = item.id
 """

@@ -1,8 +1,9 @@
 """The numbers as this worker sends from them: a connector each, kept in step with the table.
 
 What may stop a number is in the table (a hold of it or of its account), so that all workers and operators see it, and
-in its connector, which is the first to know. After a hold one message tries; when Meta takes it, the hold is cleared.
-A number's rate is shared evenly among the workers that are alive.
+in its connector, which is the first to know. After a hold one message tries, and what becomes of it decides (`holds`).
+A number of which nothing was heard lately begins with a few messages (`probing`). A number's rate is shared evenly
+among the workers that are alive.
 
 The rule nobody may break: a number in trouble stops only itself, and its messages stay in the queue.
 """
@@ -10,6 +11,7 @@ The rule nobody may break: a number in trouble stops only itself, and its messag
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Protocol
@@ -18,7 +20,6 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from heliograph.base import clock
 from heliograph.base.db import Connection, Pool
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector, OnCloudOutcome
@@ -26,6 +27,7 @@ from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp import accounts, test_mode
 from heliograph.whatsapp.accounts import Line
+from heliograph.whatsapp.probing import Probe
 
 log = structlog.get_logger()
 
@@ -48,8 +50,29 @@ class Slot(msgspec.Struct):
 
     line: Line | None
     connector: NumberConnector
+    #: What its account's numbers share here; None: `line` is.
+    probe: Probe | None = None
     #: The hold that the connector knows of.
     held_until: datetime | None = None
+    #: Workers that share the number.
+    workers: int = 1
+    #: Another message tries after the hold, or did a moment ago; asked again after the next look at the table.
+    denied: bool = False
+
+    @property
+    def held(self) -> bool:
+        """It was held, and nothing has shown yet that the cause is gone: one message at a time tries, with leave."""
+        return self.held_until is not None
+
+    def capacity(self) -> int:
+        """How many more messages can leave now without waiting long."""
+        room = self.connector.capacity()
+        if self.held:
+            return min(room, 1)
+        if room > 0 and self.probe is not None and self.line is not None and not self.line.proven:
+            few = self.probe.room(self.workers)
+            return room if few is None else min(room, few)
+        return room
 
 
 #: Builds a number's connector: (line, credential, on_outcome).
@@ -88,14 +111,18 @@ class Lines:
         unseal: Callable[[Line], Credential],
         on_outcome: OnOutcome,
         on_early: Callable[[UUID], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`unseal` opens a line's credential; `on_early` brings a test message's statuses before its answer."""
+        """`unseal` opens a line's credential; `on_early` brings a test message's statuses before its answer; `clock`
+        gives monotonic seconds."""
         self._pool = pool
         self._factory = factory
         self._unseal = unseal
         self._on_outcome = on_outcome
         self._on_early = on_early
+        self._clock = clock
         self._slots: dict[UUID, Slot] = {}
+        self._probes: dict[UUID, Probe] = {}
         self._broken: dict[UUID, str] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -124,6 +151,7 @@ class Lines:
                 slot = await self._open(id, line)
             if slot is not None:
                 self._follow(slot, line, workers)
+        self._probes = {slot.line.account_id: slot.probe for slot in self._slots.values() if slot.line and slot.probe}
 
     async def stop(self, *, grace: float) -> None:
         """Close all connectors: each gets `grace` seconds for its open answers."""
@@ -141,7 +169,7 @@ class Lines:
             self._broken[id] = str(error)
             return None
         self._broken.pop(id, None)
-        slot = Slot(line, connector)
+        slot = Slot(line, connector, self._probes.setdefault(line.account_id, Probe(self._clock)))
         await self._put(id, slot)
         return slot
 
@@ -153,15 +181,19 @@ class Lines:
         connector = slot.connector
         if slot.line is not None and (slot.line.token, slot.line.app_secret) != (line.token, line.app_secret):
             connector.set_credential(self._unseal(line))  # type: ignore[attr-defined]
-        slot.line = line
+        if slot.line is not None and slot.line.released_at != line.released_at:
+            connector.release()  # also of what the connector alone knew of
+        slot.line, slot.workers, slot.denied = line, workers, False
         connector.set_rate(line.throughput_per_second / workers)  # type: ignore[attr-defined]
+        if line.proven and slot.probe is not None:
+            slot.probe.heard()
         if line.held_until == slot.held_until:
             return
         if line.held_until is None:
             connector.release()
         else:
             # One that is over by now leaves it to one message to try.
-            connector.hold(max(0.0, (line.held_until - clock.now()).total_seconds()))
+            connector.hold(max(0.0, line.held_for or 0.0))
         slot.held_until = line.held_until
 
     def _outcomes_of(self, id: UUID) -> OnCloudOutcome:

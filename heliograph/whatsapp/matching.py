@@ -160,10 +160,15 @@ def blames(items: Sequence[Matched]) -> list[Blame]:
         if one.item.status != "failed" or message_id is None:
             continue
         fault = _fault(one.item)
-        if fault.kind is Kind.WINDOW or fault.scope not in (Scope.MESSAGE, Scope.USER, Scope.COUNTRY):
+        if fault.kind is Kind.WINDOW or stops(one.item):
             at = min(one.item.at, clock.now())
             found.append(Blame(one.organization_id, one.number_id, message_id, fault, at))
     return found
+
+
+def stops(item: StatusItem) -> bool:
+    """Whether a failure speaks of a template, a number or an account."""
+    return _fault(item).scope not in (Scope.MESSAGE, Scope.USER, Scope.COUNTRY)
 
 
 FOUND = """

@@ -187,7 +187,10 @@ async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
     over = {(one.lease.organization_id, one.account_id, one.number_id) for one in accepted if one.tries_hold}
     for organization_id, account_id, number_id in sorted(over, key=str):
         assert account_id is not None
-        deliveries += await holds.clear_holds(conn, organization_id, account_id, number_id)
+        deliveries += await holds.answered(conn, organization_id, account_id, number_id)
+    for one in live:
+        if one.tries_hold and one.outcome.verdict not in (Verdict.ACCEPTED, Verdict.UNKNOWN):
+            await holds.undecided(conn, one.lease.organization_id, [one.submission.message_id])
     troubles = [
         Trouble(
             one.lease.organization_id, one.number_id, one.account_id, one.template_id, one.conversation_id,
@@ -213,7 +216,7 @@ class Trouble(msgspec.Struct, frozen=True, gc=False):
     trace: str = ""
     #: Seconds that Meta asked for.
     retry_after: float = 0.0
-    #: When Meta said so; None: now.
+    #: When a status said so; None: an answer did, just now.
     at: datetime | None = None
 
     @property
@@ -287,7 +290,14 @@ async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
         if fault.kind is Kind.TEMPLATE:
             deliveries += await _template(conn, one, seconds)
         elif fault.scope is Scope.NUMBER and not fault.slow:
-            await holds.hold_number(conn, one.organization_id, one.number_id, seconds=seconds, reason=fault.title)
+            await holds.hold_number(
+                conn,
+                one.organization_id,
+                one.number_id,
+                seconds=seconds,
+                reason=fault.title,
+                by_status=one.at is not None,
+            )
         elif fault.scope in (Scope.ACCOUNT, Scope.CREDENTIAL):
             deliveries += await holds.hold_account(
                 conn,
@@ -296,6 +306,7 @@ async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
                 seconds=seconds,
                 reason=fault.title,
                 credential_invalid=fault.code in accounts.INVALID,
+                by_status=one.at is not None and fault.scope is Scope.ACCOUNT,
             )
     return deliveries
 

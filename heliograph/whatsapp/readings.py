@@ -170,7 +170,9 @@ UPDATE whatsapp_accounts
    SET credential_status = $3, credential_detail = $4, credential_expires_at = $5, credential_checked_at = now(),
        held_until = CASE WHEN $3 <> 'invalid' AND credential_status = 'invalid' THEN least(held_until, now())
                          WHEN $6 THEN greatest(held_until, now() + make_interval(secs => $7)) ELSE held_until END,
-       held_reason = CASE WHEN $6 THEN 'credential' ELSE held_reason END
+       held_reason = CASE WHEN $6 THEN 'credential' ELSE held_reason END,
+       trying_id = CASE WHEN $6 OR $3 <> 'invalid' AND credential_status = 'invalid' THEN NULL ELSE trying_id END,
+       trying_at = CASE WHEN $6 OR $3 <> 'invalid' AND credential_status = 'invalid' THEN NULL ELSE trying_at END
  WHERE organization_id = $1 AND id = $2
 """
 NUMBERS_READ = """

@@ -54,6 +54,8 @@ class Sending:
         #: were queued.
         self.wake = self._dispatcher.wake
         self.wake_tests = asyncio.Event()
+        #: Set when a number may have been stopped, or may go on, since the last `refresh`.
+        self.standing = asyncio.Event()
         self.deliveries = self._recorder.deliveries
 
     async def start(self) -> None:
@@ -78,10 +80,11 @@ class Sending:
             await leases.finish(conn, claimed)
         return len(claimed)
 
-    async def refresh(self) -> None:
-        """Follow the tables: numbers, tokens, holds, rates."""
+    async def refresh(self) -> int:
+        """Follow the tables: numbers, tokens, holds, rates. Returns 0: there is nothing more to be done."""
         await self._lines.refresh(grace=self._settings.drain_seconds)
         self.wake.set()
+        return 0
 
     async def renew(self) -> None:
         """Hold the leases of what is in flight."""

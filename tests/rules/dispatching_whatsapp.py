@@ -116,6 +116,8 @@ class Bench:
     ) -> None:
         self.pool = pool
         self.grace = grace
+        #: What the numbers take for monotonic seconds.
+        self.seconds = 1_000.0
         self.recorder = Recorder(pool, grace=grace)
         self.connectors: dict[UUID, Scripted] = {}
         self.rates = RateBook(pool)
@@ -125,6 +127,7 @@ class Bench:
             unseal=lambda line: credential(line.token.hex(), line.app_secret),
             on_outcome=lambda number, submission, outcome: self.dispatcher.answered(submission, outcome),
             on_early=lambda id: self.dispatcher.early(id),
+            clock=lambda: self.seconds,
         )
         self._make = lambda: Dispatcher(
             pool,
@@ -187,8 +190,8 @@ class Bench:
             "UPDATE whatsapp_attempts SET started_at = started_at - $1::interval",
             "UPDATE whatsapp_messages SET accepted_at = accepted_at - $1::interval,"
             " deadline_at = deadline_at - $1::interval",
-            "UPDATE whatsapp_numbers SET held_until = held_until - $1::interval",
-            "UPDATE whatsapp_accounts SET held_until = held_until - $1::interval",
+            "UPDATE whatsapp_numbers SET held_until = held_until - $1::interval, trying_at = trying_at - $1::interval",
+            "UPDATE whatsapp_accounts SET held_until = held_until - $1::interval, trying_at = trying_at - $1::interval",
             "UPDATE whatsapp_templates SET held_until = held_until - $1::interval",
             "UPDATE whatsapp_conversations SET expires_at = expires_at - $1::interval",
             "UPDATE whatsapp_reached SET reached_at = reached_at - $1::interval",
@@ -196,6 +199,7 @@ class Bench:
             "UPDATE whatsapp_callbacks SET received_at = received_at - $1::interval",
         ):
             await self.pool.execute(statement, delta)
+        self.seconds += delta.total_seconds()
         for connector in self.connectors.values():
             connector.held = False
 

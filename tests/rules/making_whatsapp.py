@@ -186,16 +186,18 @@ async def number(
     connection_status: str = "connected",
     throughput_per_second: int = 80,
     messaging_limit: int | None = None,
+    proven: bool = True,
 ) -> tuple[UUID, str, str]:
-    """A sender; returns (id, Graph id, digits)."""
+    """A sender; returns (id, Graph id, digits). `proven`: messages of it are being sent, for the next hour at least."""
     id = uuid7()
     graph_id = "1" + _digits(id)
     digits = "25884" + _digits(id)[-7:]
     await pool.execute(
         "INSERT INTO whatsapp_numbers (organization_id, id, account_id, graph_id, display_phone_number, digits,"
         " verified_name, connection_status, quality_rating, messaging_tier, messaging_limit, throughput_per_second,"
-        " created_at, changed_at)"
-        " VALUES ($1, $2, $3, $4, $5, $6, 'Acme', $7, 'green', 'tier_2k', $8, $9, now(), now())",
+        " last_sent_at, created_at, changed_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6, 'Acme', $7, 'green', 'tier_2k', $8, $9,"
+        " CASE WHEN $10 THEN now() + interval '1 hour' END, now(), now())",
         organization_id,
         id,
         account_id,
@@ -205,6 +207,7 @@ async def number(
         connection_status,
         messaging_limit,
         throughput_per_second,
+        proven,
     )
     return id, graph_id, digits
 

@@ -143,8 +143,8 @@ async def test_holds_are_on_the_line_until_a_send_succeeds(pool: Pool) -> None:
         assert await holds.hold_account(conn, *ids, seconds=1, reason="credential", credential_invalid=True) == 0
         (again,) = await load_lines(conn)
         assert again.held_until == line.held_until
-        assert await holds.clear_holds(conn, *ids, number) == 1
-        assert await holds.clear_holds(conn, *ids, number) == 0
+        assert await holds.answered(conn, *ids, number) == 1
+        assert await holds.answered(conn, *ids, number) == 0
         (line,) = await load_lines(conn)
         assert (line.held_until, line.held_reason) == (None, None)
     seen = [data["phoneNumber"]["credentialStatus"] for _, data in await made.events_of(pool, actor)]

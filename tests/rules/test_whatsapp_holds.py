@@ -1,0 +1,207 @@
+"""Faults that come as a status: how little leaves before they are known, and how one message at a time tries."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.db import Pool
+from heliograph.whatsapp import holds
+from heliograph.whatsapp.probing import DOUBLES, DOUBLINGS, FEW, Probe
+from tests.rules.dispatching_whatsapp import Bench, attempts, fault, queued, status_of, taken
+from tests.rules.making_callbacks import Change, Meta, status
+from tests.rules.making_whatsapp import Made, check_wallets, made, message, number
+
+UNPAID = 131042
+STANDING = "SELECT held_until, held_until > now() AS held, held_for_status, trying_id FROM whatsapp_accounts"
+
+
+def says(who: Made, id: UUID, word: str, code: int = 0, attempt: int = 1) -> Change:
+    """A status of one of our messages."""
+    more: dict[str, Any] = {"errors": [{"code": code, "title": "x"}]} if code else {}
+    return status(who, f"wamid.{id.hex}.{attempt}", word, biz_opaque_callback_data=str(id), **more)
+
+
+class Workers:
+    """Some workers over one queue."""
+
+    def __init__(self, pool: Pool, benches: list[Bench]) -> None:
+        self.pool = pool
+        self.benches = benches
+
+    async def round(self, times: int = 3) -> list[UUID]:
+        """Every worker looks at the tables and dispatches, a few times; returns what left meanwhile."""
+        before = set(self.out)
+        for _ in range(times):
+            for one in self.benches:
+                await one.refresh()
+            await asyncio.gather(*(one.round() for one in self.benches))
+        return [id for id in self.out if id not in before]
+
+    async def later(self, seconds: float) -> None:
+        await self.benches[0].later(seconds=seconds)
+        for one in self.benches[1:]:
+            one.seconds += seconds
+            for connector in one.connectors.values():
+                connector.held = False
+
+    @property
+    def out(self) -> list[UUID]:
+        found = [one for bench in self.benches for at in bench.connectors.values() for one in at.submitted]
+        return [one.message_id for one in found]
+
+
+async def workers_of(pool: Pool, count: int) -> tuple[Made, Workers, Meta]:
+    who = await made(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET last_sent_at = NULL")
+    await pool.execute(
+        "INSERT INTO workers (id, name, started_at, seen_at)"
+        " SELECT gen_random_uuid(), n::text, now(), now() + interval '1 hour' FROM generate_series(1, $1) n",
+        count,
+    )
+    return who, Workers(pool, [await Bench(pool).start() for _ in range(count)]), Meta(pool)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_an_account_that_cannot_pay_loses_a_few_messages_and_then_one_at_each_try(pool: Pool, count: int) -> None:
+    """Meta takes every message and fails it a second later, so that no answer ever shows that the account is held."""
+    who, workers, meta = await workers_of(pool, count)
+    for n in range(60):
+        await message(pool, who, to=f"+2588400000{n:02}", lane=1)
+    first = await workers.round()
+    assert 0 < len(first) <= FEW
+    await meta.say(who, *(says(who, id, "failed", UNPAID) for id in first))
+    assert (await pool.fetchrow(STANDING))["held_for_status"]
+    assert await workers.round() == []
+    # Each time that the hold is over, one message tries, of all workers. That Meta takes it says nothing.
+    for _ in range(3):
+        await workers.later(601)
+        (tries,) = await workers.round(5)
+        account = await pool.fetchrow(STANDING)
+        assert (account["trying_id"], account["held_for_status"]) == (tries, True)
+        await meta.say(who, says(who, tries, "failed", UNPAID))
+        assert (await pool.fetchrow(STANDING))["held"]
+        assert await workers.round() == []
+    # The bill is paid.
+    await workers.later(601)
+    (tries,) = await workers.round(5)
+    await meta.say(who, says(who, tries, "sent"))
+    assert (await pool.fetchrow(STANDING))["held_until"] is None
+    await workers.round(5)
+    assert len(set(workers.out)) == len(workers.out) == 60
+    failed = await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE status = 'failed'")
+    assert failed == len(first) + 3
+    await check_wallets(pool, [who.organization_id])
+
+
+async def test_of_all_numbers_of_a_held_account_one_message_tries(pool: Pool) -> None:
+    who, workers, _ = await workers_of(pool, 2)
+    others = [(await number(pool, who.organization_id, who.account_id, proven=False))[0] for _ in range(3)]
+    async with pool.acquire() as conn:
+        await holds.hold_account(conn, who.organization_id, who.account_id, seconds=60, reason="test", by_status=True)
+    for line in (who.number_id, *others):
+        for n in range(4):
+            id = await message(pool, who, to=f"+25884{n}{line.int % 1_000_000:06}", line=line)
+            await pool.execute("UPDATE whatsapp_messages SET number_id = $2 WHERE id = $1", id, line)
+    assert await workers.round() == []
+    await workers.later(61)
+    (tries,) = await workers.round(5)
+    assert await pool.fetchval("SELECT trying_id FROM whatsapp_accounts") == tries
+
+
+async def test_a_try_that_fails_for_its_own_sake_is_followed_by_the_next_at_once(pool: Pool) -> None:
+    """Nor does one of which no word comes hold up the account for ever."""
+    who, workers, meta = await workers_of(pool, 1)
+    async with pool.acquire() as conn:
+        await holds.hold_number(conn, who.organization_id, who.number_id, seconds=60, reason="test", by_status=True)
+    for n in range(6):
+        await message(pool, who, to=f"+25884000000{n}")
+    await workers.later(61)
+    (first,) = await workers.round(4)
+    await meta.say(who, says(who, first, "failed", 131026))
+    (second,) = await workers.round(4)
+    # It is refused, for its own sake too, in the answer.
+    bench = workers.benches[0]
+    await workers.later(holds.UNHEARD + 1)
+    bench.only.script = lambda submission: fault(131009)
+    (third,) = await workers.round(1)
+    bench.only.script = taken
+    assert (await status_of(pool, third))[0] == "failed"
+    (fourth,) = await workers.round(4)
+    # What comes late of an earlier one says nothing of now.
+    await meta.say(who, says(who, second, "sent"))
+    assert await workers.round(3) == []
+    await meta.say(who, says(who, fourth, "read"))
+    assert len(await workers.round(3)) == 2
+    assert await pool.fetchval("SELECT held_until FROM whatsapp_numbers") is None
+
+
+async def test_a_fault_that_an_answer_told_is_over_when_an_answer_says_so(pool: Pool) -> None:
+    who, workers, _ = await workers_of(pool, 1)
+    bench = workers.benches[0]
+    bench.only.script = lambda submission: fault(UNPAID)
+    id = await message(pool, who)
+    await workers.round(1)
+    assert await queued(pool, id)
+    await workers.later(601)
+    bench.only.script = taken
+    await workers.round(2)
+    assert (await attempts(pool, id))[-1] == (2, "accepted")
+    assert (await pool.fetchrow(STANDING))["held_until"] is None
+
+
+async def test_a_number_whose_messages_are_sent_is_not_held_back(pool: Pool) -> None:
+    who, workers, meta = await workers_of(pool, 1)
+    for n in range(40):
+        await message(pool, who, to=f"+2588400000{n:02}")
+    first = await workers.round(2)
+    assert len(first) == FEW
+    await meta.say(who, says(who, first[0], "sent"))
+    await workers.round(2)
+    assert len(workers.out) == 40
+
+
+async def test_what_an_operator_releases_begins_with_a_few(pool: Pool) -> None:
+    who, workers, _ = await workers_of(pool, 1)
+    async with pool.acquire() as conn:
+        await holds.hold_number(conn, who.organization_id, who.number_id, seconds=60, reason="test", by_status=True)
+        await holds.hold_account(conn, who.organization_id, who.account_id, seconds=600, reason="test", by_status=True)
+    for n in range(10):
+        await message(pool, who, to=f"+25884000000{n}")
+    assert await workers.round() == []
+    workers.benches[0].only.hold(3600)  # the connector may know of a fault that the table no longer has
+    async with pool.acquire() as conn:
+        assert await holds.release_account(conn, who.organization_id, who.account_id)
+        assert not await holds.release_account(conn, who.organization_id, who.account_id)
+        assert not await holds.release_number(conn, who.organization_id, who.number_id)
+    assert len(await workers.round()) == FEW
+
+
+def test_silence_stops_nobody_for_long() -> None:
+    now = [0.0]
+    probe = Probe(lambda: now[0])
+    left = 0
+
+    def send() -> int:
+        count = 0
+        while (room := probe.room(1)) is not None and room > 0:
+            probe.took()
+            count += 1
+        return count
+
+    for doubling in range(DOUBLINGS):
+        left += send()
+        assert left == FEW * 2**doubling
+        now[0] += DOUBLES
+    assert probe.room(1) is None
+    probe.took()
+    # After a pause, and after a proof, it begins anew.
+    now[0] += 61.0
+    assert probe.room(1) == FEW
+    probe.took()
+    probe.heard()
+    assert probe.room(1) == FEW
+    assert probe.room(100) == 1
