@@ -24,7 +24,7 @@ from heliograph.cli.console import (
 )
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.whatsapp import accounts, apps, onboarding, readings
+from heliograph.whatsapp import accounts, apps, holds, onboarding, readings
 
 app = group("WhatsApp Business Accounts: add, list, show, change, pause, resume and remove them.")
 
@@ -268,6 +268,24 @@ def resume(which: Which, org: Org = None, json: Json = False, data_dir: DataDir 
       heliograph whatsapp account resume 102290129340398
     """
     _set_state(which, "active", org, json, data_dir)
+
+
+@app.command("release")
+def release(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """End a hold of an account and of its numbers now, once its cause is gone. A few messages go first.
+
+    \b
+    Example:
+      heliograph whatsapp account release 102290129340398
+    """
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        organization_id = (await operator(conn, org)).organization_id
+        found = await onboarding.find_account(conn, organization_id, which)
+        released = await holds.release_account(conn, organization_id, found.id)
+        return {"id": found.id, "waba_id": found.waba_id, "name": found.name, "released": released}
+
+    show(on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("remove")

@@ -23,7 +23,7 @@ from heliograph.cli.console import (
     settings_of,
     show,
 )
-from heliograph.whatsapp import accounts, apps, onboarding, readings, template_rows
+from heliograph.whatsapp import accounts, apps, holds, onboarding, readings, template_rows
 from heliograph.whatsapp.mirror import Mirror
 
 numbers = group("WhatsApp numbers: list them, or read them at Meta now.")
@@ -65,6 +65,36 @@ def sync_numbers(which: Maybe = None, org: Org = None, json: Json = False, data_
       heliograph whatsapp number sync
     """
     _sync(which, org, json, data_dir, numbers=True, templates=False)
+
+
+@numbers.command("release")
+def release_number(
+    number: Annotated[str, typer.Argument(metavar="NUMBER", help="Its digits, or its id.")],
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """End a hold of one number now, once its cause is gone. A few messages go first.
+
+    A hold of its account is ended with `heliograph whatsapp account release`.
+
+    \b
+    Example:
+      heliograph whatsapp number release +212520001234
+    """
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        organization_id = (await operator(conn, org)).organization_id
+        found = await onboarding.find_number(conn, organization_id, number)
+        released = await holds.release_number(conn, organization_id, found["id"])
+        return {
+            "id": found["id"],
+            "display_phone_number": found["display_phone_number"],
+            "released": released,
+            "account_held": found["account_held_reason"],
+        }
+
+    show(on_database(work, settings_of(data_dir)), json)
 
 
 @templates.command("list")

@@ -148,9 +148,10 @@ SELECT a.id, a.waba_id, a.name, a.state, a.currency, a.credential_status, a.cred
  WHERE a.organization_id = $1 AND a.state <> 'removed' ORDER BY a.id
 """
 NUMBERS = """
-SELECT n.id, n.display_phone_number, n.verified_name, n.connection_status, n.quality_rating, n.messaging_tier,
+SELECT n.id, n.display_phone_number, n.digits, n.verified_name, n.connection_status, n.quality_rating, n.messaging_tier,
        n.messaging_limit, n.throughput_per_second, n.held_until, n.held_reason, n.last_checked_at, n.graph_id,
-       a.waba_id, a.state AS account_state, a.credential_status
+       a.waba_id, a.state AS account_state, a.credential_status, a.held_until AS account_held_until,
+       a.held_reason AS account_held_reason
   FROM whatsapp_numbers n JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
  WHERE n.organization_id = $1 AND n.state = 'active' ORDER BY n.id
 """
@@ -208,6 +209,16 @@ async def find_account(conn: Connection, organization_id: UUID, which: str | Non
     if not found:
         raise NotFound("There is no such WhatsApp account.", account=which)
     return found[0]
+
+
+async def find_number(conn: Connection, organization_id: UUID, which: str) -> dict[str, Any]:
+    """The number that an operator means: by its id or its digits. Raises NotFound."""
+    digits = "".join(sign for sign in which if sign.isdigit())
+    for one in await numbers_of(conn, organization_id):
+        shown = "".join(sign for sign in one["display_phone_number"] if sign.isdigit())
+        if str(one["id"]) == which.lower() or digits in (one["digits"], shown):
+            return one
+    raise NotFound("There is no such WhatsApp number.", number=which)
 
 
 async def find_templates(

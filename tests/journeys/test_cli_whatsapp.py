@@ -155,6 +155,26 @@ async def test_pause_resume_update_remove(they: Operator, pool: Pool, tmp_path: 
     assert isinstance(gone.exception, NotFound)
 
 
+async def test_holds_are_ended_by_hand(they: Operator, pool: Pool) -> None:
+    await organization(pool)
+    await they.add("--name", "shop")
+    held = "held_until = now() + '1 hour', held_reason = 'payment problem', held_for_status = true"
+    await pool.execute(f"UPDATE whatsapp_numbers SET {held}")
+    assert (await they.data("number", "release", "+1 555-000-1000"))["released"]
+    assert not (await they.data("number", "release", they.options.number))["released"]
+    await pool.execute(f"UPDATE whatsapp_numbers SET {held}")
+    await pool.execute(f"UPDATE whatsapp_accounts SET {held}")
+    # The number's own goes; that of its account is another matter, and is told.
+    released = await they.data("number", "release", they.options.number)
+    assert (released["released"], released["account_held"]) == (True, "payment problem")
+    await pool.execute(f"UPDATE whatsapp_numbers SET {held}")
+    assert (await they.data("account", "release", "shop"))["released"]
+    for table in ("whatsapp_numbers", "whatsapp_accounts"):
+        row = await pool.fetchrow(f"SELECT held_until, held_reason, held_for_status FROM {table}")
+        assert tuple(row) == (None, None, False)
+    assert isinstance((await they.call("number", "release", "+258841234567")).exception, NotFound)
+
+
 async def test_templates_and_numbers_are_read_on_demand(they: Operator, pool: Pool) -> None:
     await organization(pool)
     await they.add()
