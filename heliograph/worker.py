@@ -32,7 +32,7 @@ from heliograph.campaigns import audience, counting
 from heliograph.campaigns.staging import Stager
 from heliograph.queue import leases, timers
 from heliograph.queue.runner import every, listen, loop, once
-from heliograph.sms import inbox, receipts, suppliers, test_mode
+from heliograph.sms import diagnosis, inbox, receipts, suppliers, test_mode
 from heliograph.sms.dispatch import Dispatcher
 from heliograph.sms.fleet import Fleet
 from heliograph.sms.receipts import Received
@@ -103,6 +103,7 @@ class Worker:
         )
         self._outbound = Outbound(settings)
         self._deliverer = Deliverer(pool, self._outbound, settings, seal_key=endpoints.seal_key(settings))
+        self._words, self._adviser = diagnosis.Words(), diagnosis.Adviser()
         self._test_wake = asyncio.Event()
         wakes = {"sms": self._dispatcher.wake, "whatsapp": self._whatsapp.wake}
         self._stager = Stager(pool, on_staged=lambda channel: wakes[channel].set())
@@ -132,6 +133,8 @@ class Worker:
             self._every("renew", self._renew, settings.lease_seconds / 3),
             self._every("receipts", self._shared("receipts", 1.0, self._sweep_receipts), 0.5),
             self._every(expiry.TIMER, self._shared(expiry.TIMER, 1.0, self._whatsapp.expire), 0.5),
+            self._every("receipt words", self._store_words, 5.0),
+            self._every("receipt ids", self._shared("receipt ids", 20.0, self._adviser.look), 10.0),
             self._every("quiet", self._shared("quiet", 60.0, receipts.close_quiet), 15.0),
             self._every("silent", self._shared("silent", 60.0, self._close_silent), 15.0),
             self._every("keys", self._shared("keys", 600.0, self._forget_keys, in_steps=True), 60.0),
@@ -176,6 +179,7 @@ class Worker:
         async with self._pool.acquire() as conn:
             for name in (
                 "receipts",
+                "receipt ids",
                 "quiet",
                 "silent",
                 "keys",
@@ -261,6 +265,9 @@ class Worker:
 
     async def _receipts(self, supplier_id: UUID, received: Sequence[Receipt]) -> None:
         await self._recorder.receipts([Received(supplier_id, receipt) for receipt in received])
+        for receipt in received:
+            if receipt.unknown_word:
+                self._words.add(supplier_id, receipt.unknown_word)
 
     async def _test_receipts(self) -> int:
         async with self._pool.acquire() as conn:
@@ -294,6 +301,10 @@ class Worker:
             self._deliverer.wake.set()
         if orphans:
             log.warning("orphaned receipts", count=orphans)
+
+    async def _store_words(self) -> None:
+        async with self._pool.acquire() as conn:
+            await self._words.store(conn)
 
     async def _close_silent(self, conn: Connection) -> None:
         deadline = timedelta(hours=self._settings.receipt_deadline_hours)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -25,7 +26,7 @@ from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, s
 from heliograph.cli.http import address, ask
 from heliograph.queue import holds as queue_holds
 from heliograph.queue import leases
-from heliograph.sms import inbound, routing, suppliers
+from heliograph.sms import diagnosis, inbound, routing, suppliers
 from heliograph.whatsapp import accounts, apps, callbacks, holds, onboarding, rejects
 
 #: The oldest PostgreSQL that everything here runs on.
@@ -206,6 +207,23 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
         else:
             remedy = "Start a worker if there is none; else check address, system_id and password."
             checks.append(Check(name, "failed", f"no session is bound{': ' + error if error else ''}", remedy))
+    return checks + await _receipts(conn, {one.id: one.name for one in found})
+
+
+async def _receipts(conn: Connection, names: dict[UUID, str]) -> list[Check]:
+    """What suppliers' receipts say that fits nothing, or means nothing to us."""
+    checks = []
+    for advice in await diagnosis.advise(conn):
+        settings = " and ".join(f"{name}={base}" for name, base in advice.settings.items())
+        detail = f"{advice.looked} fit no message; {advice.fitting} of them would with {settings}"
+        checks.append(Check(f"receipts of {advice.supplier}", "failed", detail, f"`{advice.command}`"))
+    for id, words in (await diagnosis.words(conn)).items():
+        if id in names:
+            said = ", ".join(f"{one.word} ({one.count})" for one in words[:10])
+            remedy = (
+                f"If one of them ends a message: `heliograph supplier set {names[id]} final_states.WORD=undelivered`."
+            )
+            checks.append(Check(f"receipts of {names[id]}", "warning", f"unknown words: {said}", remedy))
     return checks
 
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
 import typer
 
+from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.settings import SettingsError
+from heliograph.cli import supplier_settings
 from heliograph.cli.console import DataDir, Json, as_plain, group, on_database, say, settings_of, show
+from heliograph.cli.supplier_settings import written
 from heliograph.sms import routing, suppliers
 from heliograph.sms.routing import Supplier
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 
-app = group("Suppliers: add, list, pause, resume and remove the accounts that carry messages.")
+app = group("Suppliers: add, list, change, pause, resume and remove the accounts that carry messages.")
 add = group("Add a supplier, by its kind.")
 app.add_typer(add, name="add")
 
 COLUMNS = ("name", "state", "address", "system_id", "sessions", "leased", "bound", "priority", "weight", "prefixes")
+CHANGES = ("setting", "before", "after")
 Which = Annotated[str, typer.Argument(metavar="SUPPLIER", help="Name of the supplier, or its id.")]
 
 
@@ -80,8 +84,7 @@ def add_smpp(
         "submits_per_second": rate,
     }
     for pair in set_ or ():
-        key, value = _setting(pair)
-        values[key] = value
+        supplier_settings.apply(values, pair)
     try:
         settings_from(values)
     except SettingsError as error:
@@ -122,8 +125,8 @@ def options(json: Json = False) -> None:
         for field in msgspec.structs.fields(SmppSettings)
     }
     rows = [
-        {"setting": name, "default": _default(defaults[name]), "meaning": meaning}
-        for name, (_, meaning) in _fields().items()
+        {"setting": name, "default": written(defaults[name]), "meaning": meaning}
+        for name, (_, meaning) in supplier_settings.fields().items()
     ]
     show(rows, json, ("setting", "default", "meaning"))
 
@@ -157,6 +160,66 @@ def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
         return await _find(conn, which)
 
     show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("set")
+def set_(
+    which: Which,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="A setting of `heliograph supplier options`, or name, prefixes, priority, weight, sessions, parts. One"
+            " entry of a setting that has several is KEY.ENTRY=VALUE; an empty value is the default.",
+        ),
+    ] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECRET",
+            show_default=False,
+            help="A new password; others on this machine can read a command line.",
+        ),
+    ] = None,
+    ask_password: Annotated[
+        bool, typer.Option("--ask-password", help="Ask for a new password, or read it from stdin.")
+    ] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Change a supplier, and show what changed. Workers follow within a second; receipts under way keep matching.
+
+    \b
+    Examples:
+      heliograph supplier set main rate=50 window=20
+      heliograph supplier set main --ask-password
+      heliograph supplier set main prefixes=258,244 final_states.ACCEPTD=delivered tls_server_name=
+    """
+    if not pairs and password is None and not ask_password:
+        raise typer.BadParameter("name what to change: KEY=VALUE, or --ask-password")
+    settings = settings_of(data_dir, needs_key=True)
+    secret = _password() if ask_password and password is None else password
+    key = suppliers.seal_key(settings)
+
+    async def work(conn: Connection) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        async with conn.transaction():
+            before = await suppliers.lock(conn, supplier=which)
+            after = supplier_settings.changed(before, pairs or ())
+            changes = supplier_settings.differences(before, after)
+            same = secret is None or secret == _opened(key, before)
+            if not same:
+                changes.append({"setting": "password", "before": supplier_settings.HIDDEN, "after": "a new one"})
+            if changes:
+                await suppliers.change(conn, key, after, secret=None if same else secret)
+        return await _find(conn, str(before.id)), changes
+
+    found, changes = on_database(work, settings)
+    if json:
+        show(found | {"changes": changes}, json)
+    elif changes:
+        show([{name: written(value) for name, value in one.items()} for one in changes], json, CHANGES)
+    else:
+        say(f"{found['name']} is so already.")
 
 
 @app.command("pause")
@@ -240,14 +303,12 @@ def _shown(one: Supplier, held: dict[UUID, tuple[int, int, str]]) -> dict[str, A
     }
 
 
-def _fields() -> dict[str, tuple[Any, str]]:
-    """Type and meaning of each setting of an SMPP account."""
-    hints = get_type_hints(SmppSettings, include_extras=True)
-    return {
-        name: (get_args(hint)[0], get_args(hint)[1]) if get_origin(hint) is Annotated else (hint, "")
-        for name, hint in hints.items()
-        if name in SmppSettings.__struct_fields__
-    }
+def _opened(key: bytes, one: Supplier) -> str | None:
+    """The password; None: it was sealed under another secret key."""
+    try:
+        return suppliers.open_secret(key, one)
+    except Unsealable:
+        return None
 
 
 def _password() -> str:
@@ -258,32 +319,3 @@ def _password() -> str:
     if not secret:
         raise typer.BadParameter("give --password, or HELIOGRAPH_SUPPLIER_PASSWORD, or a line on stdin")
     return secret
-
-
-def _setting(pair: str) -> tuple[str, Any]:
-    """`key=value` as the field's type wants it: as it is written, else as JSON, else as the items of a list."""
-    key, separator, text = pair.partition("=")
-    key = key.strip().replace("-", "_")
-    if not separator:
-        raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--set")
-    fields = _fields()
-    if key not in fields:
-        raise typer.BadParameter(f"{key} is no setting; `heliograph supplier options` lists them", param_hint="--set")
-    kind = fields[key][0]
-    try:
-        return key, msgspec.to_builtins(msgspec.convert(text, kind, strict=False))
-    except msgspec.ValidationError as error:
-        for written in (text, f"[{text}]"):
-            try:
-                return key, msgspec.to_builtins(msgspec.json.decode(written, type=kind))
-            except msgspec.MsgspecError:
-                continue
-        raise typer.BadParameter(f"{key}: {error}", param_hint="--set") from None
-
-
-def _default(value: Any) -> str:
-    if value in (None, "", {}):
-        return ""
-    if isinstance(value, tuple):
-        return ",".join(str(one) for one in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""The suppliers table: accounts that operators add, pause, resume and remove. Workers follow it within a second.
+"""The suppliers table: accounts that operators add, change, pause, resume and remove. Workers follow within a second.
 
 A supplier is never deleted, since attempts and receipts speak of it; a removed one keeps its row without its secret.
 """
@@ -17,6 +17,7 @@ from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import Settings
+from heliograph.sms import routing
 from heliograph.sms.routing import Supplier
 
 
@@ -80,6 +81,47 @@ async def add(
     except asyncpg.UniqueViolationError:
         raise SupplierExists(name=name) from None
     return id
+
+
+LOCK = "SELECT id FROM suppliers WHERE (name = $1 OR id::text = $1) AND state <> 'removed' FOR UPDATE"
+
+
+async def lock(conn: Connection, *, supplier: str) -> Supplier:
+    """The supplier of this name or id, which nobody else changes until the end of the transaction. Raises NotFound."""
+    id: UUID | None = await conn.fetchval(LOCK, supplier)
+    if id is None:
+        raise NotFound("There is no such supplier.", supplier=supplier)
+    return next(one for one in await routing.load(conn) if one.id == id)
+
+
+CHANGE = """
+UPDATE suppliers SET name = $2, settings = $3::text::jsonb, prefixes = $4, priority = $5, weight = $6, sessions = $7,
+       parts = $8, secret = coalesce($9, secret), changed_at = now()
+ WHERE id = $1
+"""
+
+
+async def change(conn: Connection, key: bytes, after: Supplier, *, secret: str | None = None) -> None:
+    """Make a supplier what `after` says; `secret`: its new password, None: the one it has.
+
+    Workers follow within a second, and connect anew if settings or password are others. The supplier stays the one that
+    messages were sent through, so that their receipts find them. Raises SupplierExists.
+    """
+    try:
+        await conn.execute(
+            CHANGE,
+            after.id,
+            after.name,
+            msgspec.json.encode(after.settings).decode(),
+            list(after.prefixes),
+            after.priority,
+            after.weight,
+            after.sessions,
+            after.parts,
+            None if secret is None else seal(key, secret.encode(), f"suppliers/{after.id}"),
+        )
+    except asyncpg.UniqueViolationError:
+        raise SupplierExists(name=after.name) from None
 
 
 RECONFIGURE = "UPDATE suppliers SET settings = $2::text::jsonb, secret = $3, changed_at = $4 WHERE id = $1"

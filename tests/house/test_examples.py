@@ -117,7 +117,7 @@ async def make_whatsapp(pool: Pool, tenant: Tenant) -> str:
     return str(await making_whatsapp.campaign(pool, made))
 
 
-@pytest.mark.parametrize(("name", "count"), [("operations.md", 10), ("adding-a-supplier.md", 6)])
+@pytest.mark.parametrize(("name", "count"), [("operations.md", 10), ("adding-a-supplier.md", 8)])
 async def test_commands_by_example(name: str, count: int, database_url: str) -> None:
     """In this process: a process for each command would take most of the time of all these tests."""
     environment = {"HELIOGRAPH_DATABASE_URL": database_url, "HELIOGRAPH_SECRET_KEY": SECRET_KEY}

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, BinaryIO
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -20,7 +21,9 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import DEFAULT_SECRET_KEY, Settings
+from heliograph.sms import diagnosis, receipts
 from heliograph.webhooks import endpoints
+from tests.rules.making import organization, receipt, sent
 
 SECRET_KEY = "a secret key for these tests only, and long"
 NOWHERE = "postgresql://heliograph:geheim@127.0.0.1:1/heliograph"
@@ -281,6 +284,57 @@ async def test_a_supplier_comes_and_goes(cli: Cli) -> None:
     assert {"setting": "short_code", "default": "3,0", "meaning": "TON and NPI of a sender of at most 8 digits"} in (
         options.data
     )
+
+
+async def test_a_supplier_is_changed_and_the_difference_shown(cli: Cli) -> None:
+    add = ("supplier", "add", "smpp", "main", "--host", "127.0.0.1", "--no-tls", "--system-id", "acme")
+    first = await cli(*add, "--password", "geheim1", "--set", "statuses.0x401=R", "--json")
+    changed = await cli(
+        *("supplier", "set", "main", "rate=50", "prefix=258,+244", "statuses.0x401=", "--password", "geheim2", "--json")
+    )
+    assert changed.data["id"] == first.data["id"]
+    assert {one["setting"]: (one["before"], one["after"]) for one in changed.data["changes"]} == {
+        "prefixes": ([], ["258", "244"]),
+        "submits_per_second": (0.0, 50.0),
+        "statuses": ({"0x401": "R"}, {}),
+        "password": ("(hidden)", "a new one"),
+    }
+    again = await cli("supplier", "set", "main", "rate=50", "--ask-password", stdin="geheim2\n")
+    assert (again.status, again.out, "is so already" in again.err) == (0, "", True)
+    table, nothing, unknown, wrong = await asyncio.gather(
+        cli("supplier", "set", "main", "rate=60", "--ask-password", stdin="geheim3\n"),
+        cli("supplier", "set", "main"),
+        cli("supplier", "set", "nobody", "rate=1"),
+        cli("supplier", "set", "main", "window=0"),
+    )
+    assert [line.split()[0] for line in table.out.splitlines()[-2:]] == ["submits_per_second", "password"]
+    assert (nothing.status, unknown.status, wrong.status, "window" in wrong.err) == (2, 1, 2, True)
+    for done in (changed, again, table):
+        assert "geheim" not in done.out + done.err
+
+
+async def test_doctor_says_which_setting_cures_receipts_that_fit_nothing(cli: Cli, pool: Pool) -> None:
+    added = await cli(
+        *("supplier", "add", "smpp", "main", "--host", "127.0.0.1", "--no-tls", "--system-id", "a", "--password", "p"),
+        "--json",
+    )
+    id = UUID(added.data["id"])
+    await sent(pool, await organization(pool), id, "33e95179")
+    async with pool.acquire() as conn, conn.transaction():
+        await receipts.store(conn, [receipts.Received(id, receipt("870928761"))], policies={})
+        words = diagnosis.Words()
+        words.add(id, "XYZZY")
+        await words.store(conn)
+    await pool.execute("UPDATE receipts SET received_at = now() - interval '10 seconds'")
+    done = await cli("doctor", "--url", "http://127.0.0.1:1", "--json")
+    cure, unknown = [one for one in msgspec.json.decode(done.out) if one["check"] == "receipts of main"]
+    assert (cure["state"], "resp_id_base=hex" in cure["detail"]) == ("failed", True)
+    assert cure["remedy"] == "`heliograph supplier set main resp_id_base=hex`"
+    assert (unknown["state"], "XYZZY (1)" in unknown["detail"]) == ("warning", True)
+    # What doctor says works as it is written, and the words are gone once they are explained.
+    assert (await cli(*cure["remedy"].strip("`").split()[1:], "final_states.XYZZY=undelivered")).status == 0
+    async with pool.acquire() as conn:
+        assert (await diagnosis.words(conn), await diagnosis.advise(conn)) == ({}, [])
 
 
 async def test_migrations(empty_database_url: str) -> None:

@@ -1,0 +1,43 @@
+"""Number bases of message ids: under which other settings would an account's receipts name its answers? Pure.
+
+An account may write an id in hex in submit_sm_resp and in decimal in the receipt. The rule nobody may break: this only
+advises. Nothing is matched by a guess, since decimal 10 is not hexadecimal 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from heliograph.suppliers.smpp.receipts import Base, id_key
+
+#: Settings → base.
+Way = Mapping[str, Base]
+
+_BASES: tuple[Base, ...] = ("text", "hex", "dec")
+
+
+def ways(settings: Mapping[str, Any]) -> list[Way]:
+    """The present way first, then all others, those with the fewest changes before the rest."""
+    now: dict[str, Base] = {name: settings.get(name) or "text" for name in ("resp_id_base", "dlr_id_base")}
+    if settings.get("tlv_id_base"):  # otherwise it follows the text's
+        now["tlv_id_base"] = settings["tlv_id_base"]
+    every = [dict(zip(now, bases, strict=True)) for bases in product(_BASES, repeat=len(now))]
+    return sorted(every, key=lambda way: sum(way[name] != now[name] for name in now))
+
+
+def stored(keys: Sequence[str], now: Way, way: Way) -> list[str]:
+    """The keys of answers that a receipt with these keys would name, were `way` the settings; all keys are of `now`."""
+    found = []
+    for place, key in enumerate(keys):
+        base = "tlv_id_base" if "tlv_id_base" in now and len(keys) == 2 and place == 0 else "dlr_id_base"
+        named = id_key(_written(key, now[base]), way[base])
+        if way["resp_id_base"] == "text" or (named.isascii() and named.isdigit()):
+            found.append(id_key(_written(named, way["resp_id_base"]), now["resp_id_base"]))
+    return found
+
+
+def _written(key: str, base: Base) -> str:
+    """An id as it is written, but for zeros in front and capitals, from its key."""
+    return f"{int(key):x}" if base == "hex" and key.isascii() and key.isdigit() else key
