@@ -100,7 +100,7 @@ async def serve(
     )
     sealing = apps.seal_key(settings)
     intake = Intake(pool, AppBook(pool, sealing), sealing)
-    door = Callbacks(intake, services.limiter, max_bytes=settings.max_callback_bytes)
+    door = Callbacks(intake, services.limiter, max_bytes=settings.max_callback_bytes, public_url=settings.public_url)
     server = _Server(
         uvicorn.Config(
             _front(Guard(OPERATIONS, services), Docs(), door),

@@ -36,10 +36,11 @@ _ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosnif
 class Callbacks:
     """The door as an ASGI application: everything under PREFIX."""
 
-    def __init__(self, intake: Intake, limiter: Limiter, *, max_bytes: int) -> None:
+    def __init__(self, intake: Intake, limiter: Limiter, *, max_bytes: int, public_url: str = "") -> None:
         self._intake = intake
         self._limiter = limiter
         self._max_bytes = max_bytes
+        self._public_url = public_url
         self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,7 +61,9 @@ class Callbacks:
             # Not kept by a name: an error that this frame knows is a circle, which holds the body that it was raised
             # over until the garbage collector comes.
             status, answer, body = envelope.render(
-                envelope.refusal_of(error, request_id=request_id, operation="callback")
+                envelope.refusal_of(error, request_id=request_id, operation="callback"),
+                request_id=request_id,
+                public_url=self._public_url,
             )
         answer.append((b"x-request-id", request_id.encode()))
         await send({"type": "http.response.start", "status": status, "headers": answer})

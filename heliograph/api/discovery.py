@@ -48,6 +48,11 @@ class OpenApiDocument(msgspec.Struct):
 
 async def get_index(call: Call) -> ApiIndex:
     """GET /"""
+    return index()
+
+
+def index() -> ApiIndex:
+    """Where everything is."""
     return ApiIndex(True, "Heliograph", "v1", docs="/docs", openapi="/v1/openapi.json", health="/v1/health")
 
 

@@ -1,4 +1,5 @@
-"""GET /docs: the OpenAPI document, shown by a vendored Swagger UI (`viewer/`, licence beside it).
+"""Pages for people: at /docs the OpenAPI document, shown by a vendored Swagger UI (`viewer/`, licence beside it); the
+front page, errors and the guide of `pages.py`.
 
 The rule nobody may break: the page runs and loads nothing that this server does not serve itself, and its policy
 says so to the browser. A file's address holds its digest, so it may be kept for ever.
@@ -14,6 +15,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from heliograph.api import discovery, pages
 from heliograph.base.ids import uuid7_text
 
 Headers = list[tuple[bytes, bytes]]
@@ -24,6 +28,7 @@ POLICY = (
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
 PATH = "/docs"
+FRONT = "/"
 #: Bytes that are written at once.
 PIECE = 65_536
 
@@ -33,12 +38,15 @@ _TYPES = {
     "swagger-ui.css": "text/css; charset=utf-8",
     "docs.js": "text/javascript; charset=utf-8",
     "docs.css": "text/css; charset=utf-8",
+    "pages.css": "text/css; charset=utf-8",
 }
 _ALWAYS: Headers = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", POLICY.encode()),
 ]
+
+_HTML = "text/html; charset=utf-8"
 
 #: `gzip;q=0`: anything but that.
 _REFUSED = re.compile(rb";\s*q\s*=\s*0(?:\.0*)?\s*$", re.IGNORECASE).search
@@ -47,7 +55,7 @@ _REFUSED = re.compile(rb";\s*q\s*=\s*0(?:\.0*)?\s*$", re.IGNORECASE).search
 class _Page:
     """What stands at one address."""
 
-    def __init__(self, body: bytes, kind: str, caching: str) -> None:
+    def __init__(self, body: bytes, kind: str, caching: str, vary: str = "accept-encoding") -> None:
         self.body = body
         self.kind = (b"content-type", kind.encode())
         # Sent as weak: it is the same for both encodings.
@@ -55,7 +63,7 @@ class _Page:
         self.headers: Headers = [
             (b"etag", b"W/" + self.etag),
             (b"cache-control", caching.encode()),
-            (b"vary", b"accept-encoding"),
+            (b"vary", vary.encode()),
             *_ALWAYS,
         ]
         self._packed = b""
@@ -71,16 +79,39 @@ class Docs:
     """The pages as an ASGI application. `paths`: the addresses that it answers for."""
 
     def __init__(self) -> None:
-        html = (_FOLDER / "docs.html").read_text()
+        self._styled: dict[str, str] = {}
         self._pages: dict[str, _Page] = {}
         for name, kind in _TYPES.items():
             body = (_FOLDER / name).read_bytes()
             address = f"{PATH}/{_digest(body)}/{name}"
             self._pages[address] = _Page(body, kind, "public, max-age=31536000, immutable")
-            html = html.replace(f"{{{name}}}", address)
-        page = _Page(html.encode(), "text/html; charset=utf-8", "no-cache")
+            self._styled[f"{{{name}}}"] = address
+        page = self._html((_FOLDER / "docs.html").read_text())
         self._pages[PATH] = self._pages[PATH + "/"] = page
-        self.paths = frozenset(self._pages)
+        # To a browser a page, to all others the index of the API.
+        self._front = self._html(pages.front(), vary="accept, accept-encoding")
+        index = msgspec.json.encode(discovery.index())
+        self._pages[FRONT] = _Page(index, "application/json", "no-cache", vary="accept, accept-encoding")
+        for address, text in pages.error_pages().items():
+            self._pages[address] = self._html(text)
+        self._guide = pages.guide()
+        if self._guide:
+            self._pages[pages.GUIDE] = self._html(pages.guide_list(list(self._guide.values())))
+        self.paths = frozenset(self._pages) | frozenset(self._guide)
+
+    def _html(self, text: str, vary: str = "accept-encoding") -> _Page:
+        for place, address in self._styled.items():
+            text = text.replace(place, address)
+        return _Page(text.encode(), _HTML, "no-cache", vary)
+
+    async def _page(self, path: str, headers: Headers) -> _Page:
+        if path == FRONT and _prefers_html(headers):
+            return self._front
+        page = self._pages.get(path)
+        if page is None:  # of the guide, which is made when it is first asked for
+            text = await asyncio.to_thread(pages.guide_page, self._guide[path])
+            page = self._pages[path] = self._html(text)
+        return page
 
     async def __call__(
         self,
@@ -88,7 +119,7 @@ class Docs:
         receive: Callable[[], Awaitable[dict[str, Any]]],
         send: Callable[[dict[str, Any]], Awaitable[None]],
     ) -> None:
-        page = self._pages[scope["path"]]
+        page = await self._page(scope["path"], scope["headers"])
         status: int
         headers: Headers
         if scope["method"] not in ("GET", "HEAD"):
@@ -127,6 +158,25 @@ def _takes_gzip(headers: Headers) -> bool:
         if name == b"accept-encoding"
         for coding in value.split(b",")
     )
+
+
+def _prefers_html(headers: Headers) -> bool:
+    """Does Accept name HTML, and JSON not before it? Browsers do; `*/*` alone, as of curl, is nobody's wish."""
+    weights = {b"text/html": 0.0, b"application/json": 0.0}
+    for name, value in headers:
+        if name == b"accept":
+            for given in value.split(b","):
+                kind, *options = (part.strip().lower() for part in given.split(b";"))
+                if kind in weights:
+                    weights[kind] = next((_weight(one[2:]) for one in options if one.startswith(b"q=")), 1.0)
+    return weights[b"text/html"] > 0 and weights[b"text/html"] >= weights[b"application/json"]
+
+
+def _weight(text: bytes) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 def _digest(body: bytes) -> str:

@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
+#: Below the service's public address: where the page of each error's code is.
+ERRORS = "/docs/errors"
 
 
 class InternalError(Refusal):
@@ -30,13 +32,21 @@ class InternalError(Refusal):
     code, status = "internal_error", 500
 
 
-class Failure(msgspec.Struct):
+class Failure(msgspec.Struct, rename="camel"):
     """`error` of the envelope."""
 
     code: Annotated[str, Meta(description="Decide by this: it stays what it is.")]
     message: Annotated[str, Meta(description="For people; its words may change.")]
     details: Annotated[
         dict[str, Any], Meta(description="What the code calls for, such as the `fields` that are wrong.")
+    ]
+    request_id: Annotated[str, Meta(description="Id of this request, as in `x-request-id`: give it when you ask.")]
+    docs_url: Annotated[
+        str,
+        Meta(
+            description="Page of the code: what it means, what to do. Relative to this server if it begins with `/`.",
+            examples=["/docs/errors/validation_error"],
+        ),
     ]
 
 
@@ -50,9 +60,10 @@ class Envelope(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 
 
-def render(refusal: Refusal) -> tuple[int, Headers, bytes]:
-    """Status, headers (without x-request-id) and body of a refusal."""
-    body = _encode(Envelope(False, Failure(refusal.code, refusal.message, refusal.details)))
+def render(refusal: Refusal, *, request_id: str, public_url: str) -> tuple[int, Headers, bytes]:
+    """Status, headers (without x-request-id) and body of a refusal. `public_url`: as in the settings."""
+    docs_url = f"{public_url.rstrip('/')}{ERRORS}/{refusal.code}"
+    body = _encode(Envelope(False, Failure(refusal.code, refusal.message, refusal.details, request_id, docs_url)))
     headers = [JSON, (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
     headers += [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
     return refusal.status, headers, body

@@ -99,7 +99,11 @@ class Guard:
         except Disconnected:
             return
         except Exception as error:
-            status, headers, body = envelope.render(await self._refusal(call, error))
+            status, headers, body = envelope.render(
+                await self._refusal(call, error),
+                request_id=call.request_id,
+                public_url=self._services.settings.public_url,
+            )
         await self._send(call, send, status, headers, body)
 
     # ── The steps, in order ───────────────────────────────────────────────────────────────────────────────────────

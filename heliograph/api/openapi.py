@@ -17,7 +17,7 @@ from heliograph.accounts.api_keys import SCOPES, ScopeRequired, Unauthorized
 from heliograph.accounts.organizations import OrganizationSuspended
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.api import event_bodies, schemas
-from heliograph.api.envelope import Envelope, InternalError
+from heliograph.api.envelope import ERRORS, Envelope, InternalError
 from heliograph.api.operation import NONE, REQUIRED, Operation
 from heliograph.api.refusals import (
     BadRequest,
@@ -184,7 +184,7 @@ def _operation(each: Operation, settings: Settings) -> dict[str, Any]:
         "tags": [_tag(each)],
         "parameters": _parameters(each),
         "security": [{"bearer": []}, {"apiKey": []}] if each.scope else [],
-        "responses": _responses(each),
+        "responses": _responses(each, settings),
     }
     if each.request is not None:
         media: dict[str, Any] = {"schema": _body(each.request)}
@@ -222,7 +222,7 @@ def _parameters(each: Operation) -> list[dict[str, Any]]:
     return parameters
 
 
-def _responses(each: Operation) -> dict[str, Any]:
+def _responses(each: Operation, settings: Settings) -> dict[str, Any]:
     headers = {"x-request-id": _header("RequestId")}
     limited = {
         "X-RateLimit-Limit": _header("RateLimit"),
@@ -255,7 +255,9 @@ def _responses(each: Operation) -> dict[str, Any]:
             "content": {
                 "application/json": {
                     "schema": _ref(Envelope),
-                    "examples": {one.code: {"value": {"success": False, "error": _failure(one)}} for one in refusals},
+                    "examples": {
+                        one.code: {"value": {"success": False, "error": _failure(one, settings)}} for one in refusals
+                    },
                 }
             },
         }
@@ -280,7 +282,7 @@ def _refusals(each: Operation) -> Iterable[type[Refusal]]:
     yield from (InternalError, Unavailable)
 
 
-def _failure(refusal: type[Refusal]) -> dict[str, Any]:
+def _failure(refusal: type[Refusal], settings: Settings) -> dict[str, Any]:
     details: dict[str, Any] = {}
     if refusal is Invalid:
         details = {"fields": [{"field": "to", "issue": "required", "message": "`to` is required"}]}
@@ -288,7 +290,13 @@ def _failure(refusal: type[Refusal]) -> dict[str, Any]:
         details = {"bucket": "minute", "limit": "sms_send", "retryAfterSeconds": 12}
     elif refusal is PayloadTooLarge:
         details = {"maxBytes": 262_144}
-    return {"code": refusal.code, "message": _first_words(refusal), "details": details}
+    return {
+        "code": refusal.code,
+        "message": _first_words(refusal),
+        "details": details,
+        "requestId": "019c8f5e-62b0-7a10-8f0e-5a3b1c9d7e22",
+        "docsUrl": f"{settings.public_url.rstrip('/')}{ERRORS}/{refusal.code}",
+    }
 
 
 def _first_words(described: type) -> str:

@@ -57,6 +57,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: Requests that a client may send ahead of their answers.
     pipeline: int = 64
     sweep_seconds: float = 0.25
+    #: Where this service is, for the address of an error's page; no limit.
+    public_url: str = ""
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -67,6 +69,7 @@ def limits_of(settings: Settings) -> Limits:
         write_seconds=settings.body_deadline_seconds,
         idle_seconds=settings.keep_alive_seconds,
         connections=settings.max_connections,
+        public_url=settings.public_url,
     )
 
 
@@ -383,9 +386,10 @@ class Connection(HttpToolsProtocol):
 
     def refuse_now(self, refusal: Refusal) -> None:
         """Write a refusal that no application renders, and close."""
-        status, headers, body = envelope.render(refusal)
+        request_id = str(uuid7())
+        status, headers, body = envelope.render(refusal, request_id=request_id, public_url=self.limits.public_url)
         headers = [each for each in headers if each[0] != b"connection"]
-        headers += [(b"x-request-id", str(uuid7()).encode()), (b"connection", b"close")]
+        headers += [(b"x-request-id", request_id.encode()), (b"connection", b"close")]
         self.transport.write(head_of(status, [*self.server_state.default_headers, *headers]) + body)
         self._close()
 

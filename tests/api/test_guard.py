@@ -16,7 +16,7 @@ UNKNOWN = api_keys.new_secret("live")
 
 def code_of(body: Any) -> str:
     assert body["success"] is False
-    assert set(body["error"]) == {"code", "message", "details"}
+    assert set(body["error"]) == {"code", "message", "details", "requestId", "docsUrl"}
     assert body["error"]["message"]
     code: str = body["error"]["code"]
     return code

@@ -1,4 +1,5 @@
-"""Tables of the documentation that are made from the code: settings, an SMPP account's options, the figures.
+"""Tables of the documentation that are made from the code: settings, errors, an SMPP account's options, the
+figures.
 
 `python -m tests.house.tables` writes them anew into the documents; the tests compare. With the path of a file that
 `make bench ARGS="--json FILE"` wrote, the figures of that run go into the README; without one, those there stay.
@@ -15,6 +16,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from bench.figures import BUDGETS
+from heliograph.api import pages
 from heliograph.base.settings import Settings
 from heliograph.suppliers.smpp.settings import SmppSettings
 from tests.house.project import DOCS, ROOT
@@ -82,8 +84,18 @@ def figures(measured: Mapping[str, float], facts: Mapping[str, str]) -> str:
     return _table(["What", "Measured", "Budget", "Aim"], rows) + "\n" + (" ".join(said) or "Nothing yet.") + "\n"
 
 
+def errors() -> str:
+    """Every error's code, as its page tells of it."""
+    rows = []
+    for one in pages.errors():
+        details = "; ".join(f"`{name}`: {text}" for name, text in one.details.items())
+        rows.append([f"`{one.code}`", str(one.status), one.cause, one.remedy, details])
+    return _table(["Code", "HTTP", "When", "What to do", "`details`"], rows)
+
+
 #: Where each made table stands.
 PLACES: dict[Path, tuple[str, Callable[[], str]]] = {
+    DOCS / "errors.md": ("errors", errors),
     DOCS / "settings.md": ("settings", settings),
     DOCS / "adding-a-supplier.md": ("smpp", smpp),
 }

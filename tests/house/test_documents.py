@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -15,6 +16,7 @@ import typer
 
 import heliograph
 from bench.figures import BUDGETS
+from heliograph.api import pages
 from heliograph.base.errors import Refusal
 from heliograph.cli import app
 from heliograph.sms.status import FAILURES, STATUSES
@@ -58,7 +60,7 @@ def refusals() -> set[type[Refusal]]:
 def test_every_error_is_documented_with_its_status() -> None:
     documented = {row[0]: int(row[1]) for row in table(DOCS / "errors.md", "Code")}
     declared = {kind.code: kind.status for kind in refusals()}
-    assert documented == declared
+    assert documented == declared, "describe the error in heliograph/api/errors.toml, then " + REMAKE
     for kind in refusals():
         assert declared[kind.code] == kind.status, f"{kind.code} has two statuses"
 
@@ -173,3 +175,41 @@ def check_command(line: str) -> None:
     options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
     given = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert given <= options, f"{line}: {given - options}"
+
+
+def raised_details() -> Iterator[tuple[str, str]]:
+    """(class, name) of each detail that the code gives to a refusal, in its constructor or where it is raised."""
+    kinds = {kind.__name__ for kind in refusals()}
+    for path in files(".py"):
+        if not path.is_relative_to(ROOT / "heliograph"):
+            continue
+        tree = ast.parse(path.read_text())
+        made = {
+            id(call): one.name
+            for one in ast.walk(tree)
+            if isinstance(one, ast.ClassDef) and one.name in kinds
+            for call in ast.walk(one)
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "super().__init__"
+        }
+        own = set(made.values())
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call):
+                name = made.get(id(call)) or ast.unparse(call.func).rpartition(".")[2]
+                if name in kinds and (id(call) in made or name not in OWN_DETAILS | own):
+                    yield from ((name, one.arg) for one in call.keywords if one.arg and one.arg != "message")
+
+
+#: Their constructors take other words than those that the answer has.
+OWN_DETAILS = {"Invalid", "RateLimited", "MethodNotAllowed", "PayloadTooLarge", "Unavailable"}
+
+
+def test_every_detail_of_an_error_is_documented() -> None:
+    """Operators' words of the command line are no part of the API."""
+    codes = {kind.__name__: kind.code for kind in refusals()}
+    documented = {one.code: one.details for one in pages.errors()}
+    missing = {
+        f"{codes[kind]}.{name}"
+        for kind, name in raised_details()
+        if name not in documented.get(codes[kind], {}) and codes[kind] != "not_found"
+    }
+    assert missing == set(), "describe them in heliograph/api/errors.toml"
