@@ -21,6 +21,7 @@ from heliograph.base.db import Pool
 from heliograph.base.settings import Settings
 from heliograph.serve import serve
 from heliograph.sms import sender_ids
+from tests.rules.making_whatsapp import SECRET_KEY
 
 
 class Tenant(msgspec.Struct):
@@ -96,7 +97,7 @@ async def running(database_url: str, **changed: Any) -> AsyncIterator[Api]:
     """A server on uvloop, as in production, in a thread of its own."""
     settings = Settings(
         database_url=database_url,
-        secret_key="a secret key for tests of the API only, long",
+        secret_key=SECRET_KEY,
         **({"drain_seconds": 2.0} | changed),
     )
     started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()

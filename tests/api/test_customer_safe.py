@@ -42,7 +42,7 @@ COLUMNS = """
 SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c JOIN information_schema.tables t
        USING (table_schema, table_name)
  WHERE t.table_schema = 'public' AND t.table_type = 'BASE TABLE' AND c.data_type IN ('text', 'jsonb', 'bytea')
-   AND (c.table_name LIKE 'whatsapp%' OR c.table_name LIKE 'wallet%')
+   AND c.is_generated = 'NEVER' AND (c.table_name LIKE 'whatsapp%' OR c.table_name LIKE 'wallet%')
    AND NOT EXISTS (SELECT FROM pg_class WHERE relname = c.table_name AND relispartition)
 """
 #: How a row of each type is marked; no two rows are marked alike.
