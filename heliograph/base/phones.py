@@ -70,6 +70,14 @@ def country(address: str) -> str:
     return REGIONS[calling_code(address)] if address.startswith("+") else address[:2]
 
 
+def is_valid(e164: str) -> bool:
+    """Whether such a number is in use, as far as phonenumbers knows, which lags behind new ranges. About 10 µs."""
+    try:
+        return phonenumbers.is_valid_number(phonenumbers.parse(e164))
+    except phonenumbers.NumberParseException:
+        return False
+
+
 #: What `person` makes of numbers in countries where one subscriber has been written in several ways, in this order.
 _SPELLINGS = {
     # A mobile number got a 9 in front of its eight digits; many still write, and WhatsApp still says, it without.

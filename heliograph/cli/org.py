@@ -225,7 +225,7 @@ def configure(
 
     \b
     Examples:
-      heliograph org configure "Acme Lda" --opt-out-word ARRET --opt-out-word SAIR
+      heliograph org configure "Acme Lda" --opt-out-word FORA --opt-out-word SAIR
       heliograph org configure "Acme Lda" --help-reply "Acme, +258 21 000 000. Reply STOP to get no more."
       heliograph org configure "Acme Lda" --country MZ --country ZA
     """

@@ -1,16 +1,22 @@
 """Words that people send to stop messages, to get them again, or to ask who is there. Pure.
 
-The rule nobody may break: only a message that is such a word as a whole counts. "Stop by tomorrow" stops nothing, and
-nobody is unsubscribed by what they never said.
+Each language of the places we serve has its own. A word that is as clear as STOP counts everywhere; one that is a word
+for something else elsewhere counts where its language is spoken; and one that has another meaning where it is spoken,
+too (SAIR, BAJA), is `doubtful`: whoever asks has to know what the person was answering.
+
+The rule nobody may break: only a message that is such a word as a whole counts, but for a few words of courtesy beside
+a clear one. "Stop by tomorrow" stops nothing, and nobody is unsubscribed by what they never said.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Literal
 
-Keyword = Literal["stop", "start", "help"]
+import msgspec
+
+Keyword = Literal["stop", "start", "help", "doubtful"]
 
 #: The words of the North American carriers' rules, REVOKE and OPTOUT among them since 2025.
 STOP = frozenset({"stop", "stopall", "unsubscribe", "cancel", "end", "quit", "revoke", "optout"})
@@ -20,38 +26,39 @@ ONLY_OPTED_OUT = frozenset({"yes"})
 HELP = frozenset({"help", "info"})
 #: A longer text is no keyword, and not worth folding.
 LONGEST = 100
+#: Words beside a clear one that do not change what it says, and how many there may be.
+COURTESY = frozenset(
+    {
+        *("please", "pls", "plz", "now", "thanks", "thank", "you", "sms", "texts", "messages", "texting", "me", "it"),
+        *("this", "all", "por", "favor", "agora", "obrigado", "obrigada", "mensagens", "gracias", "ahora", "mensajes"),
+        *("svp", "merci", "maintenant", "tafadhali", "sasa", "asante", "bitte", "danke"),
+    }
+)
+MOST_COURTESY = 3
 
 
-def find(text: str, *, additions: Collection[str] = ()) -> tuple[Keyword, str] | None:
-    """What the text asks for, and the word it was as `fold` writes it; None: nothing.
+class Language(msgspec.Struct, frozen=True):
+    """The words of one language, folded, and the countries (ISO) in which it is spoken."""
 
-    `additions`: an organization's own words for STOP, folded. The standard words mean what they mean everywhere.
-    """
-    if len(text) > LONGEST:
-        return None
-    word = fold(text)
-    if not word:  # nothing but signs
-        return None
-    # "OPT OUT" and "STOP ALL" are written with a space as often as without.
-    for one in (word, word.replace(" ", "", 1)) if word.count(" ") == 1 else (word,):
-        if one in STOP:
-            return "stop", one
-        if one in START:
-            return "start", one
-        if one in HELP:
-            return "help", one
-        if one in additions:
-            return "stop", one
-    return None
+    countries: frozenset[str]
+    stop: frozenset[str] = frozenset()
+    #: As clear as STOP where the language is spoken, and another word elsewhere.
+    stop_here: frozenset[str] = frozenset()
+    #: Where the language is spoken, and then only as the answer to a campaign.
+    doubtful: frozenset[str] = frozenset()
+    start: frozenset[str] = frozenset()
+    help: frozenset[str] = frozenset()
 
 
 def fold(text: str) -> str:
-    """A text as it is compared: compatible forms, letter case, spaces, and what surrounds the words do not count.
+    """A text as it is compared: compatible forms, case, accents, spaces, and what surrounds the words do not count.
 
-    What surrounds them is all that is neither letter, digit nor their marks: punctuation, quotes, emoji.
+    What surrounds them is all that is neither letter, digit nor their marks: punctuation, quotes, emoji. Of Arabic, the
+    vowel signs, the lengthening and the forms of alef do not count either; of Indian scripts, the signs are letters.
     """
+    apart = unicodedata.normalize("NFD", unicodedata.normalize("NFKC", text).casefold())
     shown = []
-    for one in unicodedata.normalize("NFKC", text):
+    for one in unicodedata.normalize("NFKC", "".join(one for one in apart if not _is_mark(one))):
         kind = unicodedata.category(one)
         if kind != "Cf":  # joiners and marks of direction show nothing
             shown.append(" " if kind == "Pd" else one)
@@ -61,8 +68,126 @@ def fold(text: str) -> str:
         start += 1
     while end > start and not _is_word(words[end - 1]):
         end -= 1
-    return unicodedata.normalize("NFKC", words[start:end].casefold())
+    return unicodedata.normalize("NFKC", words[start:end].casefold()).translate(_ARABIC)
 
 
 def _is_word(character: str) -> bool:
     return unicodedata.category(character)[0] in "LNM"
+
+
+def _is_mark(character: str) -> bool:
+    """An accent of the Latin, Greek and Cyrillic scripts, or an Arabic sign that is no letter."""
+    return "\u0300" <= character <= "\u036f" or "\u064b" <= character <= "\u0655" or character in "\u0640\u0670"
+
+
+_ARABIC = str.maketrans("أإآٱ", "اااا")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(map(fold, text.split()))
+
+
+def _countries(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+LANGUAGES = {
+    "pt": Language(
+        _countries("PT BR MZ AO CV GW ST TL MO"),
+        stop=_words("parar pare remover"),
+        doubtful=_words("sair cancelar"),
+        start=_words("iniciar começar retomar"),
+        help=_words("ajuda"),
+    ),
+    "fr": Language(
+        _countries(
+            "FR BE CH LU MC CI SN ML BF NE TG BJ CM GA CG CD GN MG DJ KM CF TD MA DZ TN RW BI HT RE GP MQ NC PF"
+        ),
+        stop=_words("arrêt arrêter désabonner désinscrire"),
+        doubtful=_words("fin annuler td"),
+        start=_words("démarrer commencer reprendre"),
+        help=_words("aide"),
+    ),
+    "es": Language(
+        _countries("ES MX AR CO PE CL VE EC GT CU BO HN PY SV NI CR PA UY GQ US"),
+        stop=_words("parar"),
+        doubtful=_words("baja alto cancelar salir"),
+        start=_words("iniciar comenzar reanudar"),
+        help=_words("ayuda"),
+    ),
+    "sw": Language(
+        _countries("TZ KE UG RW BI CD KM"),
+        stop=_words("simamisha ondoa komesha"),
+        stop_here=_words("acha"),
+        doubtful=_words("toka"),
+        start=_words("anza endelea"),
+        help=_words("msaada"),
+    ),
+    "de": Language(
+        _countries("DE AT CH LI LU"),
+        stop=_words("stopp abmelden abbestellen"),
+        doubtful=_words("ende aus"),
+        start=_words("starten"),
+        help=_words("hilfe"),
+    ),
+    "id": Language(
+        _countries("ID"),
+        stop=_words("berhenti"),
+        doubtful=_words("batal keluar"),
+        start=_words("mulai"),
+        help=_words("bantuan"),
+    ),
+    "ar": Language(
+        _countries("EG MA DZ TN LY SD MR SA AE QA KW BH OM YE JO LB SY IQ PS SO DJ KM TD"),
+        stop=_words("توقف قف أوقف"),
+        doubtful=_words("إلغاء"),
+        start=_words("ابدأ"),
+        help=_words("مساعدة"),
+    ),
+    "hi": Language(
+        _countries("IN"),
+        stop=_words("रोकें रोको"),
+        doubtful=_words("बंद"),
+        start=_words("शुरू"),
+        help=_words("मदद"),
+    ),
+}
+
+_STOP = STOP.union(*(language.stop for language in LANGUAGES.values()))
+_START = START.union(*(language.start for language in LANGUAGES.values()))
+_HELP = HELP.union(*(language.help for language in LANGUAGES.values()))
+
+
+def find(text: str, *, additions: Collection[str] = (), countries: Iterable[str] = ()) -> tuple[Keyword, str] | None:
+    """What the text asks for, and the word it was as `fold` writes it; None: nothing.
+
+    `additions`: an organization's own words for STOP, folded. `countries`: whose languages the person may write in.
+    "doubtful" is STOP if it answers a campaign, and a question otherwise.
+    """
+    if len(text) > LONGEST:
+        return None
+    word = fold(text)
+    if not word:  # nothing but signs
+        return None
+    spoken = [language for language in LANGUAGES.values() if not language.countries.isdisjoint(countries)]
+    # "OPT OUT" and "STOP ALL" are written with a space as often as without.
+    for one in (word, word.replace(" ", "", 1)) if word.count(" ") == 1 else (word,):
+        if one in _STOP or any(one in language.stop_here for language in spoken):
+            return "stop", one
+        if one in _START:
+            return "start", one
+        if one in _HELP:
+            return "help", one
+        if one in additions:
+            return "stop", one
+        if any(one in language.doubtful for language in spoken):
+            return "doubtful", one
+    words = [fold(one) for one in word.split(" ")]  # without the signs between them
+    asked = [one for one in words if one and one not in COURTESY]
+    if len(asked) == 1 and len(words) - 1 <= MOST_COURTESY and asked[0] in _STOP - _LOOSE:
+        return "stop", asked[0]
+    return None
+
+
+#: Words of everyday speech: with others beside them they say something else ("end it now").
+_LOOSE = frozenset({"cancel", "end", "quit"})

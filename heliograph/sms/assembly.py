@@ -41,6 +41,9 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     received_at: datetime
     state: str = "new"
     message_id: UUID | None = None
+    #: Types of number: see `handsets`.
+    sender_ton: int = 0
+    recipient_ton: int = 0
 
 
 class Group(msgspec.Struct):

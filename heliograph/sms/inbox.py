@@ -23,11 +23,13 @@ from heliograph.base.clock import iso
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
+from heliograph.base.looks import LOOK
 from heliograph.consent import keywords, optouts
 from heliograph.consent.optouts import OptOut, Pair
 from heliograph.queue import timers
-from heliograph.sms import replies
+from heliograph.sms import handsets, replies
 from heliograph.sms.assembly import AGAIN, LATEST, Alphabet, Group, Row, assemble, text_of
+from heliograph.sms.handsets import Numbering
 from heliograph.sms.replies import Wanted
 from heliograph.webhooks import events
 
@@ -63,6 +65,7 @@ class _Owner(msgspec.Struct, frozen=True, gc=False):
     sender: str
     #: Its own words for STOP, folded.
     words: frozenset[str]
+    country: str | None
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -77,6 +80,8 @@ class _Message(msgspec.Struct, gc=False):
     quiet: bool
     #: The supplier answers words itself.
     answered: bool
+    #: Other organizations have this number, too.
+    shared: bool
     keyword: str | None = None
     word: str = ""
 
@@ -94,7 +99,8 @@ class _Message(msgspec.Struct, gc=False):
 
 DUE = """
 WITH due AS MATERIALIZED (SELECT id FROM inbound_messages WHERE due_at <= now() ORDER BY due_at, id LIMIT $1)
-SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id, now() AS at
+SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id, sender_ton,
+       recipient_ton, now() AS at
   FROM inbound_messages WHERE id = ANY (ARRAY(SELECT id FROM due)) ORDER BY id FOR UPDATE
 """
 
@@ -113,7 +119,8 @@ SELECT item.id FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::s
 PARTS = """
 SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::timestamptz[])
        AS item (supplier_id, sender, recipient, reference, total, after) CROSS JOIN LATERAL (
-       SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id
+       SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id,
+              sender_ton, recipient_ton
          FROM inbound_messages
         WHERE sender = item.sender AND recipient = item.recipient AND concatenation[1] = item.reference
           AND received_at > item.after AND supplier_id = item.supplier_id AND concatenation[2] = item.total
@@ -121,18 +128,32 @@ SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5:
         ORDER BY received_at DESC LIMIT $7) part
 """
 
-# At most two of each, since two are as good as many: nobody can say whose message it is.
+# A word such as STOP is meant for all who share a number.
 OWNERS = """
 SELECT item.value, owner.* FROM unnest($1::text[]) AS item (value) CROSS JOIN LATERAL (
-       SELECT s.organization_id, s.id, s.value AS sender, o.opt_out_words
+       SELECT s.organization_id, s.id, s.value AS sender, o.opt_out_words, o.country
          FROM sender_ids s CROSS JOIN LATERAL (
-              SELECT opt_out_words FROM organizations WHERE id = s.organization_id AND state <> 'closed') o
-        WHERE lower(s.value) = item.value AND s.status = 'approved' LIMIT 2) owner
+              SELECT opt_out_words, country FROM organizations WHERE id = s.organization_id AND state <> 'closed') o
+        WHERE lower(s.value) = item.value AND s.status = 'approved' LIMIT 1000) owner
+ ORDER BY owner.organization_id
 """
 
 SUPPLIERS = """
-SELECT id, settings->>'default_alphabet' AS alphabet, coalesce((settings->>'handles_stop')::boolean, false) AS answers
+SELECT id, settings->>'default_alphabet' AS alphabet, coalesce((settings->>'handles_stop')::boolean, false) AS answers,
+       coalesce(settings->>'country', '') AS country, coalesce(settings->>'inbound_strip', '') AS strip,
+       coalesce(settings->>'inbound_prepend', '') AS prepend
   FROM suppliers WHERE id = ANY ($1)
+"""
+
+# Messages have no index by recipient: it is looked for among the newest of the organization. It is asked only of those
+# who wrote a word that may be an answer, or to a number that several organizations share.
+LAST = """
+SELECT item.n, last.campaign_id IS NOT NULL AS campaign
+  FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS item (organization_id, person, n) CROSS JOIN LATERAL (
+       SELECT recent.campaign_id FROM (
+              SELECT id, recipient, campaign_id FROM messages
+               WHERE organization_id = item.organization_id ORDER BY id DESC LIMIT $3) recent
+        WHERE person_of(recent.recipient) = item.person ORDER BY recent.id DESC LIMIT 1) last
 """
 
 # One that was shown with parts missing is completed by its late parts.
@@ -180,31 +201,35 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
     waiting = [group for group in groups if group.missing and group.until > at and not group.shown]
     ready = [group for group in groups if group.changed or not group.shown]
     ready = [group for group in ready if group not in waiting]
-    owners = await _owners(conn, {_number(group.first.recipient) for group in ready})
     suppliers = {row["id"]: row for row in await conn.fetch(SUPPLIERS, list({g.first.supplier_id for g in ready}))}
-    messages = [
-        _message(group, owner, suppliers.get(group.first.supplier_id))
-        for group in ready
-        if (owner := owners.get(_number(group.first.recipient))) is not None
-    ]
+    called = {group.id: _called(group.first, suppliers.get(group.first.supplier_id)) for group in ready}
+    owners = await _owners(conn, {name for names in called.values() for name in names})
+    messages = []
+    for group in ready:
+        mine = next((owners[name] for name in called[group.id] if name in owners), [])
+        supplier = suppliers.get(group.first.supplier_id)
+        found = [_message(group, owner, supplier, shared=len(mine) > 1) for owner in mine]
+        # What is no word is nobody's if it could be several organizations'.
+        messages += [one for one in found if one.keyword is not None or not one.shared]
 
     deliveries, wanted = await _obey(conn, messages, at)
     await _receive(conn, messages)
     deliveries += await events.record(conn, [_event(one, at) for one in messages if not one.quiet])
     queued = await replies.want(conn, wanted)
 
-    mine = {message.group.id: message.owner.organization_id for message in messages}
+    whose = {message.group.id: message.owner.organization_id for message in messages if not message.shared}
+    taken = {message.group.id for message in messages}
     settled: list[tuple[UUID, str, datetime | None, UUID | None, UUID | None]] = [
         (row.id, "duplicate", None, None, None) for row in [*repeated, *(row for row in new if row.id in again)]
     ]
     for group in waiting:
         settled += [(row.id, "waiting", group.until, group.id, None) for row in group.parts.values()]
     for group in ready:
-        state = "received" if group.id in mine else "unassigned"
-        settled += [(row.id, state, None, group.id, mine.get(group.id)) for row in group.parts.values()]
+        state = "received" if group.id in taken else "unassigned"
+        settled += [(row.id, state, None, group.id, whose.get(group.id)) for row in group.parts.values()]
     await conn.execute(SETTLE, *(list(column) for column in zip(*settled, strict=True)))
-    if len(mine) < len(ready):
-        log.warning("inbound messages unassigned", count=len(ready) - len(mine))
+    if len(taken) < len(ready):
+        log.warning("inbound messages unassigned", count=len(ready) - len(taken))
     return Done(len(due), deliveries, queued)
 
 
@@ -242,27 +267,39 @@ async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
     return [known[id] for id in sorted(known)]
 
 
-async def _owners(conn: Connection, numbers: Iterable[str]) -> Mapping[str, _Owner]:
-    """Whose numbers these are. A number of nobody, or of several organizations, is absent."""
+async def _owners(conn: Connection, numbers: Iterable[str]) -> Mapping[str, list[_Owner]]:
+    """Whose numbers these are. A number of nobody is absent."""
     found: dict[str, list[_Owner]] = {}
-    for value, organization_id, sender_id, sender, words in await conn.fetch(OWNERS, list(numbers)):
-        owner = _Owner(organization_id, sender_id, sender, frozenset(map(keywords.fold, words)))
+    for value, organization_id, sender_id, sender, words, country in await conn.fetch(OWNERS, list(numbers)):
+        owner = _Owner(organization_id, sender_id, sender, frozenset(map(keywords.fold, words)), country)
         found.setdefault(value, []).append(owner)
-    return {value: owners[0] for value, owners in found.items() if len(owners) == 1}
+    return found
 
 
-def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None) -> _Message:
+def _numbering(supplier: asyncpg.Record | None) -> Numbering:
+    return Numbering(supplier["country"], supplier["strip"], supplier["prepend"]) if supplier else Numbering()
+
+
+def _called(row: Row, supplier: asyncpg.Record | None) -> list[str]:
+    """What our number may be called among sender IDs: as the supplier wrote it, and in full."""
+    whole = handsets.e164(row.recipient, row.recipient_ton, _numbering(supplier))
+    return [_number(row.recipient), *([whole[1:]] if whole else [])]
+
+
+def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None, *, shared: bool) -> _Message:
     alphabet = ALPHABETS.get(supplier["alphabet"] if supplier else "", "gsm7")
     message = _Message(
         group,
         owner,
         text_of(group, alphabet),
-        phones.parse(_number(group.first.sender)),
+        handsets.e164(group.first.sender, group.first.sender_ton, _numbering(supplier)),
         quiet=group.shown and group.missing > 0,
         answered=supplier is not None and supplier["answers"],
+        shared=shared,
     )
     if message.text is not None and not group.missing:
-        found = keywords.find(message.text, additions=owner.words)
+        countries = [phones.country(message.phone) if message.phone else "", owner.country or ""]
+        found = keywords.find(message.text, additions=owner.words, countries=countries)
         if found is not None and message.phone is None:
             log.warning("a word from no phone number", message_id=str(group.id), keyword=found[0])
         elif found is not None:
@@ -273,6 +310,11 @@ def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None) -> _M
 async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) -> tuple[int, list[Wanted]]:
     """Do what words ask for. Returns webhook deliveries queued, and the replies that follow."""
     saying = [message for message in messages if message.keyword is not None]
+    campaign = await _last(conn, [one for one in saying if one.shared or one.keyword == "doubtful"])
+    for one in saying:
+        if one.keyword == "doubtful":
+            # The answer to a campaign, or a word that needs to be asked about: HELP says what to write.
+            one.keyword = "stop" if campaign.get(one.person) else "help"
     opted_out = await optouts.current(conn, {message.person for message in saying})
     deliveries = 0
     wanted: list[Wanted] = []
@@ -288,12 +330,23 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
                 out.append(OptOut(*one.pair, since, optouts.KEYWORD, one.word, one.group.id))
             elif one.keyword == "start":
                 back.add(one.person)
-            if not one.answered and at - one.group.first.received_at < REPLY_WITHIN:
+            # Of those who share a number, those answer who have written to the person.
+            silent = one.answered or (one.shared and one.person not in campaign)
+            if not silent and at - one.group.first.received_at < REPLY_WITHIN:
                 wanted.append(Wanted(*one.pair, one.keyword or "", one.owner.sender_id, at))
         deliveries += await optouts.suppress(conn, out)
         opted_out |= {one.person for one in turn if one.keyword == "stop"}
         opted_out -= await optouts.lift(conn, back)
     return deliveries, wanted
+
+
+async def _last(conn: Connection, messages: Sequence[_Message]) -> dict[Pair, bool]:
+    """Of those whom the organization has written to lately: whether the last message was a campaign's."""
+    people = list(dict.fromkeys(one.person for one in messages))
+    if not people:
+        return {}
+    rows = await conn.fetch(LAST, [organization for organization, _ in people], [person for _, person in people], LOOK)
+    return {people[row["n"] - 1]: row["campaign"] for row in rows}
 
 
 def _turns(messages: Sequence[_Message]) -> list[list[_Message]]:
@@ -375,4 +428,6 @@ def _row(row: Any) -> Row:
         row["received_at"],
         row["state"],
         row["message_id"],
+        row["sender_ton"],
+        row["recipient_ton"],
     )

@@ -26,6 +26,7 @@ from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool
 from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7
+from heliograph.consent.keywords import LANGUAGES
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.sms.accept import Acceptor, Send
@@ -44,10 +45,33 @@ VALIDITY = 3600
 PAUSE = 2.0
 #: The organization's name is cut after so many characters, so that a default text stays one segment.
 NAME = 30
+#: By language, for organizations that have no text of their own. Without letters that would make it UCS-2.
 TEXTS = {
-    "stop": "{name}: you will get no more messages from us. Reply START to get them again.",
-    "start": "{name}: you will get messages from us again. Reply STOP to get no more.",
-    "help": "{name}: you get messages from us at this number. Reply STOP to get no more, START to get them again.",
+    "en": {
+        "stop": "{name}: you will get no more messages from us. Reply START to get them again.",
+        "start": "{name}: you will get messages from us again. Reply STOP to get no more.",
+        "help": "{name}: you get messages from us at this number. Reply STOP to get no more, START to get them again.",
+    },
+    "pt": {
+        "stop": "{name}: deixa de receber mensagens nossas. Responda START para voltar a receber.",
+        "start": "{name}: volta a receber mensagens nossas. Responda STOP para deixar de receber.",
+        "help": "{name}: recebe aqui mensagens nossas. Responda STOP para deixar de receber ou START para voltar.",
+    },
+    "fr": {
+        "stop": "{name}: vous ne recevrez plus nos messages. Répondez START pour les recevoir de nouveau.",
+        "start": "{name}: vous recevrez de nouveau nos messages. Répondez STOP pour ne plus en recevoir.",
+        "help": "{name}: vous recevez nos messages ici. Répondez STOP pour ne plus en recevoir, START pour y revenir.",
+    },
+    "es": {
+        "stop": "{name}: hemos dejado de enviarle mensajes. Responda START para recibirlos de nuevo.",
+        "start": "{name}: le enviaremos mensajes de nuevo. Responda STOP para dejar de recibirlos.",
+        "help": "{name}: le enviamos mensajes. Responda STOP para dejar de recibirlos, START para volver.",
+    },
+    "sw": {
+        "stop": "{name}: hutapokea tena ujumbe kutoka kwetu. Jibu START ili kupokea tena.",
+        "start": "{name}: utapokea tena ujumbe kutoka kwetu. Jibu STOP ili usipokee zaidi.",
+        "help": "{name}: unapokea ujumbe kutoka kwetu. Jibu STOP ili usipokee zaidi, START ili kupokea tena.",
+    },
 }
 
 
@@ -99,7 +123,7 @@ async def want(conn: Connection, wanted: Sequence[Wanted]) -> int:
 
 
 DUE = """
-SELECT item.id, r.recipient, r.kind, r.sender_id, o.name, o.state, o.smart_encoding, o.allowed_countries,
+SELECT item.id, r.recipient, r.kind, r.sender_id, o.name, o.country, o.state, o.smart_encoding, o.allowed_countries,
        CASE r.kind WHEN 'stop' THEN o.stop_reply WHEN 'start' THEN o.start_reply ELSE o.help_reply END AS own
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
        CROSS JOIN LATERAL (
@@ -146,15 +170,18 @@ async def send(pool: Pool, acceptor: Acceptor, *, seconds: float, limit: int = 2
     return len(claimed)
 
 
-def text_of(kind: str, own: str | None, name: str) -> str:
-    """What is replied: the organization's own text, or the default; empty: nothing."""
-    return TEXTS[kind].format(name=name[:NAME].strip()) if own is None else own
+def text_of(kind: str, own: str | None, name: str, country: str | None) -> str:
+    """What is replied: the organization's own text, or the default of its country's language; empty: nothing."""
+    if own is not None:
+        return own
+    spoken = (one for one in TEXTS if one in LANGUAGES and country in LANGUAGES[one].countries)
+    return TEXTS[next(spoken, "en")][kind].format(name=name[:NAME].strip())
 
 
 def _send(lease: Lease, row: Any) -> Send | None:
     if row is None:  # another reply has taken its place
         return None
-    text = text_of(row["kind"], row["own"], row["name"])
+    text = text_of(row["kind"], row["own"], row["name"], row["country"])
     if not text:
         return None
     countries = row["allowed_countries"]

@@ -122,6 +122,9 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
     #: (reference, total, number) of a concatenated message.
     concatenation: tuple[int, int, int] | None = None
+    #: Types of number (SMPP 3.4 §5.2.5): 0 unknown, 1 international, 2 national, 5 alphanumeric …
+    sender_ton: int = 0
+    recipient_ton: int = 0
 
 
 #: Called once per attempt, from the event loop, with the submission and its outcome; after UNKNOWN again with each

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock
+from heliograph.base import clock, phones
 from heliograph.base.clock import iso
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
@@ -170,13 +170,24 @@ async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
         return 0
     own = await words.additions(conn, {one.received.organization_id for one in spoken})
     said: list[Said] = []
+    spoken_words: list[_Message] = []
     for one in spoken:
         organization_id = one.received.organization_id
-        found = keywords.find(one.received.item.text or "", additions=own.get(organization_id, frozenset()))
+        country = phones.country(one.user.recipient) if phones.parse(one.user.recipient) else one.user.recipient[:2]
+        additions = own.get(organization_id, frozenset())
+        found = keywords.find(one.received.item.text or "", additions=additions, countries=(country,))
         if found is None or found[0] == "help":
             continue
         one.keyword, one.word = found
-        said.append(Said(organization_id, one.user.recipient, one.at, *found, one.id))
+        spoken_words.append(one)
+    campaign = await words.after_campaign(conn, [(one.received.organization_id, one.user.recipient)
+                                                 for one in spoken_words if one.keyword == "doubtful"])  # fmt: skip
+    for one in spoken_words:
+        pair = (one.received.organization_id, one.user.recipient)
+        if one.keyword == "doubtful":
+            one.keyword = "stop" if pair in campaign else None
+        if one.keyword is not None:
+            said.append(Said(*pair, one.at, one.keyword, one.word, one.id))
     meant, deliveries = await words.obey(conn, said)
     for one in spoken:
         if one.id not in meant:

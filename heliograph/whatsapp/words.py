@@ -49,6 +49,30 @@ async def additions(conn: Connection, organizations: Collection[UUID]) -> dict[U
     return {row["id"]: frozenset(map(keywords.fold, row["opt_out_words"])) for row in rows}
 
 
+# The number may have been written as it is dialed, where Meta writes it otherwise.
+LAST = """
+SELECT item.organization_id, item.recipient
+  FROM unnest($1::uuid[], $2::text[], $3::text[]) AS item (organization_id, recipient, dialed) CROSS JOIN LATERAL (
+       SELECT campaign_id FROM whatsapp_messages
+        WHERE organization_id = item.organization_id AND recipient = ANY (ARRAY[item.recipient, item.dialed])
+          AND direction = 'outbound' ORDER BY id DESC LIMIT 1) last
+ WHERE last.campaign_id IS NOT NULL
+"""
+
+
+async def after_campaign(conn: Connection, pairs: Sequence[Pair]) -> set[Pair]:
+    """Those who were written to by a campaign last."""
+    if not pairs:
+        return set()
+    rows = await conn.fetch(
+        LAST,
+        [organization_id for organization_id, _ in pairs],
+        [recipient for _, recipient in pairs],
+        [phones.normalize(recipient) or recipient for _, recipient in pairs],
+    )
+    return {(row["organization_id"], row["recipient"]) for row in rows}
+
+
 # What the same person said later by another name counts as well.
 NEWEST = """
 WITH newest AS (

@@ -219,7 +219,7 @@ async def test_what_is_for_nobody_or_for_several_waits_for_an_operator(pool: Poo
     await sender(pool, acme, shared)
     await sender(pool, other, shared)
     await sender(pool, acme, "258800006666", status="pending")
-    await hear(pool, said("a", to="258899999999"), said("STOP", to=shared), said("c", to="258800006666"), said("d"))
+    await hear(pool, said("a", to="258899999999"), said("b", to=shared), said("c", to="258800006666"), said("d"))
     assert await states(pool) == ["unassigned", "unassigned", "unassigned", "received"]
     assert await texts(pool) == ["d"]
     assert not await opted_out(pool, acme)
@@ -238,7 +238,9 @@ async def test_what_is_for_nobody_or_for_several_waits_for_an_operator(pool: Poo
             "d",
             "c",
         ]
-    assert await opted_out(pool, other)
+    async with pool.acquire() as conn:
+        (one,) = await inbound.received(conn, organization_id=other.organization_id, limit=9)
+        assert one.text == "b"
 
 
 async def test_a_suspended_organization_is_still_told(pool: Pool, acme: Actor) -> None:
@@ -475,7 +477,7 @@ async def test_an_organizations_own_words_and_texts(pool: Pool, acme: Actor) -> 
         acme.organization_id,
     )
     await hear(pool, said(body="Arrêt".encode("utf-16-be"), data_coding=8), said("no more.", by="+258840000009"))
-    assert [one["keyword"] for one in await told(pool, "contact.opted_out")] == ["arrêt", "no more"]
+    assert [one["keyword"] for one in await told(pool, "contact.opted_out")] == ["arret", "no more"]
     await hear(pool, said("START"))
     assert await reply(pool) == [(TO, "Adieu."), ("+258840000009", "Adieu.")]
     other = await organization(pool)
@@ -664,3 +666,73 @@ async def test_one_handset_that_floods_does_not_slow_the_others_down(pool: Pool,
             await conn.execute("DEALLOCATE look")
             assert f"inbound_messages_{name}" in plan, plan
             assert "Filter: (sender" not in plan
+
+
+# -- whose word it is --------------------------------------------------------------------------------------------------
+
+
+async def supplier(pool: Pool, **settings: str) -> None:
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+        " VALUES ($1, 'one', 'smpp', $2::text::jsonb, '', now(), now())",
+        ONE,
+        msgspec.json.encode(settings).decode(),
+    )
+
+
+@pytest.mark.parametrize("ton", [0, 2])
+async def test_a_national_number_is_nobody_until_its_account_has_a_country(pool: Pool, acme: Actor, ton: int) -> None:
+    await hear(pool, said("STOP", by="841234567", sender_ton=ton))
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
+    await supplier(pool, country="MZ")
+    await hear(pool, said("STOP", by="841234567", sender_ton=ton))
+    assert await pool.fetchval("SELECT recipient FROM opt_outs") == "+258841234567"
+    assert await replied(pool) == 1
+
+
+async def test_our_own_number_may_be_written_nationally_too(pool: Pool, acme: Actor) -> None:
+    await supplier(pool, inbound_strip="0", inbound_prepend="258")
+    await hear(pool, said("STOP", to="0" + NUMBER.removeprefix("258"), by="0841234567"))
+    assert await pool.fetchval("SELECT recipient FROM opt_outs") == "+258841234567"
+
+
+async def test_a_stop_to_a_shared_number_stops_all_who_share_it(pool: Pool, acme: Actor) -> None:
+    other, third = await organization(pool), await organization(pool)
+    await sender(pool, other, NUMBER)
+    await pool.execute("UPDATE organizations SET opt_out_words = '{FORA}' WHERE id = $1", other.organization_id)
+    acceptor = Acceptor(pool)
+    assert (await acceptor.accept(send(acme))).status == 202
+    await hear(pool, said("hello"), said("STOP"))
+    rows = await pool.fetch("SELECT organization_id FROM opt_outs")
+    assert {row[0] for row in rows} == {acme.organization_id, other.organization_id}
+    assert {one["keyword"] for one in await told(pool)} == {"stop"}
+    states = [row[0] for row in await pool.fetch("SELECT state FROM inbound_messages ORDER BY id")]
+    assert states == ["unassigned", "received"]
+    # Only who has written to the person answers.
+    assert len(await reply(pool)) == 1
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE organization_id = $1", other.organization_id) == 0
+    for actor in (acme, other):
+        with pytest.raises(RecipientOptedOut):
+            await acceptor.accept(send(actor))
+    assert (await acceptor.accept(send(third))).status == 202
+    await hear(pool, said("START"))
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
+    await hear(pool, said("fora"))
+    rows = await pool.fetch("SELECT organization_id FROM opt_outs")
+    assert [row[0] for row in rows] == [other.organization_id]
+
+
+@pytest.mark.parametrize("campaign", [True, False])
+async def test_a_word_with_another_meaning_stops_after_a_campaign_and_is_asked_about_otherwise(
+    pool: Pool, acme: Actor, campaign: bool
+) -> None:
+    await pool.execute("UPDATE organizations SET country = 'MZ'")
+    acceptor = Acceptor(pool)
+    await acceptor.accept(send(acme, campaign_id=uuid7()))
+    await acceptor.accept(send(acme, to="+258849999999"))
+    if not campaign:
+        await acceptor.accept(send(acme))
+    await hear(pool, said("SAIR"))
+    assert await opted_out(pool, acme) is campaign
+    text = [text for _, text in await reply(pool)][-1]
+    assert "Responda START" in text if campaign else "STOP para deixar" in text

@@ -147,3 +147,18 @@ async def test_a_user_who_hides_the_number_can_be_answered(pool: Pool, acme: Mad
     (submission,) = bench.only.submitted
     assert msgspec.json.decode(submission.body)["recipient"] == "MZ.1"
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 1
+
+
+@pytest.mark.parametrize("campaign", [True, False])
+async def test_a_word_with_another_meaning_stops_only_after_a_campaign(
+    pool: Pool, acme: Made, meta: Meta, campaign: bool
+) -> None:
+    id = await outbound(pool, acme)
+    if campaign:
+        await pool.execute("UPDATE whatsapp_messages SET campaign_id = id WHERE id = $1", id)
+    await meta.say(acme, message(acme, "Sair"))
+    async with pool.acquire() as conn:
+        assert bool(await optouts.current(conn, {(acme.organization_id, TO)})) is campaign
+    await meta.say(acme, message(acme, "parar, por favor"))
+    async with pool.acquire() as conn:
+        assert await optouts.current(conn, {(acme.organization_id, TO)})

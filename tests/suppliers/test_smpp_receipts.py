@@ -334,3 +334,13 @@ def test_a_user_data_header_is_taken_off_whole_or_not_at_all(payload: bytes) -> 
     elements, rest = split_udh(payload)
     assert payload.endswith(rest)
     assert elements or rest == payload or payload[:1] == b"\0"
+
+
+@pytest.mark.parametrize(
+    ("source", "ton", "sender", "sender_ton"),
+    [("841234567", 2, "841234567", 2), ("+258841234567", 0, "258841234567", 1), ("258841234567", 1, "258841234567", 1)],
+)
+def test_the_type_of_a_number_is_kept(source: str, ton: int, sender: str, sender_ton: int) -> None:
+    pdu = deliver(b"STOP", esm_class=0, source_addr=source, source_addr_ton=ton, dest_addr_ton=3)
+    read = inbound(pdu)
+    assert (read.sender, read.sender_ton, read.recipient_ton) == (sender, sender_ton, 3)

@@ -47,17 +47,19 @@ def test_forms_of_a_word(text: str, kind: str, word: str) -> None:
         "   ",
         "!?",
         "👍",
-        "STOP PLEASE",
-        "Please stop",
         "stop stop",
         "non-stop",
         "stopped",
         "s t o p",
         "STOP1",
         "the end",
+        "Don't stop",
+        "please stop by tomorrow",
+        "stop please please please please",
+        "please end it",
+        "baja la música",
+        "SIM",
         "Yes please",
-        "ARRET",
-        "ARRÊT",
         "st op all",
         "STOP " * 100,
     ],
@@ -91,3 +93,64 @@ def test_folding_is_stable_and_never_fails(text: str) -> None:
     once = fold(text)
     assert fold(once) == once
     assert find(text) in (None, *[(kind, word) for kind, word in [find(once) or ("", "")] if word])
+
+
+@pytest.mark.parametrize(
+    ("text", "country", "kind"),
+    [
+        ("Stop.", "MZ", "stop"),
+        ("ARRÊT", "FR", "stop"),
+        ("arrêter svp", "SN", "stop"),
+        ("stop please", "US", "stop"),
+        ("Por favor parar", "MZ", "stop"),
+        ("Parar, por favor!", "MZ", "stop"),
+        ("PARE!", "BR", "stop"),
+        ("Simamisha", "TZ", "stop"),
+        ("ACHA", "KE", "stop"),
+        ("ACHA", "IN", None),
+        ("CANCELAR", "BR", "doubtful"),
+        ("SAIR", "MZ", "doubtful"),
+        ("SAIR", "TZ", None),
+        ("BAJA", "ES", "doubtful"),
+        ("BAJA", "MZ", None),
+        ("بند", "EG", None),
+        ("توقّف", "EG", "stop"),
+        ("أوقف", "MA", "stop"),
+        ("اوقف", "MA", "stop"),
+        ("إلغاء", "EG", "doubtful"),
+        ("बंद", "IN", "doubtful"),
+        ("रोको", "IN", "stop"),
+        ("AJUDA", "AO", "help"),
+        ("Aide ?", "CI", "help"),
+        ("AYUDA", "CO", "help"),
+        ("msaada", "KE", "help"),
+        ("SIM", "MZ", None),
+        ("Iniciar", "MZ", "start"),
+        ("démarrer", "FR", "start"),
+        ("anza", "TZ", "start"),
+    ],
+)
+def test_the_languages_of_the_places_we_serve(text: str, country: str, kind: str | None) -> None:
+    found = find(text, countries=(country,))
+    assert (found[0] if found else None) == kind
+
+
+def test_a_clear_word_counts_everywhere_and_a_word_of_one_language_only_where_it_is_spoken() -> None:
+    for language in keywords.LANGUAGES.values():
+        for word in language.stop:
+            assert find(word) == ("stop", word)
+        for word in language.stop_here | language.doubtful:
+            assert find(word) is None
+            assert find(word, countries=language.countries) is not None
+
+
+def test_no_word_means_two_things_in_one_country() -> None:
+    countries = {one for language in keywords.LANGUAGES.values() for one in language.countries}
+    for country in countries:
+        spoken = [language for language in keywords.LANGUAGES.values() if country in language.countries]
+        stop = keywords.STOP.union(*(one.stop | one.stop_here for one in spoken))
+        start = keywords.START.union(*(one.start for one in spoken))
+        helps = keywords.HELP.union(*(one.help for one in spoken))
+        assert not stop & start
+        assert not stop & helps
+        assert not start & helps

@@ -203,6 +203,7 @@ _LONGEST_WORD = 20
 #: Stands for the word of a receipt that has none.
 NO_WORD = "(none)"
 _NO_ELEMENTS: dict[int, bytes] = {}
+INTERNATIONAL = 1
 
 
 def _value(name: str, text: str) -> str:
@@ -230,7 +231,14 @@ def _inbound(pdu: DeliverSm | DataSm, elements: Mapping[int, bytes], body: bytes
         body,
         raw,
         concatenation,
+        _ton(pdu.source_addr, pdu.source_addr_ton),
+        _ton(pdu.destination_addr, pdu.dest_addr_ton),
     )
+
+
+def _ton(address: str, ton: int) -> int:
+    """A plus says more than the field that is to say it."""
+    return INTERNATIONAL if address.startswith("+") else ton
 
 
 def _without_label(text: str, final_states: Mapping[str, ReceiptState]) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from heliograph.base.phones import REGIONS
 from heliograph.base.settings import SettingsError
 from heliograph.suppliers.contract import ReceiptState
 from heliograph.suppliers.smpp.receipts import Base
@@ -92,6 +93,11 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     handles_stop: Annotated[bool, "The supplier answers STOP, START and HELP itself: obey them, but send no reply"] = (
         False
     )
+    country: Annotated[
+        str, "ISO country of the national numbers that handsets write under here (MZ); empty: they are nobody's"
+    ] = ""
+    inbound_strip: Annotated[str, "What stands before handsets' numbers here and is no part of them, such as 0"] = ""
+    inbound_prepend: Annotated[str, "What is put in its place, such as 258"] = ""
     dlr_sniff: Annotated[bool, "Take unmarked messages that have all of a receipt's fields for receipts"] = False
     statuses: Annotated[dict[str, str], "command_status (hex) → R, R1, R2, R3, T, P, F, S, C, PS or FC"] = {}
 
@@ -104,6 +110,8 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _demand(bool(self.hosts) and all(self.hosts), "host", "must name a host")
         _demand(self.port <= 65535, "port", "must be 65535 or less")
         _demand(bool(self.system_id), "system_id", "must not be empty")
+        _demand(not self.country or self.country in REGIONS.values(), "country", "must be an ISO code such as MZ")
+        _demand(not self.inbound_prepend or self.inbound_prepend.isdecimal(), "inbound_prepend", "must be digits")
         _demand(0 <= self.priority <= 3, "priority", "must be 0 to 3")
         _demand(self.submits_per_second >= 0, "submits_per_second", "must not be negative")
         _demand(self.validity_seconds >= 0, "validity_seconds", "must not be negative")
