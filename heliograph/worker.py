@@ -91,6 +91,7 @@ class Worker:
             claim_limit=settings.claim_limit,
             lease_seconds=settings.lease_seconds,
             grace=settings.uncertain_grace_seconds,
+            patience=settings.supplier_patience_seconds,
         )
         self._whatsapp = Sending(pool, settings)
         self._mirror = Mirror(pool, key=apps.seal_key(settings), on_deliveries=lambda: self._deliverer.wake.set())

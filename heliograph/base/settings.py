@@ -53,6 +53,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     uncertain_grace_seconds: Annotated[float, "Wait for a receipt before an attempt of unknown outcome is decided"] = (
         90.0
     )
+    supplier_patience_seconds: Annotated[
+        float,
+        "Wait for a supplier that is slow or throttles before the next is asked; one-time codes wait a fifth of it",
+    ] = 15.0
     receipt_deadline_hours: Annotated[int, "A sent message without a receipt becomes `unknown` after this, hours"] = 72
     whatsapp_uncertain_grace_seconds: Annotated[
         float, "Wait for a status before a WhatsApp attempt of unknown outcome is decided"

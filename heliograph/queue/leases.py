@@ -11,6 +11,7 @@ The rule nobody may break: a claim is fair. Within a line and lane, organization
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from uuid import UUID, uuid4
 
 import msgspec
@@ -35,6 +36,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     token: UUID
     #: True if it was claimed before: an earlier try may have left traces.
     again: bool
+    due_at: datetime
 
 
 # 1. group: which (lane, organization) have rows in each asked line, found by skipping through the index. Those whose
@@ -99,7 +101,7 @@ WITH RECURSIVE asked (line, free) AS (
 )
 UPDATE queue SET lease_until = now() + make_interval(secs => $4), lease_token = $5, claims = least(claims, 9999) + 1
  WHERE ctid = ANY (ARRAY(SELECT place FROM held))
-RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS again
+RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS again, due_at
 """
 
 
@@ -173,7 +175,7 @@ UPDATE queue SET due_at = now() + make_interval(secs => held.pause), tries = que
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):
-    """A row to put back: due again in `pause` seconds, in `line`."""
+    """A row to put back: due again in `pause` seconds, in `line`. Below 0: due since then, to keep its place."""
 
     lease: Lease
     pause: float

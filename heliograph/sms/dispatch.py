@@ -14,6 +14,7 @@ attempt may still have reached the handset: it waits for a receipt, and then the
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -26,21 +27,24 @@ import structlog
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool
 from heliograph.queue import leases
-from heliograph.queue.leases import UNROUTED, Lease, Postponed
+from heliograph.queue.leases import SINGLE, UNROUTED, Lease, Postponed
 from heliograph.queue.retry import HOLD
 from heliograph.sms import encoding, test_mode
 from heliograph.sms.due import UNSENT, Due, load
 from heliograph.sms.outcomes import Answered, deadline
 from heliograph.sms.recorder import Recorder
-from heliograph.sms.routing import Breaker, Supplier, choose, covers
+from heliograph.sms.routing import Breaker, Senders, Supplier, choose, covers, overlap
 from heliograph.sms.status import Move, guard, move_many
 from heliograph.sms.uncertain import resolve, unknown
-from heliograph.suppliers.contract import Connector, Outcome, Submission, Verdict
+from heliograph.suppliers.contract import Connector, Outcome, Scope, Submission, Verdict
 
 log = structlog.get_logger()
 
 #: A message of a suspended organization is looked at again after this, seconds.
 SUSPENDED_PAUSE = 60.0
+#: Messages that live no longer than this are taken for one-time codes. They wait a fifth of the usual patience for a
+#: supplier that is slow, and campaigns four times as long.
+SHORT_LIVED, HASTE, LEISURE = timedelta(minutes=15), 5.0, 4.0
 #: Tries that a supplier answered with "later" before another one is asked.
 PATIENCE = 2
 #: Messages that may be out without a recorded answer, in claims.
@@ -61,6 +65,7 @@ class Account(msgspec.Struct):
     supplier: Supplier
     connector: Connector
     breaker: Breaker
+    senders: Senders = msgspec.field(default_factory=lambda: Senders(time.monotonic))
     #: Segments that may still be handed over in this round.
     room: int = 0
     #: The circuit is open, and this round may send one message to see whether it still must be.
@@ -123,14 +128,19 @@ class Dispatcher:
         claim_limit: int,
         lease_seconds: float,
         grace: float,
+        patience: float,
     ) -> None:
-        """`accounts`: the suppliers of this worker now. `grace`: seconds an unknown outcome waits for its receipt."""
+        """`accounts`: the suppliers of this worker now. `grace`: seconds an unknown outcome waits for its receipt.
+        `patience`: seconds that a message waits for a supplier that is slow before the next one is asked."""
         self._pool = pool
         self._accounts = accounts
         self._recorder = recorder
         self._claim_limit = claim_limit
         self._lease_seconds = lease_seconds
         self._grace = grace
+        self._patience = patience
+        #: Rows looked at, when there is a look at the lines of full suppliers, for what has waited long enough.
+        self._overflow = NEW
         #: By message and attempt.
         self._flying: dict[tuple[UUID, int], _Flying] = {}
         #: What ended without an answer, since when (loop time): one that comes late still counts.
@@ -165,6 +175,7 @@ class Dispatcher:
         for one in outgoing:
             submission, account = one.submission, one.account
             self._flying[submission.message_id, submission.attempt] = _Flying(one, at, account.breaker.openings)
+            account.breaker.asked()
             account.connector.submit(submission)
         if outgoing:
             crash_point("dispatch.after_submit")
@@ -204,12 +215,22 @@ class Dispatcher:
         account = self._accounts().get(supplier_id)
         if account is None:
             return
-        fault = outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
-        fault = fault or (outcome.verdict is Verdict.BUSY and outcome.counts)
-        was_open = account.breaker.open
-        account.breaker.record(ok=not fault, sent_in=flying.openings)
-        if account.breaker.open != was_open:
-            log.warning("supplier circuit", supplier=account.supplier.name, open=account.breaker.open)
+        verdict, scope, breaker = outcome.verdict, outcome.scope, account.breaker
+        sender = flying.out.submission.sender
+        if verdict is Verdict.ACCEPTED:
+            account.senders.taken(sender)
+        elif scope is not Scope.ACCOUNT and (outcome.failover or verdict is Verdict.BUSY):
+            account.senders.refused(sender)
+        if verdict in (Verdict.ACCEPTED, Verdict.REFUSED):
+            breaker.moved()
+        if (verdict is Verdict.BUSY and not outcome.counts) or scope is Scope.SENDER:
+            return  # it says neither that the supplier is well nor that it is not
+        fault = verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
+        fault = fault or (scope is Scope.ACCOUNT and (outcome.alarm or verdict is Verdict.BUSY))
+        was_open = breaker.open
+        breaker.record(ok=not fault, sent_in=flying.openings)
+        if breaker.open != was_open:
+            log.warning("supplier circuit", supplier=account.supplier.name, open=breaker.open)
 
     async def renew(self) -> None:
         """Hold the leases of messages that have been in flight for a third of a lease, and forget those whose answer
@@ -250,9 +271,26 @@ class Dispatcher:
             if id != test_mode.SUPPLIER:
                 total += account.room
                 self._usable.append(account.supplier)
+        total -= self._leave_alone_what_stalls()
         # What was answered and is not recorded yet counts as in flight: otherwise a fast supplier's answers, and then
         # its receipts, would pile up in front of the recorder until it has to send the receipts away.
         return max(0, min(total, self._claim_limit, UNRECORDED * self._claim_limit - len(self._flying)))
+
+    def _leave_alone_what_stalls(self) -> int:
+        """Open the circuits of suppliers that only put off or do not answer, where another one could carry instead.
+        Returns the room that is gone."""
+        accounts = self._accounts()
+        gone = 0
+        for supplier in list(self._usable):
+            account = accounts[supplier.id]
+            others = [one for one in self._usable if one is not supplier and overlap(one, supplier)]
+            if others and not account.breaker.open and account.breaker.stalls(self._patience):
+                account.breaker.trip()
+                log.warning("supplier circuit", supplier=supplier.name, open=True, stalled=True)
+                self._usable.remove(supplier)
+                gone += account.room
+                account.room = 0
+        return gone
 
     async def _claim(self, conn: Connection, room: int) -> list[Lease]:
         """First what waits in the suppliers' own lines, then new work for the room that is left.
@@ -268,11 +306,15 @@ class Dispatcher:
         usable = {supplier.id for supplier in self._usable}
         # Where nothing can be carried at all, a look now and then still ends what has expired.
         reroute = REROUTE if usable or looking else 0
+        # The lines of suppliers that are full, too, for what has waited so long that another one is asked.
+        overflow = self._overflow if looking and room > 0 else 0
         parked = {
-            id: accounts[id].room if id in usable else reroute
+            id: (accounts[id].room or overflow) if id in usable else reroute
             for id in self._parked & accounts.keys()
             if id != test_mode.SUPPLIER
         }
+        if looking:
+            self._overflow = NEW
         claimed = await leases.claim(conn, "sms", parked, seconds=self._lease_seconds)
         found = {lease.line for lease in claimed}
         self._parked -= {id for id, places in parked.items() if places > 0 and id not in found}
@@ -380,7 +422,9 @@ class Dispatcher:
                 end = ("rejected", due.at, "rejected") if covering else ("failed", due.at, "destination_unreachable")
                 return Move(lease.organization_id, lease.id, *end, unsent=True)
             usable = [one for one in self._usable if one.id not in refused]
-            supplier = self._begun_at(due, usable) or choose(usable, due.recipient, lease.id, avoid=_avoided(due))
+            supplier = self._begun_at(due, usable) or choose(
+                usable, due.recipient, lease.id, avoid=self._avoided(due, usable)
+            )
             if supplier is None:
                 # Nobody can carry it now. It waits in the line of one that would, out of the others' way; with nobody
                 # to be in the way of, it stays where it is.
@@ -391,13 +435,44 @@ class Dispatcher:
         assert supplier is not None
         account = accounts[supplier.id]
         if account.room <= 0:
+            waited = (due.at - lease.due_at).total_seconds()
+            if due.mode == "live" and lease.lane == SINGLE and waited > self._patience_of(due):
+                free = [one for one in usable if accounts[one.id].room > 0]
+                other = choose(free, due.recipient, lease.id, avoid=self._avoided(due, free))
+                if other is not None:
+                    self._overflow = REROUTE
+                    return self._out(due, accounts[other.id])
             self._parked.add(supplier.id)
-            return Postponed(lease, 0.0, supplier.id, counts=False)
+            # It stays due since it was, so that it is known how long it waits.
+            return Postponed(lease, -waited, supplier.id, counts=False)
         return self._out(due, account)
+
+    def _patience_of(self, due: Due) -> float:
+        """Seconds that a message waits for a supplier that is slow."""
+        if due.expires_at is not None and due.expires_at - due.accepted_at <= SHORT_LIVED:
+            return self._patience / HASTE
+        return self._patience if due.lease.lane == SINGLE else self._patience * LEISURE
+
+    def _put_off(self, due: Due) -> bool:
+        """True if the supplier of the last attempt had its chances."""
+        if due.attempt_state == "unreachable":
+            return True
+        if due.attempt_state != "busy":
+            return False
+        waited = (due.at - due.busy_since).total_seconds() if due.busy_since is not None else 0.0
+        return due.lease.tries >= PATIENCE or waited > self._patience_of(due)
+
+    def _avoided(self, due: Due, usable: list[Supplier]) -> set[UUID]:
+        """The suppliers to pass over if there are others: what is only full for the moment is waited for."""
+        accounts = self._accounts()
+        avoided = {one.id for one in usable if accounts[one.id].senders.avoided(due.sender)}
+        if due.attempt_supplier is not None and self._put_off(due):
+            avoided.add(due.attempt_supplier)
+        return avoided
 
     def _begun_at(self, due: Due, usable: list[Supplier]) -> Supplier | None:
         """Who has, or may have, some segments of a long message, if the others may follow there."""
-        if due.parts == 1 or due.series_at is None or _avoided(due) == due.attempt_supplier:
+        if due.parts == 1 or due.series_at is None or self._put_off(due):
             return None
         if due.attempt_state not in ("busy", "unknown", "open") or due.at - due.series_at > CONTINUED:
             return None
@@ -447,10 +522,3 @@ class Dispatcher:
 
 def _lane(lease: Lease) -> int:
     return lease.lane
-
-
-def _avoided(due: Due) -> UUID | None:
-    """The supplier to pass over if there is another one: what is only full for the moment is waited for."""
-    if due.attempt_state == "unreachable" or (due.attempt_state == "busy" and due.lease.tries >= PATIENCE):
-        return due.attempt_supplier
-    return None

@@ -49,6 +49,8 @@ class Due(msgspec.Struct, frozen=True, gc=False):
     doubtful: Sequence[int] | None
     #: Segments that the supplier has.
     taken: Sequence[int] | None
+    #: When the last attempt's supplier put the message off for the first time.
+    busy_since: datetime | None
     #: Who refused the message, in all its attempts.
     refused: Sequence[UUID] | None
 
@@ -67,7 +69,7 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accep
        o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
        coalesce(a.attempt, 0) AS attempt, a.supplier_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
        a.reference, coalesce(a.series, 0) AS series, a.series_at, coalesce(a.parts, 1) AS parts, a.doubtful,
-       taken.parts AS taken, a.refused
+       taken.parts AS taken, a.busy_since, a.refused
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, again, n)
   LEFT JOIN LATERAL (SELECT * FROM messages
                       WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
@@ -83,6 +85,7 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accep
   LEFT JOIN LATERAL (
        SELECT attempt, supplier_id, state, started_at, reference, coalesce(continues, attempt) AS series, parts,
               doubtful, min(started_at) OVER (PARTITION BY coalesce(continues, attempt)) AS series_at,
+              min(started_at) FILTER (WHERE state = 'busy') OVER (PARTITION BY supplier_id) AS busy_since,
               array_agg(supplier_id) FILTER (WHERE state = 'refused') OVER () AS refused
          FROM sms_attempts WHERE item.again AND organization_id = item.organization_id AND message_id = item.id
         ORDER BY attempt DESC LIMIT 1) a ON true

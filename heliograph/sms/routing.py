@@ -10,8 +10,8 @@ The rule nobody may break: routing never sends a message elsewhere while its las
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Container, Iterable
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -70,19 +70,26 @@ def covers(supplier: Supplier, recipient: str) -> bool:
     return not supplier.prefixes or recipient[1:].startswith(supplier.prefixes)
 
 
+def overlap(one: Supplier, other: Supplier) -> bool:
+    """True if there are numbers that both carry to."""
+    if not one.prefixes or not other.prefixes:
+        return True
+    return any(a.startswith(b) or b.startswith(a) for a in one.prefixes for b in other.prefixes)
+
+
 def choose(
     suppliers: Iterable[Supplier],
     recipient: str,
     message_id: UUID,
     *,
-    avoid: UUID | None = None,
+    avoid: Container[UUID] = (),
 ) -> Supplier | None:
     """The supplier for a message, of those given; None if none of them covers the destination.
 
-    `avoid`: one that did not take it the last time, chosen only if there is no other.
+    `avoid`: those that did not take it the last time, chosen only if there is no other.
     """
     candidates = [one for one in suppliers if covers(one, recipient)]
-    others = [one for one in candidates if one.id != avoid] or candidates
+    others = [one for one in candidates if one.id not in avoid] or candidates
     if len(others) < 2:
         return others[0] if others else None
     best = min(one.priority for one in others)
@@ -104,6 +111,8 @@ class Breaker:
     IN_A_ROW = 20
     WINDOW = 60.0
     PROBE = 15.0
+    #: Without a message for so long, what was not answered before says nothing of now.
+    IDLE = 60.0
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -111,6 +120,9 @@ class Breaker:
         self._answers: deque[tuple[float, bool]] = deque()
         self._failures = 0
         self._next_probe = 0.0
+        # A message is out, or was put off; since when nothing was taken or refused; when the last one went out.
+        self._waits = False
+        self._since = self._asked = clock()
         self.open = False
         #: How often it has opened.
         self.openings = 0
@@ -144,6 +156,59 @@ class Breaker:
             self._row >= self.IN_A_ROW
             or (len(self._answers) >= self.IN_A_ROW and self._failures * 2 > len(self._answers))
         ):
-            self.open = True
-            self.openings += 1
-            self._next_probe = at + self.PROBE
+            self.trip()
+
+    def trip(self) -> None:
+        """Leave the supplier alone from now on."""
+        self.open = True
+        self.openings += 1
+        self._next_probe = self._clock() + self.PROBE
+
+    def asked(self) -> None:
+        """A message goes out."""
+        at = self._clock()
+        if not self._waits or at - self._asked > self.IDLE:
+            self._waits, self._since = True, at
+        self._asked = at
+
+    def moved(self) -> None:
+        """A message was taken, or refused for good: the supplier works."""
+        self._waits = False
+
+    def stalls(self, patience: float) -> bool:
+        """True if for so many seconds all it did was to put messages off, or not to answer."""
+        return self._waits and self._clock() - self._since > patience
+
+
+class Senders:
+    """Senders that one supplier refuses, each by itself: they say nothing of the supplier."""
+
+    #: How many are remembered.
+    MOST = 10_000
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._breakers: OrderedDict[str, Breaker] = OrderedDict()
+
+    def refused(self, sender: str) -> None:
+        """It was refused, or something that came from it."""
+        breaker = self._breakers.setdefault(sender, Breaker(self._clock))
+        self._breakers.move_to_end(sender)
+        breaker.record(ok=False)
+        if len(self._breakers) > self.MOST:
+            self._breakers.popitem(last=False)
+
+    def taken(self, sender: str) -> None:
+        """Something that came from it was taken."""
+        if self._breakers:
+            self._breakers.pop(sender, None)
+
+    def avoided(self, sender: str) -> bool:
+        """True while others should be asked first; one message each Breaker.PROBE seconds may still look."""
+        breaker = self._breakers.get(sender) if self._breakers else None
+        if breaker is None or not breaker.open:
+            return False
+        if breaker.usable():
+            breaker.begin_probe()
+            return False
+        return True

@@ -56,6 +56,14 @@ class Verdict(enum.StrEnum):
     UNKNOWN = "unknown"  # bytes may have left and no verdict came: not safe to send again
 
 
+class Scope(enum.StrEnum):
+    """Whom a verdict speaks of."""
+
+    MESSAGE = "message"  # its recipient, its text, its validity
+    SENDER = "sender"  # its sender, or nobody knows whether that or the message
+    ACCOUNT = "account"  # the account, its configuration, the supplier itself
+
+
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The end of one attempt."""
 
@@ -71,8 +79,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     retry_after: float | None = None
     #: Throttling and session trouble do not use up one of the message's tries.
     counts: bool = True
-    #: The refusal speaks of the account or its configuration, not of the message: alarm, and count toward the breaker.
+    #: An operator should look at it.
     alarm: bool = False
+    #: Only what is said of the account counts for the supplier's circuit; what is said of a sender counts for the two.
+    scope: Scope = Scope.ACCOUNT
     #: Segments of the whole message as this supplier gets it; 0: as many as the submission has.
     total: int = 0
     #: UNKNOWN only: numbers of the segments that were written and not answered.

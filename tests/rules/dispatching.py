@@ -11,7 +11,7 @@ from heliograph.sms.dispatch import Account, Dispatcher
 from heliograph.sms.fleet import TEST_ACCOUNT
 from heliograph.sms.receipts import Received
 from heliograph.sms.recorder import Recorder
-from heliograph.sms.routing import Breaker, Supplier
+from heliograph.sms.routing import Breaker, Senders, Supplier
 from heliograph.suppliers.contract import Receipt
 from tests.rules.making import Scripted, supplier
 
@@ -24,6 +24,7 @@ class Bench:
         pool: Pool,
         *suppliers: Supplier,
         grace: float = 90.0,
+        patience: float = 15.0,
         claim_limit: int = 500,
         lease_seconds: float = 60.0,
     ) -> None:
@@ -40,6 +41,7 @@ class Bench:
             claim_limit=claim_limit,
             lease_seconds=lease_seconds,
             grace=grace,
+            patience=patience,
         )
         self.dispatcher = self._make()
         self.add(TEST_ACCOUNT)
@@ -50,7 +52,7 @@ class Bench:
         connector = Scripted()
         connector.on_outcome = lambda submission, outcome: self.dispatcher.answered(row.id, submission, outcome)
         self.connectors[row.id] = connector
-        self.accounts[row.id] = Account(row, connector, Breaker(lambda: self.now))
+        self.accounts[row.id] = Account(row, connector, Breaker(lambda: self.now), Senders(lambda: self.now))
         self.recorder.policies[row.id] = row.parts
         return connector
 

@@ -422,9 +422,9 @@ async def test_after_two_tries_another_supplier_is_asked(pool: Pool) -> None:
     bench = Bench(pool, first, second)
     bench.connectors[first.id].script = answering(BUSY)
     id = await message(pool, await organization(pool))
-    for _ in range(3):
+    for pause in (*SUBMIT[:2], 0):
         await bench.round()
-        await bench.later(seconds=40)
+        await bench.later(seconds=pause)
     assert len(bench.connectors[first.id].submitted) == 2
     assert await status_of(pool, id) == "sent"
 

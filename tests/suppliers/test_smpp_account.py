@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -231,7 +232,7 @@ def test_a_bucket_gives_its_rate_and_no_more() -> None:
     for _ in range(1000):
         now += 0.001
         tokens = bucket.available(now)
-        bucket.take(tokens, now)
+        bucket.take(tokens)
         given_out += tokens
     assert 99 <= given_out <= 106
 
@@ -239,7 +240,7 @@ def test_a_bucket_gives_its_rate_and_no_more() -> None:
 def test_a_slow_bucket_gives_one_at_a_time() -> None:
     bucket = Bucket(0.5, 0.0)
     assert bucket.available(0.0) == 1
-    bucket.take(1, 0.0)
+    bucket.take(1)
     assert bucket.wait(0.0) == pytest.approx(2.0)
     assert bucket.available(1.9) == 0
     assert bucket.available(2.1) == 1
@@ -273,15 +274,78 @@ def test_a_new_ceiling_does_not_undo_a_throttle() -> None:
     assert bucket.rate == 50
 
 
-def test_without_a_ceiling_a_throttle_halves_what_was_sent() -> None:
-    bucket = Bucket(0, 0.0)
-    assert bucket.available(0.0) > 1_000_000
-    for tenth in range(20):
-        bucket.take(20, tenth / 10)
-    bucket.slow(2.0)
-    assert bucket.rate == 100
-    bucket.available(30.0)
-    assert bucket.rate == float("inf")
+def test_a_throttle_keeps_what_the_supplier_takes() -> None:
+    """The account is configured for 100 a second and takes 80."""
+    bucket = Bucket(100, 0.0)
+    for n in range(80):
+        bucket.accepted(9.0 + n / 80)
+    bucket.slow(9.99)
+    assert bucket.rate == pytest.approx(80, rel=0.05)
+
+
+class Limited:
+    """A supplier that takes `rate` segments a second: as they come, some at once (`burst`), or so many in each second
+    of its clock (`burst` 0)."""
+
+    def __init__(self, rate: int, burst: int) -> None:
+        self.rate, self.burst = rate, burst
+        self.tokens, self.at = float(burst or rate), 0.0
+
+    def takes(self, now: float) -> bool:
+        if self.burst:
+            self.tokens = min(self.burst, self.tokens + (now - self.at) * self.rate)
+        elif int(now) != int(self.at):
+            self.tokens = self.rate
+        self.at = now
+        taken = self.tokens >= 1
+        self.tokens -= taken
+        return taken
+
+
+def carried(supplier: Limited, *, round_trip: float, window: int, seconds: int) -> tuple[list[int], list[int]]:
+    """Segments accepted and throttled in each second, with all the work that the bucket lets through."""
+    bucket, now = Bucket(0, 0.0), 0.0
+    flying: deque[tuple[float, bool]] = deque()
+    accepted, throttled = [0] * (seconds + 1), [0] * (seconds + 1)
+    while now < seconds:
+        while flying and flying[0][0] <= now:
+            if flying.popleft()[1]:
+                bucket.accepted(now)
+                accepted[int(now)] += 1
+            else:
+                bucket.slow(now)
+                throttled[int(now)] += 1
+        places = min(bucket.available(now), window - len(flying))
+        bucket.take(max(0, places))
+        flying.extend((now + round_trip, supplier.takes(now)) for _ in range(places))
+        now += 0.002
+    return accepted[:seconds], throttled[:seconds]
+
+
+@pytest.mark.parametrize("burst", [0, 5, 50], ids=["by the clock's second", "a few at once", "a second at once"])
+@pytest.mark.parametrize("round_trip", [0.002, 0.05])
+def test_without_a_rate_the_suppliers_own_is_found_in_seconds_and_kept(burst: int, round_trip: float) -> None:
+    accepted, throttled = carried(Limited(50, burst), round_trip=round_trip, window=10, seconds=30)
+    assert sum(accepted[4:]) / 26 > 0.9 * 50
+    assert min(sum(accepted[n : n + 3]) / 3 for n in range(4, 27)) > 0.9 * 50
+    assert sum(throttled) < 0.1 * sum(accepted)
+
+
+def test_a_rate_that_was_found_follows_the_supplier_up_and_down() -> None:
+    supplier = Limited(50, 5)
+    bucket, now, accepted = Bucket(0, 0.0), 0.0, [0] * 61
+    while now < 60:
+        supplier.rate = 50 if now < 10 else 10 if now < 25 else 100
+        for _ in range(min(10, bucket.available(now))):
+            bucket.take(1)
+            if supplier.takes(now):
+                bucket.accepted(now)
+                accepted[int(now)] += 1
+            else:
+                bucket.slow(now)
+        now += 0.002
+    assert sum(accepted[15:25]) / 10 > 0.9 * 10
+    assert sum(accepted[45:60]) / 15 > 0.9 * 100
 
 
 @given(st.floats(0.1, 5000), st.lists(st.tuples(st.floats(0, 3), st.booleans(), st.integers(0, 5)), max_size=30))
@@ -290,7 +354,7 @@ def test_a_rate_never_leaves_its_bounds(ceiling: float, steps: list[tuple[float,
     for pause, throttled, taken in steps:
         now += pause
         assert bucket.available(now) <= max(1, ceiling * 0.05)
-        bucket.take(taken, now)
+        bucket.take(taken)
         if throttled:
             bucket.slow(now)
         assert min(1.0, ceiling) <= bucket.rate <= ceiling

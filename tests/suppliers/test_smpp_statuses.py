@@ -54,6 +54,19 @@ def test_a_supplier_may_mean_something_else() -> None:
     assert (known.verdict, known.failover, known.alarm) == (Verdict.REFUSED, True, False)
 
 
+@pytest.mark.parametrize(
+    ("status", "scope"),
+    [
+        (0x01, "message"), (0x0B, "message"), (0x62, "message"), (0xFE, "message"),
+        (0x0A, "sender"), (0x48, "sender"), (0x45, "sender"), (0xFF, "sender"), (0x400, "sender"), (0x9999, "sender"),
+        (0x08, "account"), (0x43, "account"), (0x64, "account"), (0x58, "account"), (0x101, "account"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("attempt", [1, 9])
+def test_whom_a_status_speaks_of(status: int, scope: str, attempt: int) -> None:
+    assert classify(status, attempt=attempt).scope == scope
+
+
 def test_every_class_of_the_table_is_known() -> None:
     assert {kind for _, kind in STATUSES.values()} - {""} <= CLASSES
 

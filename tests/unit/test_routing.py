@@ -31,8 +31,8 @@ def test_the_lowest_priority_number_that_covers_the_destination_wins() -> None:
 
 def test_one_that_did_not_take_it_is_chosen_only_if_there_is_no_other() -> None:
     first, second = supplier(priority=1), supplier(priority=2)
-    assert choose([first, second], TO, uuid7(), avoid=first.id) == second
-    assert choose([first], TO, uuid7(), avoid=first.id) == first
+    assert choose([first, second], TO, uuid7(), avoid={first.id}) == second
+    assert choose([first], TO, uuid7(), avoid={first.id}) == first
 
 
 def test_equals_share_by_weight() -> None:

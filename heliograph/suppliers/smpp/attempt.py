@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heliograph.suppliers.contract import Outcome, Part, Submission, Verdict
+from heliograph.suppliers.contract import Outcome, Part, Scope, Submission, Verdict
 from heliograph.suppliers.smpp import pdu as p
 from heliograph.suppliers.smpp.link import Link
 from heliograph.suppliers.smpp.statuses import Ruling
@@ -90,6 +90,7 @@ class Attempt:
                 failover=ruling.failover,
                 counts=ruling.counts,
                 alarm=ruling.alarm,
+                scope=ruling.scope,
             )
 
     def lose(self, number: int, written: bool, reason: str) -> None:
@@ -120,6 +121,7 @@ class Attempt:
                 failure.retry_after,
                 failure.counts,
                 failure.alarm,
+                failure.scope,
                 self.total,
             )
         if self.doubtful:
@@ -143,7 +145,7 @@ def unreachable(reason: str) -> Outcome:
 
 def unwritable(error: p.PduError) -> Outcome:
     """This supplier's form of the message cannot be made; another's may."""
-    return Outcome(Verdict.REFUSED, detail=f"cannot be written as SMPP: {error}", failover=True)
+    return Outcome(Verdict.REFUSED, detail=f"cannot be written as SMPP: {error}", failover=True, scope=Scope.MESSAGE)
 
 
 def _number(part: Part) -> int:

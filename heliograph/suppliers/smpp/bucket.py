@@ -1,39 +1,56 @@
 """How many segments a second an account takes: a token bucket that remembers being told to slow down. Pure.
 
-The rule nobody may break: after a throttle the rate is halved for a second and comes back by 5 % of the ceiling a
-second. Answers to what was already in the window do not halve it again.
+With a configured rate a throttle halves it for a second, or lowers it to what was accepted in the last one, if that is
+more; it comes back by 5 % of the ceiling a second. Without one the supplier's own rate is found. The first throttle
+says what was accepted in the last second; from there the rate doubles each second until the next one, and then stays
+just below what is accepted, growing slowly and faster the longer nothing is throttled.
+
+The rule nobody may break: answers to what was already in the window do not lower the rate again.
 """
 
 from __future__ import annotations
 
+#: Seconds after a throttle in which further ones say nothing new; while the supplier's rate is looked for, it is known
+#: sooner.
 _HOLD = 1.0
+_SEARCH_HOLD = 0.25
 _RECOVERY = 0.05
+#: Of what was accepted in a second, kept after a throttle; and of the rate at which looking for it met one.
+_KEPT = 0.97
+_FOUND = 0.9
+_SEARCH = 3.0
+#: Seconds without a throttle after which a found rate grows twice as fast, three times, and so on.
+_FASTER = 4.0
 #: Seconds' worth of segments that may leave at once, and that may wait inside so that the pipe never runs dry.
 _BURST = 0.05
+_FINER = 0.01
 _AHEAD = 0.25
 _UNLIMITED = float("inf")
+#: What was accepted is counted by tenths of the last second.
+_TENTHS = 10
 
 
 class Bucket:
     """`ceiling` segments a second; 0: no limit until a throttle shows one. Times are seconds, monotonic."""
 
     def __init__(self, ceiling: float, now: float) -> None:
-        self._configured = ceiling or _UNLIMITED
-        self._ceiling = self._configured
-        self._rate = self._configured
+        self._ceiling = ceiling or _UNLIMITED
+        self._rate = self._ceiling
         self._tokens = 1.0
         self._at = now
         self._held_until = now
-        # To know what "half" is when nobody configured a rate: segments of this second and of the last one.
-        self._second = int(now)
-        self._count = 0
-        self._last_count = 0
+        #: Looking for the rate of a supplier of which only the first throttle is known.
+        self._searching = False
+        #: Somebody had to wait for a token since the rate last grew: only then is a found rate too low, perhaps.
+        self._wanted = False
+        self._accepted = [0] * _TENTHS
+        self._tenth = int(now * _TENTHS)
 
     def resize(self, ceiling: float, now: float) -> None:
         """A new ceiling. A rate that a throttle has lowered stays where it is, and recovers to the new one."""
         self._refill(now)
         lowered = self._rate < self._ceiling
-        self._configured = self._ceiling = ceiling or _UNLIMITED
+        self._ceiling = ceiling or _UNLIMITED
         self._rate = min(self._rate, self._ceiling) if lowered else self._ceiling
 
     def available(self, now: float) -> int:
@@ -41,17 +58,21 @@ class Bucket:
         if self._rate == _UNLIMITED:
             return 1 << 30
         self._refill(now)
-        return int(self._tokens)
+        tokens = int(self._tokens)
+        self._wanted = self._wanted or tokens <= 0
+        return tokens
 
-    def take(self, segments: int, now: float) -> None:
+    def take(self, segments: int) -> None:
         """Segments that left. Going below zero is allowed: the next ones wait longer."""
-        if self._rate == _UNLIMITED:
-            if int(now) != self._second:
-                self._last_count = self._count if int(now) == self._second + 1 else 0
-                self._second, self._count = int(now), 0
-            self._count += segments
-        else:
+        if self._rate != _UNLIMITED:
             self._tokens -= segments
+
+    def accepted(self, now: float) -> None:
+        """The supplier took a segment."""
+        tenth = int(now * _TENTHS)
+        if tenth != self._tenth:
+            self._turn(tenth)
+        self._accepted[tenth % _TENTHS] += 1
 
     @property
     def ahead(self) -> int:
@@ -70,12 +91,20 @@ class Bucket:
         self._refill(now)
         if now < self._held_until:
             return
+        self._turn(int(now * _TENTHS))
+        accepted = float(sum(self._accepted))
         if self._rate == _UNLIMITED:
-            self._ceiling = self._rate = float(max(2, self._count, self._last_count))
+            self._rate = max(2.0, accepted)
             self._at, self._tokens = now, 0.0
-        self._rate = max(min(1.0, self._ceiling), self._rate / 2)
-        self._tokens = min(self._tokens, 1.0)
-        self._held_until = now + _HOLD
+            self._searching = True
+            self._held_until = now + _SEARCH_HOLD
+        else:
+            self._rate = self._rate * _FOUND if self._searching else max(self._rate / 2, accepted * _KEPT)
+            self._rate = min(max(min(1.0, self._ceiling), self._rate), self._ceiling)
+            self._tokens = min(self._tokens, 1.0)
+            self._searching = False
+            self._held_until = now + _HOLD
+        self._wanted = False
 
     @property
     def rate(self) -> float:
@@ -86,9 +115,23 @@ class Bucket:
         if self._rate == _UNLIMITED or now <= self._at:
             return
         elapsed, self._at = now - self._at, now
-        self._tokens = min(self._tokens + elapsed * self._rate, max(1.0, self._rate * _BURST))
-        recovering = now - max(now - elapsed, self._held_until)
-        if recovering > 0 and self._rate < self._ceiling:
-            self._rate += self._ceiling * _RECOVERY * recovering
-            if self._rate >= self._ceiling:
-                self._rate = self._ceiling = self._configured
+        burst = max(1.0, self._rate * _BURST) if self._ceiling != _UNLIMITED else 1.0 + self._rate * _FINER
+        self._tokens = min(self._tokens + elapsed * self._rate, burst)
+        free = now - max(now - elapsed, self._held_until)
+        if free <= 0 or self._rate >= self._ceiling:
+            return
+        if self._ceiling != _UNLIMITED:
+            self._rate = min(self._ceiling, self._rate + self._ceiling * _RECOVERY * free)
+        elif self._wanted:
+            free = min(free, 1.0)
+            if self._searching:
+                self._rate *= _SEARCH**free
+            else:
+                self._rate *= 1 + _RECOVERY * free * (1 + (now - self._held_until) / _FASTER)
+            self._wanted = False
+
+    def _turn(self, tenth: int) -> None:
+        """Forget what is more than a second old."""
+        for gone in range(self._tenth + 1, min(tenth, self._tenth + _TENTHS) + 1):
+            self._accepted[gone % _TENTHS] = 0
+        self._tenth = max(tenth, self._tenth)

@@ -278,6 +278,7 @@ class SmppConnector:
         if status == 0 and isinstance(response, p.MessageResponse):
             raw = response.message_id or ""
             attempt.accept(number, id_key(raw, self._settings.resp_id_base), raw)
+            self._bucket.accepted(self._loop.time())
             return
         ruling = classify(status or 0xFF, attempt=attempt.submission.attempt, overrides=self._statuses)
         attempt.refuse(number, ruling, response)
@@ -364,7 +365,7 @@ class SmppConnector:
             attempt.in_flight += 1
             spent += attempt.cost
         if spent:
-            self._bucket.take(spent, now)
+            self._bucket.take(spent)
         return spent
 
     def _timer_fired(self) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.contract import Scope, Verdict
 
 #: code → (name without ESME_, class). In C0–C4 the names of 3.4.
 STATUSES: dict[int, tuple[str, str]] = {
@@ -94,6 +94,9 @@ CLASSES = frozenset({"R", "R1", "R2", "R3", "T", "P", "F", "S", "C", "PS", "FC"}
 BIND_CONFIGURATION = frozenset({0x0E, 0x0F, 0x53})
 
 _VENDOR = range(0x400, 0x500)
+#: Of class C, what depends on the sender, and on what a message says of its validity.
+_OF_SENDER = frozenset({0x0A, 0x48, 0x49, 0x105})
+_OF_MESSAGE = frozenset({0x62})
 
 
 class Ruling(msgspec.Struct, frozen=True, gc=False):
@@ -109,6 +112,7 @@ class Ruling(msgspec.Struct, frozen=True, gc=False):
     slow: bool = False
     #: This session is of no use any more.
     rebind: bool = False
+    scope: Scope = Scope.ACCOUNT
 
 
 def classify(status: int, *, attempt: int = 1, overrides: Mapping[int, str] | None = None) -> Ruling:
@@ -122,7 +126,9 @@ def classify(status: int, *, attempt: int = 1, overrides: Mapping[int, str] | No
     code = f"0x{status:08X}"
     unmapped = status in _VENDOR and status not in (overrides or {})
     if kind[0] == "R" and (len(kind) == 1 or attempt <= int(kind[1])):
-        return Ruling(Verdict.BUSY, code, name, alarm=unmapped)
+        # What is said once or twice, and then taken for a refusal, may be about anything.
+        scope = Scope.ACCOUNT if len(kind) == 1 else Scope.SENDER
+        return Ruling(Verdict.BUSY, code, name, alarm=unmapped, scope=scope)
     if kind == "T":
         return Ruling(Verdict.BUSY, code, name, counts=False, slow=True)
     if kind == "S":
@@ -134,7 +140,17 @@ def classify(status: int, *, attempt: int = 1, overrides: Mapping[int, str] | No
         failover=kind[0] in "RFC",
         alarm="C" in kind or unmapped,
         rebind="S" in kind,
+        scope=_scope(status, kind),
     )
+
+
+def _scope(status: int, kind: str) -> Scope:
+    """Whom a refusal speaks of."""
+    if status in _OF_MESSAGE or (kind[0] in "PF" and kind != "FC"):
+        return Scope.MESSAGE
+    if status in _OF_SENDER or kind == "FC" or kind[0] == "R":
+        return Scope.SENDER
+    return Scope.ACCOUNT
 
 
 def name_of(status: int) -> str:

@@ -1,0 +1,213 @@
+"""How long a message waits for a supplier, and whose faults are whose: throttling, slowness, refusals of senders."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.db import Pool
+from heliograph.sms.routing import Supplier
+from heliograph.suppliers.contract import Outcome, Scope, Submission, Verdict
+from tests.rules.dispatching import Bench, attempts, queued
+from tests.rules.making import message, organization, status_of, supplier, taking
+
+THROTTLED = Outcome(Verdict.BUSY, code="0x00000058", counts=False)
+ELSEWHERE = Outcome(Verdict.REFUSED, code="0x0000000B", failover=True, scope=Scope.MESSAGE)
+BAD_SENDER = Outcome(Verdict.REFUSED, code="0x0000000A", failover=True, alarm=True, scope=Scope.SENDER)
+PATIENCE = 15.0
+
+
+def two() -> tuple[Supplier, Supplier]:
+    return supplier("first", priority=1), supplier("second", priority=2)
+
+
+def after(bench: Bench, *suppliers: Supplier) -> list[int]:
+    return [len(bench.connectors[one.id].submitted) for one in suppliers]
+
+
+# -- throttling and slowness -------------------------------------------------------------------------------------------
+
+
+async def until_elsewhere(bench: Bench, first: Supplier, second: Supplier, *, most: float) -> float:
+    """Seconds until the second supplier has it, in steps of half a second."""
+    waited = 0.0
+    while not bench.connectors[second.id].submitted:
+        assert waited <= most, "nobody else was asked"
+        await bench.round()
+        await bench.later(seconds=0.5)
+        waited += 0.5
+    return waited
+
+
+async def test_what_a_supplier_throttles_for_too_long_goes_to_the_next(pool: Pool) -> None:
+    first, second = two()
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = lambda submission: THROTTLED
+    id = await message(pool, await organization(pool))
+    waited = await until_elsewhere(bench, first, second, most=2 * PATIENCE)
+    assert PATIENCE < waited <= 2 * PATIENCE
+    assert await status_of(pool, id) == "sent"
+    assert await pool.fetchval("SELECT count(*) FROM queue") == 0
+    assert not bench.accounts[first.id].breaker.open
+
+
+async def test_a_code_waits_only_a_few_seconds(pool: Pool) -> None:
+    first, second = two()
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = lambda submission: THROTTLED
+    await message(pool, await organization(pool), expires_at=clock.now() + timedelta(minutes=5))
+    assert 3 < await until_elsewhere(bench, first, second, most=8) <= 8
+
+
+async def test_without_another_supplier_throttling_is_waited_for(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = lambda submission: THROTTLED
+    id = await message(pool, await organization(pool))
+    for _ in range(10):
+        await bench.round()
+        await bench.later(seconds=10)
+    bench.only.script = taking
+    await bench.round()
+    assert await status_of(pool, id) == "sent"
+
+
+async def test_a_supplier_that_only_puts_off_or_is_silent_is_left_alone_while_another_one_carries(pool: Pool) -> None:
+    for answer in (THROTTLED, None):
+        first, second = two()
+        bench = Bench(pool, first, second)
+        bench.connectors[first.id].script = lambda submission, answer=answer: answer  # type: ignore[misc]
+        actor = await organization(pool)
+        for _ in range(3):
+            await message(pool, actor, lane=1)
+            await bench.round()
+            bench.now += PATIENCE / 2
+        assert not bench.accounts[first.id].breaker.open
+        bench.now += PATIENCE
+        fresh = await message(pool, actor, lane=1)
+        await bench.round()
+        assert bench.accounts[first.id].breaker.open
+        assert [one.message_id for one in bench.connectors[second.id].submitted] == [fresh]
+        # One message looks whether it is well again; putting that off, too, is no reason to come back.
+        bench.now += 15
+        probe = await message(pool, actor, lane=1)
+        await bench.round()
+        assert bench.connectors[first.id].submitted[-1].message_id == probe
+        assert bench.accounts[first.id].breaker.open
+        await pool.execute("DELETE FROM queue")
+
+
+async def test_a_supplier_that_stalls_is_kept_where_nobody_else_carries_to_the_same_numbers(pool: Pool) -> None:
+    first, second = supplier("first", prefixes=("258",)), supplier("second", prefixes=("351",))
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = lambda submission: THROTTLED
+    await message(pool, await organization(pool))
+    await bench.round()
+    bench.now += 2 * PATIENCE
+    await bench.round()
+    assert not bench.accounts[first.id].breaker.open
+
+
+async def test_what_waits_too_long_in_the_line_of_a_full_supplier_goes_to_the_next(pool: Pool) -> None:
+    """Single messages only: a campaign waits for the supplier that comes first."""
+    first, second = two()
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].room = 0
+    actor = await organization(pool)
+    single, bulk = await message(pool, actor), await message(pool, actor, lane=1)
+    for _ in range(3):
+        await bench.round()
+        bench.restart()
+    assert after(bench, second) == [0]
+    await bench.later(seconds=PATIENCE + 1)
+    await bench.round()
+    assert [one.message_id for one in bench.connectors[second.id].submitted] == [single]
+    assert await queued(pool, bulk)
+    assert await pool.fetchval("SELECT now() - due_at > interval '15 s' FROM queue WHERE id = $1", bulk)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+async def test_who_refused_a_message_is_not_asked_again_by_way_of_a_third(pool: Pool) -> None:
+    first, second = two()
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = lambda submission: ELSEWHERE
+    bench.connectors[second.id].script = lambda submission: Outcome(Verdict.UNREACHABLE)
+    id = await message(pool, await organization(pool))
+    for _ in range(5):
+        await bench.round()
+        await bench.later(seconds=60)
+    asked, others = after(bench, first, second)
+    assert asked == 1
+    assert others > 1
+    bench.connectors[second.id].script = taking
+    await bench.round()
+    assert await status_of(pool, id) == "sent"
+    assert (await attempts(pool, id))[0] == (1, "refused")
+
+
+async def test_what_was_refused_ends_while_the_other_supplier_is_paused(pool: Pool) -> None:
+    first, second = two()
+    bench = Bench(pool, first, msgspec.structs.replace(second, state="paused"))
+    bench.connectors[first.id].script = lambda submission: ELSEWHERE
+    id = await message(pool, await organization(pool))
+    await bench.round(3)
+    assert await status_of(pool, id) == "rejected"
+    assert not await queued(pool, id)
+
+
+async def test_a_tenants_bad_senders_never_open_the_circuit_for_others(pool: Pool) -> None:
+    bench = Bench(pool)
+    bad, good = await organization(pool), await organization(pool)
+    mine: set[object] = set()
+
+    def script(submission: Submission) -> Outcome:
+        return taking(submission) if submission.message_id in mine else BAD_SENDER
+
+    bench.only.script = script
+    refused = [await message(pool, bad) for _ in range(60)]
+    await bench.round(2)
+    assert {await status_of(pool, id) for id in refused} == {"rejected"}
+    assert not bench.accounts[bench.only_id].breaker.open
+    id = await message(pool, good)
+    mine.add(id)
+    await bench.round()
+    assert await status_of(pool, id) == "sent"
+
+
+async def test_a_sender_that_a_supplier_always_refuses_goes_to_another_one_first(pool: Pool) -> None:
+    first, second = two()
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = lambda submission: (
+        BAD_SENDER if submission.sender == "REFUSED" else taking(submission)
+    )
+    bad, good = await organization(pool), await organization(pool)
+
+    async def send(times: int) -> None:
+        for _ in range(times):
+            id = await message(pool, bad)
+            await pool.execute("UPDATE messages SET sender = 'REFUSED' WHERE id = $1", id)
+        await bench.round(2)
+
+    await send(20)
+    assert after(bench, first, second) == [20, 20]
+    await send(5)
+    assert after(bench, first, second) == [20, 25]
+    await message(pool, good)
+    await bench.round()
+    assert after(bench, first, second) == [21, 25]
+    bench.now += 15
+    await send(5)
+    assert after(bench, first, second) == [22, 30], "one message looks whether it is taken by now"
+
+
+async def test_what_is_said_of_the_account_counts(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = lambda submission: Outcome(Verdict.REFUSED, code="0x0000000E", alarm=True, failover=True)
+    actor = await organization(pool)
+    for _ in range(20):
+        await message(pool, actor)
+    await bench.round()
+    assert bench.accounts[bench.only_id].breaker.open
