@@ -20,7 +20,7 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.db import Connection
 from heliograph.base.settings import Settings
 from heliograph.simulators.graph.simulator import GraphOptions
-from heliograph.sms import sender_ids, suppliers
+from heliograph.sms import routing, sender_ids, suppliers
 from heliograph.whatsapp import accounts, apps, rates, wallet
 from heliograph.whatsapp.rates import Rate
 
@@ -132,11 +132,16 @@ async def _supplier(conn: Connection, settings: Settings, smsc: Smsc) -> None:
         "reconnect_seconds": 0.2,
         "reconnect_max_seconds": 2.0,
     }
-    row = await conn.fetchrow("SELECT id, settings FROM suppliers WHERE name = $1", SUPPLIER)
+    known = await routing.load(conn)
+    row = next((one for one in known if one.simulated and one.name == SUPPLIER), None)
     if row is None:
-        await suppliers.add(conn, key, name=SUPPLIER, kind="smpp", settings=values, secret=smsc.password)
-    elif msgspec.json.decode(row["settings"]) != values:
-        await suppliers.reconfigure(conn, key, id=row["id"], settings=values, secret=smsc.password)
+        # Whoever has added a supplier and removed the simulator is done with it.
+        if not known:
+            await suppliers.add(
+                conn, key, name=SUPPLIER, kind="smpp", settings=values, secret=smsc.password, simulated=True
+            )
+    elif row.settings != values:
+        await suppliers.reconfigure(conn, key, id=row.id, settings=values, secret=smsc.password)
 
 
 async def ensure_whatsapp(conn: Connection, settings: Settings, organization_id: UUID, graph: Graph) -> UUID:

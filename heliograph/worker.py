@@ -31,7 +31,7 @@ from heliograph.base.settings import Settings
 from heliograph.campaigns import audience, counting
 from heliograph.campaigns.staging import Stager
 from heliograph.queue import leases, timers
-from heliograph.queue.runner import every, listen, loop, once
+from heliograph.queue.runner import announce, every, listen, loop, once
 from heliograph.sms import diagnosis, inbox, receipts, suppliers, test_mode
 from heliograph.sms.dispatch import Dispatcher
 from heliograph.sms.fleet import Fleet
@@ -144,6 +144,7 @@ class Worker:
             self._every("forget", self._shared("forget", 3600.0, self._forget, in_steps=True), 60.0),
             self._every("plans", self._shared("plans", 30.0, self._renew_plans, in_steps=True), 10.0),
             asyncio.create_task(listen(settings.database_url, self._wake)),
+            asyncio.create_task(announce(self._pool, self._dispatcher.passed_on)),
             asyncio.create_task(self._pass_on(self._recorder.deliveries, self._deliverer.wake)),
             asyncio.create_task(self._pass_on(self._whatsapp.deliveries, self._deliverer.wake)),
         ]

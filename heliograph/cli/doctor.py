@@ -187,6 +187,7 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
         return [Check("suppliers", "warning", "there is none", remedy)]
     held = await suppliers.sessions(conn)
     key = suppliers.seal_key(settings) if settings.secret_key else None
+    serve = {one.id for one in routing.serving(found)}
     checks = []
     for one in found:
         name = f"supplier {one.name}"
@@ -202,7 +203,9 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
             remedy = "Start with the secret key it was added under, or remove it and add it again."
             checks.append(Check(name, "failed", "its password was sealed under another secret key", remedy))
             continue
-        if bound:
+        if one.simulated:
+            checks.append(_simulator(one, bound, serves=one.id in serve))
+        elif bound:
             checks.append(Check(name, "ok", f"{bound} of {one.sessions} sessions bound"))
         else:
             remedy = "Start a worker if there is none; else check address, system_id and password."
@@ -225,6 +228,16 @@ async def _receipts(conn: Connection, names: dict[UUID, str]) -> list[Check]:
             )
             checks.append(Check(f"receipts of {names[id]}", "warning", f"unknown words: {said}", remedy))
     return checks
+
+
+def _simulator(one: routing.Supplier, bound: int, *, serves: bool) -> Check:
+    """A supplier that only pretends."""
+    name = f"supplier {one.name}"
+    if not serves:
+        return Check(name, "ok", "a simulator: live messages go to the other suppliers only")
+    if bound:
+        return Check(name, "ok", f"a simulator: live messages reach nobody; {bound} of {one.sessions} sessions bound")
+    return Check(name, "failed", "a simulator, and no session is bound", "Start a worker, and the simulator.")
 
 
 async def _whatsapp(conn: Connection, settings: Settings) -> list[Check]:

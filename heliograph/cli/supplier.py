@@ -24,7 +24,19 @@ app = group("Suppliers: add, list, change, pause, resume and remove the accounts
 add = group("Add a supplier, by its kind.")
 app.add_typer(add, name="add")
 
-COLUMNS = ("name", "state", "address", "system_id", "sessions", "leased", "bound", "priority", "weight", "prefixes")
+COLUMNS = (
+    "name",
+    "state",
+    "live",
+    "address",
+    "system_id",
+    "sessions",
+    "leased",
+    "bound",
+    "priority",
+    "weight",
+    "prefixes",
+)
 CHANGES = ("setting", "before", "after")
 Which = Annotated[str, typer.Argument(metavar="SUPPLIER", help="Name of the supplier, or its id.")]
 
@@ -59,6 +71,10 @@ def add_smpp(
     parts: Annotated[
         Literal["all", "any", "first", "last"], typer.Option(help="Whose receipts decide a message of several parts.")
     ] = "all",
+    simulator: Annotated[
+        bool,
+        typer.Option("--simulator", help="It only pretends: it serves while there is no other supplier."),
+    ] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; `heliograph supplier options` lists them."),
@@ -106,6 +122,7 @@ def add_smpp(
             weight=weight,
             sessions=sessions,
             parts=parts,
+            simulated=simulator,
         )
         return await _find(conn, str(id))
 
@@ -278,7 +295,9 @@ def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
 
 async def _all(conn: Connection) -> list[dict[str, Any]]:
     held = await suppliers.sessions(conn)
-    return [_shown(one, held) for one in await routing.load(conn)]
+    known = await routing.load(conn)
+    serve = {one.id for one in routing.serving(known)}
+    return [_shown(one, held, one.id in serve) for one in known]
 
 
 async def _find(conn: Connection, which: str) -> dict[str, Any]:
@@ -288,13 +307,14 @@ async def _find(conn: Connection, which: str) -> dict[str, Any]:
     raise NotFound("There is no such supplier.", supplier=which)
 
 
-def _shown(one: Supplier, held: dict[UUID, tuple[int, int, str]]) -> dict[str, Any]:
-    """A supplier as operators see it: everything but its password."""
+def _shown(one: Supplier, held: dict[UUID, tuple[int, int, str]], serves: bool) -> dict[str, Any]:
+    """A supplier as operators see it: everything but its password. `live`: what becomes of live messages there."""
     leased, bound, error = held.get(one.id, (0, 0, ""))
     host = one.settings.get("host")
     row: dict[str, Any] = as_plain(one)
     del row["secret"]
     return row | {
+        "live": "sent" if not one.simulated else "simulated" if serves else "none",
         "address": f"{host if isinstance(host, str) else ','.join(host or ())}:{one.settings.get('port')}",
         "system_id": one.settings.get("system_id"),
         "leased": leased,

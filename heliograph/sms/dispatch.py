@@ -33,7 +33,7 @@ from heliograph.sms import encoding, test_mode
 from heliograph.sms.due import UNSENT, Due, load
 from heliograph.sms.outcomes import Answered, deadline
 from heliograph.sms.recorder import Recorder
-from heliograph.sms.routing import Breaker, Senders, Supplier, choose, covers, overlap
+from heliograph.sms.routing import Breaker, Senders, Supplier, choose, covers, overlap, serving
 from heliograph.sms.status import Move, guard, move_many
 from heliograph.sms.uncertain import resolve, unknown
 from heliograph.suppliers.contract import Connector, Outcome, Scope, Submission, Verdict
@@ -68,6 +68,10 @@ class Account(msgspec.Struct):
     senders: Senders = msgspec.field(default_factory=lambda: Senders(time.monotonic))
     #: Segments that may still be handed over in this round.
     room: int = 0
+    #: Another worker has it bound and uses it.
+    elsewhere: bool = False
+    #: Other workers have it not, and may leave messages for it in its line.
+    fed: bool = False
     #: The circuit is open, and this round may send one message to see whether it still must be.
     probe: bool = False
 
@@ -150,6 +154,13 @@ class Dispatcher:
         self._parked: set[UUID] = set()
         self._look_at = 0.0
         self._usable: list[Supplier] = []
+        #: Suppliers that only other workers can use now: a message that belongs there waits in their line.
+        self._elsewhere: list[Supplier] = []
+        #: Rows were left to other workers in this round; in the last one, most were.
+        self._left_to_others = 0
+        self._passes_on = False
+        #: Set when rows were left to other workers, who should be told.
+        self.passed_on = asyncio.Event()
         #: The last round took all it could: room that comes free is worth another one.
         self._full = False
         #: Set when something may have changed: new work, a free window, a new supplier.
@@ -163,6 +174,7 @@ class Dispatcher:
     async def round(self) -> int:
         """Claim and submit once; returns how many rows were claimed."""
         room = self._make_room()
+        self._left_to_others = 0
         crash_point("dispatch.before_commit")
         try:
             async with self._pool.acquire() as conn, conn.transaction():
@@ -171,6 +183,9 @@ class Dispatcher:
         except asyncpg.DeadlockDetectedError:
             return 1  # somebody else's transaction went first: nothing was claimed, and the next round sees what it did
         crash_point("dispatch.after_commit")
+        self._passes_on = self._left_to_others * 2 > len(claimed)
+        if self._left_to_others:
+            self.passed_on.set()
         at = asyncio.get_running_loop().time()
         for one in outgoing:
             submission, account = one.submission, one.account
@@ -223,6 +238,8 @@ class Dispatcher:
             account.senders.refused(sender)
         if verdict in (Verdict.ACCEPTED, Verdict.REFUSED):
             breaker.moved()
+        elif verdict is Verdict.BUSY and not outcome.counts:
+            breaker.put_off()
         if (verdict is Verdict.BUSY and not outcome.counts) or scope is Scope.SENDER:
             return  # it says neither that the supplier is well nor that it is not
         fault = verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
@@ -254,19 +271,23 @@ class Dispatcher:
 
     def _make_room(self) -> int:
         """Ask every account what it can take in this round; returns how many live messages that are in all."""
-        self._usable = []
+        self._usable, self._elsewhere = [], []
         total = 0
+        serve = {one.id for one in self._serving()} | {test_mode.SUPPLIER}
         for id, account in self._accounts().items():
             account.room, account.probe = 0, False
             supplier = account.supplier
-            if supplier.state != "active" or supplier.held or account.connector.health().sessions == 0:
+            if supplier.state != "active" or supplier.held or id not in serve:
                 continue
-            if not account.breaker.open:
+            sessions = account.connector.health().sessions
+            if sessions > 0 and not account.breaker.open:
                 account.room = account.connector.capacity()
-            elif account.connector.capacity() > 0 and account.breaker.usable():
+            elif sessions > 0 and account.connector.capacity() > 0 and account.breaker.usable():
                 account.probe = True
                 account.room = 1
             else:
+                if account.elsewhere:
+                    self._elsewhere.append(account.supplier)
                 continue
             if id != test_mode.SUPPLIER:
                 total += account.room
@@ -275,6 +296,10 @@ class Dispatcher:
         # What was answered and is not recorded yet counts as in flight: otherwise a fast supplier's answers, and then
         # its receipts, would pile up in front of the recorder until it has to send the receipts away.
         return max(0, min(total, self._claim_limit, UNRECORDED * self._claim_limit - len(self._flying)))
+
+    def _serving(self) -> list[Supplier]:
+        """The suppliers of live messages, usable or not."""
+        return serving(one.supplier for id, one in self._accounts().items() if id != test_mode.SUPPLIER)
 
     def _leave_alone_what_stalls(self) -> int:
         """Open the circuits of suppliers that only put off or do not answer, where another one could carry instead.
@@ -308,9 +333,11 @@ class Dispatcher:
         reroute = REROUTE if usable or looking else 0
         # The lines of suppliers that are full, too, for what has waited so long that another one is asked.
         overflow = self._overflow if looking and room > 0 else 0
+        elsewhere = {supplier.id for supplier in self._elsewhere}
+        fed = {id for id in usable if accounts[id].fed}
         parked = {
             id: (accounts[id].room or overflow) if id in usable else reroute
-            for id in self._parked & accounts.keys()
+            for id in (self._parked | fed) & accounts.keys() - elsewhere
             if id != test_mode.SUPPLIER
         }
         if looking:
@@ -320,6 +347,8 @@ class Dispatcher:
         self._parked -= {id for id, places in parked.items() if places > 0 and id not in found}
         # A backlog in the lines must not keep new single sends from having their turn.
         left = max(room - len(claimed), min(room, NEW)) if usable else reroute
+        if self._passes_on:
+            left = min(left, NEW)
         new = {UNROUTED: left, test_mode.SUPPLIER: accounts[test_mode.SUPPLIER].room}
         claimed += await leases.claim(conn, "sms", new, seconds=self._lease_seconds)
         self._full = len(claimed) >= room
@@ -411,7 +440,7 @@ class Dispatcher:
             supplier: Supplier | None = accounts[test_mode.SUPPLIER].supplier
         else:
             refused = due.refused or ()
-            suppliers = [account.supplier for id, account in accounts.items() if id != test_mode.SUPPLIER]
+            suppliers = self._serving()
             covering = [one for one in suppliers if covers(one, due.recipient)]
             others = [one for one in covering if one.id not in refused]
             if refused:
@@ -421,7 +450,9 @@ class Dispatcher:
                 # Whoever refused it is not asked twice.
                 end = ("rejected", due.at, "rejected") if covering else ("failed", due.at, "destination_unreachable")
                 return Move(lease.organization_id, lease.id, *end, unsent=True)
-            usable = [one for one in self._usable if one.id not in refused]
+            # Only a worker that can use somebody leaves work to others: elsewhere it would be in nobody's way here.
+            known = self._usable + self._elsewhere if self._usable else []
+            usable = [one for one in known if one.id not in refused]
             supplier = self._begun_at(due, usable) or choose(
                 usable, due.recipient, lease.id, avoid=self._avoided(due, usable)
             )
@@ -436,7 +467,9 @@ class Dispatcher:
         account = accounts[supplier.id]
         if account.room <= 0:
             waited = (due.at - lease.due_at).total_seconds()
-            if due.mode == "live" and lease.lane == SINGLE and waited > self._patience_of(due):
+            if supplier in self._elsewhere:
+                self._left_to_others += 1
+            elif due.mode == "live" and waited > self._patience_of(due) and self._overflows(due, account):
                 free = [one for one in usable if accounts[one.id].room > 0]
                 other = choose(free, due.recipient, lease.id, avoid=self._avoided(due, free))
                 if other is not None:
@@ -447,9 +480,17 @@ class Dispatcher:
             return Postponed(lease, -waited, supplier.id, counts=False)
         return self._out(due, account)
 
+    def _overflows(self, due: Due, account: Account) -> bool:
+        """True if a message that waited for its supplier too long may go to the next one. One that is merely full is
+        waited for, save by what lives so short."""
+        return due.lease.lane == SINGLE and (self._is_short_lived(due) or account.breaker.is_slow())
+
+    def _is_short_lived(self, due: Due) -> bool:
+        return due.expires_at is not None and due.expires_at - due.accepted_at <= SHORT_LIVED
+
     def _patience_of(self, due: Due) -> float:
         """Seconds that a message waits for a supplier that is slow."""
-        if due.expires_at is not None and due.expires_at - due.accepted_at <= SHORT_LIVED:
+        if self._is_short_lived(due):
             return self._patience / HASTE
         return self._patience if due.lease.lane == SINGLE else self._patience * LEISURE
 

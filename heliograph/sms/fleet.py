@@ -44,12 +44,14 @@ TEST_ACCOUNT = Supplier(
     weight=1,
     sessions=1,
     parts="all",
+    simulated=False,
     created_at=EPOCH,
     changed_at=EPOCH,
 )
 
 SLOTS = """
-SELECT supplier_id, slot, worker_id = $1 AS mine, lease_until < now() AS free FROM supplier_sessions ORDER BY slot
+SELECT supplier_id, slot, worker_id = $1 AS mine, lease_until < now() AS free, worker_id, ready
+  FROM supplier_sessions ORDER BY slot
 """
 WORKERS = "SELECT count(*) FROM workers WHERE seen_at > now() - make_interval(secs => $1)"
 TAKE = """
@@ -67,12 +69,14 @@ DELETE FROM supplier_sessions USING unnest($2::uuid[], $3::smallint[]) AS extra 
    AND supplier_sessions.worker_id = $1
 """
 REPORT = """
-UPDATE supplier_sessions SET bound = slot.n <= report.sessions, detail = report.detail
-  FROM unnest($2::uuid[], $3::integer[], $4::text[]) AS report (supplier_id, sessions, detail),
+UPDATE supplier_sessions
+   SET bound = slot.n <= report.sessions, ready = slot.n <= report.sessions AND report.closed, detail = report.detail
+  FROM unnest($2::uuid[], $3::integer[], $4::text[], $5::boolean[]) AS report (supplier_id, sessions, detail, closed),
        LATERAL (SELECT slot, row_number() OVER (ORDER BY slot) AS n FROM supplier_sessions
                  WHERE supplier_id = report.supplier_id AND worker_id = $1) slot
  WHERE supplier_sessions.supplier_id = report.supplier_id AND supplier_sessions.slot = slot.slot
-   AND (bound, supplier_sessions.detail) IS DISTINCT FROM (slot.n <= report.sessions, report.detail)
+   AND (bound, ready, supplier_sessions.detail)
+       IS DISTINCT FROM (slot.n <= report.sessions, slot.n <= report.sessions AND report.closed, report.detail)
 """
 
 
@@ -238,11 +242,17 @@ class Fleet:
         workers = max(1, await conn.fetchval(WORKERS, WORKER_ALIVE))
         mine: dict[UUID, list[int]] = {}
         others: dict[UUID, set[int]] = {}
-        for supplier_id, slot, is_mine, free in await conn.fetch(SLOTS, self._worker_id):
+        ready: dict[UUID, set[UUID]] = {}
+        for supplier_id, slot, is_mine, free, worker_id, is_ready in await conn.fetch(SLOTS, self._worker_id):
             if is_mine:
                 mine.setdefault(supplier_id, []).append(slot)
             elif not free:
                 others.setdefault(supplier_id, set()).add(slot)
+                if is_ready:
+                    ready.setdefault(supplier_id, set()).add(worker_id)
+        for id, account in self._accounts.items():
+            account.elsewhere = id in ready
+            account.fed = len(ready.get(id, ())) < workers - 1
         take: list[tuple[UUID, int]] = []
         extra: list[tuple[UUID, int]] = []
         for id, account in self._accounts.items():
@@ -282,6 +292,7 @@ class Fleet:
             list(health),
             [one.sessions for one in health.values()],
             [one.last_error[:200] for one in health.values()],
+            [not self._accounts[id].breaker.open for id in health],
         )
 
 

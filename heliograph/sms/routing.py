@@ -36,6 +36,8 @@ class Supplier(msgspec.Struct, frozen=True):
     weight: int
     sessions: int
     parts: str
+    #: A simulator: it serves only while there is no other.
+    simulated: bool
     created_at: datetime
     changed_at: datetime
     #: An operator holds back whatever would go through it (`queue.holds`).
@@ -43,8 +45,8 @@ class Supplier(msgspec.Struct, frozen=True):
 
 
 LOAD = """
-SELECT id, name, kind, settings::text, secret, state, prefixes, priority, weight, sessions, parts, created_at,
-       changed_at,
+SELECT id, name, kind, settings::text, secret, state, prefixes, priority, weight, sessions, parts, simulated,
+       created_at, changed_at,
        EXISTS (SELECT FROM queue_holds h WHERE h.kind = 'sms' AND h.line = suppliers.id AND h.before_id IS NULL
                                            AND h.organization_id IS NULL) AS held
   FROM suppliers WHERE state <> 'removed' ORDER BY priority, name
@@ -68,6 +70,12 @@ async def load(conn: Connection) -> list[Supplier]:
 def covers(supplier: Supplier, recipient: str) -> bool:
     """True if the supplier carries to this E.164 number."""
     return not supplier.prefixes or recipient[1:].startswith(supplier.prefixes)
+
+
+def serving(suppliers: Iterable[Supplier]) -> list[Supplier]:
+    """Those that take live messages: simulators only while there is nothing else, paused or not."""
+    known = list(suppliers)
+    return [one for one in known if not one.simulated] or known
 
 
 def overlap(one: Supplier, other: Supplier) -> bool:
@@ -113,6 +121,8 @@ class Breaker:
     PROBE = 15.0
     #: Without a message for so long, what was not answered before says nothing of now.
     IDLE = 60.0
+    #: An answer that takes longer than this is slow.
+    SLOW = 5.0
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -123,6 +133,7 @@ class Breaker:
         # A message is out, or was put off; since when nothing was taken or refused; when the last one went out.
         self._waits = False
         self._since = self._asked = clock()
+        self._put_off = -self.WINDOW
         self.open = False
         #: How often it has opened.
         self.openings = 0
@@ -174,6 +185,15 @@ class Breaker:
     def moved(self) -> None:
         """A message was taken, or refused for good: the supplier works."""
         self._waits = False
+
+    def put_off(self) -> None:
+        """It throttles, or its session is in trouble."""
+        self._put_off = self._clock()
+
+    def is_slow(self) -> bool:
+        """True if it has put messages off lately, or what is out has not been answered for a while."""
+        at = self._clock()
+        return at - self._put_off < self.WINDOW or (self._waits and at - self._since > self.SLOW)
 
     def stalls(self, patience: float) -> bool:
         """True if for so many seconds all it did was to put messages off, or not to answer."""

@@ -38,9 +38,9 @@ def open_secret(key: bytes, supplier: Supplier) -> str:
 
 
 ADD = """
-INSERT INTO suppliers (id, name, kind, settings, secret, prefixes, priority, weight, sessions, parts, created_at,
-                       changed_at)
-VALUES ($1, $2, $3, $4::text::jsonb, $5, $6, $7, $8, $9, $10, $11, $11)
+INSERT INTO suppliers (id, name, kind, settings, secret, prefixes, priority, weight, sessions, parts, simulated,
+                       created_at, changed_at)
+VALUES ($1, $2, $3, $4::text::jsonb, $5, $6, $7, $8, $9, $10, $11, $12, $12)
 """
 
 
@@ -57,6 +57,7 @@ async def add(
     weight: int = 1,
     sessions: int = 1,
     parts: str = "all",
+    simulated: bool = False,
 ) -> UUID:
     """Add an account; `settings` were validated by its connector. Raises SupplierExists, Invalid (prefixes)."""
     for prefix in prefixes:
@@ -76,6 +77,7 @@ async def add(
             weight,
             sessions,
             parts,
+            simulated,
             now(),
         )
     except asyncpg.UniqueViolationError:

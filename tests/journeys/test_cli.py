@@ -337,6 +337,21 @@ async def test_doctor_says_which_setting_cures_receipts_that_fit_nothing(cli: Cl
         assert (await diagnosis.words(conn), await diagnosis.advise(conn)) == ({}, [])
 
 
+async def test_a_simulator_is_told_from_suppliers(cli: Cli) -> None:
+    smpp = ("supplier", "add", "smpp")
+    common = ("--host", "127.0.0.1", "--no-tls", "--system-id", "acme", "--password", "geheim", "--json")
+    pretends = await cli(*smpp, "pretends", *common, "--simulator")
+    assert pretends.data["live"] == "simulated"
+    real = await cli(*smpp, "real", *common)
+    assert real.data["live"] == "sent"
+    listed, doctor = await asyncio.gather(
+        cli("supplier", "list", "--json"), cli("doctor", "--url", "http://127.0.0.1:1", "--json")
+    )
+    assert {one["name"]: one["live"] for one in listed.data} == {"pretends": "none", "real": "sent"}
+    (check,) = [one for one in msgspec.json.decode(doctor.out) if one["check"] == "supplier pretends"]
+    assert (check["state"], "simulator" in check["detail"]) == ("ok", True)
+
+
 async def test_migrations(empty_database_url: str) -> None:
     cli = Cli(HELIOGRAPH_DATABASE_URL=empty_database_url)
     pending, early, worker = await asyncio.gather(

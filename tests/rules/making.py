@@ -219,6 +219,7 @@ def supplier(name: str = "one", **values: Any) -> Supplier:
             "weight": 1,
             "sessions": 1,
             "parts": "all",
+            "simulated": False,
             "created_at": at,
             "changed_at": at,
             **values,

@@ -722,6 +722,77 @@ async def test_a_worker_without_a_session_leaves_messages_to_one_that_has_it(poo
     assert {one.message_id for one in bound.only.submitted} == ids
 
 
+async def test_a_message_waits_for_the_better_supplier_that_another_worker_has(pool: Pool) -> None:
+    """The cheap account allows one session, which the first worker holds. Both have the dear one."""
+    cheap, dear = supplier("cheap", priority=1), supplier("dear", priority=2)
+    has, has_not = Bench(pool, cheap, dear), Bench(pool, cheap, dear)
+    has_not.connectors[cheap.id].sessions = 0
+    has_not.accounts[cheap.id].elsewhere = True
+    has.accounts[cheap.id].fed = True
+    actors = [await organization(pool) for _ in range(3)]
+    ids = {await message(pool, actors[n % 3], lane=n % 2) for n in range(90)}
+    assert await has_not.round(4) > 0
+    assert has_not.dispatcher.passed_on.is_set(), "the others are told"
+    assert await has.round(2) > 0, "and look without being asked twice"
+    while await has.round() + await has_not.round():
+        pass
+    assert {one.message_id for one in has.connectors[cheap.id].submitted} == ids
+    assert [bench.connectors[dear.id].submitted for bench in (has, has_not)] == [[], []]
+    # The other worker has lost it, or left it alone: what waits goes on.
+    has_not.accounts[cheap.id].elsewhere = False
+    has_not.restart()
+    id = await message(pool, actors[0], line=cheap.id)
+    await has_not.round()
+    assert [one.message_id for one in has_not.connectors[dear.id].submitted] == [id]
+
+
+async def test_what_is_left_to_another_worker_stays_with_it(pool: Pool) -> None:
+    cheap, dear = supplier("cheap", priority=1), supplier("dear", priority=2)
+    bench = Bench(pool, cheap, dear)
+    bench.connectors[cheap.id].sessions = 0
+    bench.accounts[cheap.id].elsewhere = True
+    id = await message(pool, await organization(pool))
+    assert await bench.round() == 1
+    bench.restart()
+    assert await bench.round(2) == 0, "its line is none of this worker's business"
+    assert await pool.fetchval("SELECT line FROM queue WHERE id = $1", id) == cheap.id
+
+
+async def test_a_simulator_serves_only_while_there_is_no_other_supplier(pool: Pool) -> None:
+    pretends, real = supplier("simulator", priority=1, simulated=True), supplier("real", priority=9)
+    bench = Bench(pool, pretends)
+    actor = await organization(pool)
+    id = await message(pool, actor)
+    await bench.round()
+    assert await status_of(pool, id) == "sent"
+    waits = await message(pool, actor, line=pretends.id)
+    bench.add(real)
+    bench.restart()
+    fresh = await message(pool, actor)
+    await bench.round(2)
+    assert {one.message_id for one in bench.connectors[real.id].submitted} == {waits, fresh}
+    # Nor while the real one is away, paused, covers another country, or has refused the message.
+    bench.connectors[real.id].sessions = 0
+    for row in (real, msgspec.structs.replace(real, state="paused")):
+        bench.accounts[real.id].supplier = row
+        id = await message(pool, actor)
+        bench.restart()
+        await bench.round(2)
+        assert await queued(pool, id)
+    bench.connectors[real.id].sessions = 1
+    bench.accounts[real.id].supplier = msgspec.structs.replace(real, prefixes=("351",))
+    await pool.execute("DELETE FROM queue")
+    id = await message(pool, actor)
+    await bench.round()
+    await ended(pool, id, "failed", "destination_unreachable")
+    bench.accounts[real.id].supplier = real
+    bench.connectors[real.id].script = answering(ELSEWHERE)
+    id = await message(pool, actor)
+    await bench.round(2)
+    await ended(pool, id, "rejected", "rejected")
+    assert len(bench.connectors[pretends.id].submitted) == 1
+
+
 async def test_test_messages_never_reach_a_supplier(pool: Pool) -> None:
     bench = Bench(pool)
     id = await message(pool, await organization(pool), mode="test")

@@ -109,22 +109,38 @@ async def test_a_supplier_that_stalls_is_kept_where_nobody_else_carries_to_the_s
     assert not bench.accounts[first.id].breaker.open
 
 
-async def test_what_waits_too_long_in_the_line_of_a_full_supplier_goes_to_the_next(pool: Pool) -> None:
+async def test_what_waits_too_long_in_the_line_of_a_slow_supplier_goes_to_the_next(pool: Pool) -> None:
     """Single messages only: a campaign waits for the supplier that comes first."""
     first, second = two()
     bench = Bench(pool, first, second)
     bench.connectors[first.id].room = 0
     actor = await organization(pool)
     single, bulk = await message(pool, actor), await message(pool, actor, lane=1)
-    for _ in range(3):
-        await bench.round()
-        bench.restart()
-    assert after(bench, second) == [0]
+    await bench.round()
     await bench.later(seconds=PATIENCE + 1)
+    bench.restart()
+    await bench.round()
+    assert after(bench, second) == [0], "one that is merely full is waited for"
+    bench.accounts[first.id].breaker.put_off()
+    bench.restart()
     await bench.round()
     assert [one.message_id for one in bench.connectors[second.id].submitted] == [single]
     assert await queued(pool, bulk)
     assert await pool.fetchval("SELECT now() - due_at > interval '15 s' FROM queue WHERE id = $1", bulk)
+
+
+async def test_a_code_waits_for_no_full_supplier(pool: Pool) -> None:
+    first, second = two()
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].room = 0
+    id = await message(pool, await organization(pool), expires_at=clock.now() + timedelta(minutes=5))
+    await bench.round()
+    assert after(bench, second) == [0]
+    await bench.later(seconds=PATIENCE / 5 + 1)
+    bench.restart()
+    await bench.round()
+    assert await status_of(pool, id) == "sent"
+    assert after(bench, first, second) == [0, 1]
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

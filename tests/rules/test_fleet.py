@@ -308,6 +308,35 @@ def test_a_supplier_row_is_what_the_fleet_compares() -> None:
         "weight",
         "sessions",
         "parts",
+        "simulated",
         "created_at",
         "changed_at",
     }
+
+
+async def test_each_worker_knows_what_the_others_have_bound_and_use(pool: Pool) -> None:
+    one, all_ = await add(pool, "one", sessions=1), await add(pool, "all", sessions=2)
+    first, second = await Ship(pool).sail(), await Ship(pool).sail()
+    for _ in range(3):
+        await first.refresh()
+        await second.refresh()
+    has, has_not = (first, second) if first.connector(one).sessions else (second, first)
+
+    def known(ship: Ship, id: UUID) -> tuple[bool, bool]:
+        account = ship.fleet.accounts()[id]
+        return account.elsewhere, account.fed
+
+    assert (known(has, one), known(has_not, one)) == ((False, True), (True, False))
+    assert (known(has, all_), known(has_not, all_)) == ((True, False), (True, False))
+    # It is left alone there: then nobody has it who would use it.
+    has.fleet.accounts()[one].breaker.trip()
+    await has.refresh()
+    await has_not.refresh()
+    assert known(has_not, one) == (False, True)
+    # A worker that is dead has nothing.
+    await pool.execute("UPDATE supplier_sessions SET ready = true")
+    await has_not.refresh()
+    assert known(has_not, one) == (True, False)
+    await pool.execute("UPDATE supplier_sessions SET lease_until = now() - interval '1 s' WHERE worker_id = $1", has.id)
+    await has_not.refresh()
+    assert known(has_not, one)[0] is False
