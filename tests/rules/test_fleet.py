@@ -311,6 +311,7 @@ def test_a_supplier_row_is_what_the_fleet_compares() -> None:
         "simulated",
         "created_at",
         "changed_at",
+        "held",
     }
 
 
