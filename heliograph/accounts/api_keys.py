@@ -11,7 +11,7 @@ import ipaddress
 import secrets
 import zlib
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -54,6 +54,8 @@ PROFILES: dict[str, frozenset[str]] = {
 
 MODES = ("live", "test")
 MAX_ACTIVE = 5
+#: How long a key that was revoked or has expired is listed, and how many of them at most.
+LISTED, MOST_LISTED = timedelta(days=90), 500
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PREFIX_LENGTH = len("hg_live_")
@@ -78,8 +80,14 @@ class ScopeRequired(Refusal):
     code, status = "api_key_scope_required", 403
 
 
+class LiveKeyRequired(Refusal):
+    """This takes a live key: a test key makes and changes test things only."""
+
+    code, status = "live_key_required", 403
+
+
 class TooManyActiveKeys(Refusal):
-    """This organization already has five active API keys. Revoke one first."""
+    """This organization already has five active API keys, live and test ones together. Revoke one first."""
 
     code, status = "api_key_active_limit_reached", 409
 
@@ -118,9 +126,13 @@ _COLUMNS = (
 # The row lock comes first: two requests must not both become the fifth key.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 
+# What has expired is noted as such, so that the keys that stand stay few.
+NOTE_EXPIRED = """
+UPDATE api_keys SET status = 'expired' WHERE organization_id = $1 AND status = 'active' AND expires_at <= now()
+"""
 COUNT_ACTIVE = """
-SELECT count(*) FROM api_keys
- WHERE organization_id = $1 AND status = 'active' AND (expires_at IS NULL OR expires_at > now())
+SELECT mode, count(*) FROM api_keys
+ WHERE organization_id = $1 AND status = 'active' AND (expires_at IS NULL OR expires_at > now()) GROUP BY mode
 """
 
 INSERT = f"""
@@ -144,7 +156,7 @@ async def issue(
 ) -> tuple[ApiKey, str]:
     """Create a key with a profile's scopes or with listed ones. Its secret is returned here and nowhere else.
 
-    A key that issues another one grants only what it holds itself, and a test key only test keys; an operator
+    A key that issues another one grants only what it holds itself, and a test key makes only test keys; an operator
     (`actor.key_id` is None) grants anything. `mode`: None is the actor's. `allowed_ips`: addresses or CIDR networks.
     `expires_at`: in the future, with a zone.
     """
@@ -185,20 +197,20 @@ async def issue(
 
 REVOKE = f"""
 UPDATE api_keys SET status = 'revoked', revoked_at = coalesce(revoked_at, $3)
- WHERE organization_id = $1 AND id = $2
+ WHERE organization_id = $1 AND id = $2 AND mode = ANY ($4)
 RETURNING {_COLUMNS}
 """
 
 
 async def revoke(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
     """Revoke a key for good; a second time changes nothing. Holds on every process within one second."""
-    row = await conn.fetchrow(REVOKE, actor.organization_id, id, clock.now())
+    row = await conn.fetchrow(REVOKE, actor.organization_id, id, clock.now(), actor.modes)
     if row is None:
         raise NotFound(resource="api_key", id=str(id))
     return ApiKey(**row)
 
 
-STATUS = "SELECT status FROM api_keys WHERE organization_id = $1 AND id = $2"
+STATUS = "SELECT status FROM api_keys WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)"
 
 # The organization is locked, so nobody else changes the number of its active keys. A revoked key stays revoked.
 SET_STATUS = f"""
@@ -223,7 +235,7 @@ async def resume(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
 async def _set_status(conn: Connection, actor: Actor, id: UUID, status: str) -> ApiKey:
     async with conn.transaction():
         await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
-        known = await conn.fetchval(STATUS, actor.organization_id, id)
+        known = await conn.fetchval(STATUS, actor.organization_id, id, actor.modes)
         if known is None:
             raise NotFound(resource="api_key", id=str(id))
         if (known, status) == ("suspended", "active"):
@@ -266,12 +278,24 @@ async def list_everywhere(
     return [(row["organization"], ApiKey(**{name: row[name] for name in ApiKey.__struct_fields__})) for row in rows]
 
 
-LIST = f"SELECT {_COLUMNS} FROM api_keys WHERE organization_id = $1 ORDER BY id DESC"
+# Each half by its own index: an organization may have revoked any number of keys.
+LIST = f"""
+SELECT * FROM (
+    (SELECT {_COLUMNS} FROM api_keys
+      WHERE organization_id = $1 AND status IN ('active', 'suspended') AND mode = ANY ($2))
+    UNION ALL
+    (SELECT {_COLUMNS} FROM api_keys
+      WHERE organization_id = $1 AND status IN ('revoked', 'expired') AND mode = ANY ($2)
+        AND coalesce(revoked_at, expires_at) > now() - $3::interval
+      ORDER BY coalesce(revoked_at, expires_at) DESC LIMIT $4)
+) listed ORDER BY id DESC
+"""
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[ApiKey]:
-    """All keys of the organization, newest first, revoked ones included."""
-    return [ApiKey(**row) for row in await conn.fetch(LIST, actor.organization_id)]
+    """The actor's keys, newest first: those that stand, and up to MOST_LISTED of those that ended within 90 days."""
+    rows = await conn.fetch(LIST, actor.organization_id, actor.modes, LISTED, MOST_LISTED)
+    return [ApiKey(**row) for row in rows]
 
 
 AUTHENTICATE = """
@@ -320,8 +344,11 @@ def _check_characters(head: str) -> str:
 
 async def _demand_place(conn: Connection, actor: Actor) -> None:
     """One more key may be active. The organization's row is locked."""
-    if await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE:
-        raise TooManyActiveKeys(limit=MAX_ACTIVE)
+    await conn.execute(NOTE_EXPIRED, actor.organization_id)
+    counted = await conn.fetch(COUNT_ACTIVE, actor.organization_id)
+    active = dict.fromkeys(MODES, 0) | {row["mode"]: row["count"] for row in counted}
+    if sum(active.values()) >= MAX_ACTIVE:
+        raise TooManyActiveKeys(limit=MAX_ACTIVE, active=active)
 
 
 def _granted(actor: Actor, profile: str | None, scopes: Sequence[str] | None, mode: str) -> frozenset[str]:
@@ -342,7 +369,7 @@ def _granted(actor: Actor, profile: str | None, scopes: Sequence[str] | None, mo
         raise ScopeRequired("A key can grant only scopes that it holds itself.", required=sorted(missing))
     if actor.key_id is not None and (actor.mode, mode) == ("test", "live"):
         # Otherwise whoever holds a test key could spend the organization's quota.
-        raise ScopeRequired("A test key can create only test keys.", required=[])
+        raise LiveKeyRequired("A test key can create only test keys.")
     return granted
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.accounts.api_keys import ScopeRequired, Unauthorized
+from heliograph.accounts.api_keys import LiveKeyRequired, ScopeRequired, Unauthorized
 from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
 from heliograph.accounts.requests import Answer, Toll
 from heliograph.api import envelope, idempotency
@@ -182,6 +182,8 @@ class Guard:
         call.standing_headers = standing.headers
         if operation.scope not in actor.scopes:
             raise ScopeRequired(required=[operation.scope])
+        if operation.live_only and actor.mode != "live":
+            raise LiveKeyRequired
         if standing.exceeded:
             raise RateLimited(standing.bucket, standing.retry_after)
 

@@ -43,7 +43,6 @@ class MessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
         | None,
         Meta(description="Those that are in this state now."),
     ] = None
-    mode: Annotated[Literal["live", "test"] | None, Meta(description="Those that a key of this kind sent.")] = None
     recipient: Annotated[
         Annotated[str, Meta(max_length=64, extra_json_schema={"pattern": NUMBER})] | None,
         Meta(description="Those to this number, with country code."),
@@ -151,7 +150,7 @@ async def list_messages(call: Call) -> SmsMessageList:
         if recipient is None:
             raise Invalid(("recipient", "pattern", "`recipient` must be a phone number with country code"))
         call.query = query = msgspec.structs.replace(query, recipient=recipient)
-    filters = Filters(**{name: getattr(query, name) for name in Filters.__struct_fields__})
+    filters = Filters(**{name: getattr(query, name) for name in Filters.__struct_fields__ if name != "mode"})
     after = paging.after_id(call, "sms_messages")
     found = await messages.list_page(call.conn, call.actor, filters=filters, after=after, limit=query.limit)
     items, following, more = paging.page(

@@ -35,6 +35,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     #: None: no key is needed.
     scope: str | None = None
+    #: True: it changes what live and test keys share, so a test key may not.
+    live_only: bool = False
     #: None: not counted.
     bucket: str | None = None
     idempotency: str = NONE

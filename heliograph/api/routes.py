@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.accounts.api_keys import TooManyActiveKeys
+from heliograph.accounts.api_keys import LiveKeyRequired, TooManyActiveKeys
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.api import (
     account,
@@ -127,7 +127,7 @@ OPERATIONS: tuple[Operation, ...] = (
         description=(
             "Newest first. One page is looked for among 20,000 messages at most: with filters it may hold fewer than "
             "asked for, or none, while `hasMore` is true; `nextCursor` then goes on from there. Give `dateFrom` and "
-            "`dateTo` to look in the right place at once. A test key sees what test keys sent."
+            "`dateTo` to look in the right place at once."
         ),
     ),
     Operation(
@@ -337,12 +337,13 @@ OPERATIONS: tuple[Operation, ...] = (
         id="createSenderIdRequest",
         summary="Request a sender ID",
         scope="sender_ids:write",
+        live_only=True,
         bucket="mutations",
         idempotency=OPTIONAL,
         status=201,
         request=sender_ids.CreateSenderIdRequest,
         response=sender_ids.SenderIdRequested,
-        refusals=(SenderIdAlreadyExists,),
+        refusals=(LiveKeyRequired, SenderIdAlreadyExists),
         handler=sender_ids.create_sender_id_request,
         description=(
             "A new or rejected value becomes pending; one that is pending stays as it is. Operators decide, and "
@@ -372,7 +373,7 @@ OPERATIONS: tuple[Operation, ...] = (
         request=api_keys.CreateApiKey,
         canonical=api_keys.canonical,
         response=api_keys.ApiKeyCreated,
-        refusals=(TooManyActiveKeys,),
+        refusals=(LiveKeyRequired, TooManyActiveKeys),
         has_secret=True,
         handler=api_keys.create_api_key,
         description="The secret is shown here and never again. A key grants only scopes that it holds itself.",

@@ -13,7 +13,7 @@ class Actor(msgspec.Struct, frozen=True):
     organization_id: UUID
     #: The API key, or None when an operator acts from the command line.
     key_id: UUID | None
-    #: "live" or "test": test sends reach no supplier and cost no quota.
+    #: "live" or "test", as is what it makes: test sends reach no supplier and cost no quota.
     mode: str
     scopes: frozenset[str]
     #: organizations.state
@@ -22,3 +22,8 @@ class Actor(msgspec.Struct, frozen=True):
     smart_encoding: bool = False
     #: ISO regions that may be sent to; None: all.
     allowed_countries: frozenset[str] | None = None
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Whose things the actor sees and changes: a key those of its own mode, an operator those of both."""
+        return (self.mode,) if self.key_id is not None or self.mode == "test" else ("live", "test")

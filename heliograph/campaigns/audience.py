@@ -91,10 +91,11 @@ SELECT EXISTS (SELECT FROM unnest($2::text[]) AS listed (phone) LEFT JOIN LATERA
 ANY_TAGGED = """
 SELECT EXISTS (SELECT FROM unnest($2::text[]) AS wanted (tag) CROSS JOIN LATERAL (
        SELECT c.phone FROM contact_tags t CROSS JOIN LATERAL (
-              SELECT phone, tags FROM contacts WHERE organization_id = $1 AND id = t.contact_id LIMIT 1) c
+              SELECT phone, tags FROM contacts
+               WHERE organization_id = $1 AND mode = $4 AND id = t.contact_id LIMIT 1) c
          LEFT JOIN LATERAL (
               SELECT since FROM silence_1($1, c.phone) LIMIT 1) silence ON true
-        WHERE t.organization_id = $1 AND t.tag = wanted.tag AND c.tags @> $3 AND silence.since IS NULL
+        WHERE t.organization_id = $1 AND t.mode = $4 AND t.tag = wanted.tag AND c.tags @> $3 AND silence.since IS NULL
         LIMIT 1) found)
 """
 
@@ -112,7 +113,7 @@ async def anybody(
     if tags is None:
         found = await conn.fetchval(ANY_LISTED, actor.organization_id, numbers)
     else:
-        found = await conn.fetchval(ANY_TAGGED, actor.organization_id, *_search(tags, match_mode))
+        found = await conn.fetchval(ANY_TAGGED, actor.organization_id, *_search(tags, match_mode), actor.mode)
     return found
 
 
@@ -132,14 +133,14 @@ async def keep(conn: Connection, organization_id: UUID, campaign_id: UUID, numbe
 GATHER_TAGGED = """
 WITH seen AS MATERIALIZED (
     SELECT contact_id FROM contact_tags
-     WHERE organization_id = $1 AND tag = $3 AND contact_id > $4 ORDER BY contact_id LIMIT $6
+     WHERE organization_id = $1 AND mode = $8 AND tag = $3 AND contact_id > $4 ORDER BY contact_id LIMIT $6
 ), kept AS (
     INSERT INTO campaign_recipients (organization_id, campaign_id, phone, name, first_name, last_name)
     SELECT $1, $2, c.phone, CASE WHEN $7 THEN c.name END, CASE WHEN $7 THEN c.first_name END,
            CASE WHEN $7 THEN c.last_name END
       FROM seen CROSS JOIN LATERAL (
            SELECT phone, name, first_name, last_name, tags FROM contacts
-            WHERE organization_id = $1 AND id = seen.contact_id LIMIT 1) c
+            WHERE organization_id = $1 AND mode = $8 AND id = seen.contact_id LIMIT 1) c
      WHERE c.tags @> $5
         ON CONFLICT DO NOTHING
     RETURNING 1
@@ -164,6 +165,7 @@ async def gather(
     organization_id: UUID,
     campaign_id: UUID,
     *,
+    mode: str,
     tags: Sequence[str],
     match_mode: str,
     tag: int,
@@ -177,7 +179,7 @@ async def gather(
     """
     searched, all_of = _search(tags, match_mode)
     row = await conn.fetchrow(
-        GATHER_TAGGED, organization_id, campaign_id, searched[tag], after, all_of, most, with_names
+        GATHER_TAGGED, organization_id, campaign_id, searched[tag], after, all_of, most, with_names, mode
     )
     assert row is not None
     if row["seen"] == most:
@@ -198,17 +200,20 @@ SELECT r.phone, c.name, c.first_name, c.last_name,
        (SELECT since FROM silence_1($1, r.phone COLLATE "default")) IS NOT NULL AS opted_out
   FROM campaign_recipients r LEFT JOIN LATERAL (
        SELECT name, first_name, last_name FROM contacts
-        WHERE organization_id = $1 AND phone = r.phone COLLATE "default" LIMIT 1) c ON true
+        WHERE organization_id = $1 AND mode = $5 AND phone = r.phone COLLATE "default" LIMIT 1) c ON true
  WHERE r.organization_id = $1 AND r.campaign_id = $2 AND r.phone > $3 ORDER BY r.phone LIMIT $4
 """
 
 
 async def following(
-    conn: Connection, organization_id: UUID, campaign_id: UUID, *, after: str, limit: int, look_up_names: bool
+    conn: Connection, organization_id: UUID, campaign_id: UUID, *, after: str, limit: int, names_of: str | None
 ) -> list[Recipient]:
-    """The next recipients in the order of their numbers."""
-    sql = NEXT_WITH_CONTACT if look_up_names else NEXT
-    return [tuple(row) for row in await conn.fetch(sql, organization_id, campaign_id, after, limit)]
+    """The next recipients in the order of their numbers. `names_of`: the mode of the contacts whose names they have,
+    or None if they bring their own."""
+    values = (organization_id, campaign_id, after, limit)
+    if names_of is None:
+        return [tuple(row) for row in await conn.fetch(NEXT, *values)]
+    return [tuple(row) for row in await conn.fetch(NEXT_WITH_CONTACT, *values, names_of)]
 
 
 # What has ended needs its recipients no longer: its messages have them.

@@ -237,6 +237,10 @@ async def begin(
 
 LIST = f"""
 SELECT {COLUMNS} FROM campaigns
+ WHERE organization_id = $1 AND channel = $2 AND id < $3 AND mode = $5 ORDER BY id DESC LIMIT $4
+"""
+LIST_BOTH = f"""
+SELECT {COLUMNS} FROM campaigns
  WHERE organization_id = $1 AND channel = $2 AND id < $3 ORDER BY id DESC LIMIT $4
 """
 _LAST = UUID(int=2**128 - 1)
@@ -246,7 +250,10 @@ async def list_page(
     conn: Connection, actor: Actor, *, after: UUID | None, limit: int, channel: str = "sms"
 ) -> list[Campaign]:
     """Up to `limit` campaigns of a channel, newest first, older than `after`."""
-    return [campaign(row) for row in await conn.fetch(LIST, actor.organization_id, channel, after or _LAST, limit)]
+    values = (actor.organization_id, channel, after or _LAST, limit)
+    both = len(actor.modes) > 1
+    rows = await (conn.fetch(LIST_BOTH, *values) if both else conn.fetch(LIST, *values, actor.mode))
+    return [campaign(row) for row in rows]
 
 
 LIST_EVERYWHERE = f"""
@@ -263,12 +270,12 @@ async def list_everywhere(
     return [(row["organization"], campaign(row)) for row in rows]
 
 
-GET = f"SELECT {COLUMNS} FROM campaigns WHERE organization_id = $1 AND channel = $2 AND id = $3"
+GET = f"SELECT {COLUMNS} FROM campaigns WHERE organization_id = $1 AND channel = $2 AND id = $3 AND mode = ANY ($4)"
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
     """The campaign of a channel. Raises NotFound."""
-    row = await conn.fetchrow(GET, actor.organization_id, channel, id)
+    row = await conn.fetchrow(GET, actor.organization_id, channel, id, actor.modes)
     if row is None:
         raise NotFound("There is no such campaign.", resource="campaign", id=str(id))
     return campaign(row)
@@ -289,7 +296,7 @@ UPDATE campaigns SET status = '{status}', status_reason = $3,
        pending = CASE WHEN '{status}' IN ('canceled', 'failed') THEN 0 ELSE pending END,
        step_at = CASE WHEN '{status}' = 'completed' THEN NULL ELSE clock_timestamp() END
  WHERE organization_id = $1 AND id = $2 AND {guard(status)}
-RETURNING {COLUMNS}, organization_id, request_id, completed_at AS at
+RETURNING {COLUMNS}, organization_id, mode, request_id, completed_at AS at
 """
     for status, sources in STATES.items()
     if sources
@@ -372,6 +379,7 @@ def _completed(one: Campaign, row: asyncpg.Record) -> events.Event:
         request_id=row["request_id"],
         data=msgspec.json.encode({"campaign": shown(one)}).decode(),
         created_at=row["at"],
+        mode=row["mode"],
     )
 
 

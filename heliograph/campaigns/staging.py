@@ -193,6 +193,7 @@ async def _gather(conn: Connection, due: Due, *, most: int) -> None:
         conn,
         due.organization_id,
         due.id,
+        mode=due.mode,
         tags=due.audience_tags,
         match_mode=due.audience_tag_match_mode,
         tag=due.gather_tag,
@@ -266,7 +267,7 @@ async def _read(conn: Connection, wanted: _Wanted) -> _Chunk:
         due.id,
         after=wanted.after,
         limit=wanted.limit,
-        look_up_names=due.audience_tags is None and due.with_names,
+        names_of=due.mode if due.audience_tags is None and due.with_names else None,
     )
     return _judge(wanted, rows, budget=None)
 

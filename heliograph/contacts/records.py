@@ -2,6 +2,8 @@
 
 The rule nobody may break: `contact_tags` says what `contacts.tags` says, so both are written in one transaction, and
 only while the contact's row is held. Whether somebody opted out is read from `opt_outs`, never stored here.
+
+Live and test keys have contacts of their own; an actor reads and writes those of its mode.
 """
 
 from __future__ import annotations
@@ -126,14 +128,14 @@ c.id, c.name, c.first_name, c.last_name, c.phone, c.tags,
 c.created_at, c.updated_at
 """
 
-BY_PHONE = f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND phone = $2"
+BY_PHONE = f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND mode = $2 AND phone = $3"
 
 
 async def create(conn: Connection, actor: Actor, *, entry: Entry) -> Contact:
     """A new contact. Raises ContactAlreadyExists if its number has one, with that one's id."""
     while True:
         written = await create_many(conn, actor, entries=[entry])
-        row = await conn.fetchrow(BY_PHONE, actor.organization_id, entry.phone)
+        row = await conn.fetchrow(BY_PHONE, actor.organization_id, actor.mode, entry.phone)
         if row is not None:
             break  # else it was there, and was deleted just now
     found = Contact(*row.values())
@@ -153,13 +155,13 @@ WITH given AS MATERIALIZED (
       FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
         AS g (id, phone, name, first_name, last_name, tags)
 ), overfull AS (
-    SELECT c.phone FROM given g JOIN contacts c ON c.organization_id = $1 AND c.phone = g.phone
+    SELECT c.phone FROM given g JOIN contacts c ON c.organization_id = $1 AND c.mode = $11 AND c.phone = g.phone
      WHERE $9 AND cardinality(c.tags) + cardinality(g.tags) > $10
        AND (SELECT count(*) FROM (SELECT unnest(c.tags) UNION SELECT unnest(g.tags)) AS each) > $10
 ), written AS (
-    INSERT INTO contacts (organization_id, id, name, first_name, last_name, phone, tags, created_at, updated_at)
-    SELECT $1, id, name, first_name, last_name, phone, tags, $8, $8 FROM given
-        ON CONFLICT (organization_id, phone) DO UPDATE
+    INSERT INTO contacts (organization_id, mode, id, name, first_name, last_name, phone, tags, created_at, updated_at)
+    SELECT $1, $11, id, name, first_name, last_name, phone, tags, $8, $8 FROM given
+        ON CONFLICT (organization_id, phone, mode) DO UPDATE
        SET name = CASE excluded.name WHEN excluded.phone THEN contacts.name ELSE excluded.name END,
            first_name = CASE excluded.name WHEN excluded.phone THEN contacts.first_name ELSE excluded.first_name END,
            last_name = CASE excluded.name WHEN excluded.phone THEN contacts.last_name ELSE excluded.last_name END,
@@ -174,8 +176,8 @@ WITH given AS MATERIALIZED (
            + cardinality(ARRAY(SELECT t FROM unnest(excluded.tags) AS t WHERE t <> ALL (contacts.tags))) <= $10
     RETURNING id, tags
 ), tagged AS (
-    INSERT INTO contact_tags (organization_id, tag, contact_id)
-    SELECT $1, tag, id FROM written, unnest(tags) AS tag
+    INSERT INTO contact_tags (organization_id, mode, tag, contact_id)
+    SELECT $1, $11, tag, id FROM written, unnest(tags) AS tag
         ON CONFLICT DO NOTHING
 )
 SELECT ARRAY(SELECT id FROM written) AS ids, ARRAY(SELECT phone FROM overfull) AS overfull
@@ -205,25 +207,26 @@ async def create_many(
         at,
         on_duplicate == "update",
         MAX_TAGS,
+        actor.mode,
     )
     assert row is not None
     created = len({id for _, id, _ in numbered}.intersection(row["ids"]))
     return Written(created, len(row["ids"]) - created, row["overfull"])
 
 
-# The bound is a value, never NULL: "$2 IS NULL OR id < $2" would read all that is newer to find a page.
+# The bound is a value, never NULL: "$3 IS NULL OR id < $3" would read all that is newer to find a page.
 LIST = f"""
 SELECT {_COLUMNS} FROM contacts c
- WHERE organization_id = $1 AND id < $2
- ORDER BY id DESC LIMIT $3
+ WHERE organization_id = $1 AND mode = $2 AND id < $3
+ ORDER BY id DESC LIMIT $4
 """
 
 LIST_TAGGED = f"""
 SELECT {_COLUMNS}
   FROM (SELECT contact_id FROM contact_tags
-         WHERE organization_id = $1 AND contact_id < $2 AND tag = $4
-         ORDER BY contact_id DESC LIMIT $3) t
-  JOIN contacts c ON c.organization_id = $1 AND c.id = t.contact_id
+         WHERE organization_id = $1 AND mode = $2 AND contact_id < $3 AND tag = $5
+         ORDER BY contact_id DESC LIMIT $4) t
+  JOIN contacts c ON c.organization_id = $1 AND c.mode = $2 AND c.id = t.contact_id
  ORDER BY c.id DESC
 """
 
@@ -232,21 +235,23 @@ async def list_page(
     conn: Connection, actor: Actor, *, limit: int, after: UUID | None = None, tag: str | None = None
 ) -> list[Contact]:
     """Up to `limit` contacts, newest first, older than `after`; with `tag` (in its form of `tag()`), those only."""
-    values = (actor.organization_id, after or _END, limit)
+    values = (actor.organization_id, actor.mode, after or _END, limit)
     rows = await (conn.fetch(LIST, *values) if tag is None else conn.fetch(LIST_TAGGED, *values, tag))
     return [Contact(*row.values()) for row in rows]
 
 
 # Two statements: the second sees the tags that somebody committed while the first waited for the contact's row.
-DELETE = "DELETE FROM contacts WHERE organization_id = $1 AND id = $2 RETURNING tags"
+DELETE = "DELETE FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = $3 RETURNING tags"
 
-DELETE_TAGS = "DELETE FROM contact_tags WHERE organization_id = $1 AND tag = ANY ($2) AND contact_id = $3"
+DELETE_TAGS = """
+DELETE FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = ANY ($3) AND contact_id = $4
+"""
 
 
 async def delete(conn: Connection, actor: Actor, *, id: UUID) -> None:
     """Forget a contact; that its number opted out is not forgotten. Raises NotFound."""
     async with conn.transaction():
-        row = await conn.fetchrow(DELETE, actor.organization_id, id)
+        row = await conn.fetchrow(DELETE, actor.organization_id, actor.mode, id)
         if row is None:
             raise NotFound(resource="contact", id=str(id))
-        await conn.execute(DELETE_TAGS, actor.organization_id, row["tags"], id)
+        await conn.execute(DELETE_TAGS, actor.organization_id, actor.mode, row["tags"], id)

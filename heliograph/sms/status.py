@@ -120,19 +120,19 @@ UPDATE messages m
        AS v (organization_id, id, status, at, failure_code, event_id, unsent, was_sent)
  WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
    AND (NOT v.unsent OR m.status IN ('accepted', 'sending'))
-RETURNING m.organization_id, m.id, m.status, m.recipient, m.client_reference, m.segments, m.request_id, m.accepted_at,
-          m.sent_at, m.delivered_at, m.failed_at, m.failure_code, v.at, v.event_id,
+RETURNING m.organization_id, m.id, m.mode, m.status, m.recipient, m.client_reference, m.segments, m.request_id,
+          m.accepted_at, m.sent_at, m.delivered_at, m.failed_at, m.failure_code, v.at, v.event_id,
           m.event_id = v.event_id AS raises
 """
 
 
 async def move_many(
-    conn: Connection, moves: Sequence[Move], *, announce_sent: frozenset[UUID] = frozenset()
+    conn: Connection, moves: Sequence[Move], *, announce_sent: events.Wanting = frozenset()
 ) -> tuple[set[UUID], int]:
     """Move messages to their new states where the table above allows it, and record the events this raises.
 
     Several moves of one message come in the order in which they happened; what was sent and has ended already costs
-    one step. `announce_sent`: organizations that want `message.sent`. Runs in the caller's transaction. Returns the
+    one step. `announce_sent`: who wants `message.sent`. Runs in the caller's transaction. Returns the
     ids of the messages that moved and the number of webhook deliveries queued.
     """
     if not moves:
@@ -145,7 +145,7 @@ async def move_many(
         if known is move:
             continue
         if known.status == "sent" and not move.unsent and may_move("sent", move.status):
-            if move.organization_id in announce_sent:
+            if any((move.organization_id, mode) in announce_sent for mode in ("live", "test")):
                 sent_first.append(known)
             one_each[move.message_id] = msgspec.structs.replace(move, was_sent=True)
         elif known.unsent and not move.unsent:
@@ -169,7 +169,7 @@ async def move_many(
         raised += [
             _event(row, "message.sent")
             for row in rows
-            if row["status"] == "sent" and row["organization_id"] in announce_sent
+            if row["status"] == "sent" and (row["organization_id"], row["mode"]) in announce_sent
         ]
     moved.update(row["id"] for row in rows)
     return moved, deliveries + await events.record(conn, raised)
@@ -185,6 +185,7 @@ def _event(row: asyncpg.Record, kind: str | None = None) -> events.Event:
         data=message_data(row),
         created_at=row["at"],
         message_id=row["id"],
+        mode=row["mode"],
     )
 
 

@@ -76,24 +76,24 @@ WITH held AS MATERIALIZED (
 UPDATE queue SET due_at = now() WHERE ctid = ANY (ARRAY(SELECT place FROM held))
 """
 
-KNOWN = "SELECT true FROM events WHERE organization_id = $1 AND id = $2"
+KNOWN = "SELECT true FROM events WHERE organization_id = $1 AND id = $2 AND mode = $3"
 
 
 async def resend(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id: UUID) -> None:
-    """Deliver one event of the organization to an endpoint again, whether it subscribed to its kind or not; its
+    """Deliver one event of the endpoint's mode to it again, whether it subscribed to its kind or not; its
     schedule of attempts begins anew, or, where one is running, its next attempt comes now.
 
     Raises NotFound, EndpointDisabled.
     """
-    await endpoints.active(conn, actor, id=endpoint_id)
-    if not await conn.fetchval(KNOWN, actor.organization_id, event_id):
+    endpoint = await endpoints.active(conn, actor, id=endpoint_id)
+    if not await conn.fetchval(KNOWN, actor.organization_id, event_id, endpoint.mode):
         raise NotFound(resource="event", id=str(event_id))
     async with conn.transaction():
         await _queue(conn, actor.organization_id, endpoint_id, [event_id], NOW)
 
 
 RECORD_EXAMPLE = """
-INSERT INTO events (organization_id, id, kind, request_id, data, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO events (organization_id, id, kind, request_id, data, created_at, mode) VALUES ($1, $2, $3, $4, $5, $6, $7)
 """
 
 
@@ -106,7 +106,7 @@ async def send_example(conn: Connection, actor: Actor, *, endpoint_id: UUID, req
     id, at = uuid7(), clock.now()
     data = _example(endpoint_id, endpoint.subscribed_events, at)
     async with conn.transaction():
-        await conn.execute(RECORD_EXAMPLE, actor.organization_id, id, TEST, request_id, data, at)
+        await conn.execute(RECORD_EXAMPLE, actor.organization_id, id, TEST, request_id, data, at, endpoint.mode)
         await _queue(conn, actor.organization_id, endpoint_id, [id], NOW)
     return id
 
@@ -184,7 +184,7 @@ async def list_replays(
 
 # Of the replays whose rows were taken, the one that has waited longest.
 TAKE = """
-SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, r.position, e.status AS endpoint
+SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, r.position, e.status AS endpoint, e.mode
   FROM webhook_replays r
        JOIN webhook_endpoints e ON e.organization_id = r.organization_id AND e.id = r.endpoint_id
  WHERE r.status = 'running'
@@ -196,11 +196,11 @@ SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, 
 # `place` numbers what was looked at, whatever its kind, so that a range without the wanted kinds is crossed in steps.
 LOOK = """
 WITH looked AS MATERIALIZED (
-    SELECT id, kind FROM events WHERE organization_id = $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4
+    SELECT id, kind, mode FROM events WHERE organization_id = $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4
 )
 SELECT (SELECT count(*) FROM looked), (SELECT id FROM looked ORDER BY id DESC LIMIT 1),
        ARRAY(SELECT id FROM looked
-              WHERE kind = ANY ($5)
+              WHERE kind = ANY ($5) AND mode = $8
                 AND NOT ($6 AND EXISTS (
                     SELECT FROM webhook_attempts w
                      WHERE w.organization_id = $1 AND w.event_id = looked.id AND w.endpoint_id = $7
@@ -244,6 +244,7 @@ async def _step(conn: Connection, taken: asyncpg.Record) -> int:
         taken["kinds"],
         taken["only_failed"],
         endpoint_id,
+        taken["mode"],
     )
     if wanted:
         await _queue(conn, organization_id, endpoint_id, wanted, LATER)

@@ -24,6 +24,8 @@ from heliograph.webhooks import signing
 from heliograph.webhooks.events import KINDS
 
 MAX_ACTIVE = 10
+#: How long a disabled endpoint is listed, and how many of them at most.
+LISTED, MOST_LISTED = timedelta(days=90), 500
 #: A secret that was replaced signs beside the new one for this long.
 OVERLAP = timedelta(hours=24)
 #: Replaced secrets that are kept, whatever time they have left: each is 48 bytes in the header of every attempt.
@@ -34,7 +36,7 @@ REQUESTED, GONE, FAILING = "requested", "gone", "failing"
 
 
 class TooManyEndpoints(Refusal):
-    """This organization already has ten active webhook endpoints. Disable one first."""
+    """This organization already has ten active webhook endpoints, those of test keys included. Disable one first."""
 
     code, status = "webhook_endpoint_limit_reached", 409
 
@@ -51,6 +53,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     id: UUID
     url: str
     subscribed_events: list[str]
+    #: Of the keys that see it, and of the events that go there.
+    mode: str
     status: str
     created_at: datetime
     disabled_at: datetime | None
@@ -82,7 +86,7 @@ def seal_key(settings: Settings) -> bytes:
 
 
 _COLUMNS = (
-    "id, url, subscribed_events, status, created_at, disabled_at, disabled_reason, last_success_at,"
+    "id, url, subscribed_events, mode, status, created_at, disabled_at, disabled_reason, last_success_at,"
     " consecutive_failures"
 )
 
@@ -92,8 +96,8 @@ LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDAT
 COUNT_ACTIVE = "SELECT count(*) FROM webhook_endpoints WHERE organization_id = $1 AND status = 'active'"
 
 INSERT = f"""
-INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, secret, created_at)
-VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, secret, created_at, mode)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 RETURNING {_COLUMNS}
 """
 
@@ -117,23 +121,33 @@ async def create(
             raise NotFound(resource="organization", id=str(actor.organization_id))
         if await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE:
             raise TooManyEndpoints(limit=MAX_ACTIVE)
-        row = await conn.fetchrow(INSERT, actor.organization_id, id, url, kinds, sealed, clock.now())
+        row = await conn.fetchrow(INSERT, actor.organization_id, id, url, kinds, sealed, clock.now(), actor.mode)
     assert row is not None
     return Endpoint(**row), secret
 
 
-LIST = f"SELECT {_COLUMNS} FROM webhook_endpoints WHERE organization_id = $1 ORDER BY id DESC"
+# Each half by its own index: an organization may have disabled any number of endpoints.
+LIST = f"""
+SELECT * FROM (
+    (SELECT {_COLUMNS} FROM webhook_endpoints
+      WHERE organization_id = $1 AND status = 'active' AND mode = ANY ($2))
+    UNION ALL
+    (SELECT {_COLUMNS} FROM webhook_endpoints
+      WHERE organization_id = $1 AND status = 'disabled' AND disabled_at > now() - $3::interval AND mode = ANY ($2)
+      ORDER BY disabled_at DESC LIMIT $4)
+) listed ORDER BY id DESC
+"""
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[Endpoint]:
-    """All endpoints of the organization, newest first, disabled ones included."""
-    return [Endpoint(**row) for row in await conn.fetch(LIST, actor.organization_id)]
+    """The actor's endpoints, newest first: the active ones, and up to MOST_LISTED of those disabled in 90 days."""
+    return [Endpoint(**row) for row in await conn.fetch(LIST, actor.organization_id, actor.modes, LISTED, MOST_LISTED)]
 
 
 DISABLE = f"""
 UPDATE webhook_endpoints
    SET status = 'disabled', disabled_at = coalesce(disabled_at, $3), disabled_reason = coalesce(disabled_reason, $4)
- WHERE organization_id = $1 AND id = $2
+ WHERE organization_id = $1 AND id = $2 AND mode = ANY ($5)
 RETURNING {_COLUMNS}
 """
 
@@ -150,7 +164,7 @@ DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held))
 async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
     """Disable an endpoint for good and drop what is queued for it; a second time changes nothing."""
     async with conn.transaction():
-        row = await conn.fetchrow(DISABLE, actor.organization_id, id, clock.now(), REQUESTED)
+        row = await conn.fetchrow(DISABLE, actor.organization_id, id, clock.now(), REQUESTED, actor.modes)
         if row is None:
             raise NotFound(resource="webhook_endpoint", id=str(id))
         await forget_queued(conn, [id])
@@ -187,12 +201,12 @@ async def rotate_secret(
     return Endpoint(*columns), secret, until
 
 
-GET = f"SELECT {_COLUMNS} FROM webhook_endpoints WHERE organization_id = $1 AND id = $2"
+GET = f"SELECT {_COLUMNS} FROM webhook_endpoints WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)"
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
-    """One endpoint of the organization, disabled or not. Raises NotFound."""
-    row = await conn.fetchrow(GET, actor.organization_id, id)
+    """One of the actor's endpoints, disabled or not. Raises NotFound."""
+    row = await conn.fetchrow(GET, actor.organization_id, id, actor.modes)
     if row is None:
         raise NotFound(resource="webhook_endpoint", id=str(id))
     return Endpoint(**row)

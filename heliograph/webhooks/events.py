@@ -43,26 +43,31 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     data: str
     created_at: datetime
     message_id: UUID | None = None
+    #: Only endpoints and keys of this mode get it. What concerns things that both kinds share is live.
+    mode: str = "live"
 
 
 RECORD = """
 WITH event AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[])
-        AS event (organization_id, id, kind, request_id, data, created_at, message_id)
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[],
+                         $8::text[])
+        AS event (organization_id, id, kind, request_id, data, created_at, message_id, mode)
 ), stored AS (
-    INSERT INTO events (organization_id, id, kind, request_id, data, created_at, message_id) SELECT * FROM event
+    INSERT INTO events (organization_id, id, kind, request_id, data, created_at, message_id, mode) SELECT * FROM event
 )
 INSERT INTO queue (kind, line, organization_id, due_at, id)
 SELECT 'webhook', endpoint.id, event.organization_id, now(), event.id
   FROM event CROSS JOIN LATERAL (
        SELECT id FROM webhook_endpoints
-        WHERE organization_id = event.organization_id AND status = 'active' AND event.kind = ANY (subscribed_events)
+        WHERE organization_id = event.organization_id AND status = 'active' AND mode = event.mode
+          AND event.kind = ANY (subscribed_events)
        ) endpoint
 """
 
 
 async def record(conn: Connection, events: Sequence[Event]) -> int:
-    """Store events and queue one delivery for each active endpoint that subscribed; returns how many were queued."""
+    """Store events and queue one delivery for each active endpoint of their mode that subscribed; returns how many were
+    queued."""
     if not events:
         return 0
     done = await conn.execute(
@@ -74,13 +79,17 @@ async def record(conn: Connection, events: Sequence[Event]) -> int:
         [event.data for event in events],
         [event.created_at for event in events],
         [event.message_id for event in events],
+        [event.mode for event in events],
     )
     return int(done.rpartition(" ")[2])
 
 
+#: Those who want an event with every message: organization and mode.
+Wanting = frozenset[tuple[UUID, str]]
+
 WANTED = """
-SELECT organization_id, array_agg(DISTINCT kind) FROM webhook_endpoints, unnest(subscribed_events) AS kind
- WHERE organization_id = ANY ($1) AND status = 'active' GROUP BY organization_id
+SELECT organization_id, mode, array_agg(DISTINCT kind) FROM webhook_endpoints, unnest(subscribed_events) AS kind
+ WHERE organization_id = ANY ($1) AND status = 'active' GROUP BY organization_id, mode
 """
 
 
@@ -93,21 +102,25 @@ class Subscriptions:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._fresh: Fresh[UUID, frozenset[str]] = Fresh(self._load, indivisible=is_down)
+        #: (mode, kind) of an organization.
+        self._fresh: Fresh[UUID, frozenset[tuple[str, str]]] = Fresh(self._load, indivisible=is_down)
 
-    async def wanting(self, organizations: Sequence[UUID], kind: str) -> frozenset[UUID]:
-        """Those of the organizations that subscribed to `kind`."""
-        wanting: set[UUID] = set()
+    async def wanting(self, organizations: Sequence[UUID], kind: str) -> Wanting:
+        """Those of the organizations that subscribed to `kind`, with the modes of the endpoints that did."""
+        known: dict[UUID, frozenset[tuple[str, str]]] = {}
         stale: list[UUID] = []
         for one in set(organizations):
-            fresh, kinds = self._fresh.peek(one)
-            if not fresh:
+            fresh, subscribed = self._fresh.peek(one)
+            if fresh:
+                known[one] = subscribed or frozenset()
+            else:
                 stale.append(one)
-            elif kind in (kinds or ()):
-                wanting.add(one)
         loaded = await asyncio.gather(*(self._fresh.get(one) for one in stale))
-        return frozenset(wanting.union(one for one, kinds in zip(stale, loaded, strict=True) if kind in (kinds or ())))
+        known.update((one, subscribed or frozenset()) for one, subscribed in zip(stale, loaded, strict=True))
+        return frozenset((one, mode) for one, subscribed in known.items() for mode, each in subscribed if each == kind)
 
-    async def _load(self, organizations: Sequence[UUID]) -> dict[UUID, frozenset[str]]:
-        rows = await self._pool.fetch(WANTED, organizations)
-        return {organization_id: frozenset(kinds) for organization_id, kinds in rows}
+    async def _load(self, organizations: Sequence[UUID]) -> dict[UUID, frozenset[tuple[str, str]]]:
+        found: dict[UUID, set[tuple[str, str]]] = {}
+        for organization_id, mode, kinds in await self._pool.fetch(WANTED, organizations):
+            found.setdefault(organization_id, set()).update((mode, kind) for kind in kinds)
+        return {organization_id: frozenset(subscribed) for organization_id, subscribed in found.items()}

@@ -398,9 +398,9 @@ async def _tried(conn: Connection, works: Sequence[Work], moves: Sequence[Move])
         await (holds.sent if arrived else holds.undecided)(conn, organization_id, messages)
 
 
-async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, frozenset[UUID]]:
+async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, events.Wanting]:
     rows = await conn.fetch(events.WANTED, list(organizations))
-    return {kind: frozenset(id for id, kinds in rows if kind in kinds) for kind in ANNOUNCED}
+    return {kind: frozenset((id, mode) for id, mode, kinds in rows if kind in kinds) for kind in ANNOUNCED}
 
 
 # Its rows stay locked until the commit, which deletes them; what another worker has is skipped, and one that hangs is

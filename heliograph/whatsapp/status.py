@@ -154,7 +154,7 @@ async def move_many(
     moves: Sequence[Move],
     *,
     rates: RateBook | None,
-    announce: Mapping[str, frozenset[UUID]] | None = None,
+    announce: Mapping[str, events.Wanting] | None = None,
 ) -> tuple[set[UUID], int]:
     """Move messages where their ranks allow it, with their money and their events, in the caller's transaction.
 
@@ -287,7 +287,7 @@ def _earlier(known: datetime | None, said: datetime | None, first: datetime | No
 
 
 def _events(
-    row: Row, new: dict[str, Any], news: _News, wanted: Mapping[str, frozenset[UUID]], at: datetime
+    row: Row, new: dict[str, Any], news: _News, wanted: Mapping[str, events.Wanting], at: datetime
 ) -> list[events.Event]:
     """What the change raises; notes in `new` that it was raised."""
     shown = dict(row.items()) | new
@@ -304,19 +304,20 @@ def _events(
                 data=message_data(shown, status),
                 created_at=at,
                 message_id=row["id"],
+                mode=row["mode"],
             )
         )
         return id
 
-    organization_id = row["organization_id"]
-    if news.was_sent and row["status"] in ("accepted", "queued") and organization_id in wanted.get("message.sent", ()):
+    who = (row["organization_id"], row["mode"])
+    if news.was_sent and row["status"] in ("accepted", "queued") and who in wanted.get("message.sent", ()):
         add("message.sent", "sent")
     if new["status"] in ARRIVED and not row["delivered_event"]:
         id = add("message.delivered", "delivered")
         new["event_id"], new["delivered_event"] = row["event_id"] or id, True
     elif new["status"] == "failed" and row["status"] != "failed" and row["event_id"] is None:
         new["event_id"] = add("message.failed", "failed")
-    if new["read_at"] and not row["read_at"] and organization_id in wanted.get("message.read", ()):
+    if new["read_at"] and not row["read_at"] and who in wanted.get("message.read", ()):
         add("message.read", "read")
     return raised
 

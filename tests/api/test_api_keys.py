@@ -102,7 +102,7 @@ async def test_a_test_key_creates_test_keys(api: Api, pool: Pool) -> None:
     assert (status, made["apiKey"]["mode"], made["secret"][:8]) == (201, "test", "hg_test_")
     wanted = {"name": "a", "profile": "sms", "mode": "live"}
     status, _, body = await api.ask("POST", "/api-keys", json=wanted, headers=tenant.headers)
-    assert (status, body["error"]["code"]) == (403, "api_key_scope_required")
+    assert (status, body["error"]["code"]) == (403, "live_key_required")
     live = await make_tenant(pool)
     _, _, made = await api.ask("POST", "/api-keys", json=wanted | {"mode": "test"}, headers=live.headers)
     assert made["apiKey"]["mode"] == "test"

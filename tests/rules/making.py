@@ -171,15 +171,16 @@ async def sent(
 
 
 async def endpoint(pool: Pool, actor: Actor, *kinds: str, status: str = "active") -> UUID:
-    """A webhook endpoint that subscribed to `kinds`."""
+    """A webhook endpoint of the actor's mode that subscribed to `kinds`."""
     id = uuid7()
     await pool.execute(
-        "INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, status, secret, created_at)"
-        " VALUES ($1, $2, 'https://example.com/', $3, $4, '', now())",
+        "INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, status, secret, created_at, mode)"
+        " VALUES ($1, $2, 'https://example.com/', $3, $4, '', now(), $5)",
         actor.organization_id,
         id,
         list(kinds),
         status,
+        actor.mode,
     )
     return id
 

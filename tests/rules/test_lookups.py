@@ -20,7 +20,7 @@ KEYS = {
     "events": "organization_id id",
     "usage_ledger": "organization_id id",
     "wallet_ledger": "organization_id id",
-    "contacts": "organization_id id",
+    "contacts": "organization_id mode id",
     "campaigns": "organization_id id",
 }
 
@@ -29,12 +29,16 @@ KEYS = {
 async def test_a_look_up_goes_by_the_primary_key(pool: Pool, table: str) -> None:
     columns = KEYS[table].split()
     condition = " AND ".join(f"{name} = item.{name}" for name in columns)
+    types = ", ".join("text[]" if name == "mode" else "uuid[]" for name in columns)
+    values = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
     async with pool.acquire() as conn:
         await conn.execute(
-            f"PREPARE look_up (uuid[], uuid[]) AS SELECT found.* FROM unnest($1, $2) AS item ({', '.join(columns)})"
+            f"PREPARE look_up ({types}) AS SELECT found.* FROM unnest({values}) AS item ({', '.join(columns)})"
             f" CROSS JOIN LATERAL (SELECT * FROM {table} WHERE {condition} LIMIT 1) found"
         )
-        plan = "\n".join(row[0] for row in await conn.fetch("EXPLAIN EXECUTE look_up (NULL, NULL)"))
+        plan = "\n".join(
+            row[0] for row in await conn.fetch(f"EXPLAIN EXECUTE look_up ({', '.join(['NULL'] * len(columns))})")
+        )
         await conn.execute("DEALLOCATE look_up")
     used = re.findall(r"Index (?:Only )?Scan (?:Backward )?using (\w+)", plan)
     assert used, plan

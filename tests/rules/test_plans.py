@@ -28,10 +28,10 @@ STATEMENTS = {
         {
             "opt_outs": "organization_id person",
             "person_names": "organization_id name|person",
-            "contacts": "organization_id phone",
+            "contacts": "organization_id mode phone",
         },
     ),
-    "contacts with a tag": (audience.GATHER_TAGGED, {"contacts": "organization_id id"}),
+    "contacts with a tag": (audience.GATHER_TAGGED, {"contacts": "organization_id mode id"}),
     "whether anybody listed would get it": (
         audience.ANY_LISTED,
         {"opt_outs": "organization_id person", "person_names": "organization_id name|person"},
@@ -41,7 +41,7 @@ STATEMENTS = {
         {
             "opt_outs": "organization_id person",
             "person_names": "organization_id name|person",
-            "contacts": "organization_id id",
+            "contacts": "organization_id mode id",
         },
     ),
     "templates of messages that are due": (due.TEMPLATES, {"whatsapp_templates": "organization_id id"}),

@@ -474,7 +474,7 @@ async def test_the_feed_by_dates_and_kind(pool: Pool) -> None:
 
 async def test_a_rare_kind_is_looked_for_in_steps(pool: Pool) -> None:
     actor = await organization(pool)
-    await past(pool, actor, [3600 - n / 10 for n in range(feed.LOOKED_AT + 5)])
+    await past(pool, actor, [3600 - n / 10 for n in range(feed.LOOK_FOR_KIND + 5)])
     (rare,) = await past(pool, actor, [10], kind="message.failed")
     first = await read(pool, actor, kind="message.failed")
     assert (first.events, first.more) == ([], True)

@@ -147,7 +147,7 @@ async def test_a_free_price_lowers_what_is_reserved(pool: Pool) -> None:
 async def test_sent_and_read_are_told_to_those_who_asked(pool: Pool) -> None:
     who, other = await made(pool), await made(pool)
     await endpoint(pool, who.actor, "message.sent", "message.read")
-    wanted = frozenset({who.organization_id})
+    wanted = frozenset({(who.organization_id, "live")})
     announce = {"message.sent": wanted, "message.read": wanted}
     mine, theirs = await message(pool, who, queued=False), await message(pool, other, queued=False)
     for _ in range(2):
