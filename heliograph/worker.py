@@ -54,8 +54,8 @@ log = structlog.get_logger()
 TEST_BATCH = 500
 
 BEAT = """
-INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, $2, now(), now())
-ON CONFLICT (id) DO UPDATE SET seen_at = now()
+INSERT INTO workers (id, name, started_at, seen_at, clock_ahead) VALUES ($1, $2, now(), now(), $3)
+ON CONFLICT (id) DO UPDATE SET seen_at = now(), clock_ahead = excluded.clock_ahead
 """
 
 
@@ -285,7 +285,8 @@ class Worker:
         return len(claimed)
 
     async def _beat(self) -> None:
-        await self._pool.execute(BEAT, self._id, f"{socket.gethostname()}:{os.getpid()}")
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        await self._pool.execute(BEAT, self._id, name, clock.ahead())
 
     async def _refresh(self) -> None:
         await self._fleet.refresh(grace=self._settings.drain_seconds)
@@ -317,7 +318,7 @@ class Worker:
             self._deliverer.wake.set()
 
     async def _renew_plans(self, conn: Connection) -> None:
-        await plans.renew(conn, now=clock.now())
+        await plans.renew(conn, now=await conn.fetchval("SELECT now()"))
 
     async def _count_campaigns(self, conn: Connection) -> None:
         await counting.count_due(conn)
@@ -326,8 +327,13 @@ class Worker:
         await retention.forget_keys(conn, self._settings)
 
     async def _forget(self, conn: Connection) -> None:
-        await retention.forget(conn, self._settings)
-        await audience.forget(conn)
+        step = retention.Step("recipients of campaigns", _forget_recipients)
+        if not await retention.forget(conn, self._settings, also=[step]):
+            await timers.hasten(conn, "forget")
+
+
+async def _forget_recipients(conn: Connection) -> bool:
+    return await audience.forget(conn) < audience.MOST_FORGOTTEN
 
 
 async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[], None] = lambda: None) -> None:

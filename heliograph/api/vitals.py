@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from heliograph.base import clock
 from heliograph.base.db import Pool, is_down
 from heliograph.base.fresh import Fresh
 from heliograph.whatsapp import holds
@@ -28,14 +29,21 @@ Check = Literal["ok", "degraded", "down"]
 
 
 class Checks(msgspec.Struct, frozen=True):
-    """Database: can be asked. Queue: nothing is long overdue. Worker: one was seen lately."""
+    """Database: can be asked. Queue: nothing is long overdue. Worker: one was seen lately. Clock: machines agree with
+    the database's time."""
 
     database: Annotated[Check, Meta(description="Whether it can be asked.")]
     queue: Annotated[Check, Meta(description="`degraded` when something is long overdue.")]
     worker: Annotated[Check, Meta(description="Whether one was seen lately.")]
+    clock: Annotated[
+        Check,
+        Meta(
+            description="`degraded` when the clock of this process or of a worker differs from the database's by 5 s."
+        ),
+    ]
 
 
-DOWN = Checks("down", "down", "down")
+DOWN = Checks("down", "down", "down", "down")
 
 # The age of a row that is due and that nobody holds. A thousand of them tell enough; a long queue must not cost more.
 # Campaigns (lane 1) may wait for as long as they are large, and a WhatsApp number's messages for as long as its
@@ -47,7 +55,9 @@ SELECT coalesce((SELECT extract(epoch FROM now() - min(due_at))
                             AND NOT (kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM held)))
                            LIMIT 1000) AS due), 0)
            AS late,
-       EXISTS (SELECT FROM workers WHERE seen_at > now() - make_interval(secs => $1)) AS worker
+       EXISTS (SELECT FROM workers WHERE seen_at > now() - make_interval(secs => $1)) AS worker,
+       EXISTS (SELECT FROM workers WHERE seen_at > now() - make_interval(secs => $1) AND abs(clock_ahead) > $2)
+       AS skewed
 """
 
 
@@ -65,11 +75,12 @@ class Vitals:
     async def _load(self, keys: Sequence[str]) -> dict[str, Checks]:
         try:
             async with asyncio.timeout(PATIENCE), self._pool.acquire() as conn:
-                row = await conn.fetchrow(CHECK, WORKER_SEEN)
+                row = await conn.fetchrow(CHECK, WORKER_SEEN, clock.MOST)
         except Exception as error:
             if not is_down(error):
                 raise
             return dict.fromkeys(keys, DOWN)
         assert row is not None
         queue: Check = "degraded" if row["late"] > QUEUE_LATE else "ok"
-        return dict.fromkeys(keys, Checks("ok", queue, "ok" if row["worker"] else "down"))
+        right: Check = "degraded" if row["skewed"] or clock.differs() else "ok"
+        return dict.fromkeys(keys, Checks("ok", queue, "ok" if row["worker"] else "down", right))

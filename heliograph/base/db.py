@@ -183,7 +183,7 @@ class Kept:
             return
         self._busy = self._used = True
         try:
-            if self._connection is None or not _is_open(self._connection):
+            if self._connection is None or not is_open(self._connection):
                 await self._give_back(self._let_go())
                 self._connection = await self._pool.acquire()
                 if self._timer is None:
@@ -255,7 +255,8 @@ def is_down(error: BaseException) -> bool:
     )
 
 
-def _is_open(connection: Connection) -> bool:
+def is_open(connection: Connection) -> bool:
+    """False if the connection was lost, or the pool has taken it back."""
     try:
         return not connection.is_closed()
     except asyncpg.InterfaceError:  # it was lost, and the pool has taken it back by itself

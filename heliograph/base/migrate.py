@@ -1,31 +1,68 @@
 """Migrations: plain SQL files in order, each in one transaction, forward only; then the server-side functions.
 
-Two migrations at once wait for each other, and one that is killed leaves nothing half done. A function's SQL stands
-beside the Python that calls it (`sms/accept.sql` beside `sms/accept.py`) and is put in place anew whenever its text
-changed. A released function never changes its parameters: a new form gets a new name, so that old and new processes
-can run side by side during an upgrade.
+Two migrations at once wait for each other, and one that is killed leaves nothing half done. They do not stop the
+product: a lock is waited for briefly, since whoever comes after waits behind that, and then asked for again. An index
+of a table that may be large stands in a file of its own kind, `NNNN_name.concurrently.sql`: its statements run one by
+one outside of a transaction, on each partition by itself, and what a killed one left half made is made anew.
+
+A function's SQL stands beside the Python that calls it (`sms/accept.sql` beside `sms/accept.py`) and is put in place
+anew whenever its text changed; never by an older program, though: one that does not know all migrations which were
+applied, or whose text names a lower `-- version N` than the one in place. A released function never changes its
+parameters: a new form gets a new name, so that old and new processes can run side by side during an upgrade.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import re
+from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime
+from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from uuid import UUID
+
+import asyncpg
+import msgspec
 
 from heliograph.base.connecting import connect
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7_floor
 
-#: One lock for all who migrate: "helio" in ASCII. Held by a transaction, so it ends with its holder.
-LOCK = "SELECT pg_advisory_xact_lock(448378890607)"
+#: One lock for all who migrate: "helio" in ASCII. Held by the session, so it ends with its holder. Asked for again and
+#: again: whoever waits for it would be a transaction that an index made concurrently waits for.
+LOCK = "SELECT pg_try_advisory_lock(448378890607)"
+#: How long a lock of the product's is waited for, milliseconds; the pause before it is asked for again, seconds; and
+#: how often that is done.
+PATIENCE_MS, PAUSE, TRIES = 1000, 1.0, 120
+#: How long a partition's lock is waited for; the next round asks again.
+BRIEFLY_MS = 500
 
 PREPARE = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
     name text PRIMARY KEY, digest text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());
+ALTER TABLE schema_migrations ADD COLUMN IF NOT EXISTS version integer NOT NULL DEFAULT 1;
 COMMENT ON TABLE schema_migrations IS 'control: which SQL files have been applied';
+COMMENT ON COLUMN schema_migrations.version IS 'of a function: an older program leaves a newer one alone';
 """
+RECORD = """
+INSERT INTO schema_migrations (name, digest, version) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO UPDATE SET digest = $2, version = $3, applied_at = now()
+"""
+
+# Of a database that an older program prepared, all versions are the first.
+KNOWN = "SELECT name, digest, coalesce((to_jsonb(known) ->> 'version')::int, 1) AS version FROM schema_migrations known"
+# The partitions of a table that have no part of an index yet; those that were made after it have one of their own.
+LEAVES = """
+SELECT relid::regclass::text AS name FROM pg_partition_tree($1::text::regclass)
+ WHERE isleaf AND NOT EXISTS (SELECT FROM pg_index JOIN pg_inherits ON inhrelid = indexrelid
+                               WHERE indrelid = relid AND inhparent = to_regclass($2))
+ ORDER BY 1
+"""
+#: Whether an index is there and whole; NULL: there is none.
+WHOLE = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)"
+CONCURRENTLY = ".concurrently.sql"
 
 PARTITION_KEY = """
 SELECT attname FROM pg_partitioned_table JOIN pg_attribute ON attrelid = partrelid AND attnum = partattrs[0]
@@ -52,25 +89,48 @@ class MigrationChanged(Exception):
     """A migration that was applied to this database has another text now."""
 
 
-async def migrate(url: str) -> list[str]:
+class MigrationBlocked(Exception):
+    """Somebody holds a table that a migration needs, and does not let go."""
+
+
+class _Script(msgspec.Struct, frozen=True):
+    """An SQL file. `kind`: "once" (a migration), "concurrently" or "function"."""
+
+    name: str
+    text: str
+    kind: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def version(self) -> int:
+        said = re.search(r"^-- version (\d+)$", self.text, re.MULTILINE)
+        return int(said[1]) if said else 1
+
+
+async def migrate(url: str, *, on_wait: Callable[[str], None] = lambda name: None) -> list[str]:
     """Bring the database to this version; returns the names of the files applied now.
 
-    Raises MigrationChanged if an applied migration's text is not the one that was applied.
+    `on_wait` is told, now and then, of a file that waits for somebody's lock. Raises MigrationChanged if an applied
+    migration's text is not the one that was applied, and MigrationBlocked after two minutes of such waits.
     """
     connection = await connect(url)
     try:
+        await _lock(connection)
+        await _patiently(connection, "schema_migrations", partial(connection.execute, PREPARE), on_wait)
         applied = []
-        async with connection.transaction():
-            await connection.execute(LOCK)
-            await connection.execute(PREPARE)
-        for name, text, once in _scripts():
-            async with connection.transaction():
-                await connection.execute(LOCK)
-                if await _apply(connection, name, text, once=once):
-                    applied.append(name)
-        async with connection.transaction():
-            await connection.execute(LOCK)
-            await make_partitions(connection, datetime.now(UTC).date())
+        for script in await _wanted(connection):
+            if script.kind == "concurrently":
+                for statement in _statements(script.text):
+                    await _index(connection, script.name, statement, on_wait)
+                await connection.execute(RECORD, script.name, script.digest, script.version)
+            else:
+                await _patiently(connection, script.name, partial(_apply, connection, script), on_wait)
+            applied.append(script.name)
+        today = (await connection.fetchval("SELECT now()")).astimezone(UTC).date()
+        await _again("partitions", partial(make_partitions, connection, today), on_wait)
         return applied
     finally:
         await connection.close()
@@ -79,67 +139,167 @@ async def migrate(url: str) -> list[str]:
 async def pending(connection: Connection) -> list[str]:
     """Names of the files that `migrate` would apply."""
     if not await connection.fetchval("SELECT to_regclass('schema_migrations') IS NOT NULL"):
-        return [name for name, _, _ in _scripts()]
-    known = {row["name"]: row["digest"] for row in await connection.fetch("SELECT name, digest FROM schema_migrations")}
-    return [name for name, text, _ in _scripts() if known.get(name) != _digest(text)]
+        return [script.name for script in _scripts()]
+    return [script.name for script in await _wanted(connection, judged=False)]
 
 
 async def make_partitions(connection: Connection, today: date, *, ahead: int = 2) -> list[str]:
-    """Make the monthly partitions of this month and `ahead` more; returns the names of new ones."""
+    """Make the monthly partitions of this month and `ahead` more; returns the names of new ones. Each one is a commit.
+
+    Raises LockNotAvailableError, after the others were made, if somebody reads a table for long: whoever comes after
+    would wait behind us, so we ask again later.
+    """
     made = []
+    blocked: asyncpg.LockNotAvailableError | None = None
     for table, kind in PARTITIONED.items():
         for month in range(ahead + 1):
             start, end = _month(today, month), _month(today, month + 1)
             name = f"{table}_{start:%Y_%m}"
             if await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", name):
                 continue
-            await _make_partition(connection, table, name, _bound(start, kind), _bound(end, kind))
-            made.append(name)
+            try:
+                async with connection.transaction():
+                    await connection.execute(f"SET LOCAL lock_timeout = {BRIEFLY_MS}")
+                    await _make_partition(connection, table, name, _bound(start, kind), _bound(end, kind))
+            except asyncpg.LockNotAvailableError as error:
+                blocked = error
+            else:
+                made.append(name)
+    if blocked is not None:
+        raise blocked
     return made
 
 
 async def _make_partition(connection: Connection, table: str, name: str, start: date | UUID, end: date | UUID) -> None:
-    """Make one, and move there what the default partition caught while it was missing."""
+    """Make one, and move there what the default partition caught while it was missing.
+
+    It is attached when it is made, which lets others read and write the table meanwhile.
+    """
     fill = f" WITH (fillfactor = {FILL[table]})" if table in FILL else ""
     column = await connection.fetchval(PARTITION_KEY, table)
     within = f"{column} >= '{start}' AND {column} < '{end}'"
-    values = f"FOR VALUES FROM ('{start}') TO ('{end}')"
-    if not await connection.fetchval(f"SELECT EXISTS (SELECT FROM {table}_rest WHERE {within})"):
-        await connection.execute(f"CREATE TABLE {name} PARTITION OF {table} {values}{fill}")
-        return
-    async with connection.transaction():
+    await connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL){fill}")
+    if await connection.fetchval(f"SELECT EXISTS (SELECT FROM {table}_rest WHERE {within})"):
         await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
-        await connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL){fill}")
         await connection.execute(
             f"WITH caught AS (DELETE FROM {table}_rest WHERE {within} RETURNING *)"
             f" INSERT INTO {name} SELECT * FROM caught"
         )
-        await connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {name} {values}")
+    await connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ('{start}') TO ('{end}')")
 
 
-async def _apply(connection: Connection, name: str, text: str, *, once: bool) -> bool:
-    digest = await connection.fetchval("SELECT digest FROM schema_migrations WHERE name = $1", name)
-    if digest == _digest(text):
-        return False
-    if digest is not None and once:
-        raise MigrationChanged(f"{name} was applied with another text; restore it and put the change into a new file")
-    await connection.execute(text)
-    await connection.execute(
-        "INSERT INTO schema_migrations (name, digest) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET digest = $2",
-        name,
-        _digest(text),
+async def _wanted(connection: Connection, *, judged: bool = True) -> list[_Script]:
+    """The scripts that are to be applied, in order. `judged`: raise MigrationChanged."""
+    known = {row["name"]: row for row in await connection.fetch(KNOWN)}
+    ours = _scripts()
+    names = {script.name for script in ours}
+    # Who does not know all that was applied is the older one: what a newer one put in place is right.
+    older = any(name[0].isdigit() and name not in names for name in known)
+    wanted = []
+    for script in ours:
+        row = known.get(script.name)
+        if row is not None and row["digest"] == script.digest:
+            continue
+        if script.kind == "function":
+            if older or (row is not None and row["version"] > script.version):
+                continue
+        elif row is not None and judged:
+            raise MigrationChanged(
+                f"{script.name} was applied with another text; restore it and put the change into a new file"
+            )
+        wanted.append(script)
+    return wanted
+
+
+async def _lock(connection: Connection) -> None:
+    while True:
+        if await connection.fetchval(LOCK):
+            return
+        await asyncio.sleep(0.05)
+
+
+async def _apply(connection: Connection, script: _Script) -> None:
+    await connection.execute(script.text)
+    await connection.execute(RECORD, script.name, script.digest, script.version)
+
+
+async def _patiently(
+    connection: Connection, name: str, change: Callable[[], Awaitable[object]], on_wait: Callable[[str], None]
+) -> None:
+    """Run `change` in a transaction that waits for no lock for long."""
+
+    async def once() -> None:
+        async with connection.transaction():
+            await connection.execute(f"SET LOCAL lock_timeout = {PATIENCE_MS}")
+            await change()
+
+    await _again(name, once, on_wait)
+
+
+async def _again(name: str, change: Callable[[], Awaitable[object]], on_wait: Callable[[str], None]) -> None:
+    for turn in range(TRIES):
+        try:
+            await change()
+            return
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
+            if turn % 10 == 0:
+                on_wait(name)
+        await asyncio.sleep(PAUSE)
+    raise MigrationBlocked(
+        f"{name} waits for a table that somebody holds: end its transaction (see pg_stat_activity), and migrate again"
     )
-    return True
 
 
-def _scripts() -> list[tuple[str, str, bool]]:
-    """(name, text, once) of the migrations in order, then of the server-side functions."""
+async def _index(connection: Connection, name: str, statement: str, on_wait: Callable[[str], None]) -> None:
+    """Make an index while its table is written, of a partitioned table on each partition."""
+    asked = re.fullmatch(r"CREATE (UNIQUE )?INDEX CONCURRENTLY (\w+) ON (\w+) (.+)", statement, re.DOTALL)
+    if asked is None:
+        raise ValueError(f"{name}: a statement must be CREATE INDEX CONCURRENTLY name ON table ...")
+    unique, index, table, rest = asked[1] or "", asked[2], asked[3], asked[4]
+    if not await connection.fetchval("SELECT relkind = 'p' FROM pg_class WHERE oid = $1::text::regclass", table):
+        await _concurrently(connection, unique, index, table, rest)
+        return
+    for leaf in await connection.fetch(LEAVES, table, index):
+        await _concurrently(connection, unique, f"{index}_{leaf['name'].removeprefix(table + '_')}", leaf["name"], rest)
+
+    async def join() -> None:
+        await connection.execute(f"CREATE {unique}INDEX IF NOT EXISTS {index} ON ONLY {table} {rest}")
+        for leaf in await connection.fetch(LEAVES, table, index):
+            part = f"{index}_{leaf['name'].removeprefix(table + '_')}"
+            # A partition that was made meanwhile is empty, or nearly so.
+            await connection.execute(f"CREATE {unique}INDEX IF NOT EXISTS {part} ON {leaf['name']} {rest}")
+            await connection.execute(f"ALTER INDEX {index} ATTACH PARTITION {part}")
+
+    await _patiently(connection, name, join, on_wait)
+
+
+async def _concurrently(connection: Connection, unique: str, index: str, table: str, rest: str) -> None:
+    whole = await connection.fetchval(WHOLE, index)
+    if whole is False:  # one that was killed left it
+        await connection.execute(f"DROP INDEX CONCURRENTLY {index}")
+    if not whole:
+        await connection.execute(f"CREATE {unique}INDEX CONCURRENTLY {index} ON {table} {rest}")
+
+
+def _statements(text: str) -> list[str]:
+    plain = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+    return [" ".join(statement.split()) for statement in plain.split(";") if statement.strip()]
+
+
+def _scripts() -> list[_Script]:
+    """The migrations in order, then the server-side functions."""
     root = files("heliograph")
-    ordered = [(name, item.read_text("utf-8"), True) for name, item in _sql(root / "migrations", "")]
-    functions = [
-        (name, item.read_text("utf-8"), False) for name, item in _sql(root, "") if not name.startswith("migrations/")
+    return [
+        *(
+            _Script(name, item.read_text("utf-8"), "concurrently" if name.endswith(CONCURRENTLY) else "once")
+            for name, item in _sql(root / "migrations", "")
+        ),
+        *(
+            _Script(name, item.read_text("utf-8"), "function")
+            for name, item in _sql(root, "")
+            if not name.startswith("migrations/")
+        ),
     ]
-    return ordered + functions
 
 
 def _sql(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
@@ -150,10 +310,6 @@ def _sql(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
         elif item.name.endswith(".sql"):
             found.append((prefix + item.name, item))
     return sorted(found)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _month(today: date, ahead: int) -> date:

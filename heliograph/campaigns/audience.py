@@ -27,6 +27,8 @@ GATHER = 5_000
 _TURN = 200
 #: Recipients deleted by one statement.
 FORGET = 5_000
+#: And in one round of forgetting.
+MOST_FORGOTTEN = 1_000_000
 
 
 #: One who gets a campaign: phone, name, first name, last name, opted out.
@@ -229,7 +231,8 @@ FORGOTTEN = "UPDATE campaigns SET forgotten = true WHERE organization_id = $1 AN
 
 
 async def forget(conn: Connection) -> int:
-    """Delete the recipients of campaigns that have ended, in short steps, each a commit; returns how many went."""
+    """Delete the recipients of campaigns that have ended, in short steps, each a commit, until MOST_FORGOTTEN went;
+    returns how many did."""
     gone = 0
     while ended := await conn.fetch(ENDED):
         for organization_id, id in ended:
@@ -238,6 +241,8 @@ async def forget(conn: Connection) -> int:
                 gone += done
                 if done < FORGET:
                     break
+                if gone >= MOST_FORGOTTEN:
+                    return gone
             await conn.execute(FORGOTTEN, organization_id, id)
     return gone
 

@@ -6,8 +6,9 @@ The rule nobody may break: a check that finds nothing wrong says what it saw, an
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -16,7 +17,7 @@ import asyncpg
 import msgspec
 import typer
 
-from heliograph.base import logs, migrate
+from heliograph.base import clock, database_url, logs, migrate
 from heliograph.base.clock import iso
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Connection
@@ -35,6 +36,7 @@ OLDEST_POSTGRES = 15
 QUEUE_LATE = 60.0
 #: Times of this machine and the database's must not differ by more, seconds: both are written down.
 SKEW = 2.0
+SET_CLOCKS = "Set both clocks by NTP; until then nothing is forgotten, and a process that ends does not start again."
 #: A worker that was not seen for longer is gone, seconds.
 WORKER_SEEN = 15.0
 #: Without these, an answered message could be lost in a power cut.
@@ -107,7 +109,7 @@ def _secret_key(settings: Settings) -> Check:
 
 
 async def _database(conn: Connection, settings: Settings) -> list[Check]:
-    checks = [await _server(conn, settings), await _durable(conn), await _clock(conn)]
+    checks = [await _server(conn, settings), _encryption(settings.database_url), await _durable(conn), _clock()]
     pending = await migrate.pending(conn)
     if pending:
         checks.append(Check("migrations", "failed", f"pending: {', '.join(pending)}", "Run `heliograph migrate`."))
@@ -148,15 +150,25 @@ async def _durable(conn: Connection) -> Check:
     return Check("durability", "ok", f"{', '.join(DURABLE)} on")
 
 
-async def _clock(conn: Connection) -> Check:
-    before = datetime.now(UTC)
-    there: datetime = await conn.fetchval("SELECT clock_timestamp()")
-    after = datetime.now(UTC)
-    skew = (there - before - (after - before) / 2).total_seconds()
-    if abs(skew) > SKEW:
-        detail = f"the database's is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"
-        return Check("clocks", "failed", detail, "Set both clocks by NTP.")
-    return Check("clocks", "ok", f"{abs(skew) * 1000:.0f} ms apart")
+def _encryption(url: str) -> Check:
+    target = database_url.parse(url)
+    far = [host.name for host in target.hosts if not database_url.is_local(host.name)]
+    if not far:
+        return Check("encryption", "ok", "the database is on this machine")
+    mode = target.sslmode or os.environ.get("PGSSLMODE", "")
+    if mode == "verify-full":
+        return Check("encryption", "ok", "the database's certificate and name are verified")
+    detail = f"sslmode is {mode or 'prefer, the default'}: whoever is in between can pass for {', '.join(far)}"
+    remedy = "Add `?sslmode=verify-full&sslrootcert=FILE` to HELIOGRAPH_DATABASE_URL (FILE: your CA's certificate)."
+    return Check("encryption", "warning", detail, remedy)
+
+
+def _clock() -> Check:
+    ahead = clock.ahead()
+    if abs(ahead) > SKEW:
+        detail = f"this machine's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the database's"
+        return Check("clocks", "failed", detail, SET_CLOCKS)
+    return Check("clocks", "ok", f"{abs(ahead) * 1000:.0f} ms apart")
 
 
 async def _partitions(conn: Connection, settings: Settings) -> list[Check]:
@@ -170,11 +182,17 @@ async def _partitions(conn: Connection, settings: Settings) -> list[Check]:
     return [Check("partitions", "ok", "of this month and the next are there")]
 
 
-WORKERS = "SELECT name, seen_at > now() - make_interval(secs => $1) AS lives FROM workers ORDER BY seen_at DESC"
+WORKERS = """
+SELECT name, clock_ahead FROM workers WHERE seen_at > now() - make_interval(secs => $1) ORDER BY seen_at DESC
+"""
 
 
 async def _workers(conn: Connection, settings: Settings) -> list[Check]:
-    living = [row["name"] for row in await conn.fetch(WORKERS, WORKER_SEEN) if row["lives"]]
+    rows = await conn.fetch(WORKERS, WORKER_SEEN)
+    living = [row["name"] for row in rows]
+    skewed = [f"{row['name']} by {row['clock_ahead']:+.0f} s" for row in rows if abs(row["clock_ahead"]) > clock.MOST]
+    if skewed:
+        return [Check("workers", "failed", f"clocks differ from the database's: {', '.join(skewed)}", SET_CLOCKS)]
     if living:
         return [Check("workers", "ok", ", ".join(living))]
     return [Check("workers", "failed", f"none was seen in the last {WORKER_SEEN:g} s", "Start `heliograph worker`.")]

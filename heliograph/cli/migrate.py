@@ -30,12 +30,16 @@ def command(
         _show("pending", pending, json, "Nothing is pending.")
         raise typer.Exit(FAILED if pending else 0)
     try:
-        applied = asyncio.run(migrate.migrate(settings.database_url))
-    except migrate.MigrationChanged as error:
+        applied = asyncio.run(migrate.migrate(settings.database_url, on_wait=_waiting))
+    except (migrate.MigrationChanged, migrate.MigrationBlocked) as error:
         raise Problem(str(error)) from None
-    except (OSError, asyncpg.PostgresError) as error:
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise Problem(f"the database cannot be migrated: {error}", UNREACHABLE) from None
     _show("applied", applied, json, "Nothing to do.")
+
+
+def _waiting(name: str) -> None:
+    say(f"{name} waits for a table that somebody holds; it is asked for again and again")
 
 
 def _show(what: str, names: list[str], json: bool, nothing: str) -> None:

@@ -13,6 +13,9 @@ SUBMIT_HORIZON = 24 * 3600.0
 #: message, so this is no try. Each attempt that ends so makes it a second longer, up to a minute.
 HOLD = 1.0
 HOLD_MOST = 60.0
+#: Shortest and longest time between two looks for lines with due work. What made a look slow, such as a database that
+#: hung, may be over as soon as it ended.
+LOOK, LOOK_MOST = 0.02, 2.0
 #: Looks at a receipt that fits no message, seconds after it came; then it is an orphan.
 RECEIPT = (1.0, 5.0, 30.0, 300.0, 3600.0, 21600.0, 86400.0)
 
@@ -30,6 +33,12 @@ def hold_pause(attempt: int) -> float:
 def receipt_pause(tries: int) -> float | None:
     """Seconds until an unmatched receipt is looked at again after `tries` looks; None: never."""
     return RECEIPT[tries] if tries < len(RECEIPT) else None
+
+
+def look_pause(took: float) -> float:
+    """Seconds until the next look for work after one that took so long: no more than a tenth of the time is spent
+    looking, up to a bound."""
+    return min(max(LOOK, 10 * took), LOOK_MOST)
 
 
 def webhook_pause(schedule: tuple[float, ...], tries: int, chance: random.Random) -> float | None:

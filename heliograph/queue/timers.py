@@ -10,6 +10,8 @@ TAKE = """
 UPDATE timers SET next_at = now() + make_interval(secs => $2) WHERE name = $1 AND next_at <= now() RETURNING name
 """
 
+HASTEN = "UPDATE timers SET next_at = now() WHERE name = $1"
+
 # A worker that hangs while it holds the row is put out by the server, so that another one goes on.
 HOLD = """
 WITH impatient AS MATERIALIZED (SELECT set_config('idle_in_transaction_session_timeout', '30s', true))
@@ -25,6 +27,11 @@ async def ensure(conn: Connection, name: str) -> None:
 async def take(conn: Connection, name: str, *, every: float) -> bool:
     """True if it is time and this worker is the one to do it; `every`: seconds until the next time."""
     return await conn.fetchval(TAKE, name, every) is not None
+
+
+async def hasten(conn: Connection, name: str) -> None:
+    """Let the timer be due now: its work is not done."""
+    await conn.execute(HASTEN, name)
 
 
 async def hold(conn: Connection, name: str) -> bool:

@@ -28,15 +28,13 @@ from heliograph.base.outbound import Answer, Failure, Outbound
 from heliograph.base.settings import Settings
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
-from heliograph.queue.retry import webhook_pause
+from heliograph.queue.retry import look_pause, webhook_pause
 from heliograph.webhooks import attempts, endpoints, signing
 from heliograph.webhooks.attempts import Attempt, Delivery, Destination, Ended, Record
 from heliograph.webhooks.places import Line, Places
 
 log = structlog.get_logger()
 
-#: Shortest time between two looks for lines with due work; and no more than a tenth of the time is spent looking.
-LOOK = 0.02
 #: Lines that are remembered; the idle ones among them are forgotten past this.
 LINES = 10_000
 #: Endpoints whose signing keys are kept at hand, 1.5 kB each.
@@ -175,7 +173,7 @@ class Deliverer:
         async with self._pool.acquire() as conn:
             found, self._after = await leases.lines(conn, "webhook", after=self._after)
         ended = loop.time()
-        self._look_at = ended + max(LOOK, 10 * (ended - began))
+        self._look_at = ended + look_pause(ended - began)
         for line_id in found:
             self._due.setdefault(line_id)
         if self._after != leases.UNROUTED and self._later is None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from heliograph.api.routes import OPERATIONS
+from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
+from tests.processes import until_true
 from tests.rules.making_whatsapp import made, message
 
 from .conftest import Api, Tenant, running
@@ -35,13 +38,35 @@ async def test_health_without_and_with_a_worker(api: Api, pool: Pool) -> None:
     status, _, body = await api.ask("GET", "/health")
     assert status == 200
     assert body["status"] == "ok"
-    assert body["checks"] == {"database": "ok", "queue": "ok", "worker": "ok"}
+    assert body["checks"] == {"database": "ok", "queue": "ok", "worker": "ok", "clock": "ok"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", body["time"])
 
 
 async def test_health_is_degraded_without_a_worker(api: Api) -> None:
     status, _, body = await api.ask("GET", "/health")
     assert (status, body["status"], body["checks"]["worker"]) == (200, "degraded", "down")
+
+
+async def test_health_says_that_a_clock_differs(database_url: str, pool: Pool) -> None:
+    await pool.execute("INSERT INTO workers VALUES ($1, 'w', now(), now(), -3600)", uuid7())
+    async with running(database_url) as api:
+        status, _, body = await api.ask("GET", "/health")
+    assert (status, body["status"], body["checks"]["clock"]) == (200, "degraded", "degraded")
+    await pool.execute("UPDATE workers SET clock_ahead = 0")
+    try:
+        async with running(database_url, clock_shift="3600:running") as api:
+            await until_true(lambda: skewed(api))
+            # What it does is right all the same: its time is the database's.
+            _, _, body = await api.ask("GET", "/health")
+            there = await pool.fetchval("SELECT now()")
+        assert abs(datetime.fromisoformat(body["time"]) - there) < timedelta(seconds=60)
+    finally:
+        clock.arm("")
+
+
+async def skewed(api: Api) -> bool:
+    _, _, body = await api.ask("GET", "/health")
+    return bool(body["checks"]["clock"] == "degraded")
 
 
 async def test_one_organizations_bad_credential_is_no_fault_of_the_service(database_url: str, pool: Pool) -> None:

@@ -51,6 +51,21 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
     assert found == []
 
 
+def test_one_module_reads_this_machines_clock() -> None:
+    """All others ask `base/clock.py`, which follows the database's. Simulators are others, with clocks of their own."""
+    reads = re.compile(r"\b(datetime\.(now|utcnow|today)|date\.today|time\.(time|time_ns|gmtime|localtime|ctime))\(")
+    found = [
+        f"{name_of(path)}:{number}"
+        for path in MODULES
+        if path.is_relative_to(ROOT / "heliograph")
+        and not path.is_relative_to(ROOT / "heliograph/simulators")
+        and path != ROOT / "heliograph/base/clock.py"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if reads.search(line)
+    ]
+    assert found == []
+
+
 def test_every_crash_point_is_one_place() -> None:
     points = Counter(
         name

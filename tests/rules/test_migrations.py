@@ -15,7 +15,7 @@ import pytest
 
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.base.migrate import PARTITIONED, MigrationChanged, make_partitions, migrate, pending
+from heliograph.base.migrate import PARTITIONED, MigrationBlocked, MigrationChanged, make_partitions, migrate, pending
 from tests.database import Cluster
 from tests.rules.making import organization
 
@@ -94,6 +94,107 @@ async def test_what_is_pending_is_said(empty_database_url: str) -> None:
         assert await pending(conn) == []
     finally:
         await conn.close()
+
+
+async def test_an_older_program_leaves_what_a_newer_one_put_in_place(pool: Pool, database_url: str) -> None:
+    before = await shape(database_url)
+    # A function whose text says that it is the newer one.
+    await pool.execute("UPDATE schema_migrations SET digest = 'newer', version = 99 WHERE name = 'sms/accept.sql'")
+    newer = await shape(database_url)
+    async with pool.acquire() as conn:
+        assert await pending(conn) == []
+    assert await migrate(database_url) == []
+    assert await shape(database_url) == newer
+    # Migrations that this program does not know.
+    await pool.execute("UPDATE schema_migrations SET version = 1 WHERE name = 'sms/accept.sql'")
+    await pool.execute("INSERT INTO schema_migrations (name, digest) VALUES ('9999_later.sql', 'x')")
+    async with pool.acquire() as conn:
+        assert await pending(conn) == []
+    assert await migrate(database_url) == []
+    await pool.execute("DELETE FROM schema_migrations WHERE name = '9999_later.sql'")
+    assert await migrate(database_url) == ["sms/accept.sql"]
+    assert await shape(database_url) == before
+
+
+async def test_a_migration_that_waits_for_a_reader_lets_others_pass(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.base.migrate.PATIENCE_MS", 100)
+    monkeypatch.setattr("heliograph.base.migrate.PAUSE", 0.05)
+    before = await shape(database_url)
+    await pool.execute("DELETE FROM schema_migrations WHERE name = '0023_retention.sql'")
+    await pool.execute("DROP TABLE retention_places")
+    await pool.execute("ALTER TABLE workers DROP COLUMN clock_ahead")
+    waits: list[str] = []
+    async with pool.acquire() as reader, reader.transaction():
+        await reader.fetch("SELECT FROM workers")  # as a dump does, for hours
+        migrating = asyncio.create_task(migrate(database_url, on_wait=waits.append))
+        async with asyncio.timeout(60):
+            while not waits:
+                await pool.fetch("SELECT FROM workers")
+            for _ in range(20):
+                await pool.fetch("SELECT FROM workers")
+        assert not migrating.done()
+    assert await migrating == ["0023_retention.sql"]
+    assert set(waits) == {"0023_retention.sql"}
+    assert await shape(database_url) == before
+
+
+async def test_a_lock_that_nobody_lets_go_ends_the_migration_with_a_word(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.base.migrate.PATIENCE_MS", 20)
+    monkeypatch.setattr("heliograph.base.migrate.PAUSE", 0.0)
+    monkeypatch.setattr("heliograph.base.migrate.TRIES", 3)
+    async with pool.acquire() as holder, holder.transaction():
+        await holder.execute("LOCK TABLE schema_migrations")
+        with pytest.raises(MigrationBlocked, match="pg_stat_activity"):
+            await migrate(database_url)
+
+
+AGES = "0024_ages.concurrently.sql"
+
+
+async def test_an_index_is_made_while_its_table_is_written_and_a_half_made_one_is_made_anew(
+    pool: Pool, database_url: str
+) -> None:
+    await pool.execute("DELETE FROM schema_migrations WHERE name = $1", AGES)
+    await pool.execute("DROP INDEX message_texts_age")
+    statement = "CREATE INDEX CONCURRENTLY message_texts_age_rest ON message_texts_rest USING brin (message_id)"
+    async with pool.acquire() as writer, writer.transaction():
+        await writer.execute("INSERT INTO message_texts VALUES ($1, $2, 'x')", uuid7(), UUID(int=1))
+        killed = asyncio.create_task(pool.execute(statement))
+        async with asyncio.timeout(60):
+            while not await pool.fetchval("SELECT to_regclass('message_texts_age_rest') IS NOT NULL"):
+                await pool.execute("SELECT pg_sleep(0.01)")
+        await pool.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = $1 AND pid <> pg_backend_pid()",
+            statement,
+        )
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+            await killed
+        assert not await pool.fetchval(
+            "SELECT indisvalid FROM pg_index WHERE indexrelid = 'message_texts_age_rest'::regclass"
+        )
+        migrating = asyncio.create_task(migrate(database_url))
+        async with asyncio.timeout(60):
+            # It waits for the writer, and nobody waits for it.
+            while not await pool.fetchval(
+                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()"
+                " AND wait_event_type = 'Lock' AND query LIKE '%INDEX CONCURRENTLY message_texts_age_rest%')"
+            ):
+                await pool.execute("INSERT INTO message_texts VALUES ($1, $2, 'x')", uuid7(), uuid7())
+            await pool.execute("INSERT INTO message_texts VALUES ($1, $2, 'x')", uuid7(), UUID(int=2))
+        assert not migrating.done()
+    assert await migrating == [AGES]
+    # Whole, as the table's is, and each partition has its part.
+    assert await pool.fetchval("SELECT indisvalid FROM pg_index WHERE indexrelid = 'message_texts_age'::regclass")
+    parts, whole = await pool.fetchrow(
+        "SELECT count(*), bool_and(indisvalid) FROM pg_inherits JOIN pg_index ON indexrelid = inhrelid"
+        " WHERE inhparent = 'message_texts_age'::regclass"
+    ) or (0, False)
+    assert whole
+    assert parts == await pool.fetchval("SELECT count(*) FROM pg_inherits WHERE inhparent = 'message_texts'::regclass")
 
 
 PROGRAM = "import asyncio, sys; from heliograph.base.migrate import migrate; asyncio.run(migrate(sys.argv[1]))"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from heliograph import retention
-from heliograph.base.db import Pool
+from heliograph.base import clock
+from heliograph.base.db import Connection, Pool, follow_clock
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.migrate import make_partitions
 from heliograph.base.settings import Settings
@@ -134,3 +137,161 @@ async def test_times_are_settings(pool: Pool, days: int) -> None:
     stays = await text(pool, timedelta(days=days) - timedelta(hours=1))
     await forget(pool, settings)
     assert [row[0] for row in await pool.fetch("SELECT message_id FROM message_texts")] == [stays]
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wrong_clock() -> Iterator[None]:
+    """This process's clock stands 430 days ahead, and it has not seen the database's."""
+    clock.arm(str(timedelta(days=430).total_seconds()))
+    yield
+    clock.arm("")
+
+
+async def test_what_is_past_is_past_by_the_databases_clock(pool: Pool, wrong_clock: None) -> None:
+    actor = await organization(pool)
+    await pool.execute(
+        "INSERT INTO message_texts SELECT $1, $2, 'x'", actor.organization_id, UUID(int=uuid7_floor(NOW).int + 1)
+    )
+    await pool.execute("INSERT INTO idempotency VALUES ($1, $1, $2, 202, '{}', now())", uuid7(), b"x" * 32)
+    before = await partitions(pool)
+    await forget(pool)
+    async with pool.acquire() as conn:
+        assert await retention.forget_keys(conn, SETTINGS) == 0
+    assert await partitions(pool) == before
+    assert await pool.fetchval("SELECT count(*) FROM message_texts") == 1
+
+
+async def test_nothing_is_forgotten_while_the_clocks_differ(pool: Pool, wrong_clock: None) -> None:
+    await text(pool, timedelta(days=40))
+    async with pool.acquire() as conn:
+        await follow_clock(conn)
+        with capture_logs() as logs:
+            assert await retention.forget(conn, SETTINGS)
+    assert [line["event"] for line in logs] == ["nothing is forgotten while the clocks differ"]
+    assert await pool.fetchval("SELECT count(*) FROM message_texts") == 1
+
+
+async def test_a_past_partition_that_holds_a_young_row_stays(pool: Pool) -> None:
+    """Its id was made by a clock that was wrong; the row is of today."""
+    actor = await organization(pool)
+    past = NOW - timedelta(days=500)
+    async with pool.acquire() as conn:
+        await make_partitions(conn, past.date(), ahead=0)
+    id = UUID(int=uuid7_floor(past).int + 1)
+    await pool.execute(
+        "INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments,"
+        " guarantee, request_id, accepted_at) VALUES ($1, $2, 'accepted', 'live', '1', '1', $2, 'gsm7', 1,"
+        " 'at_least_once', '', now())",
+        actor.organization_id,
+        id,
+    )
+    await pool.execute("INSERT INTO retention_places VALUES ('message_texts', now() - interval '31 days')")
+    await pool.execute("INSERT INTO message_texts VALUES ($1, $2, 'x')", actor.organization_id, id)
+    month = f"{past:%Y_%m}"
+    with capture_logs() as logs:
+        await forget(pool)
+    assert {name for name in await partitions(pool) if name.endswith(month)} == {
+        f"messages_{month}",
+        f"message_texts_{month}",
+    }
+    assert {line["partition"] for line in logs if "partition" in line} == {
+        f"messages_{month}",
+        f"message_texts_{month}",
+    }
+    assert await pool.fetchval("SELECT count(*) FROM message_texts") == 1
+    await pool.execute("UPDATE messages SET accepted_at = $1", past)
+    await forget(pool)
+    assert not {name for name in await partitions(pool) if name.endswith(month)}
+
+
+async def partitions(pool: Pool) -> set[str]:
+    rows = await pool.fetch("SELECT inhrelid::regclass::text AS name FROM pg_inherits")
+    return {row["name"] for row in rows}
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_step_that_takes_too_long_is_named_and_the_next_ones_go_on(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "STATEMENT_MS", 100)
+    await pool.execute("INSERT INTO workers VALUES ($1, 'gone', now(), now() - interval '2 days')", uuid7())
+    async with pool.acquire() as holder, holder.transaction():
+        await holder.execute("LOCK TABLE automatic_replies, receipts")
+        with capture_logs() as logs:
+            await forget(pool)
+    assert await pool.fetchval("SELECT count(*) FROM workers") == 0
+    slow = {line["step"] for line in logs if line["event"] == "forgetting takes too long"}
+    assert {"automatic replies", "text in receipts"} <= slow
+
+
+async def test_a_step_that_fails_is_told_and_the_next_ones_go_on(pool: Pool) -> None:
+    async def broken(conn: Connection) -> bool:
+        return bool(await conn.fetchval("SELECT 1 / 0"))
+
+    async def last(conn: Connection) -> bool:
+        done.append(1)
+        return True
+
+    done: list[int] = []
+    async with pool.acquire() as conn:
+        with capture_logs() as logs:
+            assert await retention.forget(
+                conn, SETTINGS, also=[retention.Step("broken", broken), retention.Step("last", last)]
+            )
+    assert done == [1]
+    assert [line["step"] for line in logs if line["event"] == "not forgotten"] == ["broken"]
+
+
+async def test_a_round_has_a_bound_and_the_next_one_goes_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "STEP", 3)
+    monkeypatch.setattr(retention, "ROWS", 6)
+    for place in (None, NOW - timedelta(days=45)):  # the first sweep ever, and one that goes on
+        await pool.execute("DELETE FROM retention_places")
+        if place is not None:
+            await pool.execute("INSERT INTO retention_places VALUES ('message_texts', $1)", place)
+        for n in range(14):
+            await text(pool, timedelta(days=31, minutes=n))
+        young = await text(pool, timedelta(days=1))
+        left = []
+        async with pool.acquire() as conn:
+            while not await retention.forget(conn, SETTINGS):
+                left.append(await conn.fetchval("SELECT count(*) FROM message_texts"))
+        assert left  # it took more than one round
+        assert left == sorted(set(left), reverse=True)
+        assert [row[0] for row in await pool.fetch("SELECT message_id FROM message_texts")] == [young]
+        await pool.execute("DELETE FROM message_texts")
+
+
+async def test_a_receipt_is_blanked_once_and_not_read_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "STEP", 3)
+
+    async def receipt(days: int) -> UUID:
+        fingerprint = uuid7()
+        await pool.execute(
+            "INSERT INTO receipts (received_on, supplier_id, fingerprint, keys, state, recipient, sender, error, raw,"
+            " received_at) VALUES ((now() AT TIME ZONE 'UTC')::date - $3::int, $1, $2, '{}', 'delivered', '', '', '',"
+            " 'said', now() - make_interval(days => $3))",
+            uuid7(),
+            fingerprint,
+            days,
+        )
+        return fingerprint
+
+    async def told() -> set[UUID]:
+        return {row[0] for row in await pool.fetch("SELECT fingerprint FROM receipts WHERE raw <> ''")}
+
+    old = [await receipt(days) for days in (31, 31, 32, 33, 40, 40, 50)]
+    young = {await receipt(days) for days in (0, 29, 30)}
+    await forget(pool)
+    assert await told() == young
+    # What was read before is not read again: nobody would notice that it says something once more.
+    await pool.execute("UPDATE receipts SET raw = 'again' WHERE fingerprint = $1", old[-1])
+    later = msgspec.structs.replace(SETTINGS, text_retention_days=28)
+    await forget(pool, later)
+    assert len(await told()) == 2
+    assert old[-1] in await told()

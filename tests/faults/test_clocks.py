@@ -1,0 +1,103 @@
+"""A machine whose clock is wrong by an hour or a year: nothing comes early, late or not at all, nothing is dropped, and
+its processes say so."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.judge import judge, settled
+from tests.load import Client, Load
+from tests.processes import LONG, Program, installation, until, until_true
+
+HOUR, YEAR = timedelta(hours=1), timedelta(days=400)
+#: The clocks of (web process, worker) are so far ahead, from when they run.
+SHIFTS = (
+    [(shift, timedelta()) for shift in (HOUR, -HOUR, YEAR, -YEAR)]
+    + [(timedelta(), shift) for shift in (HOUR, -HOUR, YEAR, -YEAR)]
+    if LONG
+    else [(-HOUR, YEAR)]
+)
+MESSAGES = 300 if LONG else 40
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize(("web", "work"), SHIFTS, ids=str)
+async def test_clocks_that_go_wrong_while_the_processes_run(
+    database_url: str, tmp_path: Path, web: timedelta, work: timedelta
+) -> None:
+    async with installation(database_url, tmp_path) as made:
+        before = await kept(database_url)
+        programs = {
+            shift: program
+            for shift, program in (
+                (web, await made.api(HELIOGRAPH_CLOCK_SHIFT=f"{web.total_seconds()}:running")),
+                (work, await made.worker(HELIOGRAPH_CLOCK_SHIFT=f"{work.total_seconds()}:running")),
+            )
+            if shift
+        }
+        async with Client(made.base_url, made.key) as client:
+            await until_true(partial(client.ask, "GET", "/health"))
+            await until_true(partial(degraded, client))
+        for program in programs.values():
+            await until(lambda program=program: "clock differs" in program.err)
+        async with Load(made.base_url, made.key) as load:
+            await load.reaches(MESSAGES // 2)
+            await hasten(database_url)
+            await load.reaches(MESSAGES)
+        await settled(database_url)
+        await judge(made, load.ledger, in_flight=0)
+        assert not made.complaints
+        # All that is shared out by time is where it was, and what was made lies in the present month.
+        assert await kept(database_url) == before
+        conn = await asyncpg.connect(database_url)
+        try:
+            spread = await conn.fetchval(
+                "SELECT max(abs(extract(epoch FROM accepted_at - now()))) FROM messages WHERE organization_id = $1",
+                made.actor.organization_id,
+            )
+            strays = await conn.fetchval("SELECT count(*) FROM messages_rest")
+        finally:
+            await conn.close()
+        assert spread < HOUR.total_seconds() / 2
+        assert strays == 0
+
+
+@pytest.mark.xdist_group("processes")
+async def test_a_process_whose_clock_is_wrong_says_so_and_does_not_start(database_url: str, tmp_path: Path) -> None:
+    async with installation(database_url, tmp_path) as made:
+        started: list[Program] = [
+            await made.api(HELIOGRAPH_CLOCK_SHIFT="3600"),
+            await made.worker(HELIOGRAPH_CLOCK_SHIFT="-3600"),
+        ]
+        for program, where in zip(started, ("ahead of", "behind"), strict=True):
+            assert await program.ended() == 1
+            assert f"this machine's clock is 3600 s {where} the database's" in program.err
+            assert "Traceback" not in program.err
+
+
+async def degraded(client: Client) -> bool:
+    _, body = await client.ask("GET", "/health")
+    return bool(body["checks"]["clock"] == "degraded")
+
+
+async def kept(url: str) -> set[str]:
+    """The partitions there are."""
+    conn = await asyncpg.connect(url)
+    try:
+        return {row[0] for row in await conn.fetch("SELECT inhrelid::regclass::text FROM pg_inherits")}
+    finally:
+        await conn.close()
+
+
+async def hasten(url: str) -> None:
+    """Let everything that is done now and then be due."""
+    conn = await asyncpg.connect(url)
+    try:
+        await conn.execute("UPDATE timers SET next_at = now()")
+    finally:
+        await conn.close()
