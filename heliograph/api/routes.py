@@ -34,7 +34,12 @@ from heliograph.webhooks.again import ReplayRunning
 from heliograph.webhooks.endpoints import EndpointDisabled, TooManyEndpoints
 from heliograph.whatsapp import accept as whatsapp_accept
 from heliograph.whatsapp.numbers import PhoneNumberUnavailable
-from heliograph.whatsapp.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
+from heliograph.whatsapp.templates import (
+    TemplateNotApproved,
+    TemplateNotFound,
+    TemplateNotSendable,
+    TemplateParameterMismatch,
+)
 from heliograph.whatsapp.wallet import WalletInsufficientFunds
 
 PREFIX = "/v1"
@@ -173,6 +178,7 @@ OPERATIONS: tuple[Operation, ...] = (
             DestinationNotAllowed,
             RecipientOptedOut,
             PhoneNumberUnavailable,
+            TemplateNotSendable,
             TemplateNotApproved,
             whatsapp_accept.WindowClosed,
             WalletInsufficientFunds,

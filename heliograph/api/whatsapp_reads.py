@@ -83,6 +83,15 @@ class WhatsAppTemplate(msgspec.Struct, rename="camel", kw_only=True):
         Literal["approved", "pending", "rejected", "paused", "disabled", "in_appeal", "removed"],
         Meta(description="Only an `approved` one can be sent. `removed`: in the event that tells of it."),
     ]
+    sendable: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether it can be sent now: it is approved, not for marketing, and has no part that this service"
+                " cannot fill, such as an image in its header."
+            )
+        ),
+    ]
     parameter_count: Annotated[int, Meta(description="How many `template.parameters` a send gives.")]
     body_preview: Annotated[
         str, Meta(description="The body with its variables.", examples=["Hello {{1}}, your order {{2}} was shipped."])
@@ -230,6 +239,7 @@ def _template(template: reads.Template) -> WhatsAppTemplate:
         language=template.language,
         category=template.category,  # type: ignore[arg-type]
         status=template.status,  # type: ignore[arg-type]
+        sendable=template.sendable,
         parameter_count=template.parameter_count,
         body_preview=template.body_preview,
         components=[msgspec.convert(part, WhatsAppTemplateComponent, from_attributes=True) for part in template.parts],

@@ -30,7 +30,12 @@ from heliograph.whatsapp import bulk, withdrawal
 from heliograph.whatsapp.bulk import Bulk
 from heliograph.whatsapp.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.rates import ELSEWHERE
-from heliograph.whatsapp.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
+from heliograph.whatsapp.templates import (
+    TemplateNotApproved,
+    TemplateNotFound,
+    TemplateNotSendable,
+    TemplateParameterMismatch,
+)
 
 NAME = "whatsapp"
 #: The one category that campaigns are for.
@@ -41,6 +46,7 @@ NUMBER = "whatsapp_phone_number_unavailable"
 TEMPLATE = "whatsapp_template_not_approved"
 NOT_UTILITY = "whatsapp_template_not_utility"
 MISMATCH = "whatsapp_template_parameter_mismatch"
+NOT_SENDABLE = "whatsapp_template_not_sendable"
 #: States of a template that it does not come back from.
 _LOST = ("rejected", "disabled", "removed")
 
@@ -94,8 +100,8 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
     """Make a campaign; a worker starts it within a second of its time. Runs in the caller's transaction.
 
     Raises Invalid (time, tags, recipients, number, category, what fills the parameters, no rates), TemplateNotFound,
-    TemplateParameterMismatch, PhoneNumberUnavailable, TemplateNotApproved, and CampaignAudienceEmpty for one that is
-    to start at once and has nobody.
+    TemplateParameterMismatch, TemplateNotSendable, PhoneNumberUnavailable, TemplateNotApproved, and
+    CampaignAudienceEmpty for one that is to start at once and has nobody.
     """
     outline = await plan.outline(conn, wish)
     row = await conn.fetchrow(FIND, actor.organization_id, wish.number_id, wish.template, wish.language)
@@ -193,7 +199,9 @@ SELECT count(*) FILTER (WHERE status IN ('accepted', 'queued')) AS queued_now,
             return Stop(NOT_UTILITY, fails=True)
         parameters = filling.read(row["parameters"])
         template = _layout(row)
-        if template.unsupported or template.parameter_count != len(parameters):  # it was edited
+        if template.unsupported:  # it was edited, here and below
+            return Stop(NOT_SENDABLE, fails=True)
+        if template.parameter_count != len(parameters):
             return Stop(MISMATCH, fails=True)
         return WhatsAppBatch(due, row, template, parameters, await _prices(conn, row["currency"], due.at))
 
@@ -283,9 +291,9 @@ def _layout(row: asyncpg.Record) -> TemplateLayout:
 
 
 def _check_parameters(template: TemplateLayout, parameters: Sequence[Filling]) -> None:
-    """Raises Invalid, TemplateParameterMismatch."""
+    """Raises Invalid, TemplateParameterMismatch, TemplateNotSendable."""
     if template.unsupported:
-        raise Invalid(("template", "unsupported", f"this template cannot be sent: {template.unsupported}"))
+        raise TemplateNotSendable(reason=template.unsupported)
     if len(parameters) != template.parameter_count:
         raise TemplateParameterMismatch(expected=template.parameter_count, received=len(parameters))
     filling.check(template, parameters)

@@ -37,7 +37,17 @@ NUMBERS = (
     "display_phone_number", "verified_name", "connection_status", "quality_rating", "messaging_tier",
     "throughput_per_second", "credential_status", "held_reason", "last_checked_at", "id",
 )  # fmt: skip
-TEMPLATES = ("name", "language", "category", "status", "disabled_locally", "parameter_count", "quality", "id")
+TEMPLATES = (
+    "name",
+    "language",
+    "category",
+    "status",
+    "sendable",
+    "disabled_locally",
+    "parameter_count",
+    "quality",
+    "id",
+)
 SYNCED = ("waba_id", "read", "numbers_changed", "added", "changed", "removed", "problems")
 
 

@@ -37,6 +37,7 @@ from heliograph.whatsapp.templates import (
     Template,
     TemplateBook,
     TemplateNotApproved,
+    TemplateNotSendable,
     TemplateParameterMismatch,
 )
 from heliograph.whatsapp.wallet import WalletInsufficientFunds
@@ -145,8 +146,8 @@ class Acceptor:
         Raises, the first of them that is true: IdempotencyConflict, IdempotencyInProgress; OrganizationSuspended,
         DestinationNotAllowed; Invalid (unknown number, wrong category, values that Meta would refuse),
         TemplateNotFound, TemplateParameterMismatch; DestinationNotAllowed (there is no rate); RecipientOptedOut,
-        PhoneNumberUnavailable, TemplateNotApproved, WindowClosed, WalletInsufficientFunds; and OverLimit and
-        Unavailable. A key that has an outcome gives it again, whatever has become of number and template since. A
+        PhoneNumberUnavailable, TemplateNotSendable, TemplateNotApproved, WindowClosed, WalletInsufficientFunds; and
+        OverLimit and Unavailable. A key that has an outcome gives it again, whatever has become of number and template since. A
         caller that is cancelled leaves a message that is wholly there or not at all.
         """
         return await self._intake.put(await self._prepare(send))
@@ -181,6 +182,8 @@ class Acceptor:
                 refusal = DestinationNotAllowed(country=country) if rate is None else None
             if refusal is None and not number.sendable:
                 refusal = unavailable(number)
+            if refusal is None and template is not None and template.layout.unsupported:
+                refusal = TemplateNotSendable(templateId=str(template.id), reason=template.layout.unsupported)
             if refusal is None and template is not None and template.status != "approved":
                 refusal = TemplateNotApproved(templateId=str(template.id), status=template.status)
         except Refusal as refused:
@@ -234,10 +237,15 @@ class Acceptor:
 
 
 def check(template: Template, content: TemplateSend) -> None:
-    """Whether a template can be sent with these values. Raises Invalid, TemplateParameterMismatch."""
+    """Whether a template can be sent with these values. Raises Invalid, TemplateParameterMismatch.
+
+    What fits a template that cannot be sent at all is not asked.
+    """
     if content.category != template.category:
         what = f"`template.category` must be the template's, which is `{template.category}`"
         raise Invalid(("template.category", "disagrees", what))
+    if template.layout.unsupported:
+        return
     if len(content.parameters) != template.parameter_count:
         raise TemplateParameterMismatch(expected=template.parameter_count, received=len(content.parameters))
     problems = template.layout.check(content.parameters)

@@ -18,7 +18,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
-from heliograph.whatsapp import accounts, apps, readings
+from heliograph.whatsapp import accounts, apps, readings, reads
 from heliograph.whatsapp.accounts import Account
 from heliograph.whatsapp.apps import App
 from heliograph.whatsapp.readings import Changed, Reading
@@ -157,7 +157,8 @@ SELECT n.id, n.display_phone_number, n.digits, n.verified_name, n.connection_sta
 """
 TEMPLATES = """
 SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.parameter_count, t.quality,
-       t.rejection_reason, t.held_until, t.ttl_seconds, t.body_preview, t.graph_id, t.updated_at, a.waba_id
+       t.rejection_reason, t.held_until, t.ttl_seconds, t.body_preview, t.graph_id, t.updated_at, a.waba_id,
+       t.components, t.parameter_format
   FROM whatsapp_templates t JOIN whatsapp_accounts a ON a.organization_id = t.organization_id AND a.id = t.account_id
  WHERE t.organization_id = $1 AND ($2 OR t.status <> 'removed') ORDER BY t.name, t.language, t.id
 """
@@ -193,7 +194,12 @@ async def numbers_of(conn: Connection, organization_id: UUID) -> list[dict[str, 
 
 async def templates_of(conn: Connection, organization_id: UUID, *, removed: bool = False) -> list[dict[str, Any]]:
     """The organization's templates by name, with those that are disabled locally; `removed`: those gone as well."""
-    return [dict(row) for row in await conn.fetch(TEMPLATES, organization_id, removed)]
+    rows = await conn.fetch(TEMPLATES, organization_id, removed)
+    return [
+        {**{name: value for name, value in row.items() if name not in ("components", "parameter_format")},
+         "sendable": reads.sendable(row) and not row["disabled_locally"]}
+        for row in rows
+    ]  # fmt: skip
 
 
 async def find_account(conn: Connection, organization_id: UUID, which: str | None) -> Account:

@@ -7,7 +7,7 @@ it (ids, reasons, examples that were uploaded, words that are new) ends here, in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from heliograph.base import looks
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection
 from heliograph.base.looks import LOOK
+from heliograph.suppliers.whatsapp_cloud.bodies import layout
 
 #: Of a look at conversations by a test key, which has to look for a message in each.
 TEST_LOOK = 1_000
@@ -72,6 +73,8 @@ class Template(msgspec.Struct, frozen=True):
     language: str
     category: str
     status: str
+    #: A send of it would be taken, as far as the template goes.
+    sendable: bool
     parameter_count: int
     body_preview: str
     parts: list[Part]
@@ -149,8 +152,8 @@ class ConversationFilters(msgspec.Struct, frozen=True):
 # -- templates ---------------------------------------------------------------------------------------------------------
 
 _TEMPLATE = (
-    "id, name, language, category, status, parameter_count, body_preview, components, rejection_reason, updated_at,"
-    " account_id, disabled_locally"
+    "id, name, language, category, status, parameter_count, parameter_format, body_preview, components,"
+    " rejection_reason, updated_at, account_id, disabled_locally"
 )
 # The accounts are looked up once for all rows.
 TEMPLATES = looks.statement(
@@ -202,12 +205,21 @@ def _template(row: asyncpg.Record) -> Template:
         language=row["language"],
         category=row["category"],
         status=row["status"],
+        sendable=sendable(row),
         parameter_count=row["parameter_count"],
         body_preview=row["body_preview"],
         parts=parts(msgspec.json.decode(row["components"])),
         rejection_reason=reason(row["rejection_reason"]),
         updated_at=row["updated_at"],
     )
+
+
+def sendable(row: Mapping[str, Any] | asyncpg.Record) -> bool:
+    """Whether a send of a template would be taken: it is approved, of a category that is sent here, and texts alone
+    fill it. `row`: of the table, or its part of this."""
+    if row["status"] != "approved" or row["category"] not in ("utility", "authentication"):
+        return False
+    return not layout(msgspec.json.decode(row["components"]), row["parameter_format"], row["category"]).unsupported
 
 
 def parts(components: object) -> list[Part]:

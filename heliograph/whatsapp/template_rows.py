@@ -259,6 +259,7 @@ def shown(row: Mapping[str, Any]) -> dict[str, object]:
         "language": row["language"],
         "category": row["category"],
         "status": row["status"],
+        "sendable": reads.sendable(row),
         "parameterCount": row["parameter_count"],
         "bodyPreview": row["body_preview"],
         "components": msgspec.to_builtins(reads.parts(msgspec.json.decode(row["components"]))),

@@ -25,6 +25,7 @@ __all__ = [
     "TemplateBook",
     "TemplateNotApproved",
     "TemplateNotFound",
+    "TemplateNotSendable",
     "TemplateParameterMismatch",
     "apply_item",
     "hold",
@@ -51,6 +52,12 @@ class TemplateNotApproved(Refusal):
     """This template is not approved at present."""
 
     code, status = "whatsapp_template_not_approved", 409
+
+
+class TemplateNotSendable(Refusal):
+    """This template has a part that this service cannot fill, such as an image in its header."""
+
+    code, status = "whatsapp_template_not_sendable", 409
 
 
 class Template(msgspec.Struct, frozen=True):

@@ -54,6 +54,7 @@ TEMPLATE = {
     "language",
     "category",
     "status",
+    "sendable",
     "parameterCount",
     "bodyPreview",
     "components",
@@ -409,7 +410,13 @@ async def test_a_template_is_shown_in_our_words(client: Client, made: Made, pool
     ]
     assert (shown["id"], shown["name"], shown["language"]) == (str(id), "order_shipped", "en")
     assert (shown["category"], shown["status"], shown["rejectionReason"]) == ("utility", "rejected", "promotional")
-    assert (shown["parameterCount"], shown["bodyPreview"]) == (1, "Hello {{1}}")
+    assert (shown["parameterCount"], shown["bodyPreview"], shown["sendable"]) == (1, "Hello {{1}}", False)
+    await pool.execute("UPDATE whatsapp_templates SET status = 'approved'")
+    assert not (await client.read("templates"))["items"][0]["sendable"]
+    await pool.execute('UPDATE whatsapp_templates SET components = \'[{"type": "BODY", "text": "Hello {{1}}"}]\'')
+    assert (await client.read("templates"))["items"][0]["sendable"]
+    await pool.execute("UPDATE whatsapp_templates SET category = 'marketing'")
+    assert not (await client.read("templates"))["items"][0]["sendable"]
     for given, told in (("NONE", None), (None, None), ("Because Meta says so", "other")):
         await pool.execute("UPDATE whatsapp_templates SET rejection_reason = $1", given)
         assert (await client.read("templates"))["items"][0]["rejectionReason"] == told

@@ -24,7 +24,12 @@ from heliograph.base.settings import Settings
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.whatsapp.accept import Acceptor, Send, TemplateSend, TextReply, WindowClosed
 from heliograph.whatsapp.numbers import PhoneNumberUnavailable
-from heliograph.whatsapp.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
+from heliograph.whatsapp.templates import (
+    TemplateNotApproved,
+    TemplateNotFound,
+    TemplateNotSendable,
+    TemplateParameterMismatch,
+)
 from heliograph.whatsapp.wallet import WalletInsufficientFunds
 from tests.rules import making, making_whatsapp
 from tests.rules.making import TO
@@ -280,6 +285,22 @@ async def test_the_first_thing_that_is_wrong_is_the_answer(pool: Pool) -> None:
     assert await said(SHIPPED) is WalletInsufficientFunds
     assert await stored(pool) == 0
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 0
+
+
+async def test_a_template_that_cannot_be_filled_is_refused_as_such(acceptor: Acceptor, pool: Pool) -> None:
+    """Whatever values it is sent with: no number of texts would fit."""
+    one = await made(pool)
+    parts = [*making_whatsapp.BODY, {"type": "HEADER", "format": "IMAGE"}]
+    id = await making_whatsapp.template(
+        pool, one.organization_id, one.account_id, name="pictured", components=parts, parameter_count=2
+    )
+    for values in ((), ("Ana", "7"), ("Ana", "7", "https://x.example/p.png")):
+        refusal = await attempt(acceptor, send(one, TemplateSend("pictured", "en", "utility", values)))
+        assert isinstance(refusal, TemplateNotSendable)
+        assert refusal.details == {"templateId": str(id), "reason": "its header is of the kind image"}
+    # A wrong category is the request's own mistake.
+    assert isinstance(await attempt(acceptor, send(one, TemplateSend("pictured", "en", "marketing", ()))), Invalid)
+    assert await stored(pool) == 0
 
 
 async def test_refusals_say_what_they_know(acceptor: Acceptor, pool: Pool) -> None:

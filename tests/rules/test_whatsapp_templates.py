@@ -128,6 +128,7 @@ async def test_customers_hear_once_of_what_they_see(pool: Pool) -> None:
         "language": "fr",
         "category": "marketing",
         "status": "rejected",
+        "sendable": False,
         "parameterCount": 2,
         "bodyPreview": made.BODY[0]["text"],
         "components": msgspec.to_builtins(reads.parts(made.BODY)),

@@ -175,6 +175,37 @@ async def test_what_a_template_is_filled_with(name: str, language: str, componen
             assert await client.code(type="template", template=template) == (mismatch if code == -1 else code)
 
 
+FLOW = {"type": "button", "sub_type": "flow", "index": "1",
+        "parameters": [{"type": "action", "action": {"flow_token": "unused"}}]}  # fmt: skip
+CATALOG = {"type": "button", "sub_type": "CATALOG", "index": 0}
+
+
+@pytest.mark.parametrize(
+    ("components", "code"),
+    [
+        ([CATALOG, FLOW], 0),
+        ([{**CATALOG, "parameters": [{"type": "action", "action": {"thumbnail_product_retailer_id": "7"}}]}, FLOW], 0),
+        ([CATALOG], 131008),
+        ([FLOW], 131008),
+        (None, 131008),
+        ([CATALOG, {**FLOW, "parameters": []}], 131008),
+        ([CATALOG, {**FLOW, "sub_type": "url"}], 132018),
+        ([CATALOG, {**FLOW, "parameters": [{"type": "text", "text": "t"}]}], 132018),
+    ],
+)
+async def test_buttons_that_open_something_have_to_be_named(components: Any, code: int) -> None:
+    buttons = [
+        {"type": "CATALOG", "text": "See"},
+        {"type": "FLOW", "text": "Book"},
+        {"type": "QUICK_REPLY", "text": "q"},
+    ]
+    parts = [{"type": "BODY", "text": "Hello!"}, {"type": "BUTTONS", "buttons": buttons}]
+    async with graph(webhook_url="") as (simulator, client, _):
+        simulator.add_template({"name": "with_buttons", "language": "en", "components": parts})
+        template = {"name": "with_buttons", "language": {"code": "en"}, "components": components}
+        assert await client.code(type="template", template=template) == code
+
+
 async def test_whatever_comes_is_answered_in_metas_shape() -> None:
     """Nothing that JSON can say makes the simulator stumble."""
     world = World(quick(webhook_url=""), None, VirtualClock())

@@ -165,12 +165,30 @@ def test_codes_that_are_none(value: str) -> None:
         {"type": "HEADER", "format": "LOCATION"},
         {"type": "CAROUSEL", "cards": []},
         {"type": "BUTTONS", "buttons": [{"type": "COPY_CODE", "text": "copy"}]},
+        {"type": "BUTTONS", "buttons": [{"type": "QUICK_REPLY", "text": "q"}, {"type": "MADE_TODAY", "text": "new"}]},
+        {"type": "MADE_TODAY"},
     ],
 )
 def test_templates_that_texts_alone_cannot_fill(part: dict[str, Any]) -> None:
     plan = layout([{"type": "BODY", "text": "b"}, part], "POSITIONAL", "UTILITY")
     assert plan.unsupported
+    assert "today" not in plan.unsupported  # words of Meta's that nobody knows reach no customer
     assert plan.check([]) != []
+
+
+def test_buttons_that_open_something_are_named() -> None:
+    """They take no value, and Meta refuses a send that leaves them out (131008)."""
+    listed = [{"type": "QUICK_REPLY", "text": "q"}, {"type": "FLOW", "text": "f"}, {"type": "CATALOG", "text": "c"},
+              {"type": "URL", "text": "u", "url": "https://x.example/{{1}}"}]  # fmt: skip
+    definition = [{"type": "BODY", "text": "Hello {{1}}!"}, {"type": "BUTTONS", "buttons": listed}]
+    plan = layout(definition, "POSITIONAL", "UTILITY")
+    assert (plan.unsupported, plan.parameter_count) == ("", 2)
+    body = made(plan, "Ana", "4471")["template"]["components"]
+    theirs = [pywa.BodyText.params("Ana").to_dict(), pywa.URLButton.params(url_variable="4471", index=3).to_dict(),
+              pywa.FlowButton.params(flow_token="our-id", index=1).to_dict(),
+              pywa.CatalogButton.params(index=2).to_dict()]  # fmt: skip
+    theirs[2]["parameters"][0]["action"].pop("flow_action_data")
+    assert alike(body) == alike(theirs)
 
 
 def test_a_reply() -> None:

@@ -17,6 +17,9 @@ from heliograph.simulators.graph.objects import Template
 _VARIABLE = re.compile(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}")
 _FORBIDDEN = re.compile(r"[\n\r\t]| {5}")
 _MEDIA = ("IMAGE", "VIDEO", "DOCUMENT", "LOCATION")
+_NAMED_BUTTONS = {"COPY_CODE": "CopyCode", "FLOW": "Flow", "CATALOG": "Catalog"}
+#: Those whose parameter is an action.
+_ACTIONS = ("Flow", "Catalog")
 _LONGEST = {"header": 60, "body": 1024}
 
 
@@ -27,7 +30,8 @@ class Wanted(msgspec.Struct, frozen=True):
     texts: dict[str, tuple[str, tuple[str, ...]]]
     #: IMAGE, VIDEO, DOCUMENT or LOCATION; empty: the header is text, or there is none.
     media: str
-    #: Index of each button whose URL has a variable, or that copies a code: its type as errors name it.
+    #: Index of each button that a send has to name: its URL has a variable, it copies a code, or opens a Flow or a
+    #: catalog. Its type as errors name it.
     buttons: dict[int, str]
     named: bool
 
@@ -49,14 +53,14 @@ def wanted(template: Template) -> Wanted:
                 button_kind = str(button.get("type", "")).upper()
                 if button_kind == "OTP" or (button_kind == "URL" and _VARIABLE.search(button.get("url", ""))):
                     buttons[index] = "Url"
-                elif button_kind == "COPY_CODE":
-                    buttons[index] = "CopyCode"
+                elif button_kind in _NAMED_BUTTONS:
+                    buttons[index] = _NAMED_BUTTONS[button_kind]
     return Wanted(texts, media, buttons, template.parameter_format.upper() == "NAMED")
 
 
 def check(definition: Wanted, components: Any, *, mismatch: int) -> None:
     """Raise the GraphError that Meta would answer; `mismatch` is 132012 or 132018, by the version of the call."""
-    given = _given(components)
+    given, sub_types = _given(components)
     for part in ("header", "body"):
         parameters = given.get((part, 0), [])
         _, names = definition.texts.get(part, ("", ()))
@@ -69,8 +73,11 @@ def check(definition: Wanted, components: Any, *, mismatch: int) -> None:
                 f"params ({len(names)})",
             )
     for index, kind in definition.buttons.items():
-        if not given.get(("button", index)):
+        # A catalog shows its first product if nothing is said, but it has to be named.
+        if given.get(("button", index)) is None or not (given["button", index] or kind == "Catalog"):
             raise GraphError(131008, f"buttons: Button at index {index} of type {kind} requires a parameter")
+        if kind in _ACTIONS:
+            _check_action(index, kind, sub_types[index], given.pop(("button", index)), mismatch)
     for part, index in given:
         if part == "button" and index not in definition.buttons and _texts_in(given[part, index]):
             raise GraphError(132000, f"buttons: Button at index {index} takes no parameter")
@@ -91,11 +98,13 @@ def check(definition: Wanted, components: Any, *, mismatch: int) -> None:
             raise GraphError(132005, f"{part}: text is {len(filled)} characters long, of {_LONGEST[part]}")
 
 
-def _given(components: Any) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """The parameters of a send by part and button index. Case of types and kind of index do not matter to Meta."""
+def _given(components: Any) -> tuple[dict[tuple[str, int], list[dict[str, Any]]], dict[int, str]]:
+    """The parameters of a send by part and button index, and the kinds of buttons. Case of types and kind of index do
+    not matter to Meta."""
     given: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    sub_types: dict[int, str] = {}
     if components is None:
-        return given
+        return given, sub_types
     if not isinstance(components, list):
         raise GraphError(131009, "template: components is not an array")
     for component in components:
@@ -115,8 +124,17 @@ def _given(components: Any) -> dict[tuple[str, int], list[dict[str, Any]]]:
                 index = int(component.get("index", 0))
             except (TypeError, ValueError):
                 raise GraphError(131009, "buttons: index is not a number") from None
+            sub_types[index] = str(component["sub_type"]).upper()
         given[kind, index] = parameters
-    return given
+    return given, sub_types
+
+
+def _check_action(index: int, kind: str, sub_type: str, parameters: list[dict[str, Any]], mismatch: int) -> None:
+    if sub_type != kind.upper():
+        raise GraphError(mismatch, f"buttons: Format mismatch at index {index}, expected {kind.upper()}")
+    for one in parameters:
+        if str(one.get("type", "")).lower() != "action" or not isinstance(one.get("action"), dict):
+            raise GraphError(mismatch, f"buttons: Format mismatch at index {index}, expected ACTION")
 
 
 def _texts_in(parameters: list[dict[str, Any]]) -> bool:

@@ -4,7 +4,7 @@ A template's definition, as Graph lists it, becomes a `TemplateLayout` once; the
 template takes, what is wrong with given ones, and where each of them goes. The public API has one list of values for
 a template, and this is their order: the header's variable, the body's variables, then one suffix for each URL button
 that ends in a variable. An authentication template takes one value, the code, which goes to the body and to the
-button.
+button. Buttons that open a Flow or a catalog take none, and have to be named all the same.
 
 The rule nobody may break: a value that Meta would refuse is refused here, before anything is reserved or sent, and
 every body carries our own id, because a lost answer can be found again by nothing else.
@@ -34,9 +34,21 @@ _LINK = re.compile(r"(?i)https?:|www\.|[a-z0-9-]\.[a-z]{2,}")
 USER_ID = r"[A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}"
 _USER_ID = re.compile(USER_ID)
 
-#: Headers and buttons that take something other than a text, which the public API has no field for.
-_OTHER_BUTTONS = frozenset({"COPY_CODE", "MPM", "SPM", "ORDER_DETAILS", "VOICE_CALL_REQUEST"})
-_OTHER_PARTS = frozenset({"CAROUSEL", "LIMITED_TIME_OFFER"})
+#: Parts and buttons that need nothing of a send, or what is filled in here. Any other takes something that the public
+#: API has no field for, or may do so: Meta makes new ones.
+_PARTS = frozenset({"HEADER", "BODY", "FOOTER", "BUTTONS"})
+_PLAIN_BUTTONS = frozenset({"URL", "QUICK_REPLY", "PHONE_NUMBER", "VOICE_CALL", "REQUEST_CONTACT_INFO"})
+#: Buttons that a send has to name, although it has nothing to say of them but a token.
+_ACTIONS = {"FLOW": "flow", "CATALOG": "catalog"}
+#: Of what cannot be filled, the kinds that are named to customers.
+_NAMED_KINDS = frozenset(
+    {
+        *("IMAGE", "VIDEO", "DOCUMENT", "LOCATION", "CAROUSEL", "LIMITED_TIME_OFFER", "COPY_CODE", "MPM", "SPM"),
+        *("ORDER_DETAILS", "OTP", "CALL_PERMISSION_REQUEST"),
+    }
+)
+#: `flow_token` where there is none to give: Meta's own default.
+NO_TOKEN = "unused"  # noqa: S105  no secret
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -53,6 +65,14 @@ class UrlButton(msgspec.Struct, frozen=True):
     url: str
 
 
+class ActionButton(msgspec.Struct, frozen=True):
+    """A button that opens a Flow or a catalog. `index` counts all buttons of the template, from 0."""
+
+    index: int
+    #: flow or catalog.
+    kind: str
+
+
 class TemplateLayout(msgspec.Struct, frozen=True):
     """Where values go in one template."""
 
@@ -64,6 +84,7 @@ class TemplateLayout(msgspec.Struct, frozen=True):
     body: str
     body_variables: tuple[str, ...]
     buttons: tuple[UrlButton, ...]
+    actions: tuple[ActionButton, ...] = ()
     #: Why texts alone cannot fill it, such as "its header is an image"; empty: they can.
     unsupported: str = ""
 
@@ -103,8 +124,9 @@ class TemplateLayout(msgspec.Struct, frozen=True):
                 problems.append(Problem(first + n, f"the button's URL would have more than {URL_LIMIT} characters"))
         return problems
 
-    def components(self, parameters: Sequence[str]) -> list[dict[str, Any]]:
-        """`template.components` of a send. `parameters` have passed `check`."""
+    def components(self, parameters: Sequence[str], *, token: str = NO_TOKEN) -> list[dict[str, Any]]:
+        """`template.components` of a send. `parameters` have passed `check`; `token` comes back with what the user
+        enters in a Flow."""
         if self.authentication:
             code = [_text(parameters[0])]
             # Whatever kind of button the template declares, it is filled as a URL button (Meta's own rule).
@@ -116,6 +138,7 @@ class TemplateLayout(msgspec.Struct, frozen=True):
         if body:
             components.append({"type": "body", "parameters": self._texts(self.body_variables, body)})
         components += [_button(button.index, suffix) for button, suffix in zip(self.buttons, suffixes, strict=True)]
+        components += [_action(button, token) for button in self.actions]
         return components
 
     def text(self, parameters: Sequence[str]) -> str:
@@ -136,13 +159,14 @@ class TemplateLayout(msgspec.Struct, frozen=True):
 
 
 def layout(components: Iterable[Mapping[str, Any]], parameter_format: str | None, category: str) -> TemplateLayout:
-    """The layout of a template as Graph lists it (reference: `message_templates`). Unknown parts are left alone.
+    """The layout of a template as Graph lists it (reference: `message_templates`).
 
     `parameter_format` is POSITIONAL or NAMED in any case; None (older listings): what the variables look like.
     """
     header: str | None = None
     body = ""
     buttons: list[UrlButton] = []
+    actions: list[ActionButton] = []
     unsupported = ""
     for component in components:
         kind = _upper(component.get("type"))
@@ -151,7 +175,7 @@ def layout(components: Iterable[Mapping[str, Any]], parameter_format: str | None
             if form == "TEXT":
                 header = str(component.get("text") or "")
             else:
-                unsupported = unsupported or f"its header is of the kind {form.lower()}"
+                unsupported = unsupported or f"its header is {_of_kind(form)}"
         elif kind == "BODY":
             body = str(component.get("text") or "")
         elif kind == "BUTTONS":
@@ -160,10 +184,12 @@ def layout(components: Iterable[Mapping[str, Any]], parameter_format: str | None
                 url = str(button.get("url") or "")
                 if of == "URL" and _VARIABLE.search(url):
                     buttons.append(UrlButton(index, url))
-                elif of in _OTHER_BUTTONS:
-                    unsupported = unsupported or f"it has a button of the kind {of.lower()}"
-        elif kind in _OTHER_PARTS:
-            unsupported = unsupported or f"it has a part of the kind {kind.lower()}"
+                elif of in _ACTIONS:
+                    actions.append(ActionButton(index, _ACTIONS[of]))
+                elif of not in _PLAIN_BUTTONS:
+                    unsupported = unsupported or f"it has a button {_of_kind(of)}"
+        elif kind not in _PARTS:
+            unsupported = unsupported or f"it has a part {_of_kind(kind)}"
     authentication = _upper(category) == "AUTHENTICATION"
     everything = _VARIABLE.findall(f"{header or ''} {body}")
     named = _upper(parameter_format) == "NAMED" if parameter_format else not all(map(str.isdigit, everything))
@@ -175,6 +201,7 @@ def layout(components: Iterable[Mapping[str, Any]], parameter_format: str | None
         body=body,
         body_variables=_variables(body, named),
         buttons=() if authentication else tuple(buttons),
+        actions=() if authentication else tuple(actions),
         unsupported="" if authentication else unsupported,
     )
 
@@ -190,7 +217,7 @@ def template_body(
 ) -> bytes:
     """A template send. `parameters` have passed `layout.check`; `opaque` is our id, 255 characters at most."""
     template: dict[str, Any] = {"name": name, "language": {"code": language}}
-    components = layout.components(parameters)
+    components = layout.components(parameters, token=opaque)
     if components:
         template["components"] = components
     return msgspec.json.encode({**_start(to, "template", opaque), "template": template})
@@ -228,6 +255,18 @@ def _text(value: str) -> dict[str, str]:
 
 def _button(index: int, value: str) -> dict[str, Any]:
     return {"type": "button", "sub_type": "url", "index": str(index), "parameters": [_text(value)]}
+
+
+def _action(button: ActionButton, token: str) -> dict[str, Any]:
+    named: dict[str, Any] = {"type": "button", "sub_type": button.kind, "index": str(button.index)}
+    if button.kind == "flow":
+        named["parameters"] = [{"type": "action", "action": {"flow_token": token}}]
+    return named  # a catalog shows its first product if nothing is said
+
+
+def _of_kind(word: str) -> str:
+    """Only words that are known here reach a customer."""
+    return f"of the kind {word.lower()}" if word in _NAMED_KINDS else "of a kind that is not known here"
 
 
 def _variables(text: str, named: bool) -> tuple[str, ...]:
