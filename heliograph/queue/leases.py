@@ -136,6 +136,11 @@ async def lines(conn: Connection, kind: str, *, after: UUID = UNROUTED, limit: i
     return [row["line"] for row in rows if row["due"]], rows[-1]["line"] if len(rows) == limit else UNROUTED
 
 
+async def occupied(conn: Connection, kind: str, *, limit: int = 10_000) -> list[UUID]:
+    """Lines of `kind` that have any work, also for later, in order of line."""
+    return [row["line"] for row in await conn.fetch(LINES, kind, UNROUTED, limit)]
+
+
 HELD = """
 WITH held AS MATERIALIZED (
     SELECT mine.place{columns}

@@ -147,8 +147,8 @@ class Acceptor:
         DestinationNotAllowed; Invalid (unknown number, wrong category, values that Meta would refuse),
         TemplateNotFound, TemplateParameterMismatch; DestinationNotAllowed (there is no rate); RecipientOptedOut,
         PhoneNumberUnavailable, TemplateNotSendable, TemplateNotApproved, WindowClosed, WalletInsufficientFunds; and
-        OverLimit and Unavailable. A key that has an outcome gives it again, whatever has become of number and template since. A
-        caller that is cancelled leaves a message that is wholly there or not at all.
+        OverLimit and Unavailable. A key that has an outcome gives it again, whatever has become of number and template
+        since. A caller that is cancelled leaves a message that is wholly there or not at all.
         """
         return await self._intake.put(await self._prepare(send))
 

@@ -238,6 +238,15 @@ UPDATE whatsapp_templates SET status = 'removed', reread_at = NULL WHERE organiz
 """
 
 
+# What was looked at while the account was paused is due again at once.
+RESUMED = """
+UPDATE queue SET due_at = now()
+ WHERE kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM whatsapp_numbers
+                                                WHERE organization_id = $1 AND account_id = $2))
+   AND due_at > now() AND due_at <= now() + interval '1 minute' AND lease_token IS NULL
+"""
+
+
 async def set_state(conn: Connection, *, organization_id: UUID, account_id: UUID, state: str) -> Account:
     """Pause ("paused"), resume ("active") or remove ("removed") an account. Raises NotFound.
 
@@ -247,6 +256,8 @@ async def set_state(conn: Connection, *, organization_id: UUID, account_id: UUID
     async with conn.transaction():
         at = clock.now()
         before = await numbers.of_account(conn, organization_id, account_id)
+        if state == "active":
+            await conn.execute(RESUMED, organization_id, account_id)
         row = await conn.fetchrow(SET_STATE, organization_id, account_id, state, at)
         if state == "removed":
             await conn.execute(END_NUMBERS, organization_id, account_id, at)

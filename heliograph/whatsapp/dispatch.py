@@ -28,7 +28,7 @@ from heliograph.queue import leases
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
 from heliograph.suppliers.whatsapp_cloud.bodies import template_body, text_body
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
-from heliograph.whatsapp import holds, reach, test_mode
+from heliograph.whatsapp import holds, parking, reach, test_mode
 from heliograph.whatsapp.due import Content, Due, Template, load, load_templates
 from heliograph.whatsapp.lines import Slot
 from heliograph.whatsapp.outcomes import Answered
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 KIND = "whatsapp"
 #: A message of a suspended organization, or of a paused account, is looked at again after this, seconds.
 SUSPENDED_PAUSE = 60.0
-#: One whose template is paused or under review, at the latest.
+#: One whose template is paused, under review, or missing is looked at again after this; once that is over, at once.
 TEMPLATE_PAUSE = 300.0
 #: One whose outcome is unknown while callbacks wait, or none has come since.
 UNCERTAIN_PAUSE = 30.0
@@ -266,12 +266,13 @@ class Dispatcher:
         if left <= 0:
             self._full = True
             return []
-        lines, self._after = await leases.lines(conn, KIND, after=self._after)
         slots = self._now
         at = asyncio.get_running_loop().time()
         looking = at >= self._look_at
         if looking:
             self._look_at = at + LOOK
+            await parking.leave(conn, KIND, without=slots)
+        lines, self._after = await leases.lines(conn, KIND, after=self._after)
         places: dict[UUID, int] = {}
         rooms = sorted((self._room(line), line) for line in lines if line in slots)
         for n, (room, line) in enumerate(rooms):
@@ -304,7 +305,7 @@ class Dispatcher:
         dues = await load(conn, claimed)
         open_ = [due for due in dues if due.status in UNSENT]
         decided = await self._resolve(conn, [due for due in open_ if due.attempt_state in ("open", "unknown")])
-        decided.update(await self._orphans(conn, [due for due in open_ if due.lease.line not in self._now]))
+        decided.update(await self._orphans(conn, [due for due in open_ if _home(due) not in self._now]))
         templates = await load_templates(conn, open_)
         together: Counter[tuple[UUID, str]] = Counter()
         steps = [
@@ -429,7 +430,10 @@ class Dispatcher:
         body = self._text(due, content) if due.template_id is None else self._template(due, content, templates)
         if not isinstance(body, bytes):
             return body
-        slot = self._now[lease.line]
+        home = _home(due)
+        if lease.line != home:  # it waited for its template
+            return Postponed(lease, 0.0, home, counts=False)
+        slot = self._now[home]
         wait = slot.connector.pair_wait(due.recipient)
         if wait == 0.0:
             together[lease.line, due.recipient] += 1
@@ -456,10 +460,10 @@ class Dispatcher:
             # Paused, or under review. A code is of no use later.
             if due.authentication:
                 return _failed(due, "template_unavailable")
-            pause = TEMPLATE_PAUSE
-            if template.held_until is not None and template.held_until > due.at:
-                pause = min(pause, (template.held_until - due.at).total_seconds() + 1)
-            return Postponed(due.lease, pause, due.lease.line, counts=False)
+            return Postponed(due.lease, TEMPLATE_PAUSE, template.id, counts=False)
+        if template.missing and not due.authentication:
+            # Meta is being asked for it. A code cannot wait for that, and Meta's answer to it is one as well.
+            return Postponed(due.lease, TEMPLATE_PAUSE, template.id, counts=False)
         if template.layout.check(content.parameters):
             return _failed(due, "template_unavailable")
         return template_body(
@@ -470,6 +474,11 @@ class Dispatcher:
             parameters=content.parameters,
             opaque=str(due.lease.id),
         )
+
+
+def _home(due: Due) -> UUID:
+    """The line that it is sent from."""
+    return test_mode.LINE if due.mode == "test" else due.number_id
 
 
 def _failed(due: Due, code: str) -> Move:

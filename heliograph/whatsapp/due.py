@@ -20,12 +20,15 @@ from heliograph.whatsapp.accept import BUFFER, BUFFERS
 class Template(msgspec.Struct, frozen=True):
     """A template as it is now."""
 
+    id: UUID
     name: str
     language: str
     category: str
     status: str
     disabled: bool
     held_until: datetime | None
+    #: Meta's list lacks it, and Meta has not said yet that it is gone.
+    missing: bool
     layout: TemplateLayout
 
 
@@ -118,8 +121,8 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Due]:
 
 
 TEMPLATES = """
-SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.held_until, t.components,
-       t.parameter_format
+SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.held_until,
+       t.missing_at IS NOT NULL AS missing, t.components, t.parameter_format
   FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
   JOIN whatsapp_templates t ON t.organization_id = asked.organization_id AND t.id = asked.id
 """
@@ -133,12 +136,14 @@ async def load_templates(conn: Connection, dues: Sequence[Due]) -> dict[UUID, Te
     rows = await conn.fetch(TEMPLATES, [one for one, _ in asked], [id for _, id in asked])
     return {
         row["id"]: Template(
+            row["id"],
             row["name"],
             row["language"],
             row["category"],
             row["status"],
             row["disabled_locally"],
             row["held_until"],
+            row["missing"],
             layout(msgspec.json.decode(row["components"]), row["parameter_format"], row["category"]),
         )
         for row in rows

@@ -24,7 +24,7 @@ from heliograph.base.db import Connection, Pool, is_down
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp import accounts, apps, readings
 from heliograph.whatsapp.apps import App
-from heliograph.whatsapp.readings import Changed, Reading
+from heliograph.whatsapp.readings import Changed, Known, Reading
 
 log = structlog.get_logger()
 
@@ -65,6 +65,13 @@ RETURNING organization_id, id, app, waba_id, base_url, api_version, token, $4::b
 SINGLE = """
 SELECT id, graph_id FROM whatsapp_templates
  WHERE organization_id = $1 AND account_id = $2 AND reread_at <= now() ORDER BY reread_at LIMIT $3
+"""
+KNOWN_TEMPLATES = """
+SELECT id, graph_id, name, language FROM whatsapp_templates
+ WHERE organization_id = $1 AND account_id = $2 AND status <> 'removed' ORDER BY missing_at NULLS FIRST, id
+"""
+KNOWN_NUMBERS = """
+SELECT graph_id FROM whatsapp_numbers WHERE organization_id = $1 AND account_id = $2 AND state = 'active' ORDER BY id
 """
 PUT_OFF = """
 UPDATE whatsapp_accounts
@@ -187,6 +194,7 @@ class Mirror:
         async with self._pool.acquire() as conn:
             app: App = await apps.get_app(conn, self._key, due.app)
             single = await self._single(conn, due)
+            known = await self._known(conn, due)
         client = self._client(due)
         templates = due.templates or len(single) > MOST_SINGLE
         found = await readings.read(
@@ -197,6 +205,7 @@ class Mirror:
             numbers=due.numbers,
             templates=templates,
             single={} if templates else single,
+            known=known,
         )
         async with self._pool.acquire() as conn:
             changed = await readings.store(
@@ -213,6 +222,14 @@ class Mirror:
     async def _single(self, conn: Connection, due: _Due) -> dict[UUID, str]:
         rows: list[asyncpg.Record] = await conn.fetch(SINGLE, due.organization_id, due.id, MOST_SINGLE + 1)
         return {row["id"]: row["graph_id"] for row in rows}
+
+    async def _known(self, conn: Connection, due: _Due) -> Known:
+        templates = await conn.fetch(KNOWN_TEMPLATES, due.organization_id, due.id)
+        numbers = await conn.fetch(KNOWN_NUMBERS, due.organization_id, due.id)
+        return Known(
+            [row["graph_id"] for row in numbers],
+            {row["id"]: (row["graph_id"], row["name"], row["language"]) for row in templates},
+        )
 
     async def _put_off(self, due: _Due, seconds: float, detail: str, *, failed: int) -> None:
         await self._pool.execute(PUT_OFF, due.organization_id, due.id, seconds, detail, failed, due.lease)

@@ -7,7 +7,7 @@ customer reads closed values only, never an id or a text of Meta's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -227,12 +227,15 @@ ACCOUNT_EVENTS = {
     "ACCOUNT_RECONNECTED": "connected",
 }
 BANS = {"DISABLE": "banned", "REINSTATE": "connected"}
+#: A number that Meta has, and that listings of its account lack for so long, is another account's.
+LACKED = timedelta(minutes=5)
 #: Messages a second after THROUGHPUT_UPGRADE.
 HIGH = 1000
 
 _ROW = (
     "id, graph_id, display_phone_number, digits, verified_name, state, connection_status, quality_rating,"
-    " messaging_tier, messaging_limit, throughput_per_second, applied, applied_at, last_checked_at"
+    " messaging_tier, messaging_limit, throughput_per_second, applied, applied_at, last_checked_at,"
+    " missing_at"
 )
 ROWS = f"""
 SELECT {_ROW} FROM whatsapp_numbers WHERE organization_id = $1 AND account_id = $2 ORDER BY id FOR NO KEY UPDATE
@@ -241,7 +244,7 @@ WRITE = """
 UPDATE whatsapp_numbers
    SET display_phone_number = $3, digits = $4, verified_name = $5, state = $6, connection_status = $7,
        quality_rating = $8, messaging_tier = $9, messaging_limit = $10, throughput_per_second = $11,
-       applied = $12::text::jsonb, applied_at = $13, last_checked_at = $14, changed_at = $15
+       applied = $12::text::jsonb, applied_at = $13, last_checked_at = $14, missing_at = $15, changed_at = $16
  WHERE organization_id = $1 AND id = $2
 """
 # A number belongs to one account at a time: while another one here still has it, that one's next reading lets it go.
@@ -287,18 +290,27 @@ async def store_numbers(
     listing: Sequence[CloudNumber],
     *,
     at: datetime,
+    asked: Mapping[str, CloudNumber | None] | None = None,
 ) -> list[str]:
-    """Bring an account's numbers to a full listing; one that is not in it is removed.
+    """Bring an account's numbers to a full listing.
 
-    The caller has locked the account, and announces. `at`: the time that the listing speaks of. Returns the Graph ids
-    of numbers that another account still has.
+    One that is not in it is removed if Meta, asked for it alone, said that it is gone (`asked`, by Graph id); if Meta
+    has it all the same, once listings lacked it for LACKED seconds, since it is another account's then. Otherwise it
+    stays: a listing may be incomplete. The caller has locked the account, and announces. `at`: the time that the
+    listing speaks of. Returns the Graph ids of numbers that another account still has.
     """
+    asked = asked or {}
     now = clock.now()
     rows = await _by_graph_id(conn, organization_id, account_id)
     listed = {one.id for one in listing}
     for graph_id, row in rows.items():
         if row["state"] == "active" and graph_id not in listed:
-            await _write(conn, organization_id, row, {**row, "state": "removed"}, now)
+            since = row["missing_at"] or now
+            one = asked.get(graph_id)
+            lacked = one is not None and now - since >= LACKED
+            gone = (graph_id in asked and one is None) or lacked
+            changed = {"state": "removed", "missing_at": None} if gone else {"missing_at": since}
+            await _write(conn, organization_id, row, {**row, **changed}, now)
     taken = []
     for one in listing:
         if one.id in rows:
@@ -368,6 +380,7 @@ def _read(found: asyncpg.Record, one: CloudNumber, at: datetime, now: datetime) 
         "display_phone_number": one.display or found["display_phone_number"],
         "digits": one.digits or found["digits"],
         "last_checked_at": now,
+        "missing_at": None,
     }
     quality = one.quality.lower() if one.quality in ("GREEN", "YELLOW", "RED") else "unknown"
     connection = connection_of(one)
@@ -412,6 +425,7 @@ _WRITTEN = (
     "applied",
     "applied_at",
     "last_checked_at",
+    "missing_at",
 )
 
 

@@ -38,6 +38,8 @@ PAUSE, LONGEST_PAUSE = 60.0, 1800.0
 FIRST_PAUSE = 2.0
 #: A credential that Meta refused a reading to is tried for one message after this, seconds.
 HELD = 60.0
+#: Of what a listing lacks, so many are asked for alone in one reading.
+MOST_MISSING = 20
 _DETAIL = 500
 
 
@@ -58,6 +60,8 @@ class Reading(msgspec.Struct, kw_only=True):
     templates: list[CloudTemplate] | None = None
     #: Single templates by our id; None: gone.
     single: dict[UUID, CloudTemplate | None] = {}
+    #: Numbers that the listing lacks and that were asked for alone, by Meta's id; None: gone.
+    single_numbers: dict[str, CloudNumber | None] = {}
     #: "numbers: 190 …", for operators.
     problems: list[str] = []
 
@@ -65,6 +69,18 @@ class Reading(msgspec.Struct, kw_only=True):
     def at(self) -> datetime:
         """The time that it speaks of: Meta's readings may lag behind its events."""
         return self.asked_at - timedelta(seconds=LAG)
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known of an account: what a listing lacks of it is asked for alone before it counts as gone."""
+
+    #: Meta's ids of active numbers.
+    numbers: Sequence[str] = ()
+    #: Meta's id, name and language of templates that are not removed, by our id.
+    templates: Mapping[UUID, tuple[str, str, str]] = {}
+
+
+NOTHING = Known()
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -84,25 +100,36 @@ async def read(
     numbers: bool = True,
     templates: bool = True,
     single: Mapping[UUID, str] | None = None,
+    known: Known = NOTHING,
 ) -> Reading:
     """Ask Meta. Never raises for what Meta answers. `single`: Meta's ids of templates to read alone, by ours."""
     shown = credential(token, app.secret)
-    found = Reading(asked_at=clock.now(), problems=[], single={})
+    found = Reading(asked_at=clock.now(), problems=[], single={}, single_numbers={})
     if numbers:
         await _credential(found, client, waba_id, token, app)
         await _numbers(found, client, waba_id, shown, app)
+        if found.numbers is not None:
+            await _missing_numbers(found, client, shown, known)
     if templates:
         try:
             await _slowly(client)
             found.templates = await client.templates(waba_id, shown)
         except CloudError as error:
             _note(found, "templates", error)
-    for id, graph_id in (single or {}).items():
+    asked = dict(single or {})
+    if found.templates is not None:
+        # One page that was lost must not cost a template, and with it the messages that wait for it.
+        listed = {(one.name, one.language) for one in found.templates}
+        missing = {id: graph for id, (graph, *named) in known.templates.items() if tuple(named) not in listed}
+        if len(missing) > MOST_MISSING:
+            found.problems.append(f"templates: the list lacks {len(missing)} that are known; asked for, some at a time")
+        asked = dict(list(missing.items())[:MOST_MISSING])
+    for id, graph_id in asked.items():
         try:
             await _slowly(client)
             found.single[id] = await client.template(graph_id, shown)
         except CloudError as error:
-            # For a credential that sees nothing at all, everything looks gone; the full listing would say so.
+            # For a credential that sees nothing at all, everything looks gone: only with a listing does it count.
             if error.code in GONE:
                 found.single[id] = None
             else:
@@ -142,6 +169,19 @@ async def _numbers(found: Reading, client: CloudClient, waba_id: str, shown: Cre
         found.subscribed = app.app_id in await client.subscribed_apps(waba_id, shown)
     except CloudError as error:
         _note(found, "subscription", error)
+
+
+async def _missing_numbers(found: Reading, client: CloudClient, shown: Credential, known: Known) -> None:
+    listed = {one.id for one in found.numbers or ()}
+    for graph_id in [one for one in known.numbers if one not in listed][:MOST_MISSING]:
+        try:
+            await _slowly(client)
+            found.single_numbers[graph_id] = await client.phone_number(graph_id, shown)
+        except CloudError as error:
+            if error.code in GONE:
+                found.single_numbers[graph_id] = None
+            else:
+                _note(found, "number", error)
 
 
 async def _slowly(client: CloudClient) -> None:
@@ -231,7 +271,7 @@ async def store(
         await _store_credential(conn, ids, account, found)
         problems = list(found.problems)
         if found.numbers is not None and _newer(found.at, account["numbers_read_at"]):
-            taken = await numbers.store_numbers(conn, *ids, found.numbers, at=found.at)
+            taken = await numbers.store_numbers(conn, *ids, found.numbers, at=found.at, asked=found.single_numbers)
             problems += [f"numbers: {graph_id} is in use by another account here" for graph_id in taken]
             known = found.account
             portfolio = known.portfolio_id if known is not None else None
@@ -273,8 +313,9 @@ async def _store_templates(
     read_at = account["templates_read_at"]
     if found.templates is not None and _newer(found.at, read_at):
         changes = await template_rows.store_listing(
-            conn, *ids, found.templates, at=found.at, asked_at=found.asked_at, quiet=read_at is None
-        )
+            conn, *ids, found.templates, at=found.at, asked_at=found.asked_at, quiet=read_at is None,
+            asked=found.single,
+        )  # fmt: skip
         await conn.execute(TEMPLATES_READ, *ids, found.at)
         return changes
     single = [

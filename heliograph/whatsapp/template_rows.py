@@ -72,7 +72,7 @@ _BUTTON = ("type", "text", "url", "phone_number", "otp_type")
 _ROW = (
     "id, account_id, graph_id, name, language, category, status, parameter_format, parameter_count, components,"
     " body_preview, quality, rejection_reason, ttl_seconds, held_until, disabled_locally, applied, applied_at,"
-    " reread_at, updated_at"
+    " reread_at, missing_at, updated_at"
 )
 OF_ACCOUNT = f"""
 SELECT {_ROW} FROM whatsapp_templates WHERE organization_id = $1 AND account_id = $2 ORDER BY id FOR NO KEY UPDATE
@@ -172,22 +172,28 @@ async def store_listing(
     at: datetime,
     asked_at: datetime,
     quiet: bool = False,
+    asked: Mapping[UUID, CloudTemplate | None] | None = None,
 ) -> Changes:
-    """Bring all of an account's templates to a full listing; what is not in it is removed.
+    """Bring all of an account's templates to a full listing.
 
-    The caller has locked the account. `at`: the time that the listing speaks of; `asked_at`: when it was begun;
-    `quiet`: no events, for the first reading of an account.
+    What is not in it is what Meta said of it alone (`asked`, by our id; None: gone), and without an answer it stays
+    as it is, and is held: a listing may be incomplete. The caller has locked the account. `at`: the time that the
+    listing speaks of; `asked_at`: when it was begun; `quiet`: no events, for the first reading of an account.
     """
     now = clock.now()
+    asked = asked or {}
     rows = {(row["name"], row["language"]): row for row in await conn.fetch(OF_ACCOUNT, organization_id, account_id)}
     listed = {(one.name, one.language): one for one in listing}
     pairs = []
     for key, found in rows.items():
         row = dict(found)
-        if one := listed.get(key):
+        if one := listed.get(key) or asked.get(row["id"]):
             _read(row, one, at, alone=False)
-        else:
+        elif row["id"] in asked or row["status"] == "removed":
             _merge(row, "status", at, None, _status("removed", None, None), alone=False)
+            row["missing_at"] = None
+        else:
+            row["missing_at"] = row["missing_at"] or now
         pairs.append((found, row))
     new = [_new(one, now) for key, one in listed.items() if key not in rows]
     if new:
@@ -207,14 +213,18 @@ async def store_listing(
 async def store_one(
     conn: Connection, organization_id: UUID, template_id: UUID, one: CloudTemplate | None, *, at: datetime
 ) -> Changes:
-    """Bring one template to a reading of it alone; None: Meta has it no more. The caller has locked the account."""
+    """Bring one template to a reading of it alone; None: Meta shows none, and all are read before that counts. The
+    caller has locked the account."""
     now = clock.now()
     found = await conn.fetchrow(BY_ID, organization_id, template_id)
     if found is None:
         return Changes()
     row = dict(found)
     if one is None:
-        _merge(row, "status", at, None, _status("removed", None, None), alone=True)
+        # A credential that sees nothing gets the same answer for everything. The next listing decides, and soon.
+        if row["status"] != "removed":
+            row["missing_at"] = row["missing_at"] or now
+            await wake_mirror(conn, organization_id, row["account_id"], templates=True, after=0.0)
     else:
         _read(row, one, at, alone=True)
     paused = row["status"] == "paused" and row["held_until"] is not None
@@ -270,6 +280,7 @@ def shown(row: Mapping[str, Any]) -> dict[str, object]:
 
 def _read(row: dict[str, Any], one: CloudTemplate, at: datetime, *, alone: bool) -> None:
     """Bring a row to a reading; what newer events said stays."""
+    row["missing_at"] = None
     if row["graph_id"] != one.id:
         # It was deleted and made anew: what was said of the old one is nothing to it.
         row["graph_id"], row["applied"] = one.id, "{}"
@@ -304,12 +315,13 @@ _FACETS = (
     "held_until",
 )
 _NEW = ("id", "graph_id", "name", "language", *_FACETS)
-_WRITTEN = ("graph_id", *_FACETS, "applied", "applied_at", "reread_at", "updated_at")
+_WRITTEN = ("graph_id", *_FACETS, "applied", "applied_at", "reread_at", "missing_at", "updated_at")
 WRITE = """
 UPDATE whatsapp_templates
    SET graph_id = $3, category = $4, status = $5, parameter_format = $6, parameter_count = $7,
        components = $8::text::jsonb, body_preview = $9, quality = $10, rejection_reason = $11, ttl_seconds = $12,
-       held_until = $13, applied = $14::text::jsonb, applied_at = $15, reread_at = $16, updated_at = $17
+       held_until = $13, applied = $14::text::jsonb, applied_at = $15, reread_at = $16, missing_at = $17,
+       updated_at = $18
  WHERE organization_id = $1 AND id = $2
 """
 

@@ -13,6 +13,7 @@ import pytest
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
+from heliograph.whatsapp import accounts
 from heliograph.whatsapp.recorder import Recorder
 from heliograph.whatsapp.status import Move, move_many
 from tests.rules.dispatching_whatsapp import (
@@ -243,13 +244,78 @@ async def test_a_template_paused_in_a_campaign_holds_its_messages_and_fails_code
         assert (await status_of(pool, id))[2] == "reserved"
         assert await queued(pool, id)
         assert await tries_of(pool, id) == 0
-    # Meta ends the pause, and the mirror has read so.
+    # Meta ends the pause, and the mirror has read so: what waits is due at once.
     await pool.execute("UPDATE whatsapp_templates SET status = 'approved', held_until = NULL")
     bench.only.script, bench.only.room = taken, 100
-    await bench.later(minutes=6)
-    await bench.round()
+    bench.restart()
+    await bench.round(2)
     assert {one.message_id for one in bench.only.submitted[submitted:]} == set(ids)
     await check_wallets(pool, [who.organization_id])
+
+
+async def test_a_template_that_a_listing_lacks_holds_messages_and_sends_codes(pool: Pool) -> None:
+    """The listing may be incomplete. A code cannot wait until that is known, and Meta's answer to it says as much."""
+    who, bench = await bench_of(pool)
+    await pool.execute("UPDATE whatsapp_templates SET missing_at = now()")
+    ids = {await message(pool, who, to=f"+25884000000{n}") for n in range(3)}
+    code = await message(pool, who, template_id=who.code_id, category="authentication", parameters=("42",))
+    await bench.round()
+    assert [one.message_id for one in bench.only.submitted] == [code]
+    # They wait in nobody's way, and no worker looks at them.
+    lines = await pool.fetch("SELECT line, due_at > now() AS later FROM queue WHERE kind = 'whatsapp'")
+    assert [tuple(row) for row in lines] == [(who.template_id, True)] * 3
+    bench.restart()
+    assert await bench.round() == 0
+    await pool.execute("UPDATE whatsapp_templates SET missing_at = NULL")
+    bench.restart()
+    await bench.round()
+    assert {one.message_id for one in bench.only.submitted[1:]} == ids
+    assert all([len(await attempts(pool, id)) == 1 for id in ids])
+
+
+@pytest.mark.parametrize("end", ["status = 'removed'", "disabled_locally = true"])
+async def test_what_waits_for_a_template_that_is_gone_fails_at_once(pool: Pool, end: str) -> None:
+    who, bench = await bench_of(pool)
+    await pool.execute("UPDATE whatsapp_templates SET status = 'paused'")
+    id = await message(pool, who)
+    await bench.round()
+    await pool.execute(f"UPDATE whatsapp_templates SET {end}")
+    bench.restart()
+    await bench.round()
+    await ended(pool, who, id, "template_unavailable")
+
+
+async def test_what_waits_for_a_template_ends_with_its_lifetime_and_with_its_number(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    await pool.execute("UPDATE whatsapp_templates SET status = 'paused'")
+    late, orphan = await message(pool, who, deadline=timedelta(hours=25)), await message(pool, who)
+    await bench.round()
+    await bench.later(hours=2)
+    bench.restart()
+    await bench.round()
+    await ended(pool, who, late, "expired")
+    await pool.execute("UPDATE whatsapp_numbers SET state = 'removed'")
+    await bench.refresh()
+    await bench.later(minutes=6)
+    bench.restart()
+    await bench.round()
+    assert (await status_of(pool, orphan))[:2] == ("failed", "unknown")
+
+
+async def test_what_waits_for_a_paused_account_is_due_when_it_is_resumed(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    scope = {"organization_id": who.organization_id, "account_id": who.account_id}
+    async with pool.acquire() as conn:
+        await accounts.set_state(conn, **scope, state="paused")
+    await bench.refresh()
+    id = await message(pool, who)
+    await bench.round()
+    assert await pause_of(pool, id) > 50
+    async with pool.acquire() as conn:
+        await accounts.set_state(conn, **scope, state="active")
+    await bench.refresh()
+    await bench.round()
+    assert [one.message_id for one in bench.only.submitted] == [id]
 
 
 async def test_a_template_under_review_holds_messages_and_fails_codes(pool: Pool) -> None:

@@ -12,9 +12,10 @@ import pytest
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
-from heliograph.suppliers.whatsapp_cloud.credential import credential
+from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem, TemplateItem
+from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber, CloudTemplate
 from heliograph.suppliers.whatsapp_cloud.webhooks import parse
 from heliograph.whatsapp import accounts, holds, numbers, templates
 from heliograph.whatsapp.accounts import Account
@@ -394,6 +395,51 @@ async def test_a_template_that_was_deleted_at_meta_is_removed(
     await mirror.round()
     gone = await pool.fetchval("SELECT status FROM whatsapp_templates WHERE name = $1 LIMIT 1", names[0])
     assert gone == "removed"
+
+
+class Lossy(CloudClient):
+    """Sees empty lists, as if every page of them were lost, while `blind`."""
+
+    blind = False
+
+    async def templates(self, waba_id: str, credential: Credential) -> list[CloudTemplate]:
+        return [] if self.blind else await super().templates(waba_id, credential)
+
+    async def phone_numbers(self, waba_id: str, credential: Credential) -> list[CloudNumber]:
+        return [] if self.blind else await super().phone_numbers(waba_id, credential)
+
+
+async def test_a_listing_that_lacks_something_removes_only_what_meta_says_is_gone(
+    pool: Pool, graph: GraphSimulator
+) -> None:
+    """Meta's lists come by pages, and one that was lost cost every message of its templates."""
+    client = Lossy(graph.base_url)
+    mirror = Mirror(pool, key=made.KEY, connect=lambda *_: client)
+    account = await begun(pool, graph)
+    await mirror.round()
+    names = [row["name"] for row in await pool.fetch("SELECT name FROM whatsapp_templates ORDER BY name")]
+    async with CloudSession(graph) as delete:
+        await delete(account.waba_id, names[0])
+    client.blind = True
+    await due(pool, "mirror_at", "templates_at", "numbers_at")
+    await mirror.round()
+    rows = await pool.fetch("SELECT name, status, missing_at FROM whatsapp_templates ORDER BY name")
+    assert [(row["name"], row["status"] == "removed", row["missing_at"]) for row in rows] == [
+        (name, name == names[0], None) for name in names
+    ]
+    assert await pool.fetchval("SELECT state FROM whatsapp_numbers") == "active"
+    # Where Meta cannot be asked either, what is known stays, and is asked for again soon.
+    graph.fault("json", on="management", status=500, code=2)
+    await due(pool, "mirror_at", "templates_at", "numbers_at")
+    await mirror.round()
+    waiting = await pool.fetch("SELECT name FROM whatsapp_templates WHERE missing_at IS NOT NULL ORDER BY name")
+    assert [row["name"] for row in waiting] == names[1:]
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_templates WHERE status = 'removed'") == 1
+    graph.clear_faults()
+    await due(pool, "mirror_at", "templates_at", "numbers_at")
+    await mirror.round()
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_templates WHERE missing_at IS NOT NULL") == 0
+    await mirror.close()
 
 
 Happen = Callable[[GraphSimulator], None]

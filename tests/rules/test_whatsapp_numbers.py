@@ -60,12 +60,21 @@ async def apply(pool: Pool, account: Account, item: NumberItem | CapabilityItem 
         return await numbers.apply_item(conn, account.organization_id, account.id, item, NOW + timedelta(hours=1))
 
 
-async def store(pool: Pool, account: Account, *listing: CloudNumber, seconds: float = 0.0) -> tuple[list[str], int]:
-    """A reading of all that speaks of NOW + `seconds`; returns what another account has, and deliveries queued."""
+async def store(
+    pool: Pool,
+    account: Account,
+    *listing: CloudNumber,
+    seconds: float = 0.0,
+    asked: dict[str, CloudNumber | None] | None = None,
+) -> tuple[list[str], int]:
+    """A reading of all that speaks of NOW + `seconds`; returns what another account has, and deliveries queued.
+    `asked`: what Meta says of those that it lacks; None: they are gone."""
+    if asked is None:
+        asked = {row["graph_id"]: None for row in await pool.fetch("SELECT graph_id FROM whatsapp_numbers")}
     at = NOW + timedelta(seconds=seconds)
     async with pool.acquire() as conn, conn.transaction():
         before = await numbers.of_account(conn, account.organization_id, account.id)
-        taken = await numbers.store_numbers(conn, account.organization_id, account.id, listing, at=at)
+        taken = await numbers.store_numbers(conn, account.organization_id, account.id, listing, at=at, asked=asked)
         queued = await numbers.announce(conn, account.organization_id, account.id, before)
         await conn.execute("UPDATE whatsapp_accounts SET numbers_read_at = $1", at)
     return taken, queued
@@ -234,6 +243,25 @@ async def test_a_reading_brings_changes_and_takes_away(pool: Pool) -> None:
     # Back again, it is the same number.
     assert await store(pool, account, changed, listed(id="556", display_phone_number="+212 520-009999")) == ([], 1)
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers") == 2
+
+
+async def test_a_number_that_a_listing_lacks_stays_until_meta_says_that_it_is_gone(pool: Pool) -> None:
+    account = await made.account(pool, await organization(pool))
+    await store(pool, account, listed())
+    # It cannot be asked for, or it is there after all.
+    for answers in ({}, {made.GRAPH_ID: listed()}):
+        assert await store(pool, account, seconds=10, asked=answers) == ([], 0)
+        found = await row(pool)
+        assert (found["state"], found["missing_at"] is not None) == ("active", True)
+    await store(pool, account, listed(), seconds=20, asked={})
+    assert (await row(pool))["missing_at"] is None
+    # Lists lack it for long, and Meta has it: it is another account's now.
+    await store(pool, account, seconds=30, asked={})
+    await pool.execute("UPDATE whatsapp_numbers SET missing_at = now() - interval '6 minutes'")
+    await store(pool, account, seconds=40, asked={})
+    assert await pool.fetchval("SELECT state FROM whatsapp_numbers") == "active"
+    await store(pool, account, seconds=50, asked={made.GRAPH_ID: listed()})
+    assert await pool.fetchval("SELECT state FROM whatsapp_numbers") == "removed"
 
 
 @pytest.mark.parametrize("level", [None, "STANDARD", "HIGH", "NOT_APPLICABLE"])

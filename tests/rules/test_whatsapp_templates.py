@@ -59,10 +59,15 @@ async def apply(pool: Pool, account: Account, one: TemplateItem, at: datetime | 
         )
 
 
-async def store(pool: Pool, account: Account, *listing: CloudTemplate, seconds: float = 0.0, **values: Any) -> Any:
-    """A reading of all, which speaks of NOW + `seconds`; its time is put down as the mirror does."""
+async def store(
+    pool: Pool, account: Account, *listing: CloudTemplate, seconds: float = 0.0, gone: bool = True, **values: Any
+) -> Any:
+    """A reading of all, which speaks of NOW + `seconds`; its time is put down as the mirror does. `gone`: of what it
+    lacks, Meta says that it is gone; otherwise it cannot be asked."""
     at = NOW + timedelta(seconds=seconds)
     async with pool.acquire() as conn, conn.transaction():
+        if gone:
+            values["asked"] = {row["id"]: None for row in await conn.fetch("SELECT id FROM whatsapp_templates")}
         changes = await templates.store_listing(
             conn, account.organization_id, account.id, listing, at=at, asked_at=at + timedelta(seconds=60), **values
         )
@@ -300,14 +305,35 @@ async def test_a_refused_send_pauses_it_until_a_reading_after_the_lag(pool: Pool
     assert ((await row(pool))["status"], (await row(pool))["held_until"]) == ("approved", None)
 
 
-async def test_one_read_alone_that_is_gone_is_removed(pool: Pool) -> None:
+async def test_one_read_alone_that_is_gone_is_held_until_a_listing_says_so_too(pool: Pool) -> None:
+    """A credential that sees nothing gets the same answer for everything."""
     actor, account, id = await begun(pool)
     await apply(pool, account, item(0, event="FLAGGED"))
     async with pool.acquire() as conn:
         same = await templates.store_one(conn, actor.organization_id, id, listed(), at=NOW + timedelta(seconds=1))
         assert (same.changed, (await row(pool))["reread_at"]) == (0, None)
         gone = await templates.store_one(conn, actor.organization_id, id, None, at=NOW + timedelta(seconds=2))
-    assert (gone.removed, (await row(pool))["status"]) == (1, "removed")
+    found = await row(pool)
+    assert (gone.removed, found["status"], found["missing_at"] is not None) == (0, "approved", True)
+    assert await pool.fetchval("SELECT templates_at <= now() FROM whatsapp_accounts")
+    assert (await store(pool, account, seconds=3600)).removed == 1
+    found = await row(pool)
+    assert (found["status"], found["missing_at"]) == ("removed", None)
+
+
+async def test_what_a_listing_lacks_stays_until_meta_says_that_it_is_gone(pool: Pool) -> None:
+    _, account, id = await begun(pool)
+    changes = await store(pool, account, seconds=3600, gone=False)
+    found = await row(pool)
+    assert (changes.removed, found["status"], found["missing_at"] is not None) == (0, "approved", True)
+    # Asked for alone, it is there, with what has changed of it.
+    await store(pool, account, seconds=3700, gone=False, asked={id: listed(status="PAUSED")})
+    found = await row(pool)
+    assert (found["status"], found["missing_at"]) == ("paused", None)
+    await store(pool, account, seconds=3800, gone=False)
+    await store(pool, account, listed(), seconds=3900, gone=False)
+    found = await row(pool)
+    assert (found["status"], found["missing_at"]) == ("approved", None)
 
 
 async def test_the_book_matches_exactly_and_never_says_no_on_what_was(pool: Pool) -> None:
