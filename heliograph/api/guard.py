@@ -34,7 +34,10 @@ _SINGLE = frozenset({b"authorization", b"x-api-key", b"idempotency-key", b"conte
 _WANTED = _SINGLE | {b"x-request-id", b"content-length", b"transfer-encoding"}
 
 _is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
-_is_json = re.compile(rb'application/json(?:[ \t]*;[ \t]*charset="?utf-?8"?)?[ \t]*;?[ \t]*', re.IGNORECASE).fullmatch
+# Spaces are taken for good, so that many of them are looked at once.
+_is_json = re.compile(
+    rb'application/json[ \t]*+(?:;[ \t]*+charset="?utf-?8"?[ \t]*+)?(?:;[ \t]*+)?', re.IGNORECASE
+).fullmatch
 
 _NO_STORE = (b"cache-control", b"no-store")
 _STORED = (b"x-idempotency-status", b"stored")

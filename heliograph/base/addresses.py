@@ -30,8 +30,8 @@ _WRAPPERS = [IPv6Network("::ffff:0:0/96"), IPv6Network("64:ff9b::/96")]
 
 _URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
-    r"(?P<userinfo>[^/?#]*@)?"
-    r"(?:\[(?P<ipv6>[^]/?#]*)\]|(?P<host>[^/?#:\[\]]*))"
+    r"(?P<userinfo>(?:[^/?#@]*+@)++)?"
+    r"(?:\[(?P<ipv6>[^]/?#]*+)\]|(?P<host>[^/?#:\[\]]*+))"
     r"(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<rest>[/?#].*)?"
 )

@@ -46,7 +46,7 @@ _KEY = re.compile(r"\bhg_(live|test)_\w+")
 _ROW = re.compile(r"\n?DETAIL:[^\n]*")
 # Of Meta: by its beginning, or by where it stands.
 _TOKEN = re.compile(r"\bEAA\w{16,}|(?<=\bBearer )\S+|(?<=_token=)[^&\s'\"]+")
-_PASSWORD = re.compile(r"(\w+://[^:@/\s]*):[^@/\s]+@")
+_PASSWORD = re.compile(r"(\b\w++://[^:@/\s]*+):[^@/\s]++@")
 # Not part of a UUID, a time, a decimal fraction or a longer word.
 _NUMBER = re.compile(r"(?<![\w.:-])\+?[1-9][0-9]{8,14}(?![\w:-])")
 _DIGITS = re.compile(r"\+?[0-9]{5,}")

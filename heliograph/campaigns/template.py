@@ -18,7 +18,8 @@ PLACES = ("phone", "name", "first_name", "last_name")
 #: Longest text, in characters, with its places filled.
 MAX_LENGTH = 1600
 
-_PLACE = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+# Each character is looked at once: the spaces around a name are taken off afterwards.
+_PLACE = re.compile(r"\{\{([^{}]*+)\}\}")
 
 #: Values of PLACES, then the text.
 Filler = Callable[[Sequence[str]], str]
@@ -35,7 +36,7 @@ def check(template: str, field: str, *, smart: bool) -> None:
 
 def check_places(template: str, field: str) -> None:
     """Raises Invalid on `field` for an unknown place, and for a text that says nothing."""
-    unknown = [name for name in _PLACE.findall(template) if name not in PLACES]
+    unknown = [name for name in _named(template) if name not in PLACES]
     if unknown:
         known = ", ".join(f"{{{{{name}}}}}" for name in sorted(PLACES))
         shown = "".join(c if c.isprintable() else "\ufffd" for c in unknown[0][:64])
@@ -48,14 +49,18 @@ def check_places(template: str, field: str) -> None:
 
 def places(template: str) -> frozenset[str]:
     """The places that a text has."""
-    return frozenset(_PLACE.findall(template))
+    return frozenset(_named(template))
+
+
+def _named(template: str) -> list[str]:
+    return [name.strip() for name in _PLACE.findall(template)]
 
 
 def filler(template: str) -> Filler:
     """A function that fills the places of this text."""
     # The pieces by turns: text, place, text, place, …, text.
     pieces = _PLACE.split(template)
-    texts, numbers = pieces[::2], [PLACES.index(name) for name in pieces[1::2]]
+    texts, numbers = pieces[::2], [PLACES.index(name.strip()) for name in pieces[1::2]]
 
     def fill(values: Sequence[str]) -> str:
         parts = [texts[0]]

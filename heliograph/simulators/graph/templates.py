@@ -18,7 +18,7 @@ from heliograph.simulators.graph.state import World
 from heliograph.simulators.graph.webhooks import Item
 
 _NAME = re.compile(r"[a-z0-9_]{1,512}")
-_VARIABLE = re.compile(r"\{\{\s*\w*\s*\}\}")
+_VARIABLE = re.compile(r"\{\{\s*+(?:\w++\s*+)?\}\}")
 _CATEGORIES = ("UTILITY", "MARKETING", "AUTHENTICATION")
 _MOST = 250
 _OTP_URL = "https://www.whatsapp.com/otp/code/?otp_type={}&code=otp{{{{1}}}}"
