@@ -94,7 +94,7 @@ class ApiKeyRevoked(msgspec.Struct, rename="camel"):
 
 
 class ApiKeyList(msgspec.Struct):
-    """All keys, newest first, revoked ones included."""
+    """Keys of the asking key's mode, newest first, those that ended within 90 days included."""
 
     success: Success
     items: Items[ApiKey]

@@ -29,7 +29,7 @@ from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.contacts.records import ContactAlreadyExists
 from heliograph.sms import accept
 from heliograph.sms.messages import MessageNotCancelable
-from heliograph.sms.sender_ids import SenderIdAlreadyExists, SenderIdNotApproved
+from heliograph.sms.sender_ids import SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
 from heliograph.webhooks.again import ReplayRunning
 from heliograph.webhooks.endpoints import EndpointDisabled, TooManyEndpoints
 from heliograph.whatsapp import accept as whatsapp_accept
@@ -349,7 +349,7 @@ OPERATIONS: tuple[Operation, ...] = (
         status=201,
         request=sender_ids.CreateSenderIdRequest,
         response=sender_ids.SenderIdRequested,
-        refusals=(LiveKeyRequired, SenderIdAlreadyExists),
+        refusals=(LiveKeyRequired, SenderIdAlreadyExists, TooManyPending),
         handler=sender_ids.create_sender_id_request,
         description=(
             "A new or rejected value becomes pending; one that is pending stays as it is. Operators decide, and "

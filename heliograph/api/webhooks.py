@@ -76,7 +76,7 @@ class WebhookSecretRotated(msgspec.Struct, rename="camel"):
 
 
 class WebhookList(msgspec.Struct):
-    """All endpoints, newest first, disabled ones included."""
+    """Endpoints of the asking key's mode, newest first, those disabled within 90 days included."""
 
     success: Success
     items: Items[WebhookEndpoint]

@@ -36,14 +36,23 @@ app = group("Webhooks: list endpoints and attempts, send again, test, replace se
 
 EndpointId = Annotated[UUID, typer.Argument(metavar="ENDPOINT_ID", help="Id of the endpoint, from `webhook list`.")]
 
-COLUMNS = ("id", "url", "status", "disabled_reason", "subscribed_events", "last_success_at", "consecutive_failures")
+COLUMNS = (
+    "id",
+    "url",
+    "mode",
+    "status",
+    "disabled_reason",
+    "subscribed_events",
+    "last_success_at",
+    "consecutive_failures",
+)
 REPLAYS = ("id", "status", "from_at", "to_at", "kinds", "only_failed", "queued", "created_at", "completed_at")
 ATTEMPTS = ("started_at", "kind", "attempt", "result", "status", "duration_ms", "event_id", "message_id", "detail")
 
 
 @app.command("list")
 def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """List an organization's webhook endpoints, newest first, disabled ones included.
+    """List an organization's webhook endpoints, newest first, those disabled within 90 days included.
 
     \b
     Example:

@@ -5,6 +5,7 @@ The rule nobody may break: only an approved record sends, at accept and again at
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -35,6 +36,12 @@ class SenderIdAlreadyExists(Refusal):
     code, status = "sender_id_already_exists", 409
 
 
+class TooManyPending(Refusal):
+    """This organization has 50 sender IDs that wait for a decision. Wait until some are decided on."""
+
+    code, status = "sender_id_pending_limit_reached", 409
+
+
 class SenderId(msgspec.Struct, frozen=True):
     """One sender ID as its organization sees it."""
 
@@ -47,84 +54,112 @@ class SenderId(msgspec.Struct, frozen=True):
     reviewed_at: datetime | None
 
 
-class Senders(msgspec.Struct, frozen=True):
-    """All sender IDs of one organization, ready for look-ups."""
+class Named(msgspec.Struct, frozen=True):
+    """What an organization has under an id, under a name, and as its default where neither was given."""
 
-    by_id: dict[UUID, SenderId]
-    #: Keyed by the value in lower case: names are compared without case.
-    by_name: dict[str, SenderId]
-    default: SenderId | None
+    by_id: SenderId | None = None
+    by_name: SenderId | None = None
+    default: SenderId | None = None
 
 
-NO_SENDERS = Senders({}, {}, None)
+#: Who asks for which: organization, id, name in lower case.
+Asked = tuple[UUID, UUID | None, str | None]
+
 #: 3–11 of these characters with a letter, or 3–15 digits (3GPP 23.040 §9.1.2.5 allows 11 septets).
 VALUE = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9 ._&-]{3,11}|[0-9]{3,15}", re.ASCII)
 
+#: Most sender IDs of an organization that wait for a decision, and most that a list shows.
+MAX_PENDING, MOST_LISTED = 50, 1_000
 #: Longest reason of a decision, characters.
 MAX_REASON = 500
 #: The event that a decision raises.
 EVENTS = {"approved": "sender_id.approved", "rejected": "sender_id.rejected"}
 
 COLUMNS = "id, value, status, is_default, rejection_reason, created_at, reviewed_at"
-LOAD = f"SELECT organization_id, {COLUMNS} FROM sender_ids WHERE organization_id = ANY ($1)"
+# A look-up each, of one row: an organization may have any number of sender IDs.
+LOAD = f"""
+SELECT asked.n, found.* FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY
+       AS asked (organization_id, id, name, n)
+ CROSS JOIN LATERAL (
+       (SELECT 'by_id' AS place, {COLUMNS} FROM sender_ids
+         WHERE organization_id = asked.organization_id AND sender_ids.id = asked.id LIMIT 1)
+       UNION ALL
+       (SELECT 'by_name', {COLUMNS} FROM sender_ids
+         WHERE organization_id = asked.organization_id AND lower(value) = asked.name LIMIT 1)
+       UNION ALL
+       (SELECT 'default', {COLUMNS} FROM sender_ids
+         WHERE organization_id = asked.organization_id AND is_default AND asked.id IS NULL AND asked.name IS NULL
+         LIMIT 1)) found
+"""
 
 
 class SenderBook:
-    """The sender IDs of organizations as they were at most half a second ago."""
+    """The approved sender IDs that sends named lately, as they were at most half a second ago."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._fresh: Fresh[UUID, Senders] = Fresh(self._load, indivisible=is_down)
+        self._fresh: Fresh[Asked, Named] = Fresh(self._load, indivisible=is_down)
 
     async def resolve(self, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
         """The approved record that is meant; with neither given, the organization's default.
 
         Raises Invalid for an unknown id or for an id and a name that disagree, and SenderIdNotApproved. An answer of
-        no is given only on what is in the database now, so that an approval counts from its commit on.
+        no is given only on what is in the database now, so that an approval counts from its commit on, and is not
+        kept.
         """
-        fresh, senders = self._fresh.peek(actor.organization_id)
+        asked = _asked(actor, sender_id, sender_name)
+        fresh, found = self._fresh.peek(asked)
         if fresh:
-            try:
-                return _choose(senders or NO_SENDERS, sender_id, sender_name)
-            except Refusal:
-                senders = None
-        senders = await self._fresh.get(actor.organization_id, anew=True)
-        return _choose(senders or NO_SENDERS, sender_id, sender_name)
+            with contextlib.suppress(Refusal):
+                return _choose(found or Named(), asked)
+        found = await self._fresh.get(asked, anew=True)
+        try:
+            return _choose(found or Named(), asked)
+        except Refusal:
+            self._fresh.forget(asked)
+            raise
 
-    async def _load(self, organizations: Sequence[UUID]) -> dict[UUID, Senders]:
-        rows = await self._pool.fetch(LOAD, organizations)
-        found: dict[UUID, list[SenderId]] = {}
-        for organization_id, *values in rows:
-            found.setdefault(organization_id, []).append(SenderId(*values))
-        return {organization_id: _senders(senders) for organization_id, senders in found.items()}
+    async def _load(self, asked: Sequence[Asked]) -> dict[Asked, Named]:
+        return await _look_up(self._pool, asked)
 
 
-def _senders(senders: Sequence[SenderId]) -> Senders:
-    return Senders(
-        {sender.id: sender for sender in senders},
-        {sender.value.lower(): sender for sender in senders},
-        next((sender for sender in senders if sender.is_default), None),
-    )
+async def resolve(conn: Connection, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
+    """What `SenderBook.resolve` would choose and refuse, as it stands in the database now."""
+    asked = _asked(actor, sender_id, sender_name)
+    return _choose((await _look_up(conn, [asked])).get(asked, Named()), asked)
 
 
-def _choose(senders: Senders, sender_id: UUID | None, sender_name: str | None) -> SenderId:
+def _asked(actor: Actor, sender_id: UUID | None, sender_name: str | None) -> Asked:
+    return actor.organization_id, sender_id, None if sender_name is None else sender_name.lower()
+
+
+async def _look_up(conn: Connection | Pool, asked: Sequence[Asked]) -> dict[Asked, Named]:
+    found: dict[Asked, dict[str, SenderId]] = {}
+    columns = [list(column) for column in zip(*asked, strict=True)]
+    for n, place, *values in await conn.fetch(LOAD, *columns):
+        found.setdefault(asked[n - 1], {})[place] = SenderId(*values)
+    return {one: Named(**places) for one, places in found.items()}
+
+
+def _choose(found: Named, asked: Asked) -> SenderId:
+    _, sender_id, sender_name = asked
     if sender_id is None and sender_name is None:
-        if senders.default is None:
+        if found.default is None:
             raise SenderIdNotApproved(
                 "This organization has no default sender ID; name one in `senderId` or `senderName`.",
                 senderId=None,
                 status=None,
                 reason="no_default",
             )
-        return senders.default
+        return found.default
     chosen = None
     if sender_id is not None:
-        chosen = senders.by_id.get(sender_id)
+        chosen = found.by_id
         if chosen is None:
             raise Invalid(("senderId", "unknown", "`senderId` is not a sender ID of this organization"))
     if sender_name is not None:
-        named = senders.by_name.get(sender_name.lower())
-        if chosen is not None and named is not chosen:
+        named = found.by_name
+        if chosen is not None and (named is None or named.id != chosen.id):
             raise Invalid(("senderName", "disagrees", "`senderId` and `senderName` name different senders"))
         if named is None:
             raise SenderIdNotApproved(
@@ -137,12 +172,12 @@ def _choose(senders: Senders, sender_id: UUID | None, sender_name: str | None) -
     return chosen
 
 
-async def resolve(conn: Connection, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
-    """What `SenderBook.resolve` would choose and refuse, as it stands in the database now."""
-    return _choose(_senders(await list_all(conn, actor)), sender_id, sender_name)
-
-
-LIST = f"SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 ORDER BY id"
+# Those that are approved before all others, so that any number of decisions hides none that sends.
+LIST = f"""
+SELECT * FROM (
+    SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 ORDER BY status <> 'approved', id DESC LIMIT $2
+) listed ORDER BY id
+"""
 
 
 LIST_EVERYWHERE = f"""
@@ -162,8 +197,16 @@ async def list_everywhere(
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[SenderId]:
-    """All sender IDs of the organization, oldest first."""
-    return [SenderId(*row.values()) for row in await conn.fetch(LIST, actor.organization_id)]
+    """The organization's sender IDs, oldest first: MOST_LISTED, approved ones before others, later before earlier."""
+    return [SenderId(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, MOST_LISTED)]
+
+
+# The row lock comes first: two requests must not both become the last one that may wait.
+LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+STANDING = """
+SELECT (SELECT status FROM sender_ids WHERE organization_id = $1 AND lower(value) = lower($2)) AS status,
+       (SELECT count(*) FROM sender_ids WHERE organization_id = $1 AND status = 'pending') AS pending
+"""
 
 
 # A rejected value is asked for again by making it pending, as it is spelled now; a pending one stays as it is.
@@ -181,7 +224,8 @@ RETURNING {COLUMNS}
 async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
     """Ask for a sender ID. New or rejected: it becomes pending; pending: the same record.
 
-    Raises Invalid for a value that networks do not carry, SenderIdAlreadyExists if it is approved.
+    Raises Invalid for a value that networks do not carry, SenderIdAlreadyExists if it is approved or suspended, and
+    TooManyPending.
     """
     if not VALUE.fullmatch(value) or value != value.strip() or "  " in value:
         raise Invalid(
@@ -191,7 +235,13 @@ async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
                 "`value` must be 3–11 letters, digits, spaces or . - _ & with a letter, or 3–15 digits",
             )
         )
-    (row,) = await conn.fetch(REQUEST, actor.organization_id, uuid7(), value, clock.now())
+    async with conn.transaction():
+        await conn.execute(LOCK_ORGANIZATION, actor.organization_id)
+        standing = await conn.fetchrow(STANDING, actor.organization_id, value)
+        assert standing is not None
+        if standing["status"] in (None, "rejected") and standing["pending"] >= MAX_PENDING:
+            raise TooManyPending(limit=MAX_PENDING)
+        (row,) = await conn.fetch(REQUEST, actor.organization_id, uuid7(), value, clock.now())
     sender = SenderId(*row.values())
     if sender.status in ("approved", "suspended"):
         raise SenderIdAlreadyExists(id=str(sender.id), status=sender.status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 
@@ -15,6 +16,7 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from tests.rules.making import organization
 
 
 @pytest.fixture
@@ -178,3 +180,42 @@ async def test_the_last_use_is_written_once_a_minute_whichever_process_it_was(po
     second = await used(1)
     assert second > first
     assert await used(0) == second
+
+
+async def test_a_list_holds_what_stands_and_what_ended_lately(pool: Pool) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        standing, _ = await api_keys.issue(conn, actor, name="stands", profile="sms")
+        await pool.execute("UPDATE api_keys SET id = $1, created_at = now() - interval '9 years'", UUID(int=1))
+        for status, days in (("revoked", 89), ("revoked", 91), ("expired", 89), ("expired", 91)):
+            key, _ = await api_keys.issue(conn, actor, name=f"{status} {days}", profile="sms")
+            column = "revoked_at" if status == "revoked" else "expires_at"
+            await pool.execute(
+                f"UPDATE api_keys SET status = $2, {column} = now() - make_interval(days => $3) WHERE id = $1",
+                key.id,
+                status,
+                days,
+            )
+        await pool.execute(
+            "INSERT INTO api_keys (id, organization_id, name, prefix, last4, secret_hash, scopes, mode, status,"
+            " created_at, revoked_at) SELECT uuidv7(), $1, 'old', '', '', sha256(n::text::bytea), '{}', 'live',"
+            " 'revoked', now(), now() - interval '1 day' - make_interval(secs => n) FROM generate_series(1, 600) AS n",
+            actor.organization_id,
+        )
+        listed = await api_keys.list_all(conn, actor)
+        assert len(listed) == 1 + api_keys.MOST_LISTED
+        assert listed[-1].name == standing.name
+        await pool.execute("DELETE FROM api_keys WHERE name = 'old'")
+        listed = await api_keys.list_all(conn, actor)
+        assert [one.name for one in listed] == ["expired 89", "revoked 89", "stands"]
+
+
+async def test_a_key_that_has_expired_is_noted_as_such_when_the_next_one_is_made(pool: Pool) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        made = [(await api_keys.issue(conn, actor, name="a", profile="sms"))[0] for _ in range(api_keys.MAX_ACTIVE)]
+        await pool.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", made[0].id)
+        assert (await api_keys.list_all(conn, actor))[-1].status == "expired"
+        await api_keys.issue(conn, actor, name="b", profile="sms")
+        assert await pool.fetchval("SELECT status FROM api_keys WHERE id = $1", made[0].id) == "expired"
+        assert len(await api_keys.list_all(conn, actor)) == 6

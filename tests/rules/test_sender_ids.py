@@ -10,7 +10,7 @@ from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.sms import sender_ids
-from heliograph.sms.sender_ids import SenderBook, SenderId, SenderIdAlreadyExists, SenderIdNotApproved
+from heliograph.sms.sender_ids import SenderBook, SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
 from tests.rules.making import SENDER, organization, sender
 
 
@@ -84,3 +84,81 @@ async def test_reasons(pool: Pool) -> None:
         other = await sender_ids.review(conn, actor, id=id, status="rejected", reason="better said")
     assert other.rejection_reason == "better said"
     assert await pool.fetchval("SELECT count(*) FROM events") == 1
+
+
+async def test_fifty_may_wait_and_no_more_whoever_asks_at_once(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+
+    async def ask(number: int) -> bool:
+        async with pool.acquire() as conn:
+            try:
+                await sender_ids.request(conn, actor, value=f"ACME {number}")
+            except TooManyPending:
+                return False
+            return True
+
+    for begin in range(0, 48, 8):
+        assert all(await asyncio.gather(*(ask(number) for number in range(begin, begin + 8))))
+    assert sorted(await asyncio.gather(*(ask(number) for number in range(48, 56)))) == [False] * 6 + [True] * 2
+    async with pool.acquire() as conn:
+        pending = [one for one in await sender_ids.list_all(conn, actor) if one.status == "pending"]
+        assert len(pending) == 50
+        # What waits already stays what it is; and a rejected one would wait again.
+        assert await sender_ids.request(conn, actor, value=pending[0].value.lower()) == pending[0]
+        await sender_ids.review(conn, actor, id=pending[0].id, status="rejected")
+        await sender_ids.request(conn, actor, value="ONE MORE")
+        with pytest.raises(TooManyPending) as refused:
+            await sender_ids.request(conn, actor, value=pending[0].value)
+        assert refused.value.details == {"limit": 50}
+        await sender_ids.request(conn, other, value="THEIRS")
+
+
+async def test_a_send_loads_the_senders_that_it_names_and_no_others(pool: Pool) -> None:
+    """However many there are: what is kept is what was approved and asked for."""
+    actor = await organization(pool)
+    acme = await sender(pool, actor, "Acme")
+    await pool.execute(
+        "INSERT INTO sender_ids (organization_id, id, value, created_at)"
+        " SELECT $1, gen_random_uuid(), 'P ' || n, now() FROM generate_series(1, 5000) AS n",
+        actor.organization_id,
+    )
+    book = SenderBook(pool)
+    waiting = await pool.fetchval("SELECT id FROM sender_ids WHERE value = 'P 7'")
+    for _ in range(2):
+        assert (await book.resolve(actor, sender_id=None, sender_name=None)).value == SENDER
+        assert (await book.resolve(actor, sender_id=acme, sender_name=None)).value == "Acme"
+        assert (await book.resolve(actor, sender_id=acme, sender_name="ACME")).id == acme
+        assert (await book.resolve(actor, sender_id=None, sender_name="aCME")).id == acme
+        for id, name, refusal in (
+            (None, "P 7", SenderIdNotApproved),
+            (None, "nobody", SenderIdNotApproved),
+            (waiting, None, SenderIdNotApproved),
+            (uuid7(), None, Invalid),
+            (acme, "P 7", Invalid),
+            (acme, "nobody", Invalid),
+            (uuid7(), "Acme", Invalid),
+        ):
+            with pytest.raises(refusal):
+                await book.resolve(actor, sender_id=id, sender_name=name)
+    assert len(book._fresh._values) == 4
+    plan = "\n".join(
+        row[0]
+        for row in await pool.fetch(
+            "EXPLAIN ANALYZE " + sender_ids.LOAD, [actor.organization_id] * 2, [acme, None], [None, "acme"]
+        )
+    )
+    assert "Seq Scan" not in plan
+    assert "Rows Removed" not in plan, plan
+
+
+async def test_a_list_of_senders_is_bounded_and_hides_none_that_sends(pool: Pool) -> None:
+    actor = await organization(pool)
+    await pool.execute(
+        "INSERT INTO sender_ids (organization_id, id, value, status, created_at)"
+        " SELECT $1, uuidv7(), 'R ' || n, 'rejected', now() FROM generate_series(1, 1500) AS n",
+        actor.organization_id,
+    )
+    async with pool.acquire() as conn:
+        listed = await sender_ids.list_all(conn, actor)
+    assert len(listed) == sender_ids.MOST_LISTED
+    assert (listed[0].value, listed[1].value, listed[-1].value) == (SENDER, "R 502", "R 1500")

@@ -194,3 +194,29 @@ async def test_an_organization_that_is_not_there_gets_no_endpoint(pool: Pool) ->
     actor = Actor(organization_id=uuid7(), key_id=None, mode="live", scopes=frozenset(), state="active")
     with pytest.raises(NotFound):
         await create(pool, actor)
+
+
+async def test_a_list_holds_what_is_active_and_what_was_disabled_lately(pool: Pool) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        for age in ("active", 89, 91):
+            made, _ = await endpoints.create(
+                conn, actor, url=f"{URL}{age}", subscribed_events=["webhook.test"], rules=RULES
+            )
+            if age != "active":
+                await endpoints.disable(conn, actor, id=made.id)
+                await pool.execute(
+                    "UPDATE webhook_endpoints SET disabled_at = now() - make_interval(days => $2) WHERE id = $1",
+                    made.id,
+                    age,
+                )
+        assert [one.url for one in await endpoints.list_all(conn, actor)] == [f"{URL}89", f"{URL}active"]
+        await pool.execute(
+            "INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, status, secret, created_at,"
+            " disabled_at) SELECT $1, uuidv7(), 'https://example.com/', '{}', 'disabled', '', now(), now()"
+            " FROM generate_series(1, 600)",
+            actor.organization_id,
+        )
+        listed = await endpoints.list_all(conn, actor)
+        assert len(listed) == 1 + endpoints.MOST_LISTED
+        assert listed[-1].url == f"{URL}active"
