@@ -44,6 +44,14 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     #: Types of number: see `handsets`.
     sender_ton: int = 0
     recipient_ton: int = 0
+    #: National tables, by the identifiers of their languages; 0: none.
+    locking_shift: int = 0
+    single_shift: int = 0
+
+    @property
+    def writing(self) -> tuple[int, int, int]:
+        """What its octets are read by."""
+        return self.data_coding, self.locking_shift, self.single_shift
 
 
 class Group(msgspec.Struct):
@@ -115,8 +123,10 @@ def text_of(group: Group, alphabet: Alphabet) -> str | None:
     run: list[Row] = []
     for number in range(1, group.total + 2):
         row = group.parts.get(number)
-        if run and (row is None or row.data_coding != run[0].data_coding):
-            piece = encoding.decode(b"".join(one.body for one in run), run[0].data_coding, default_alphabet=alphabet)
+        if run and (row is None or row.writing != run[0].writing):
+            coding, locking, single = run[0].writing
+            octets = b"".join(one.body for one in run)
+            piece = encoding.decode(octets, coding, default_alphabet=alphabet, locking=locking, single=single)
             if piece is None:
                 return None
             pieces.append(piece)

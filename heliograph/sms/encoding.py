@@ -89,12 +89,18 @@ def count(text: str, *, smart: bool = False) -> tuple[Encoding, int]:
 
 
 def decode(
-    body: bytes, data_coding: int, *, default_alphabet: Literal["gsm7", "latin1", "ascii"] = "gsm7"
+    body: bytes,
+    data_coding: int,
+    *,
+    default_alphabet: Literal["gsm7", "latin1", "ascii"] = "gsm7",
+    locking: int = 0,
+    single: int = 0,
 ) -> str | None:
     """Text of an inbound message, or None when it is binary or in a coding without a codec (then keep the octets).
 
-    `default_alphabet` is what the supplier means by data_coding 0. Octets that are no character become U+FFFD, and so
-    does NUL, which PostgreSQL cannot store. Join the parts of a long message first: others do cut pairs in two.
+    `default_alphabet` is what the supplier means by data_coding 0; `locking` and `single` are the national tables that
+    the message names (alphabets/national.py). Octets that are no character become U+FFFD, and so does NUL, which
+    PostgreSQL cannot store. Join the parts of a long message first: others do cut pairs in two.
     """
     codec: str | None
     if data_coding == 0:
@@ -111,7 +117,12 @@ def decode(
         codec = None
     if codec is None:
         return None
-    text = gsm7.decode(body) if codec == "gsm7" else body.decode(codec, "replace")
+    if codec == "gsm7":
+        text = gsm7.decode(body, locking=locking, single=single)
+    elif codec == "ascii":
+        text = _eight_bits(body)
+    else:
+        text = body.decode(codec, "replace")
     return text.replace("\0", "\ufffd") if "\0" in text else text
 
 
@@ -131,6 +142,16 @@ _SMPP_CODECS = {
     0x0E: "euc_kr",
 }
 _GROUP_CODECS = {0: "gsm7", 2: "utf-16-be"}
+
+
+def _eight_bits(body: bytes) -> str:
+    """What is called ASCII and need not be: some mean UTF-8 by it, whose form nothing else has, and others Latin-1."""
+    for codec in ("ascii", "utf-8", "cp1252"):
+        try:
+            return body.decode(codec)
+        except UnicodeDecodeError:
+            continue
+    return body.decode("latin-1")
 
 
 def _gsm7(text: str, smart: bool) -> tuple[bytes | None, str]:

@@ -20,12 +20,14 @@ from heliograph.suppliers.contract import Inbound
 
 STORE = """
 INSERT INTO inbound_messages (id, supplier_id, sender, recipient, data_coding, body, raw, concatenation, received_at,
-                              sender_ton, recipient_ton)
+                              sender_ton, recipient_ton, locking_shift, single_shift)
 SELECT id, $1, sender, recipient, data_coding, body, raw,
-       CASE WHEN total > 0 THEN ARRAY[reference, total, number] END, $2, sender_ton, recipient_ton
+       CASE WHEN total > 0 THEN ARRAY[reference, total, number] END, $2, sender_ton, recipient_ton, locking_shift,
+       single_shift
   FROM unnest($3::uuid[], $4::text[], $5::text[], $6::smallint[], $7::bytea[], $8::bytea[], $9::integer[],
-              $10::integer[], $11::integer[], $12::smallint[], $13::smallint[])
-       AS item (id, sender, recipient, data_coding, body, raw, reference, total, number, sender_ton, recipient_ton)
+              $10::integer[], $11::integer[], $12::smallint[], $13::smallint[], $14::smallint[], $15::smallint[])
+       AS item (id, sender, recipient, data_coding, body, raw, reference, total, number, sender_ton, recipient_ton,
+                locking_shift, single_shift)
 """
 
 
@@ -48,6 +50,8 @@ async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]
         [(one.concatenation or none)[2] for one in received],
         [one.sender_ton for one in received],
         [one.recipient_ton for one in received],
+        [one.locking_shift for one in received],
+        [one.single_shift for one in received],
     )
     return ids
 

@@ -100,7 +100,7 @@ class _Message(msgspec.Struct, gc=False):
 DUE = """
 WITH due AS MATERIALIZED (SELECT id FROM inbound_messages WHERE due_at <= now() ORDER BY due_at, id LIMIT $1)
 SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id, sender_ton,
-       recipient_ton, now() AS at
+       recipient_ton, locking_shift, single_shift, now() AS at
   FROM inbound_messages WHERE id = ANY (ARRAY(SELECT id FROM due)) ORDER BY id FOR UPDATE
 """
 
@@ -120,7 +120,7 @@ PARTS = """
 SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::timestamptz[])
        AS item (supplier_id, sender, recipient, reference, total, after) CROSS JOIN LATERAL (
        SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id,
-              sender_ton, recipient_ton
+              sender_ton, recipient_ton, locking_shift, single_shift
          FROM inbound_messages
         WHERE sender = item.sender AND recipient = item.recipient AND concatenation[1] = item.reference
           AND received_at > item.after AND supplier_id = item.supplier_id AND concatenation[2] = item.total
@@ -430,4 +430,6 @@ def _row(row: Any) -> Row:
         row["message_id"],
         row["sender_ton"],
         row["recipient_ton"],
+        row["locking_shift"],
+        row["single_shift"],
     )

@@ -135,6 +135,9 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     #: Types of number (SMPP 3.4 §5.2.5): 0 unknown, 1 international, 2 national, 5 alphanumeric …
     sender_ton: int = 0
     recipient_ton: int = 0
+    #: National tables that its header names: in place of the alphabet, and behind an escape; 0: none.
+    locking_shift: int = 0
+    single_shift: int = 0
 
 
 #: Called once per attempt, from the event loop, with the submission and its outcome; after UNKNOWN again with each

@@ -736,3 +736,24 @@ async def test_a_word_with_another_meaning_stops_after_a_campaign_and_is_asked_a
     assert await opted_out(pool, acme) is campaign
     text = [text for _, text in await reply(pool)][-1]
     assert "Responda START" in text if campaign else "STOP para deixar" in text
+
+
+async def test_a_text_in_a_national_alphabet_is_read_as_it_was_written(pool: Pool, acme: Actor) -> None:
+    portuguese = {"single_shift": 3}
+    await receive(
+        pool,
+        said(body=b"Ol\x1b\x0f, S\x1b{o Jo\x1b{o", **portuguese),
+        # The pair is cut in two, as some senders do.
+        part(1, "", total=2, body=b"Amanh\x1b", **portuguese),
+        part(2, "", total=2, body=b"{ \x1b\x09", **portuguese),
+        said(body=b"\x15\x51\x27", locking_shift=6, by="+258841111111"),
+    )
+    await work(pool)
+    found = {row["body"] for row in await pool.fetch("SELECT body FROM message_texts")}
+    assert found == {"Olá, São João", "Amanhã ç", "\u0915\u093f\u0924"}
+
+
+async def test_eight_bits_that_are_called_ascii_are_read(pool: Pool, acme: Actor) -> None:
+    await receive(pool, said(body="ARRÊT".encode("latin-1"), data_coding=1))
+    await work(pool)
+    assert [row["body"] for row in await pool.fetch("SELECT body FROM message_texts")] == ["ARRÊT"]

@@ -344,3 +344,21 @@ def test_the_type_of_a_number_is_kept(source: str, ton: int, sender: str, sender
     pdu = deliver(b"STOP", esm_class=0, source_addr=source, source_addr_ton=ton, dest_addr_ton=3)
     read = inbound(pdu)
     assert (read.sender, read.sender_ton, read.recipient_ton) == (sender, sender_ton, 3)
+
+
+@pytest.mark.parametrize(
+    ("header", "shifts", "concatenation"),
+    [
+        ("03240103", (0, 3), None),
+        ("03250101", (1, 0), None),
+        ("06240103250103", (3, 3), None),
+        ("080003070201240103", (0, 3), (7, 2, 1)),
+        ("0424020303", (0, 0), None),
+    ],
+)
+def test_national_tables_stand_in_the_header(
+    header: str, shifts: tuple[int, int], concatenation: tuple[int, int, int] | None
+) -> None:
+    read = inbound(deliver(bytes.fromhex(header) + b"Amanh\x1b{", esm_class=0x40))
+    assert (read.locking_shift, read.single_shift) == shifts
+    assert (read.concatenation, read.body) == (concatenation, b"Amanh\x1b{")

@@ -212,6 +212,10 @@ def test_greedy_cut_equals_the_reference(text: str) -> None:
         (b"a\x1b", 0x00, "a"),
         (b"a\x80", 0x00, "a\ufffd"),
         (b"A`", 0x01, "A`"),
+        ("Olá, João".encode("latin-1"), 0x01, "Olá, João"),
+        ("Olá, João".encode(), 0x01, "Olá, João"),
+        (b"5 \x80 \x93quoted\x94", 0x01, "5 € “quoted”"),
+        (b"\x81\xe7", 0x01, "\x81ç"),
         (b"\xe7a", 0x03, "ça"),
         ("日本".encode("shift_jis"), 0x05, "日本"),
         ("Привет".encode("iso8859-5"), 0x06, "Привет"),
@@ -242,7 +246,17 @@ def test_decode(body: bytes, data_coding: int, text: str | None) -> None:
 
 def test_decode_with_the_suppliers_default_alphabet() -> None:
     assert decode(b"@\xe7", 0, default_alphabet="latin1") == "@ç"
-    assert decode(b"@\xe7", 0, default_alphabet="ascii") == "@\ufffd"
+    assert decode(b"@\xe7", 0, default_alphabet="ascii") == "@ç"
+
+
+def test_national_tables_are_for_the_gsm_alphabet_alone() -> None:
+    assert decode(b"Amanh\x1b{ \x1b\x09\x1b\x0f", 0, single=3) == "Amanhã çá"
+    assert decode(b"\x0f\x09\x0b", 0, locking=3) == "áçÔ"
+    assert decode(b"\x0f\x09", 0x10, locking=3) == "áç"
+    assert decode(b"\x00a", 0x08, locking=3, single=3) == "a"
+    # A language that nobody knows is none, and what a table lacks is the character of the code itself.
+    assert decode(b"\x0f\x1be", 0, locking=99, single=99) == "å€"
+    assert decode(b"a\x1bz", 0, single=3) == "az"
 
 
 @given(body=st.binary(max_size=200), data_coding=st.integers(0, 255))

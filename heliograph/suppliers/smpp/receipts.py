@@ -204,6 +204,8 @@ _LONGEST_WORD = 20
 NO_WORD = "(none)"
 _NO_ELEMENTS: dict[int, bytes] = {}
 INTERNATIONAL = 1
+#: Information elements that name a national table (3GPP 23.040 §9.2.3.24.15 and .16).
+_SINGLE_SHIFT, _LOCKING_SHIFT = 0x24, 0x25
 
 
 def _value(name: str, text: str) -> str:
@@ -233,12 +235,18 @@ def _inbound(pdu: DeliverSm | DataSm, elements: Mapping[int, bytes], body: bytes
         concatenation,
         _ton(pdu.source_addr, pdu.source_addr_ton),
         _ton(pdu.destination_addr, pdu.dest_addr_ton),
+        _language(elements.get(_LOCKING_SHIFT)),
+        _language(elements.get(_SINGLE_SHIFT)),
     )
 
 
 def _ton(address: str, ton: int) -> int:
     """A plus says more than the field that is to say it."""
     return INTERNATIONAL if address.startswith("+") else ton
+
+
+def _language(element: bytes | None) -> int:
+    return element[0] if element is not None and len(element) == 1 else 0
 
 
 def _without_label(text: str, final_states: Mapping[str, ReceiptState]) -> str:
