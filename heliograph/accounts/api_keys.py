@@ -300,7 +300,7 @@ async def list_all(conn: Connection, actor: Actor) -> list[ApiKey]:
 
 AUTHENTICATE = """
 SELECT k.secret_hash, k.id AS key_id, k.mode, k.scopes, k.allowed_ips,
-       o.id AS organization_id, o.state, o.smart_encoding, o.allowed_countries
+       o.id AS organization_id, o.state, o.smart_encoding, o.replace_accents, o.allowed_countries
   FROM api_keys k JOIN organizations o ON o.id = k.organization_id
  WHERE k.secret_hash = ANY($1) AND k.status = 'active' AND (k.expires_at IS NULL OR k.expires_at > now())
 """
@@ -391,6 +391,7 @@ def _who(row: Any) -> Known:
         scopes=frozenset(row["scopes"]),
         state=row["state"],
         smart_encoding=row["smart_encoding"],
+        replace_accents=row["replace_accents"],
         allowed_countries=None if countries is None else frozenset(countries),
     )
     return Known(actor, _networks(row["allowed_ips"]))

@@ -42,6 +42,7 @@ class Organization(msgspec.Struct, frozen=True):
     name: str
     state: str
     smart_encoding: bool
+    replace_accents: bool
     #: ISO regions that may be sent to; None: all.
     allowed_countries: list[str] | None
     #: Opt-out words besides the standard ones.
@@ -57,8 +58,8 @@ class Organization(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = (
-    "id, name, state, smart_encoding, allowed_countries, opt_out_words, stop_reply, start_reply, help_reply, plan,"
-    " period_start, period_end, created_at"
+    "id, name, state, smart_encoding, replace_accents, allowed_countries, opt_out_words, stop_reply, start_reply,"
+    " help_reply, plan, period_start, period_end, created_at"
 )
 #: Words of an organization's own, and characters of one; characters of a reply: four segments at most.
 MOST_WORDS, LONGEST_WORD, LONGEST_REPLY = 50, 64, 268
@@ -177,7 +178,8 @@ UPDATE organizations
        opt_out_words = coalesce($5::text[], opt_out_words),
        stop_reply = CASE WHEN $6 THEN $7 ELSE stop_reply END,
        start_reply = CASE WHEN $8 THEN $9 ELSE start_reply END,
-       help_reply = CASE WHEN $10 THEN $11 ELSE help_reply END
+       help_reply = CASE WHEN $10 THEN $11 ELSE help_reply END,
+       replace_accents = coalesce($12, replace_accents)
  WHERE id = $1
 RETURNING {_COLUMNS}
 """
@@ -188,6 +190,7 @@ async def configure(
     *,
     id: UUID,
     smart_encoding: bool | None = None,
+    replace_accents: bool | None = None,
     allowed_countries: list[str] | msgspec.UnsetType | None = msgspec.UNSET,
     opt_out_words: list[str] | None = None,
     stop_reply: str | msgspec.UnsetType | None = msgspec.UNSET,
@@ -208,7 +211,7 @@ async def configure(
         values += [given, value if given else None]
         if isinstance(value, str) and not _is_text(value, LONGEST_REPLY):
             raise Invalid((name, "length", f"`{name}` must have at most {LONGEST_REPLY} characters"))
-    row = await conn.fetchrow(CONFIGURE, id, smart_encoding, *values[:2], opt_out_words, *values[2:])
+    row = await conn.fetchrow(CONFIGURE, id, smart_encoding, *values[:2], opt_out_words, *values[2:], replace_accents)
     return _known(row, id)
 
 

@@ -20,6 +20,8 @@ class Actor(msgspec.Struct, frozen=True):
     state: str
     #: Replace look-alike characters so that a text fits GSM-7.
     smart_encoding: bool = False
+    #: Accents are left out where that makes a text fit GSM-7; look-alikes are then replaced as well.
+    replace_accents: bool = False
     #: ISO regions that may be sent to; None: all.
     allowed_countries: frozenset[str] | None = None
 

@@ -40,6 +40,7 @@ class Due(msgspec.Struct, frozen=True):
     at: datetime
     state: str
     smart_encoding: bool
+    replace_accents: bool
     allowed_countries: list[str] | None
 
 

@@ -31,7 +31,7 @@ class Wish(plan.Wish, frozen=True, kw_only=True):
     sender_name: str | None = None
 
 
-SMART = "SELECT smart_encoding FROM organizations WHERE id = $1"
+SMART = "SELECT smart_encoding AS smart, replace_accents AS accents FROM organizations WHERE id = $1"
 
 
 async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str) -> Campaign:
@@ -40,10 +40,10 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
     Raises Invalid (text, time, tags, recipients, an unknown sender), SenderIdNotApproved, and CampaignAudienceEmpty
     for one that is to start at once and has nobody.
     """
-    smart = await conn.fetchval(SMART, actor.organization_id)
-    if smart is None:
+    chosen = await conn.fetchrow(SMART, actor.organization_id)
+    if chosen is None:
         raise NotFound(resource="organization", id=str(actor.organization_id))
-    template.check(wish.message_template, "message_template", smart=smart)
+    template.check(wish.message_template, "message_template", **chosen)
     outline = await plan.outline(conn, wish)
     sender = await sender_ids.resolve(conn, actor, sender_id=wish.sender_id, sender_name=wish.sender_name)
     return await plan.begin(
@@ -122,7 +122,7 @@ class SmsBatch:
 
     def __init__(self, due: Due, text: str, sender_id: UUID, sender: str, remaining: int) -> None:
         self.budget = remaining
-        self.key = (text, due.smart_encoding, due.mode)
+        self.key = (text, due.smart_encoding, due.replace_accents, due.mode)
         self._due, self._text, self._sender_id, self._sender = due, text, sender_id, sender
         self._cost = int(due.mode == "live")
         self._fill = template.filler(text) if template.places(text) else None
@@ -161,5 +161,5 @@ class SmsBatch:
         return left is not None
 
     def _made(self, text: str) -> Text | None:
-        measured = template.measure(text, smart=self._due.smart_encoding)
+        measured = template.measure(text, smart=self._due.smart_encoding, accents=self._due.replace_accents)
         return None if measured is None else Text(self._cost, text, *measured)

@@ -45,7 +45,7 @@ COMPLETE = -1
 TAKE = """
 SELECT c.organization_id, c.id, c.channel, c.status, c.mode, c.audience_tags, c.audience_tag_match_mode, c.with_names,
        c.messages_per_minute, c.request_id, c.gather_tag, c.gather_after, c.staged_to, c.due_at,
-       clock_timestamp() AS at, o.state, o.smart_encoding, o.allowed_countries
+       clock_timestamp() AS at, o.state, o.smart_encoding, o.replace_accents, o.allowed_countries
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id
  WHERE c.step_at <= now()
  ORDER BY c.organization_id <= $1, c.organization_id, c.step_at LIMIT 1 FOR UPDATE OF c SKIP LOCKED

@@ -25,10 +25,10 @@ _PLACE = re.compile(r"\{\{([^{}]*+)\}\}")
 Filler = Callable[[Sequence[str]], str]
 
 
-def check(template: str, field: str, *, smart: bool) -> None:
+def check(template: str, field: str, *, smart: bool, accents: bool = False) -> None:
     """Raises Invalid on `field` for an unknown place, or for a text that is too long whoever gets it."""
     check_places(template, field)
-    if measure(_PLACE.sub("", template), smart=smart) is None:
+    if measure(_PLACE.sub("", template), smart=smart, accents=accents) is None:
         raise Invalid(
             (field, "too_many_segments", f"`{field}` needs more than {MAX_SEGMENTS} segments, even with empty places")
         )
@@ -72,9 +72,9 @@ def filler(template: str) -> Filler:
     return fill
 
 
-def measure(text: str, *, smart: bool) -> tuple[encoding.Encoding, int] | None:
+def measure(text: str, *, smart: bool, accents: bool = False) -> tuple[encoding.Encoding, int] | None:
     """Encoding and segments, as `sms.accept` counts them; None: it cannot be sent."""
     if len(text) > MAX_LENGTH:
         return None
-    kind, segments = encoding.count(text, smart=smart)
+    kind, segments = encoding.count(text, smart=smart, accents=accents)
     return (kind, segments) if segments <= MAX_SEGMENTS else None

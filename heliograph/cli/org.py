@@ -192,6 +192,15 @@ def configure(
             help="Replace look-alike characters so that a text fits GSM-7.",
         ),
     ] = None,
+    replace_accents: Annotated[
+        bool | None,
+        typer.Option(
+            "--replace-accents/--keep-accents",
+            show_default=False,
+            help="Send á as a where that makes a text fit GSM-7, and so halves its segments. Look-alikes are"
+            " replaced too.",
+        ),
+    ] = None,
     country: Annotated[
         list[str] | None,
         typer.Option(
@@ -239,6 +248,7 @@ def configure(
             conn,
             id=found.id,
             smart_encoding=smart_encoding,
+            replace_accents=replace_accents,
             allowed_countries=countries,
             opt_out_words=[] if opt_out_word == ["none"] else opt_out_word or None,
             stop_reply=_reply(stop_reply),

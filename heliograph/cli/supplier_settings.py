@@ -133,4 +133,7 @@ def _converted(key: str, text: str, kind: Any) -> Any:
                 return msgspec.to_builtins(msgspec.json.decode(form, type=kind))
             except msgspec.MsgspecError:
                 continue
-        raise typer.BadParameter(f"{key}: {error}") from None
+        try:
+            return msgspec.to_builtins(msgspec.convert([one.strip() for one in text.split(",")], kind))
+        except msgspec.ValidationError:
+            raise typer.BadParameter(f"{key}: {error}") from None

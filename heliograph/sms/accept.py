@@ -130,7 +130,7 @@ class Acceptor:
         await self._intake.drain()
 
     async def _prepare(self, send: Send) -> _Item:
-        kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding)
+        kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding, accents=send.actor.replace_accents)
         sender: SenderId | None = None
         refusal = unfit(send, segments) or forbidden(send.actor, send.to)
         if refusal is None:

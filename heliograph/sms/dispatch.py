@@ -524,7 +524,9 @@ class Dispatcher:
         )
 
     def _out(self, due: Due, account: Account) -> _Out:
-        encoded = encoding.encode(due.body or "", smart=due.encoding == "gsm7")
+        # What was chosen at accept shows in what came of it: nothing is replaced that was not needed then.
+        replaced = due.encoding == "gsm7"
+        encoded = encoding.encode(due.body or "", smart=replaced, accents=replaced)
         attempt = due.attempt + 1
         continues = self._begun_at(due, [account.supplier]) is not None
         validity = None

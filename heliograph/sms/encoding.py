@@ -17,7 +17,7 @@ from heliograph.suppliers.alphabets import cutting, gsm7
 
 Encoding = Literal["gsm7", "ucs2"]
 
-#: Look-alikes that smart encoding replaces. Accents are never stripped: that would change the language.
+#: Look-alikes that smart encoding replaces. It strips no accents, which would change the language (see `accents`).
 LOOK_ALIKES = {
     "‘’‚‛′´`ʼ": "'",
     "“”„‟″«»": '"',
@@ -32,6 +32,14 @@ LOOK_ALIKES = {
 }
 
 
+#: Letters without an accent to be left out, for `accents`.
+LETTERS = {
+    "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "ħ": "h", "Ħ": "H", "ı": "i", "ł": "l", "Ł": "L", "ŋ": "n", "Ŋ": "N",
+    "œ": "oe", "Œ": "OE", "þ": "th", "Þ": "Th", "ŧ": "t", "Ŧ": "T", "ẞ": "SS", "ª": "a", "º": "o", "№": "No",
+    "ĳ": "ij", "Ĳ": "IJ",
+}  # fmt: skip
+
+
 class Encoded(msgspec.Struct, frozen=True, gc=False):
     """A text as it goes on the wire."""
 
@@ -44,14 +52,16 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-def encode(text: str, *, smart: bool = False, header: int = 6) -> Encoded:
+def encode(text: str, *, smart: bool = False, accents: bool = False, header: int = 6) -> Encoded:
     """Encode and cut a text.
+
+    `smart`: replace look-alikes, `accents`: and leave out accents, where that makes all of it GSM-7.
 
     `header` is the length in octets of each segment's concatenation header when there are several: 6 (8-bit
     reference, also for SAR: 153 septets or 67 units a segment) or 7 (16-bit: 152 or 66). Raises UnicodeEncodeError
     for a lone surrogate; the door refuses those before.
     """
-    coded, text = _gsm7(text, smart)
+    coded, text = _gsm7(text, smart, accents)
     if coded is not None:
         septets = gsm7.septets_of(coded)
         if len(septets) <= 160:
@@ -63,12 +73,12 @@ def encode(text: str, *, smart: bool = False, header: int = 6) -> Encoded:
     return Encoded("ucs2", cutting.cut_units(units, cutting.units_in(header)), len(units) // 2, text)
 
 
-def count(text: str, *, smart: bool = False) -> tuple[Encoding, int]:
+def count(text: str, *, smart: bool = False, accents: bool = False) -> tuple[Encoding, int]:
     """Encoding and number of segments of what `encode` would make, without making it where it can."""
     # The common case comes first and alone: GSM-7, no extension character, one segment. `octets` is not called twice.
     coded = gsm7.octets(text)
     if coded is None:
-        coded, text = _replaced(text, smart)
+        coded, text = _replaced(text, smart, accents)
     elif len(coded) <= 160 and coded.isascii():
         return "gsm7", 1
     if coded is not None:
@@ -154,21 +164,32 @@ def _eight_bits(body: bytes) -> str:
     return body.decode("latin-1")
 
 
-def _gsm7(text: str, smart: bool) -> tuple[bytes | None, str]:
+def _gsm7(text: str, smart: bool, accents: bool) -> tuple[bytes | None, str]:
     """Charmap octets (None: not GSM-7) and the text they stand for, which is the one to send in either case."""
     coded = gsm7.octets(text)
     # The alphabet holds no decomposed form, so such a text is in NFC.
-    return (coded, text) if coded is not None else _replaced(text, smart)
+    return (coded, text) if coded is not None else _replaced(text, smart, accents)
 
 
-def _replaced(text: str, smart: bool) -> tuple[bytes | None, str]:
+def _replaced(text: str, smart: bool, accents: bool) -> tuple[bytes | None, str]:
     """What `_gsm7` returns for a text that is not in the alphabet as it stands."""
     text = unicodedata.normalize("NFC", text)
     coded = gsm7.octets(text)
-    if coded is None and smart:
-        plain = text.translate(_SMART)
+    if coded is not None or not (smart or accents):
+        return coded, text
+    plain = text.translate(_SMART)
+    coded = gsm7.octets(plain)
+    if coded is None and accents:
+        plain = "".join([one if gsm7.octets(one) else _without_accent(one) for one in plain])
         coded = gsm7.octets(plain)
-        if coded:  # a text of nothing but invisible characters stays what it is
-            return coded, plain
-        return None, text
-    return coded, text
+    if coded:  # a text of nothing but invisible characters stays what it is
+        return coded, plain
+    return None, text
+
+
+def _without_accent(character: str) -> str:
+    """The letter that an accent was put on; of an accent by itself nothing."""
+    letters = LETTERS.get(character)
+    if letters is None:
+        letters = "".join([one for one in unicodedata.normalize("NFD", character) if unicodedata.category(one) != "Mn"])
+    return letters

@@ -90,7 +90,7 @@ async def preview(conn: Connection, send: Send) -> Preview:
     cost, remaining = int(actor.mode == "live"), standing["remaining"]
     if cost > remaining:
         raise QuotaExceeded(remainingQuota=remaining, requested=cost)
-    encoded = encoding.encode(send.text, smart=actor.smart_encoding)
+    encoded = encoding.encode(send.text, smart=actor.smart_encoding, accents=actor.replace_accents)
     at = now()
     return Preview(
         to=send.to,
@@ -126,10 +126,13 @@ def _warnings(send: Send, encoded: encoding.Encoded, remaining: int) -> list[War
         warnings.append(
             Warning("unicode", f"A segment holds 70 characters instead of 160, because GSM-7 has no: {named}")
         )
+        shorter = _shorter(encoded)
+        if shorter is not None:
+            warnings.append(shorter)
     if encoded.text != send.text:
-        warnings.append(
-            Warning("changed", "Characters are replaced by others that look alike; `text` is what is sent.")
-        )
+        accents = encoded.encoding == "gsm7" and encoding.count(send.text, smart=True)[0] != "gsm7"
+        what = "Accents are left out, and look-alikes replaced" if accents else "Characters are replaced by look-alikes"
+        warnings.append(Warning("changed", f"{what}; `text` is what is sent."))
     if len(encoded.segments) > 1:
         warnings.append(
             Warning("several_segments", f"It is sent in {len(encoded.segments)} segments; networks bill each of them.")
@@ -139,3 +142,15 @@ def _warnings(send: Send, encoded: encoding.Encoded, remaining: int) -> list[War
     elif remaining == 0:
         warnings.append(Warning("last_of_quota", "Nothing remains of the quota after this message."))
     return warnings
+
+
+def _shorter(encoded: encoding.Encoded) -> Warning | None:
+    """What an organization may choose that would make fewer segments of this text."""
+    for accents, choice in ((False, "With smart encoding"), (True, "With smart encoding and without accents")):
+        kind, segments = encoding.count(encoded.text, smart=True, accents=accents)
+        if kind == "gsm7":
+            if segments == len(encoded.segments):
+                return None
+            said = f"{choice} it would take {segments} instead of {len(encoded.segments)} segments"
+            return Warning("shorter", f"{said}; an organization's settings allow either.")
+    return None

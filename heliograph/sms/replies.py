@@ -123,7 +123,8 @@ async def want(conn: Connection, wanted: Sequence[Wanted]) -> int:
 
 
 DUE = """
-SELECT item.id, r.recipient, r.kind, r.sender_id, o.name, o.country, o.state, o.smart_encoding, o.allowed_countries,
+SELECT item.id, r.recipient, r.kind, r.sender_id, o.name, o.country, o.state, o.smart_encoding, o.replace_accents,
+       o.allowed_countries,
        CASE r.kind WHEN 'stop' THEN o.stop_reply WHEN 'start' THEN o.start_reply ELSE o.help_reply END AS own
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
        CROSS JOIN LATERAL (
@@ -192,6 +193,7 @@ def _send(lease: Lease, row: Any) -> Send | None:
         scopes=frozenset(),
         state=row["state"],
         smart_encoding=row["smart_encoding"],
+        replace_accents=row["replace_accents"],
         allowed_countries=None if countries is None else frozenset(countries),
     )
     digest = hashlib.sha256(b"automatic reply " + lease.id.bytes).digest()

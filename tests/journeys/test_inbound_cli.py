@@ -91,11 +91,11 @@ async def test_an_organizations_rules_are_set_one_by_one(pool: Pool, command: Co
     assert (before["opt_out_words"], before["stop_reply"], before["help_reply"]) == ([], None, None)
     after = await configured("--opt-out-word", "ARRÊT", "--opt-out-word", " SAIR ", "--stop-reply", "Adieu")
     assert (after["opt_out_words"], after["stop_reply"]) == (["ARRÊT", "SAIR"], "Adieu")
-    after = await configured("--help-reply", "", "--country", "mz", "--smart-encoding")
+    after = await configured("--help-reply", "", "--country", "mz", "--smart-encoding", "--replace-accents")
     assert (after["help_reply"], after["stop_reply"], after["allowed_countries"]) == ("", "Adieu", ["MZ"])
-    assert after["smart_encoding"] is True
+    assert (after["smart_encoding"], after["replace_accents"]) == (True, True)
     after = await configured("--opt-out-word", "none", "--stop-reply", "default", "--country", "any")
-    after |= {"smart_encoding": False, "help_reply": None}
+    after |= {"smart_encoding": False, "replace_accents": False, "help_reply": None}
     assert after == before
     for options in (("--opt-out-word", "!?"), ("--opt-out-word", "x" * 65), ("--help-reply", "x" * 269)):
         assert await configured(*options) == "validation_error"

@@ -221,6 +221,16 @@ async def test_places_are_filled_once_with_what_is_known(pool: Pool) -> None:
         assert (row["encoding"], row["segments"]) == encoding.count((await texts(pool))[row["recipient"]])
 
 
+async def test_accents_are_left_out_as_the_organization_chose(pool: Pool) -> None:
+    actor = await organization(pool)
+    await pool.execute("UPDATE organizations SET replace_accents = true")
+    await contact(pool, actor, number(1), "x", name="João")
+    await create(pool, actor, "{{name}}, até amanhã! " + "x" * 80, audience_tags=["x"])
+    await run(pool)
+    (row,) = await pool.fetch("SELECT encoding, segments FROM messages")
+    assert (row["encoding"], row["segments"]) == ("gsm7", 1)
+
+
 async def test_a_contact_may_change_once_the_audience_is_gathered(pool: Pool) -> None:
     actor = await organization(pool)
     await contact(pool, actor, number(1), "x", name="Before")

@@ -433,6 +433,23 @@ async def test_a_preview_cuts_as_sending_does(
     assert (submission.encoding, len(submission.segments)) == (found.encoding, len(found.parts))
 
 
+async def test_what_a_preview_leaves_out_is_left_out_when_it_is_sent(pool: Pool) -> None:
+    """Also when the organization has chosen otherwise in the meantime: the message is what was counted at accept."""
+    actor = await organization(pool, replace_accents=True)
+    text = "Olá João, a sua encomenda chega amanhã. " * 4
+    found = await previewed(pool, actor, text)
+    assert (found.encoding, found.text, len(found.parts)) == ("gsm7", "Ola Joao, a sua encomenda chega amanha. " * 4, 1)
+    bench = Bench(pool)
+    await accepted(pool, actor, text)
+    await accepted(pool, msgspec.structs.replace(actor, replace_accents=False), text)
+    await bench.round()
+    plain, whole = sorted(bench.only.submitted, key=lambda one: len(one.segments))
+    assert (plain.encoding, b"".join(plain.segments).decode()) == ("gsm7", found.text)
+    assert (whole.encoding, b"".join(whole.segments).decode("utf-16-be")) == ("ucs2", text)
+    # The text is kept as it was written.
+    assert {row["body"] for row in await pool.fetch("SELECT body FROM message_texts")} == {text}
+
+
 async def test_a_preview_says_what_it_would_cost_and_stores_nothing(pool: Pool) -> None:
     actor = await organization(pool, quota=3)
     at = clock.now() + timedelta(hours=1)
@@ -455,6 +472,10 @@ async def test_a_preview_warns(pool: Pool) -> None:
     assert await warned("hello") == ["last_of_quota"]
     assert await warned("“hello”") == ["changed", "last_of_quota"]
     assert await warned("привет" * 20) == ["unicode", "several_segments", "last_of_quota"]
+    spare = msgspec.structs.replace(actor, smart_encoding=False, replace_accents=True)
+    assert await warned("Amanhã", spare) == ["changed", "last_of_quota"]
+    assert (await previewed(pool, spare, "Amanhã, “é”")).text == 'Amanha, "é"'
+    assert await warned("Amanhã " * 20) == ["unicode", "shorter", "several_segments", "last_of_quota"]
     tester = msgspec.structs.replace(actor, mode="test")
     found = await previewed(pool, tester, "hello")
     assert (found.cost, found.remaining, found.remaining_after) == (0, 1, 1)

@@ -46,6 +46,16 @@ async def test_a_long_text_is_replayed_once_smart_encoding_is_off(pool: Pool) ->
         await Acceptor(pool).accept(send(plain, text, key_name="another"))
 
 
+async def test_a_text_is_replayed_once_its_accents_are_kept_again(pool: Pool) -> None:
+    spare = await organization(pool, replace_accents=True)
+    keep = msgspec.structs.replace(spare, replace_accents=False)
+    text = "Amanhã " + "x" * 900
+    first = await Acceptor(pool).accept(send(spare, text, key_name="k"))
+    assert await Acceptor(pool).accept(send(keep, text, key_name="k")) == Answer(202, first.body, True)
+    with pytest.raises(Invalid, match="segments"):
+        await Acceptor(pool).accept(send(keep, text, key_name="another"))
+
+
 async def test_a_time_at_the_end_of_all_time_is_refused_alone(pool: Pool) -> None:
     actor = await organization(pool)
     acceptor = Acceptor(pool)

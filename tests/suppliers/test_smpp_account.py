@@ -13,9 +13,11 @@ from smpp_peer import submission
 from heliograph.base.settings import SettingsError
 from heliograph.sms import encoding
 from heliograph.suppliers.alphabets import gsm7
+from heliograph.suppliers.contract import Inbound
 from heliograph.suppliers.smpp.bucket import Bucket
 from heliograph.suppliers.smpp.connector import connect
-from heliograph.suppliers.smpp.pdu import SubmitSm
+from heliograph.suppliers.smpp.pdu import DeliverSm, SubmitSm
+from heliograph.suppliers.smpp.receipts import ReceiptRules, parse
 from heliograph.suppliers.smpp.settings import settings_from
 from heliograph.suppliers.smpp.submits import Builder
 
@@ -52,6 +54,8 @@ def built(settings: dict[str, Any] | None = None, **changed: Any) -> list[Submit
         ("vendor_tlvs", {"1400": "Ж"}),
         ("final_states", {"ACCEPTD": "fine"}),
         ("registered_delivery", 256),
+        ("single_shift", ["french"]),
+        ("locking_shift", ["spanish"]),
         ("nonsense", 1),
     ],
 )
@@ -211,6 +215,84 @@ def test_a_header_of_seven_octets_leaves_less_room(text: str, size: int, segment
         header = 6 if way == "udh8" else 0
         others = built({"long_messages": way}, segments=coded.segments, encoding=coded.encoding)
         assert tuple(pdu.short_message[header:] for pdu in others) == coded.segments
+
+
+def handset(pdu: SubmitSm) -> Inbound:
+    """What a handset, or another system, makes of it: the reading side's own parser."""
+    read = parse(
+        DeliverSm(1, esm_class=pdu.esm_class, data_coding=pdu.data_coding, short_message=pdu.short_message),
+        b"",
+        ReceiptRules(),
+    )
+    assert isinstance(read, Inbound)
+    return read
+
+
+def shown(pdus: list[SubmitSm]) -> str:
+    """The text of all parts, by the tables that their headers name."""
+    read = [handset(pdu) for pdu in pdus]
+    (writing,) = {(one.data_coding, one.locking_shift, one.single_shift) for one in read}
+    whole = b"".join(one.body for one in read)
+    return encoding.decode(whole, writing[0], locking=writing[1], single=writing[2]) or ""
+
+
+PORTUGUESE = "Olá, João! Amanhã há pão às 9. "
+HINDI = "\u0928\u092e\u0938\u094d\u0924\u0947 "
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "before", "header", "segments"),
+    [
+        # One element leaves 155 septets of a segment, both 152; behind a reference 149 and 146.
+        (PORTUGUESE * 4, {"single_shift": ["portuguese"]}, 2, "03240103", 1),
+        (PORTUGUESE * 4, {"locking_shift": ["portuguese"]}, 2, "03250103", 1),
+        (PORTUGUESE * 6, {"locking_shift": ["portuguese"]}, 3, "080003340201250103", 2),
+        (PORTUGUESE * 6, {"locking_shift": ["portuguese"], "long_messages": "udh16"}, 3, "09080412340201250103", 2),
+        ("ção" * 30, {"single_shift": ["spanish", "portuguese"]}, 2, "03240103", 1),
+        ("ñandú" * 20, {"single_shift": ["spanish", "portuguese"]}, 2, "03240102", 1),
+        (HINDI * 20, {"locking_shift": ["hindi"]}, 3, "03250106", 1),
+        (HINDI * 20 + "ABC", {"locking_shift": ["hindi"], "single_shift": ["hindi"]}, 3, "06240106250106", 1),
+    ],
+)
+def test_national_tables_where_an_account_offers_them(
+    text: str, settings: dict[str, Any], before: int, header: str, segments: int
+) -> None:
+    coded = encoding.encode(text)
+    assert (coded.encoding, len(coded.segments)) == ("ucs2", before)
+    pdus = built(settings, segments=coded.segments, encoding="ucs2")
+    assert len(pdus) == segments
+    assert pdus[0].short_message.startswith(bytes.fromhex(header))
+    assert {(pdu.data_coding, pdu.esm_class) for pdu in pdus} == {(0, 0x40)}
+    assert shown(pdus) == coded.text
+    # Each fits in 140 octets once its septets are packed behind the header, which ends at a whole septet.
+    for pdu in pdus:
+        octets = pdu.short_message[0] + 1
+        assert -(-octets * 8 // 7) + len(handset(pdu).body) <= 160
+    assert (
+        Builder(settings_from(LEAST | settings)).count(submission(segments=coded.segments, encoding="ucs2")) == segments
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("Olá", {"single_shift": ["portuguese"]}),  # nothing would be saved
+        (PORTUGUESE * 4, {"single_shift": ["spanish"]}),  # no ã
+        (PORTUGUESE * 4 + "😀", {"single_shift": ["portuguese"], "locking_shift": ["portuguese"]}),
+        (PORTUGUESE * 6, {"locking_shift": ["portuguese"], "long_messages": "sar"}),
+        (PORTUGUESE * 6, {"locking_shift": ["portuguese"], "long_messages": "payload"}),
+    ],
+)
+def test_otherwise_it_goes_as_ucs2(text: str, settings: dict[str, Any]) -> None:
+    coded = encoding.encode(text)
+    plain = built({"long_messages": settings.get("long_messages", "udh8")}, segments=coded.segments, encoding="ucs2")
+    assert built(settings, segments=coded.segments, encoding="ucs2") == plain
+
+
+def test_what_the_gsm_alphabet_has_needs_no_table() -> None:
+    coded = encoding.encode("Olé, señor " * 20)
+    settings = {"single_shift": ["portuguese", "spanish"], "locking_shift": ["portuguese"]}
+    assert built(settings, segments=coded.segments) == built(segments=coded.segments)
 
 
 def test_a_message_of_one_segment_is_never_cut() -> None:

@@ -117,6 +117,42 @@ def test_smart_encoding_keeps_accents() -> None:
     assert encode("“à la carte”", smart=True).encoding == "gsm7"
 
 
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("Olá, São João", "Ola, Sao Joao"),
+        ("“Não” é à toa…", '"Nao" é à toa...'),  # what GSM-7 has stays as it is
+        ("çÇãÕêÍú", "cÇaOeIu"),
+        ("Łódź, Đorđe, cœur, ŞİŞLİ", "Lodz, Dorde, coeur, SISLI"),
+        ("Thế giới x\u0302", "The gioi x"),
+        ("1º nº 5", "1o no 5"),
+    ],
+)
+def test_accents_are_left_out_where_that_makes_it_gsm7(text: str, plain: str) -> None:
+    encoded = encode(text, accents=True)
+    assert (encoded.encoding, encoded.text) == ("gsm7", plain)
+    assert encode(text, smart=True, accents=True) == encoded
+    assert count(text, accents=True) == ("gsm7", 1)
+
+
+@pytest.mark.parametrize("text", ["Olá 😀", "Привет, João", "\u0301\u0302", "γλώσσα"])
+def test_accents_stay_where_leaving_them_out_does_not_suffice(text: str) -> None:
+    encoded = encode(text, accents=True)
+    assert (encoded.encoding, encoded.text) == ("ucs2", unicodedata.normalize("NFC", text))
+
+
+def test_what_look_alikes_suffice_for_keeps_its_accents() -> None:
+    text = "“Àé” é"
+    assert encode(text, accents=True).text == '"Aé" é'
+    assert encode("“é”", accents=True) == encode("“é”", smart=True)
+
+
+def test_a_portuguese_bill_is_halved() -> None:
+    text = "Olá João, a sua encomenda chega amanhã às 9 horas. " * 3
+    assert count(text, smart=True) == ("ucs2", 3)
+    assert count(text, smart=True, accents=True) == ("gsm7", 1)
+
+
 def test_emoji_sequences_stay_whole_where_it_costs_no_segment() -> None:
     family = "👨\u200d👩\u200d👧"
     encoded = encode(ZHE * 63 + family + ZHE * 20)
@@ -151,9 +187,9 @@ def texts(alphabet: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(text=texts(CHARACTERS) | texts(GSM), smart=st.booleans(), header=st.sampled_from([6, 7]))
-def test_properties(text: str, smart: bool, header: int) -> None:
-    encoded = encode(text, smart=smart, header=header)
+@given(text=texts(CHARACTERS) | texts(GSM), smart=st.booleans(), accents=st.booleans(), header=st.sampled_from([6, 7]))
+def test_properties(text: str, smart: bool, accents: bool, header: int) -> None:
+    encoded = encode(text, smart=smart, accents=accents, header=header)
     whole = b"".join(encoded.segments)
     limit, part = (160, 159 - header) if encoded.encoding == "gsm7" else (70, 73 - header)
 
@@ -167,7 +203,7 @@ def test_properties(text: str, smart: bool, header: int) -> None:
         assert decode(whole, 0) == encoded.text
     else:
         assert whole.decode("utf-16-be") == encoded.text
-    if not smart or encoded.encoding == "ucs2":
+    if not (smart or accents) or encoded.encoding == "ucs2":
         assert encoded.text == unicodedata.normalize("NFC", text)
 
     # No pair is cut: each segment is a text of its own.
@@ -177,9 +213,13 @@ def test_properties(text: str, smart: bool, header: int) -> None:
         else:
             segment.decode("utf-16-be")
 
+    # What dispatch makes of it, knowing only how it was encoded, is the same.
+    replaced = encoded.encoding == "gsm7"
+    assert encode(text, smart=replaced, accents=replaced, header=header) == encoded
+
     # The fast path agrees.
     if header == 6:
-        assert count(text, smart=smart) == (encoded.encoding, len(encoded.segments))
+        assert count(text, smart=smart, accents=accents) == (encoded.encoding, len(encoded.segments))
 
 
 @settings(max_examples=200, deadline=None)

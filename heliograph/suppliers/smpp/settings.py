@@ -13,6 +13,7 @@ import msgspec
 
 from heliograph.base.phones import REGIONS
 from heliograph.base.settings import SettingsError
+from heliograph.suppliers.alphabets.national import IDENTIFIERS, LOCKING, Language
 from heliograph.suppliers.contract import ReceiptState
 from heliograph.suppliers.smpp.receipts import Base
 from heliograph.suppliers.smpp.statuses import CLASSES
@@ -81,6 +82,13 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["gsm", "latin1", "ascii"],
         "What the supplier takes data_coding 0 for; text that it cannot say goes as UCS-2",
     ] = "gsm"
+    single_shift: Annotated[
+        tuple[Language, ...],
+        "Languages whose table behind an escape may be used for what is UCS-2 otherwise: portuguese, spanish, …",
+    ] = ()
+    locking_shift: Annotated[
+        tuple[Language, ...], "Languages whose table may take the place of the alphabet: hindi, urdu, portuguese, …"
+    ] = ()
     data_coding_gsm7: Annotated[int, "data_coding of the default alphabet"] = 0
     data_coding_ucs2: Annotated[int, "data_coding of UCS-2"] = 8
     user_message_reference: Annotated[bool, "Send our 16-bit reference as a TLV; some suppliers echo it"] = True
@@ -123,6 +131,10 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _demand(all(kind in CLASSES for kind in self.statuses.values()), "statuses", "has an unknown class")
         _demand(all(_HEX.match(key) for key in self.statuses), "statuses", "must name codes in hex")
         _demand(all(_HEX.match(key) for key in self.vendor_tlvs), "vendor_tlvs", "must name tags in hex")
+        shifts = bool(self.single_shift or self.locking_shift)
+        _demand(not shifts or self.default_alphabet == "gsm", "default_alphabet", "must be gsm for national tables")
+        tables = [IDENTIFIERS[language] in LOCKING for language in self.locking_shift]
+        _demand(all(tables), "locking_shift", "names a language that has no such table")
         try:
             encoded = self.tlvs
         except ValueError:

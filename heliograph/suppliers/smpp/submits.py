@@ -7,6 +7,7 @@ account's form leaves less room in it: a longer header, or UCS-2 in place of an 
 from __future__ import annotations
 
 from heliograph.suppliers.alphabets import cutting, gsm7
+from heliograph.suppliers.alphabets.national import IDENTIFIERS
 from heliograph.suppliers.contract import Submission
 from heliograph.suppliers.smpp.pdu import NO_TLVS, PduError, SubmitSm, Tag
 from heliograph.suppliers.smpp.settings import SmppSettings
@@ -24,6 +25,7 @@ class Builder:
         self._vendor = settings.tlvs
         # Octets of the concatenation header. SMSCs make one of six of SAR, and of a payload that they cut themselves.
         self._header = 7 if settings.long_messages == "udh16" else 6
+        self._tables = _tables(settings)
         self._validities: dict[int, str] = {}
 
     def count(self, submission: Submission) -> int:
@@ -35,12 +37,15 @@ class Builder:
     def build(self, submission: Submission) -> list[SubmitSm]:
         """One PDU a segment, in order; one in all with `payload`. Raises PduError when it cannot be written."""
         settings = self._settings
-        segments, coding = self._encode(submission)
+        segments, coding, elements = self._encode(submission)
         total = len(segments)
         reference = submission.reference & 0xFFFF
         tlvs = self._vendor
         if settings.user_message_reference:
             tlvs = {Tag.USER_MESSAGE_REFERENCE: reference.to_bytes(2, "big"), **tlvs}
+        if total == 1 and elements:
+            data = bytes((len(elements),)) + elements + segments[0]
+            return [self._one(submission, data, coding, settings.esm_class | _UDHI, tlvs)]
         if total == 1:
             return [self._one(submission, segments[0], coding, settings.esm_class, tlvs)]
         if settings.long_messages == "payload":
@@ -59,9 +64,10 @@ class Builder:
                 pdus.append(self._one(submission, segment, coding, settings.esm_class, {**tlvs, **sar}))
                 continue
             if settings.long_messages == "udh8":
-                header = bytes((5, 0, 3, reference & 0xFF, total, number))
+                place = bytes((0, 3, reference & 0xFF, total, number))
             else:
-                header = bytes((6, 8, 4, reference >> 8, reference & 0xFF, total, number))
+                place = bytes((8, 4, reference >> 8, reference & 0xFF, total, number))
+            header = bytes((len(place) + len(elements),)) + place + elements
             pdus.append(self._one(submission, header + segment, coding, settings.esm_class | _UDHI, tlvs))
         return pdus
 
@@ -117,23 +123,47 @@ class Builder:
                 self._validities[seconds] = text
         return text
 
-    def _encode(self, submission: Submission) -> tuple[tuple[bytes, ...], int]:
-        """Segments in what this account calls its default alphabet, or as UCS-2 when it lacks one of the characters."""
+    def _encode(self, submission: Submission) -> tuple[tuple[bytes, ...], int, bytes]:
+        """Segments, their data_coding, and the elements of their header that name national tables.
+
+        They are in what this account calls its default alphabet, or UCS-2 when that lacks one of the characters.
+        """
         settings = self._settings
         if submission.encoding == "ucs2":
-            return self._fitting(submission.segments, "ucs2"), settings.data_coding_ucs2
-        if settings.default_alphabet == "gsm":
-            return self._fitting(submission.segments, "gsm7"), settings.data_coding_gsm7
-        # The SMSC turns each character into its septets, so a segment holds what it held before.
+            segments = self._fitting(submission.segments, "ucs2")
+            shifted = self._shifted(segments) if self._tables else None
+            return shifted or (segments, settings.data_coding_ucs2, b"")
         segments = self._fitting(submission.segments, "gsm7")
+        if settings.default_alphabet == "gsm":
+            return segments, settings.data_coding_gsm7, b""
+        # The SMSC turns each character into its septets, so a segment holds what it held before.
         codec = "latin-1" if settings.default_alphabet == "latin1" else "ascii"
         try:
-            return tuple(gsm7.decode(segment).encode(codec) for segment in segments), settings.data_coding_gsm7
+            return tuple(gsm7.decode(segment).encode(codec) for segment in segments), settings.data_coding_gsm7, b""
         except UnicodeEncodeError:
             wide = gsm7.decode(b"".join(segments)).encode("utf-16-be")
         if len(wide) <= cutting.units_in(0):
-            return (wide,), settings.data_coding_ucs2
-        return cutting.cut_units(wide, cutting.units_in(self._header)), settings.data_coding_ucs2
+            return (wide,), settings.data_coding_ucs2, b""
+        return cutting.cut_units(wide, cutting.units_in(self._header)), settings.data_coding_ucs2, b""
+
+    def _shifted(self, wide: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int, bytes] | None:
+        """The same in national tables, if that takes fewer segments; the fewest, and of those the shortest header."""
+        text = b"".join(wide).decode("utf-16-be", "replace")
+        best: tuple[tuple[bytes, ...], int, bytes] | None = None
+        fewest = len(wide)
+        for elements, locking, single in self._tables:
+            septets = gsm7.shifted(text, locking, single)
+            if septets is None:
+                continue
+            if len(septets) <= cutting.septets_in(1 + len(elements)):
+                segments: tuple[bytes, ...] = (septets,)
+            elif self._settings.long_messages in ("udh8", "udh16"):
+                segments = cutting.cut_septets(septets, cutting.septets_in(self._header + len(elements)))
+            else:
+                continue  # the header of each segment is the SMSC's to write
+            if len(segments) < fewest:
+                fewest, best = len(segments), (segments, self._settings.data_coding_gsm7, elements)
+        return best
 
     def _fitting(self, segments: tuple[bytes, ...], encoding: str) -> tuple[bytes, ...]:
         """As they are if they fit behind this account's header; else cut anew."""
@@ -143,3 +173,23 @@ class Builder:
             return segments
         whole = b"".join(segments)
         return cutting.cut_septets(whole, size) if gsm else cutting.cut_units(whole, size)
+
+
+def _tables(settings: SmppSettings) -> list[tuple[bytes, int, int]]:
+    """Every choice of national tables that an account allows: header elements, locking and single shift. Short first.
+
+    (3GPP 23.040 §9.2.3.24.15: single shift, §9.2.3.24.16: locking shift; one octet, the language's identifier.)
+    """
+    singles = [0, *(IDENTIFIERS[language] for language in settings.single_shift)]
+    lockings = [0, *(IDENTIFIERS[language] for language in settings.locking_shift)]
+    choices = [
+        (
+            (bytes((0x24, 1, single)) if single else b"") + (bytes((0x25, 1, locking)) if locking else b""),
+            locking,
+            single,
+        )
+        for locking in lockings
+        for single in singles
+        if locking or single
+    ]
+    return sorted(choices, key=lambda choice: len(choice[0]))
