@@ -186,7 +186,8 @@ def set_(
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="A setting of `heliograph supplier options`, or name, prefixes, priority, weight, sessions, parts. One"
+            help="A setting of `heliograph supplier options`, or name, prefixes, priority, weight, sessions, parts,"
+            " simulated. One"
             " entry of a setting that has several is KEY.ENTRY=VALUE; an empty value is the default.",
         ),
     ] = None,

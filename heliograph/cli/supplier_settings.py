@@ -30,6 +30,7 @@ class Routing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: Annotated[int, msgspec.Meta(ge=1, le=1000)]
     sessions: Annotated[int, msgspec.Meta(ge=1, le=1000)]
     parts: Annotated[str, msgspec.Meta(pattern=r"^(all|any|first|last)$")]
+    simulated: bool
 
 
 def fields() -> dict[str, tuple[Any, str]]:

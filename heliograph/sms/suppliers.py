@@ -98,7 +98,7 @@ async def lock(conn: Connection, *, supplier: str) -> Supplier:
 
 CHANGE = """
 UPDATE suppliers SET name = $2, settings = $3::text::jsonb, prefixes = $4, priority = $5, weight = $6, sessions = $7,
-       parts = $8, secret = coalesce($9, secret), changed_at = now()
+       parts = $8, simulated = $9, secret = coalesce($10, secret), changed_at = now()
  WHERE id = $1
 """
 
@@ -120,6 +120,7 @@ async def change(conn: Connection, key: bytes, after: Supplier, *, secret: str |
             after.weight,
             after.sessions,
             after.parts,
+            after.simulated,
             None if secret is None else seal(key, secret.encode(), f"suppliers/{after.id}"),
         )
     except asyncpg.UniqueViolationError:

@@ -82,10 +82,10 @@ async def test_opt_outs_are_listed_added_and_removed(pool: Pool, command: Comman
 
 
 async def test_an_organizations_rules_are_set_one_by_one(pool: Pool, command: Command) -> None:
-    await organization(pool)
+    actor = await organization(pool)
 
     async def configured(*options: str) -> Any:
-        return await command("org", "configure", "Acme", *options, "--json")
+        return await command("org", "configure", str(actor.organization_id), *options, "--json")
 
     before = await configured()
     assert (before["opt_out_words"], before["stop_reply"], before["help_reply"]) == ([], None, None)

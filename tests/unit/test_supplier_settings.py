@@ -18,7 +18,7 @@ LEAST = {"host": "smsc.example", "port": 2775, "system_id": "esme"}
 
 def row(**settings: Any) -> Supplier:
     values: dict[str, Any] = {"secret": b"", "state": "active", "prefixes": ("258",), "priority": 10, "weight": 1}
-    values |= {"sessions": 1, "parts": "all", "created_at": AT, "changed_at": AT}
+    values |= {"sessions": 1, "parts": "all", "simulated": False, "created_at": AT, "changed_at": AT}
     return Supplier(id=UUID(int=1), name="main", kind="smpp", settings=LEAST | settings, **values)
 
 
@@ -40,6 +40,7 @@ def change(*pairs: str, **settings: Any) -> dict[str, tuple[Any, Any]]:
         ('statuses={"0x401":"R"}', "statuses", {}, {"0x401": "R"}),
         ("single_shift=portuguese, spanish", "single_shift", (), ("portuguese", "spanish")),
         ("locking-shift=hindi", "locking_shift", (), ("hindi",)),
+        ("simulated=true", "simulated", False, True),
         ("name=best", "name", "main", "best"),
         ("prefixes=+244, 258", "prefixes", ("258",), ("244", "258")),
         ("prefixes=", "prefixes", ("258",), ()),
