@@ -55,7 +55,9 @@ async def test_receipts_of_what_was_sent_before_find_their_messages(pool: Pool) 
         on_receipts=received,
         on_inbound=received,
     )
-    dispatcher = Dispatcher(pool, fleet.accounts, recorder, claim_limit=100, lease_seconds=60.0, grace=90.0)
+    dispatcher = Dispatcher(
+        pool, fleet.accounts, recorder, claim_limit=100, lease_seconds=60.0, grace=90.0, patience=60.0
+    )
 
     async def bound(window: int) -> bool:
         await fleet.refresh(grace=1.0)
