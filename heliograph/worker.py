@@ -318,7 +318,7 @@ class Worker:
             self._deliverer.wake.set()
 
     async def _renew_plans(self, conn: Connection) -> None:
-        await plans.renew(conn, now=await conn.fetchval("SELECT now()"))
+        await plans.renew(conn)
 
     async def _count_campaigns(self, conn: Connection) -> None:
         await counting.count_due(conn)

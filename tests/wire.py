@@ -1,24 +1,28 @@
-"""A wire to the database that can be made to hang: bytes stop, and nobody is told."""
+"""A wire to the database that can be made to hang (bytes stop, and nobody is told), or that speaks TLS for it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import urllib.parse
 from collections.abc import AsyncIterator
+
+#: What a client that wants TLS says first (protocol 3, SSLRequest).
+SSL_REQUEST = (8).to_bytes(4) + (80877103).to_bytes(4)
 
 
 class Wire:
     """Forwards connections on a port of its own to a server; made by `wire`."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        self._host, self._port, self._tls = host, port, tls
         self._to_server, self._to_client = asyncio.Event(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self.thaw()
         self.port = 0
-        #: Connections that were made so far.
-        self.made = 0
+        #: Connections that were made so far, and those of them that are encrypted.
+        self.made = self.encrypted = 0
 
     def freeze(self, *, answers_only: bool = False) -> None:
         """Let nothing through, or no answers. New connections are taken, as a kernel takes them, and hear nothing."""
@@ -35,6 +39,19 @@ class Wire:
         self.made += 1
         await self._to_server.wait()
         server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
+        first = b""
+        if self._tls is not None:
+            first = await reader.readexactly(8)
+            if first == SSL_REQUEST:
+                writer.write(b"S")
+                try:
+                    await writer.start_tls(self._tls)
+                except (ssl.SSLError, ConnectionError):  # it does not trust us
+                    server_writer.close()
+                    return
+                self.encrypted += 1
+                first = b""
+        server_writer.write(first)
         for gate, source, target in (
             (self._to_server, reader, server_writer),
             (self._to_client, server_reader, writer),
@@ -59,10 +76,10 @@ async def _pump(gate: asyncio.Event, source: asyncio.StreamReader, target: async
 
 
 @contextlib.asynccontextmanager
-async def wire(url: str) -> AsyncIterator[tuple[Wire, str]]:
-    """A wire to the server of `url`, and the URL that leads through it."""
+async def wire(url: str, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Wire, str]]:
+    """A wire to the server of `url`, and the URL that leads through it; `tls`: it takes encrypted connections."""
     parts = urllib.parse.urlsplit(url)
-    made = Wire(parts.hostname or "127.0.0.1", parts.port or 5432)
+    made = Wire(parts.hostname or "127.0.0.1", parts.port or 5432, tls)
     server = await asyncio.start_server(made._connected, "127.0.0.1", 0)
     made.port = server.sockets[0].getsockname()[1]
     credentials = parts.netloc.rpartition("@")[0]

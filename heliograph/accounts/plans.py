@@ -7,7 +7,7 @@ what ended and what began. Whoever finds a period at its end may begin the next 
 from __future__ import annotations
 
 import calendar
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
@@ -136,11 +136,14 @@ UPDATE organizations SET period_start = item.start, period_end = item.until
 """
 
 
-async def renew(conn: Connection, *, now: datetime) -> int:
+async def renew(conn: Connection, *, now: datetime | None = None) -> int:
     """Begin the periods that are due, with their quota; returns how many began. At most BATCH in one transaction.
 
+    `now`: the database's time if it is not given.
     Periods that nobody was there to begin are passed over: their quota could not have been used.
     """
+    if now is None:
+        now = (await conn.fetchval("SELECT now()")).astimezone(UTC)
     began = 0
     while True:
         async with conn.transaction():

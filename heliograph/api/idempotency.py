@@ -19,7 +19,7 @@ from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgr
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import seal, unseal
 from heliograph.base.db import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Unavailable
 
 #: What a key may look like: 1 to 255 printable ASCII characters.
 MAX_LENGTH = 255
@@ -85,14 +85,16 @@ async def once(
 
     `key`, `request`: of `key_hash` and `request_hash`. `hours`: time to live. A twin waits up to `wait_seconds`.
     `seal_key`: seals what is stored of an answer that holds a secret. Raises IdempotencyConflict,
-    IdempotencyInProgress, and what `run` raises; then nothing is stored.
+    IdempotencyInProgress, Unavailable, and what `run` raises; then nothing is stored.
     """
     async with conn.transaction():
         await conn.fetchval(LOCK_TIMEOUT, f"{int(wait_seconds * 1000)}ms")
         try:
             claimed = await conn.fetchval(CLAIM, actor.organization_id, key, request, hours)
-        except asyncpg.LockNotAvailableError:
-            raise IdempotencyInProgress from None
+        except asyncpg.LockNotAvailableError as error:
+            # Who waits for a twin waits within the index of the keys, and the error says where. Without a word of it,
+            # it is the whole table that somebody holds.
+            raise (IdempotencyInProgress if getattr(error, "context", None) else Unavailable)() from None
         if not claimed:
             known = await conn.fetchrow(FIND, actor.organization_id, key)
             if known is None:  # it went at this moment, of age

@@ -6,6 +6,7 @@ other end is gone, and none of them waits for a host that hangs while another on
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import ssl
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
-from heliograph.base.database_url import Host, KeepAlive, parse
+from heliograph.base.database_url import Host, KeepAlive, UrlError, parse
 
 if TYPE_CHECKING:
     Raw = asyncpg.Connection[asyncpg.Record]
@@ -38,8 +39,11 @@ class Connector:
     """Makes connections to what a URL names. Remembers which host answered last, and asks that one first."""
 
     def __init__(self, url: str) -> None:
-        """Raises UrlError."""
+        """Raises UrlError, also if a file that it names cannot be read."""
         self._target = parse(url)
+        for name, path in self._target.files:
+            if not os.access(path, os.R_OK):
+                raise UrlError(f"`{name}` in the database's URL is {path}, which cannot be read")
         self._last: Host | None = None
 
     @property

@@ -27,6 +27,7 @@ REFUSED = {
     "sslcrldir": (),
     "replication": ("false", "off", "no", "0"),
 }
+FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 KINDS = ("any", "read-write", "read-only", "primary", "standby", "prefer-standby")
 ENCRYPTION = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
@@ -68,6 +69,8 @@ class Target(msgspec.Struct, frozen=True):
     #: The system's certificate authorities judge the server's certificate.
     system_roots: bool
     sslmode: str
+    #: (parameter, path) of what must be readable.
+    files: tuple[tuple[str, str], ...]
 
 
 def parse(url: str) -> Target:
@@ -125,6 +128,7 @@ def parse(url: str) -> Target:
         keep_alive=keep_alive,
         system_roots=system_roots,
         sslmode=sslmode,
+        files=tuple((name, given[name]) for name in FILES if given.get(name)),
     )
 
 

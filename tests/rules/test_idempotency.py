@@ -11,7 +11,7 @@ from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgr
 from heliograph.api.idempotency import Outcome, checked_key, key_hash, once, request_hash
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Unavailable
 from heliograph.base.ids import uuid7
 
 KEY = key_hash("live", "POST", "/things", "one")
@@ -104,6 +104,14 @@ async def test_a_twin_does_not_wait_for_ever(pool: Pool, actor: Actor) -> None:
     assert refused.value.headers == {"retry-after": "1"}
     hold.set()
     await first
+
+
+async def test_a_table_that_somebody_holds_is_no_twin(pool: Pool, actor: Actor) -> None:
+    async with pool.acquire() as holder, holder.transaction():
+        await holder.execute("LOCK TABLE idempotency")
+        with pytest.raises(Unavailable) as refused:
+            await make(pool, actor, "alone", wait_seconds=0.1)
+    assert refused.value.headers == {"retry-after": "1"}
 
 
 async def test_a_twin_of_one_that_fails_does_the_work(pool: Pool, actor: Actor) -> None:

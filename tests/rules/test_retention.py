@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from heliograph import retention
+from heliograph.accounts import plans
 from heliograph.base import clock
 from heliograph.base.db import Connection, Pool, follow_clock
 from heliograph.base.ids import uuid7, uuid7_floor
@@ -162,6 +163,16 @@ async def test_what_is_past_is_past_by_the_databases_clock(pool: Pool, wrong_clo
         assert await retention.forget_keys(conn, SETTINGS) == 0
     assert await partitions(pool) == before
     assert await pool.fetchval("SELECT count(*) FROM message_texts") == 1
+
+
+async def test_a_period_of_a_plan_ends_by_the_databases_clock(pool: Pool, wrong_clock: None) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        await plans.subscribe(conn, actor.organization_id, plan="monthly", allowance=100, now=NOW)
+        assert await plans.renew(conn) == 0
+        await conn.execute("UPDATE organizations SET period_end = now() - interval '1 second'")
+        assert await plans.renew(conn) == 1
+    assert await pool.fetchval("SELECT period_end - now() < interval '32 days' FROM organizations")
 
 
 async def test_nothing_is_forgotten_while_the_clocks_differ(pool: Pool, wrong_clock: None) -> None:

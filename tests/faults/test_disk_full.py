@@ -1,0 +1,106 @@
+"""The disk of the database runs full under load: nothing is accepted that cannot be stored, and nothing is lost.
+
+Long form only. Needs root, for a small file system in memory of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from heliograph.base.migrate import migrate
+from heliograph.base.postgres import Embedded
+from tests.embedded import Start
+from tests.judge import judge, settled
+from tests.load import Client, Load
+from tests.processes import LONG, WINDOW, installation, until, until_true
+
+SIZE = 512 * 2**20
+TIMES = 3
+SESSIONS = 2
+#: Small, or the log of changes would need more than there is.
+SMALL = {"min_wal_size": "32MB", "max_wal_size": "64MB", "shared_buffers": "64MB", "wal_init_zero": "off"}
+
+pytestmark = [
+    pytest.mark.xdist_group("processes"),
+    pytest.mark.skipif(not LONG, reason="a disk is filled for minutes: HELIOGRAPH_FAULTS=long"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own needs root"),
+]
+
+
+@pytest.fixture
+def small_disk(public_place: Path) -> Iterator[Path]:
+    """A directory on a disk of SIZE bytes."""
+    place = public_place / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=0711", "tmpfs", place], capture_output=True)
+    if made.returncode:
+        pytest.skip(f"no file system can be mounted: {made.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.timeout(900)
+async def test_a_disk_that_runs_full_under_load(small_disk: Path, tmp_path: Path, embedded: Start) -> None:
+    server = embedded(small_disk / "postgres", extra_settings=SMALL, lock_timeout=5.0)
+    await server.start()
+    await migrate(server.url)
+    keeper = asyncio.create_task(keep(server))
+    ballast = small_disk / "ballast"
+    try:
+        async with installation(server.url, tmp_path, sessions=SESSIONS) as made:
+            api, worker = await made.api(), await made.worker()
+            await worker.ready()
+            async with Client(made.base_url, made.key) as client:
+                await until_true(partial(client.ask, "GET", "/health"))
+            async with Load(made.base_url, made.key) as load:
+                await load.reaches(20)
+                for _ in range(TIMES):
+                    before = sum(one.status == 503 for one in load.answers)
+                    await asyncio.to_thread(fill, ballast)
+                    # What is left lasts for a while: until somebody is refused.
+                    await until(
+                        lambda before=before: sum(one.status == 503 for one in load.answers) > before, within=240
+                    )
+                    await asyncio.sleep(5)
+                    ballast.unlink()
+                    accepted = len(load.ledger)
+                    await until(lambda accepted=accepted: len(load.ledger) > accepted + 20, within=90)
+            assert [api.status, worker.status] == [None, None], "they live through it"
+            await settled(server.url, within=120)
+            verdict = await judge(made, load.ledger, in_flight=2 * TIMES * WINDOW * SESSIONS)
+            assert not made.complaints
+            print(verdict, f"refused: {sum(one.status == 503 for one in load.answers)}")
+    finally:
+        keeper.cancel()
+        ballast.unlink(missing_ok=True)
+
+
+async def keep(server: Embedded) -> None:
+    """PostgreSQL ends itself when it cannot write what it must; then it is started again, as its supervisor would."""
+    while True:
+        await server.wait()
+        while True:
+            try:
+                await server.start()
+                break
+            except Exception:
+                await asyncio.sleep(1.0)
+
+
+def fill(file: Path) -> None:
+    """Leave a megabyte."""
+    with file.open("wb") as out, contextlib.suppress(OSError):  # the server takes some meanwhile
+        while (free := shutil.disk_usage(file.parent).free - 2**20) > 0:
+            out.write(bytes(min(free, 2**20)))
+            out.flush()

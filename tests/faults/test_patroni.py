@@ -1,0 +1,248 @@
+"""Patroni with three nodes and a synchronous standby: the primary is lost again and again, killed or hung, and nothing
+that was answered is.
+
+Long form only. Needs the program `patroni` with its Raft store, which PostgreSQL's account must be able to run:
+Debian's packages `patroni` and `python3-pysyncobj`, or `patroni[raft,psycopg3]` and `psycopg-binary` from the package
+index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import asyncpg
+import msgspec
+import psutil
+import pytest
+
+from heliograph.base.migrate import migrate
+from heliograph.base.postgres_files import choose_port
+from heliograph.base.postgres_install import Account, Install, account_for, install_for
+from tests.judge import judge, settled
+from tests.load import Client, Load
+from tests.processes import LONG, WINDOW, below, installation, until, until_true
+
+FAILOVERS = 5
+#: The longest time without an accepted message, seconds. Patroni's own: it waits 20 s for a primary that is silent.
+GAP = 60.0
+PASSWORD = "geheim"
+SESSIONS = 2
+
+pytestmark = [
+    pytest.mark.xdist_group("processes"),
+    pytest.mark.skipif(not LONG, reason="fail-overs take minutes: HELIOGRAPH_FAULTS=long"),
+    pytest.mark.skipif(shutil.which("patroni") is None, reason="the program `patroni` is missing"),
+]
+
+
+class Node:
+    """One of the three: a Patroni, and the PostgreSQL below it."""
+
+    def __init__(self, home: Path, number: int, account: Account, install: Install) -> None:
+        self.name = f"node{number}"
+        self.home = home / self.name
+        self.rest, self.raft, self.port = (choose_port(None) for _ in range(3))
+        self._account, self._install = account, install
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def settle(self, nodes: list[Node]) -> None:
+        """Write what Patroni reads; JSON is YAML."""
+        for folder in (self.home, self.home / "raft", self.home / "run"):
+            folder.mkdir(exist_ok=True)
+            self._account.own(folder)
+        user = {"username": "postgres", "password": PASSWORD}
+        parameters = {"unix_socket_directories": str(self.home / "run"), "shared_buffers": "64MB"}
+        settings: dict[str, Any] = {
+            "scope": "heliograph",
+            "name": self.name,
+            "restapi": {"listen": f"127.0.0.1:{self.rest}", "connect_address": f"127.0.0.1:{self.rest}"},
+            "raft": {
+                "data_dir": str(self.home / "raft"),
+                "self_addr": f"127.0.0.1:{self.raft}",
+                "partner_addrs": [f"127.0.0.1:{other.raft}" for other in nodes if other is not self],
+            },
+            "bootstrap": {
+                "dcs": {
+                    "ttl": 20,
+                    "loop_wait": 2,
+                    "retry_timeout": 3,
+                    "synchronous_mode": True,
+                    "postgresql": {"use_pg_rewind": True, "parameters": {"wal_log_hints": "on"}},
+                },
+                "initdb": ["data-checksums", {"encoding": "UTF8"}],
+            },
+            "postgresql": {
+                "listen": f"127.0.0.1:{self.port}",
+                "connect_address": f"127.0.0.1:{self.port}",
+                "data_dir": str(self.home / "data"),
+                "bin_dir": str(self._install.binaries),
+                "pgpass": str(self.home / "pgpass"),
+                "authentication": {"superuser": user, "replication": user, "rewind": user},
+                "pg_hba": [f"host {what} all 127.0.0.1/32 scram-sha-256" for what in ("all", "replication")]
+                + ["local all all trust"],
+                "parameters": parameters,
+            },
+        }
+        file = self.home / "patroni.yml"
+        file.write_bytes(msgspec.json.encode(settings))
+        self._account.own(file)
+
+    def start(self) -> None:
+        """Begin, or come back."""
+        with (self.home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["patroni", str(self.home / "patroni.yml")],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.home,
+                start_new_session=True,
+                **self._account.spawn(),
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """To Patroni and to every process of its PostgreSQL."""
+        for process in self._all():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def _all(self) -> list[psutil.Process]:
+        found = []
+        if self._process is not None and self._process.poll() is None:
+            found += [psutil.Process(self._process.pid), *below(self._process.pid)]
+        note = self.home / "data" / "postmaster.pid"
+        with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
+            server = psutil.Process(int(note.read_text().splitlines()[0]))
+            if str(self.home) in " ".join(server.cmdline()):
+                found += [server, *server.children(recursive=True)]
+        return found
+
+    def end(self) -> None:
+        """kill -9 of all of it, hung or not."""
+        for _ in range(50):
+            running = self._all()
+            if not running:
+                break
+            self.signal(signal.SIGKILL)
+            psutil.wait_procs(running, timeout=0.2)
+        if self._process is not None:
+            self._process.wait()
+
+    async def role(self) -> str:
+        """What it says of itself: `primary`, `replica`, or nothing."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session,
+                session.get(f"http://127.0.0.1:{self.rest}/patroni") as answer,
+            ):
+                said = msgspec.json.decode(await answer.read())
+                if said.get("state") == "running":
+                    return {"master": "primary"}.get(said["role"], said["role"])
+        return ""
+
+
+@contextlib.asynccontextmanager
+async def cluster(home: Path) -> AsyncIterator[tuple[list[Node], str]]:
+    """Three nodes, with the URL that names all of them."""
+    account = account_for(home, home / "data")
+    install = await asyncio.to_thread(install_for, home, account)
+    try:
+        subprocess.run(["patroni", "--version"], check=True, capture_output=True, cwd="/", **account.spawn())
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"PostgreSQL's account cannot run `patroni`: {error}")
+    nodes = [Node(home, number, account, install) for number in (1, 2, 3)]
+    account.own(home)
+    try:
+        for node in nodes:
+            node.settle(nodes)
+            node.start()
+        await whole(nodes)
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+        yield nodes, f"postgresql://postgres:{PASSWORD}@{hosts}/postgres?sslmode=disable"
+    finally:
+        for node in nodes:
+            node.end()
+
+
+async def primary(nodes: list[Node]) -> Node | None:
+    roles = await asyncio.gather(*(node.role() for node in nodes))
+    return next((node for node, role in zip(nodes, roles, strict=True) if role == "primary"), None)
+
+
+async def whole(nodes: list[Node]) -> None:
+    """Until there is a primary, and a standby that commits with it."""
+
+    async def ready() -> bool:
+        first = await primary(nodes)
+        if first is None or sorted([await node.role() for node in nodes])[0] == "":
+            return False
+        conn = await asyncpg.connect(
+            host="127.0.0.1", port=first.port, user="postgres", password=PASSWORD, ssl=False, timeout=5
+        )
+        try:
+            count = await conn.fetchval(
+                "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'"
+            )
+            return bool(count)
+        finally:
+            await conn.close()
+
+    try:
+        await until_true(ready, within=180)
+    except TimeoutError:
+        raise AssertionError("\n".join((node.home / "log").read_text()[-2000:] for node in nodes)) from None
+
+
+@pytest.mark.timeout(FAILOVERS * 300 + 600)
+async def test_fail_overs_under_load(public_place: Path, tmp_path: Path) -> None:
+    async with cluster(public_place) as (nodes, url):
+        await migrate(url)
+        own = f"{url}&target_session_attrs=read-write"
+        async with installation(own, tmp_path, sessions=SESSIONS) as made:
+            api, worker = await made.api(), await made.worker()
+            await worker.ready()
+            async with Client(made.base_url, made.key) as client:
+                await until_true(partial(client.ask, "GET", "/health"))
+            gaps = []
+            async with Load(made.base_url, made.key) as load:
+                await load.reaches(20)
+                for turn in range(FAILOVERS):
+                    lost = await primary(nodes)
+                    assert lost is not None
+                    began = time.monotonic()
+                    # Killed, or hung: then nobody's connection ends.
+                    lost.signal(signal.SIGSTOP if turn % 2 else signal.SIGKILL)
+                    rest = [node for node in nodes if node is not lost]
+                    await until_true(partial(primary, rest), within=GAP)
+                    moved = time.monotonic()
+                    await until(
+                        lambda moved=moved: any(one.status == 202 and one.asked > moved for one in load.answers),
+                        within=GAP,
+                    )
+                    gaps.append(longest(load, began))
+                    lost.end()
+                    lost.start()
+                    await whole(nodes)
+            assert [api.status, worker.status] == [None, None], "they live through it"
+            assert max(gaps) < GAP
+            await settled(own, within=120)
+            verdict = await judge(made, load.ledger, in_flight=2 * FAILOVERS * WINDOW * SESSIONS)
+            assert not made.complaints
+            print(verdict, f"without a 202: {[round(gap, 1) for gap in gaps]} s")
+
+
+def longest(load: Load, since: float) -> float:
+    """The longest time without an accepted message."""
+    times = sorted([since, *(one.at for one in load.answers if one.status == 202 and one.at > since)])
+    return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
