@@ -370,6 +370,7 @@ class Stage:
             **os.environ,
             "HELIOGRAPH_DATABASE_URL": settings.database_url,
             "HELIOGRAPH_SECRET_KEY": settings.secret_key,
+            "HELIOGRAPH_NOT_READY_SECONDS": "0",
             "HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true",
             "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": settings.webhook_allow_networks,
             "HELIOGRAPH_RATE_SMS_SEND": str(PLENTY),

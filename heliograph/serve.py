@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import resource
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from datetime import timedelta
@@ -21,16 +21,20 @@ import uvicorn
 import uvloop
 
 from heliograph.accounts.keyring import Keyring
-from heliograph.api import callbacks, openapi
+from heliograph.api import callbacks, openapi, probes
 from heliograph.api.callbacks import Callbacks
 from heliograph.api.docs import Docs
 from heliograph.api.guard import Guard, Receive, Scope, Send
-from heliograph.api.limits import Limiter
+from heliograph.api.limits import Limiter, Strangers
 from heliograph.api.operation import Services
-from heliograph.api.protocol import Watch, limits_of
+from heliograph.api.probes import Probes
+from heliograph.api.protocol import Connection
 from heliograph.api.routes import OPERATIONS, PREFIX
+from heliograph.api.static import Page
+from heliograph.api.trust import Trust
 from heliograph.api.vitals import Vitals
-from heliograph.base import clock, crash, pulse
+from heliograph.api.watch import Watch, limits_of
+from heliograph.base import clock, crash, pulse, signals
 from heliograph.base.crypto import derive_key
 from heliograph.base.db import open_pool
 from heliograph.base.settings import Settings
@@ -49,6 +53,11 @@ MARGIN = 0.5
 #: Allocations between two looks of the garbage collector; its default of 700 costs 9–15 % under load.
 GC_THRESHOLD = 50_000
 
+#: Of a connection, in the kernel, bytes; it takes twice that with its own needs.
+SEND_BUFFER = 65_536
+#: What was sent and is not confirmed ends the connection after this, also one that is closed here; milliseconds.
+USER_TIMEOUT = 20_000
+
 
 async def serve(
     settings: Settings,
@@ -60,7 +69,8 @@ async def serve(
     stop: asyncio.Event | None = None,
     own_process: bool = True,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `stop`; then finish what has begun, for at most `settings.drain_seconds`.
+    """Serve until SIGTERM, SIGHUP, SIGINT or `stop`. Then say for `settings.not_ready_seconds` that no more should
+    come, but take what does; at last finish what has begun, for at most `settings.drain_seconds`.
 
     `sockets`: listening already, instead of `host` and `port` (0: any free one). `on_ready` gets the base URL once
     connections are accepted. `own_process`: signals and garbage collector are ours to set. Raises OSError if the
@@ -70,6 +80,8 @@ async def serve(
     clock.arm(settings.clock_shift)
     stop = stop or asyncio.Event()
     listening = sockets or [listen(host, port)]
+    for sock in listening:
+        _bound(sock)
     pool = await open_pool(
         settings.database_url,
         size=settings.database_pool,
@@ -89,13 +101,14 @@ async def serve(
         settings=settings,
         keyring=Keyring(pool),
         limiter=Limiter(pool, settings),
+        strangers=Strangers(settings.rate_unauthenticated),
         vitals=Vitals(pool),
         acceptor=Acceptor(pool, keys_kept=timedelta(hours=settings.idempotency_hours)),
         whatsapp=WhatsAppAcceptor(pool, settings=settings),
         webhook_rules=endpoints.rules(settings),
         answer_key=derive_key(settings.secret_key, "stored answers"),
         cursor_key=derive_key(settings.secret_key, "cursors"),
-        document=openapi.document(OPERATIONS, settings),
+        document=Page(openapi.document(OPERATIONS, settings), "application/json", "no-cache"),
         is_draining=lambda: watch.draining,
     )
     sealing = apps.seal_key(settings)
@@ -103,9 +116,14 @@ async def serve(
     door = Callbacks(intake, services.limiter, max_bytes=settings.max_callback_bytes, public_url=settings.public_url)
     server = _Server(
         uvicorn.Config(
-            _front(Guard(OPERATIONS, services), Docs(), door),
+            _front(
+                Guard(OPERATIONS, services),
+                Docs(services.strangers, settings.public_url),
+                door,
+                Probes(services.vitals, services.is_draining),
+            ),
             interface="asgi3",
-            http=cast("type[asyncio.Protocol]", watch.protocol),
+            http=cast("type[asyncio.Protocol]", functools.partial(Connection, watch, Trust(settings))),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -122,7 +140,7 @@ async def serve(
     announcers = [asyncio.create_task(announce(pool, one.stored)) for one in takers]
     serving = asyncio.create_task(server.serve(sockets=listening))
     try:
-        with _signals(stop) if own_process else contextlib.nullcontext():
+        with signals.stopping(stop) if own_process else contextlib.nullcontext():
             await _first(serving, server.ready.wait())
             if own_process:
                 _tune(settings)
@@ -130,7 +148,8 @@ async def serve(
                 clock.running()
                 on_ready(_base_url(listening[0]))
             await _first(serving, stop.wait())
-            watch.draining = True
+            watch.draining = True  # /readyz and /v1/health say so, and each connection ends with its next answer
+            await _first(serving, asyncio.sleep(settings.not_ready_seconds))
             server.should_exit = True
             await serving
     finally:
@@ -165,12 +184,20 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
+def _bound(sock: socket.socket) -> None:
+    """What its connections inherit, so that the kernel keeps little, and not for long, of answers that nobody reads.
+    Without it the kernel lets a connection's unread answers grow to 4 MB."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT)
+
+
 def run(settings: Settings, *, host: str, port: int) -> None:
     """A whole web process: serve on uvloop until told to stop."""
     uvloop.run(serve(settings, host=host, port=port))
 
 
-def _front(guard: Guard, docs: Docs, door: Callbacks) -> Callable[..., Awaitable[None]]:
+def _front(guard: Guard, docs: Docs, door: Callbacks, probe: Probes) -> Callable[..., Awaitable[None]]:
     """Who answers. Not a coroutine: what goes to the API pays one comparison for it."""
     paths = docs.paths
 
@@ -180,6 +207,8 @@ def _front(guard: Guard, docs: Docs, door: Callbacks) -> Callable[..., Awaitable
             return guard(scope, receive, send)
         if path.startswith(callbacks.PREFIX):
             return door(scope, receive, send)
+        if path in probes.PATHS:
+            return probe(scope, receive, send)
         return (docs if path in paths else guard)(scope, receive, send)
 
     return app
@@ -211,33 +240,12 @@ async def _first(task: asyncio.Task[None], other: Coroutine[object, object, obje
         waiting.cancel()
 
 
-@contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT ask to stop; the second one ends the process at once."""
-    loop = asyncio.get_running_loop()
-    kinds = (signal.SIGTERM, signal.SIGINT)
-
-    def asked() -> None:
-        stop.set()
-        for kind in kinds:
-            loop.remove_signal_handler(kind)
-            signal.signal(kind, signal.SIG_DFL)
-
-    for kind in kinds:
-        loop.add_signal_handler(kind, asked)
-    try:
-        yield
-    finally:
-        for kind in kinds:
-            loop.remove_signal_handler(kind)
-
-
 def _tune(settings: Settings) -> None:
     # What exists now stays for ever: the collector need not look at it again and again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 100)
-    wanted = settings.max_connections + 256
+    wanted = settings.max_connections * 5 // 4 + 512
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -35,6 +35,7 @@ from heliograph.base.db import open_pool
 from heliograph.base.migrate import migrate
 from heliograph.base.postgres import Embedded, PostgresError, default_data_dir
 from heliograph.base.settings import Settings, demand_secret_key, from_environment
+from heliograph.base.signals import KINDS
 from heliograph.demo import Credentials, Smsc
 
 #: prctl(2): the signal that this process gets when its parent ends.
@@ -146,15 +147,16 @@ async def up(
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
     on_ready: Callable[[Welcome], None] = welcome,
 ) -> int:
-    """Run everything until SIGINT or SIGTERM; returns the exit status.
+    """Run everything until SIGINT, SIGTERM or SIGHUP; returns the exit status.
 
     `say` gets lines for people; `on_ready` the credentials, once the API answers. Raises UpError, PostgresError and
     SettingsError when it cannot start.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    for number in KINDS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stop.set)
     data_dir = (options.data_dir or default_data_dir()).absolute()
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -298,7 +300,11 @@ def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
     Webhooks may go to loopback only while the API listens there: then whoever can register one is on this machine
     already. Listening elsewhere, it would lend others a way to what listens on loopback.
     """
-    usual = {"HELIOGRAPH_LOG_LEVEL": "warning", "HELIOGRAPH_LOG_FORMAT": "text"}
+    usual = {
+        "HELIOGRAPH_LOG_LEVEL": "warning",
+        "HELIOGRAPH_LOG_FORMAT": "text",
+        "HELIOGRAPH_NOT_READY_SECONDS": "0",  # no load balancer stands before it that would have to be told
+    }
     if _is_loopback(host):
         usual |= {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": LOOPBACK}
     found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}

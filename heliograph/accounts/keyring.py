@@ -7,6 +7,7 @@ revocation holds on every process within one second. The age counts from before 
 from __future__ import annotations
 
 import ipaddress
+import sys
 import time
 from collections.abc import Callable, Sequence
 from uuid import UUID
@@ -25,6 +26,11 @@ MAX_AGE = 0.5
 USED_EVERY = 62.0
 #: Keys whose last write is remembered; past it all are forgotten, which costs each one a write too many.
 CAPACITY = 100_000
+#: Seconds for which the list of all keys is used, while somebody is guessing; a key made meanwhile waits for so long.
+EXISTING_AGE = 5.0
+
+# Eight bytes of each are enough to know a guess, and a hundred thousand keys are one value of 800 kB.
+EXISTING = "SELECT string_agg(substr(secret_hash, 1, 8), ''::bytea) FROM api_keys WHERE status <> 'revoked'"
 
 # Two processes may write the same keys at once: locks are taken in the order of ids, and a row that another one is
 # writing needs no second write.
@@ -43,14 +49,18 @@ class Keyring:
         self._pool = pool
         self._now = monotonic
         self._keys: Fresh[bytes, Known] = Fresh(self._load, max_age=MAX_AGE, indivisible=is_down)
+        self._existing: Fresh[str, frozenset[int]] = Fresh(self._list, max_age=EXISTING_AGE)
         self._touched: dict[UUID, float] = {}
         self._touching: Batcher[UUID, None] = Batcher(self._touch, indivisible=is_down)
 
-    async def authenticate(self, secret: str, address: str) -> Actor:
-        """Who this secret speaks for, used from `address`. Raises Unauthorized, or what the database raises."""
+    async def authenticate(self, secret: str, address: str, *, is_guess: bool = False) -> Actor:
+        """Who this secret speaks for, used from `address`. Raises Unauthorized, or what the database raises.
+
+        `is_guess`: `address` has shown too many that were none; then one that nobody has costs no query.
+        """
         digest = hash_secret(secret)
         fresh, known = self._keys.peek(digest)
-        if not fresh and is_well_formed(secret):
+        if not fresh and is_well_formed(secret) and not (is_guess and await self._is_nobodys(digest)):
             known = await self._keys.get(digest)
         if known is None or (known.networks and not _inside(address, known)):
             raise Unauthorized
@@ -67,6 +77,15 @@ class Keyring:
     async def close(self) -> None:
         """Finish what is being written."""
         await self._touching.drain()
+
+    async def _is_nobodys(self, digest: bytes) -> bool:
+        """No key had this digest when they were last listed, at most EXISTING_AGE ago."""
+        existing = await self._existing.get(EXISTING) or frozenset()
+        return int.from_bytes(digest[:8], sys.byteorder) not in existing
+
+    async def _list(self, names: Sequence[str]) -> dict[str, frozenset[int]]:
+        digests = await self._pool.fetchval(EXISTING) or b""
+        return dict.fromkeys(names, frozenset(memoryview(digests).cast("Q")))
 
     async def _load(self, digests: Sequence[bytes]) -> dict[bytes, Known]:
         async with self._pool.acquire() as conn:

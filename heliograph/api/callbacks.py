@@ -2,29 +2,28 @@
 
 Meta asks for an answer within 250 ms mostly and repeats whatever is not answered with 200, so a callback is verified
 and stored here, and nothing else. The rule nobody may break: what is wrong with a request is said before its body is
-kept, no more bytes of bodies are held at once than HELD, however many send, and whatever is not genuine counts as a
-failure of its address; but what is genuine is taken however many failures came the same way.
+kept, no more bytes of bodies are held at once than `bodies.py` has room for, however many send, and whatever is not
+genuine counts as a failure of its address; but what is genuine is taken however many failures came the same way.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import urllib.parse
 from uuid import UUID
 
 from heliograph.api import envelope
+from heliograph.api.bodies import Bodies, Body
 from heliograph.api.guard import Disconnected, Receive, Scope, Send
 from heliograph.api.limits import Limiter
 from heliograph.api.refusals import MethodNotAllowed, PayloadTooLarge
-from heliograph.base.errors import NotFound, Unavailable
+from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_text
 from heliograph.suppliers.whatsapp_cloud.webhooks import is_signature
 from heliograph.whatsapp.callbacks import Intake, NotGenuine
 
 PREFIX = "/in/"
-#: Bytes of bodies under way, over all connections of the process; past it, 503, and Meta comes again. It is a hundred
-#: callbacks of a thousand statuses each; in memory a body is there twice for a moment, as it came and sealed.
-HELD = 48 * 1_048_576
 
 _path = re.compile(r"/in/whatsapp/([0-9a-fA-F-]{36})").fullmatch
 _is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
@@ -36,23 +35,33 @@ _ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosnif
 class Callbacks:
     """The door as an ASGI application: everything under PREFIX."""
 
-    def __init__(self, intake: Intake, limiter: Limiter, *, max_bytes: int, public_url: str = "") -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        limiter: Limiter,
+        *,
+        max_bytes: int,
+        public_url: str = "",
+        bodies: Bodies | None = None,
+    ) -> None:
+        """Inside a running loop. `max_bytes`: of one callback. `public_url`: as in the settings."""
         self._intake = intake
         self._limiter = limiter
         self._max_bytes = max_bytes
         self._public_url = public_url
-        self._held = 0
+        self._bodies = bodies or Bodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id")
         request_id = given.decode() if given is not None and _is_request_id(given) else uuid7_text()
         status: int
+        address = scope["client"][0] if scope["client"] else ""
         try:
             try:
-                body = await self._answer(scope, headers, receive)
+                body = await self._answer(scope, headers, receive, address)
             except (NotFound, NotGenuine):
-                await self._limiter.fail(scope["client"][0] if scope["client"] else "")
+                await self._limiter.fail(address)
                 raise
             status, answer = 200, [_PLAIN, (b"content-length", b"%d" % len(body)), *_ALWAYS]
         except Disconnected:
@@ -69,32 +78,37 @@ class Callbacks:
         await send({"type": "http.response.start", "status": status, "headers": answer})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
-    async def _answer(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    async def _answer(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, address: str) -> bytes:
+        is_guess = self._limiter.is_locked_out(address)
         app_id = _app_id(scope["path"])
         method = scope["method"]
         if method == "GET":
             query = dict(urllib.parse.parse_qsl(scope["query_string"].decode("latin-1"), errors="replace"))
-            return (await self._intake.greet(app_id, query)).encode("utf-8", "replace")
+            return (await self._intake.greet(app_id, query, is_guess=is_guess)).encode("utf-8", "replace")
         if method != "POST":
             raise MethodNotAllowed("GET, POST")
-        app = await self._intake.app(app_id)
         signature = headers.get(b"x-hub-signature-256")
+        app = await self._intake.app(app_id, is_guess=is_guess or not is_signature(signature))
         if not is_signature(signature):
             raise NotGenuine
         if int(headers.get(b"content-length", b"0")) > self._max_bytes:
             raise PayloadTooLarge(self._max_bytes)
-        held = _Held(self)
+        held = self._bodies.begin(address)
         try:
             await self._intake.take(app, await self._body(receive, held), signature)
+        except asyncio.CancelledError:
+            if not held.gave_way:
+                raise
+            raise held.gone() from None
         finally:
-            held.release()
+            self._bodies.release(held)
         return b""
 
-    async def _body(self, receive: Receive, held: _Held) -> bytes | bytearray:
+    async def _body(self, receive: Receive, held: Body) -> bytes | bytearray:
         message = await receive()
         # One buffer that grows: pieces that are joined in the end are there twice, and leave holes where they were.
         body: bytes | bytearray = message.get("body", b"")
-        held.add(len(body))
+        self._bodies.grow(held, len(body))
         if message.get("more_body"):
             body = bytearray(body)
         while message.get("more_body"):
@@ -102,33 +116,13 @@ class Callbacks:
                 raise PayloadTooLarge(self._max_bytes)
             message = await receive()
             body += message.get("body", b"")
-            held.add(len(body) - held.size)
+            self._bodies.grow(held, len(body) - held.size)
         if message["type"] == "http.disconnect":
             raise Disconnected
         if held.size > self._max_bytes:
             raise PayloadTooLarge(self._max_bytes)
+        self._bodies.finish(held)
         return body
-
-    def hold(self, size: int) -> None:
-        """Count bytes that are held from now on, or, below zero, no longer. Raises Unavailable past HELD."""
-        self._held += size
-        if size > 0 and self._held > HELD:
-            raise Unavailable
-
-
-class _Held:
-    """The bytes of one body."""
-
-    def __init__(self, door: Callbacks) -> None:
-        self._door = door
-        self.size = 0
-
-    def add(self, size: int) -> None:
-        self.size += size
-        self._door.hold(size)
-
-    def release(self) -> None:
-        self._door.hold(-self.size)
 
 
 def _app_id(path: str) -> UUID:

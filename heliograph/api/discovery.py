@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from heliograph.api.fields import Success
 from heliograph.api.operation import Call
+from heliograph.api.static import Answer
 from heliograph.api.vitals import Checks
 from heliograph.base import clock
 from heliograph.base.errors import Unavailable
@@ -65,6 +66,6 @@ async def get_health(call: Call) -> Health:
     return Health(True, "ok" if is_ok else "degraded", "v1", clock.iso(clock.now()), checks)
 
 
-async def get_openapi_document(call: Call) -> bytes:
+async def get_openapi_document(call: Call) -> Answer:
     """GET /openapi.json"""
-    return call.services.document
+    return await call.services.document.answer(call.headers)

@@ -18,6 +18,9 @@ from heliograph.api import envelope
 from heliograph.api.refusals import RequestTimeout
 from heliograph.base.errors import Refusal
 
+#: Bytes of an answer's body that are written at once.
+PIECE = 65_536
+
 
 class Line(Protocol):
     """What an exchange needs of its connection."""
@@ -26,6 +29,12 @@ class Line(Protocol):
     flow: FlowControl
     server_state: ServerState
     expect_100_continue: bool
+
+    def write(self, data: bytes) -> None:
+        """Write a part of an answer."""
+
+    def abort(self) -> None:
+        """End the connection at once."""
 
     def is_draining(self) -> bool:
         """The process is going down: no request after this one."""
@@ -82,13 +91,13 @@ class Exchange:
                 self.connection.refuse_now(refusal)
                 return
         if not self.response_complete and not self.disconnected:
-            self.connection.transport.abort()
+            self.connection.abort()
 
     async def receive(self) -> dict[str, Any]:
         """ASGI receive. Raises RequestTimeout when the body's deadline has passed."""
         connection = self.connection
         if self.waiting_for_100_continue and not connection.transport.is_closing():
-            connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         if not self.disconnected and not self.response_complete:
             connection.flow.resume_reading()
@@ -121,8 +130,18 @@ class Exchange:
         if self._chunked:
             piece = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             body = piece if more else piece + b"0\r\n\r\n"
-        if head or body:
-            connection.transport.write(head + body)
+        # In pieces: a client that does not read holds one of them, and not all of a large answer.
+        for at in range(PIECE, len(body), PIECE):
+            connection.write(head + body[at - PIECE : at])
+            head = b""
+            if connection.flow.write_paused:
+                await connection.flow.drain()
+            if self.disconnected or connection.transport.is_closing():
+                self.disconnected = True
+                return
+        rest = body[(len(body) - 1) // PIECE * PIECE :] if len(body) > PIECE else body
+        if head or rest:
+            connection.write(head + rest)
         if not more:
             self.response_complete = True
             self.message_event.set()

@@ -18,7 +18,7 @@ import msgspec
 from heliograph.accounts.api_keys import LiveKeyRequired, ScopeRequired, Unauthorized
 from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
 from heliograph.accounts.requests import Answer, Toll
-from heliograph.api import envelope, idempotency
+from heliograph.api import envelope, idempotency, static
 from heliograph.api.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.reading import query_reader, reader
 from heliograph.api.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
@@ -31,7 +31,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 #: Headers that may come once only: two of them would let two readers of one request understand it differently.
 _SINGLE = frozenset({b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-encoding"})
-_WANTED = _SINGLE | {b"x-request-id", b"content-length", b"transfer-encoding"}
+_WANTED = _SINGLE | static.ASKED | {b"x-request-id", b"content-length", b"transfer-encoding"}
 
 _is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 # Spaces are taken for good, so that many of them are looked at once.
@@ -82,11 +82,17 @@ class Guard:
         status: int
         try:
             self._begin(call, scope)
-            self._route(call, scope)
+            try:
+                self._route(call, scope)
+            except (NotFound, MethodNotAllowed):
+                self._services.strangers.admit(call.address)
+                raise
             operation = call.operation
             if operation.scope is not None:
                 await self._identify(call)
                 await self._admit(call)
+            elif not operation.is_probe:
+                self._services.strangers.admit(call.address)
             self._check_size(call)
             if operation.request is not None:
                 self._check_media_type(call)
@@ -150,7 +156,7 @@ class Guard:
         call.path = path[len(self._prefix) :] or "/"
 
     async def _identify(self, call: Call) -> None:
-        headers = call.headers
+        headers, limiter = call.headers, self._services.limiter
         key, bearer = headers.get(b"x-api-key"), headers.get(b"authorization")
         try:
             if bearer is not None:
@@ -162,9 +168,12 @@ class Guard:
                 key = token
             if not key:
                 raise Unauthorized
-            call.actor = await self._services.keyring.authenticate(key.decode("latin-1"), call.address)
+            guessing = limiter.is_locked_out(call.address)
+            call.actor = await self._services.keyring.authenticate(
+                key.decode("latin-1"), call.address, is_guess=guessing
+            )
         except Unauthorized:
-            await self._services.limiter.fail(call.address)
+            await limiter.fail(call.address)
             raise
 
     async def _admit(self, call: Call) -> None:
@@ -298,7 +307,9 @@ class Guard:
         return call.operation.status, _encode(await call.operation.handler(call))
 
     def _answered(self, call: Call, answer: Any) -> tuple[int, envelope.Headers, bytes]:
-        body = answer if isinstance(answer, bytes) else _encode(answer)
+        if isinstance(answer, static.Answer):
+            return answer.status, answer.headers, answer.body
+        body = _encode(answer)
         return call.operation.status, _headers(body, None), body
 
     async def _send(self, call: Call, send: Send, status: int, headers: envelope.Headers, body: bytes) -> None:

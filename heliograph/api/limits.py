@@ -9,7 +9,6 @@ are the database's, never this machine's.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import math
 import time
 from collections.abc import Callable
@@ -18,6 +17,8 @@ from uuid import UUID
 
 from heliograph.accounts.requests import Toll
 from heliograph.api.refusals import RateLimited
+from heliograph.base import clock
+from heliograph.base.addresses import sharer
 from heliograph.base.batching import Batcher
 from heliograph.base.clock import iso
 from heliograph.base.db import Pool, is_down
@@ -25,6 +26,8 @@ from heliograph.base.settings import Settings
 
 #: The bucket of refused keys; its windows belong to an address, not to an organization.
 FAILURES = "failures"
+#: That of requests that need no key.
+STRANGERS = "unauthenticated"
 NOBODY = UUID(int=0)
 WINDOW = timedelta(seconds=60)
 #: Windows kept in memory; when there are more, all are forgotten, which costs each one query.
@@ -88,6 +91,8 @@ class Limiter:
             FAILURES: settings.rate_failures,
         }
         self._meters: dict[tuple[UUID, UUID, str], _Meter] = {}
+        #: Local time until which some address is locked out.
+        self._locked_until = 0.0
         self._batcher: Batcher[_Meter, Standing] = Batcher(self._take, indivisible=is_down)
 
     async def take(self, organization_id: UUID, key_id: UUID, bucket: str) -> Standing:
@@ -126,7 +131,14 @@ class Limiter:
                 return  # it is refused all the same
             raise
         if standing.exceeded:
-            raise RateLimited(standing.bucket, standing.retry_after)
+            raise _refusal(standing)
+
+    def is_locked_out(self, address: str) -> bool:
+        """Whether the next failure from there in this minute gets 429, as far as this process knows. Asks nobody."""
+        if self._now() >= self._locked_until:
+            return False  # nobody is
+        meter = self._meters.get((NOBODY, _address_id(address), FAILURES))
+        return meter is not None and self._known_full(meter) is not None
 
     async def close(self) -> None:
         """Finish what is being counted."""
@@ -177,6 +189,8 @@ class Limiter:
             places[meter] = row["taken"] - units[meter]
             # Counted from before the question was asked, so that it ends rather too early than too late.
             meter.full_until = asked + left if row["taken"] >= meter.limit else 0.0
+            if meter.bucket == FAILURES:
+                self._locked_until = max(self._locked_until, meter.full_until)
         standings = []
         for meter in meters:
             places[meter] += 1
@@ -184,11 +198,37 @@ class Limiter:
         return standings
 
 
+class Strangers:
+    """Requests that need no key, counted by address in this process alone: each costs little, and must go on costing
+    little when there are many."""
+
+    def __init__(self, limit: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """`limit`: a minute, by address."""
+        self._limit = limit
+        self._now = monotonic
+        self._ends = 0.0
+        self._taken: dict[str, int] = {}
+
+    def admit(self, address: str) -> None:
+        """Count one. Raises RateLimited past the limit."""
+        now = self._now()
+        if now >= self._ends or len(self._taken) > CAPACITY:
+            self._taken.clear()
+            self._ends = now + WINDOW.total_seconds()
+        name = sharer(address)
+        taken = self._taken[name] = self._taken.get(name, 0) + 1
+        if taken > self._limit:
+            left = self._ends - now
+            reset = iso(clock.now() + timedelta(seconds=left)).encode()
+            raise _refusal(Standing(STRANGERS, self._limit, taken, reset, max(math.ceil(left), 1)))
+
+
+def _refusal(standing: Standing) -> RateLimited:
+    """With the rate's headers, which otherwise go with a key."""
+    refusal = RateLimited(standing.bucket, standing.retry_after)
+    refusal.headers |= {name.decode(): value.decode() for name, value in standing.headers}
+    return refusal
+
+
 def _address_id(address: str) -> UUID:
-    try:
-        parsed = ipaddress.ip_address(address)
-        if parsed.version == 6 and parsed.ipv4_mapped is None:
-            address = str(ipaddress.ip_network((parsed, 64), strict=False))
-    except ValueError:
-        address = "unknown"
-    return UUID(bytes=hashlib.sha256(address.encode()).digest()[:16])
+    return UUID(bytes=hashlib.sha256((sharer(address) or "unknown").encode()).digest()[:16])

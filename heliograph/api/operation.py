@@ -11,7 +11,8 @@ import msgspec
 
 from heliograph.accounts.keyring import Keyring
 from heliograph.accounts.requests import Toll
-from heliograph.api.limits import Limiter
+from heliograph.api.limits import Limiter, Strangers
+from heliograph.api.static import Page
 from heliograph.api.vitals import Vitals
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection, Pool
@@ -55,6 +56,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     own_commit: bool = False
     #: True: the answer holds a secret, so what is stored of it for a replay is sealed.
     has_secret: bool = False
+    #: True: load balancers ask it, and as often as they like.
+    is_probe: bool = False
     #: True: it asks by POST, because the question is long. It changes nothing.
     asks: bool = False
     handler: Callable[[Call], Awaitable[Any]]
@@ -74,6 +77,7 @@ class Services(msgspec.Struct, frozen=True):
     settings: Settings
     keyring: Keyring
     limiter: Limiter
+    strangers: Strangers
     vitals: Vitals
     acceptor: Acceptor
     whatsapp: WhatsAppAcceptor
@@ -82,8 +86,8 @@ class Services(msgspec.Struct, frozen=True):
     answer_key: bytes
     #: Authenticates the cursors of lists.
     cursor_key: bytes
-    #: The OpenAPI document, as bytes of JSON.
-    document: bytes
+    #: The OpenAPI document.
+    document: Page
     #: True once the process is going down.
     is_draining: Callable[[], bool] = lambda: False
 

@@ -8,21 +8,25 @@ Each connection is in one phase, and each phase that waits for the client has a 
     IDLE     between two requests                                → closed
     CLOSING  the last answer is on its way                       → cut off
 
-Deadlines are for the whole phase, so a client that trickles bytes gains nothing by it. They are looked at by one
-sweep over all connections (`Watch`), because a timer for every request costs more than the request's parsing. Faults
-are answered in the API's envelope, never while an earlier answer is still being written. The rule nobody may break:
-nothing that a client sends or leaves out may hold memory or a connection for longer than its deadline.
+Deadlines are for the whole phase, so a client that trickles bytes gains nothing by it; `Watch` looks at them. Faults
+are answered in the API's envelope, never while an earlier answer is still being written, and nothing is read while
+answers cannot leave. The rule nobody may break: nothing that a client sends or leaves out may hold memory or a
+connection for longer than its deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import math
+import socket
+import struct
+import termios
 import urllib.parse
 from typing import Any
 
 import httptools
-import msgspec
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -31,75 +35,15 @@ from uvicorn.server import ServerState
 from heliograph.api import envelope
 from heliograph.api.exchange import Exchange, head_of
 from heliograph.api.refusals import BadRequest, HeadersTooLarge, RequestTimeout, UriTooLong
+from heliograph.api.trust import NotProxied, Trust, read_prefix
+from heliograph.api.watch import Peer, Watch
 from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
+
+#: SO_LINGER on, for no time: closing resets the connection, and the kernel forgets what was not sent.
+_RESET = struct.pack("ii", 1, 0)
 
 HEAD, BODY, WORK, IDLE, CLOSING = range(5)
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client may do. Sizes in bytes, times in seconds."""
-
-    url_bytes: int = 8_192
-    head_bytes: int = 16_384
-    headers: int = 100
-    head_seconds: float = 10.0
-    body_seconds: float = 10.0
-    idle_seconds: float = 75.0
-    #: How long an answer may wait for a client that does not read it.
-    write_seconds: float = 10.0
-    #: How long the end of a connection may take: until the client has read the last answer and closes too.
-    closing_seconds: float = 2.0
-    #: What is read and thrown away of a request that was answered before its body had come.
-    discard_bytes: int = 1_048_576
-    connections: int = 8_192
-    #: Requests that a client may send ahead of their answers.
-    pipeline: int = 64
-    sweep_seconds: float = 0.25
-    #: Where this service is, for the address of an error's page; no limit.
-    public_url: str = ""
-
-
-def limits_of(settings: Settings) -> Limits:
-    """The limits that these settings ask for."""
-    return Limits(
-        head_seconds=settings.body_deadline_seconds,
-        body_seconds=settings.body_deadline_seconds,
-        write_seconds=settings.body_deadline_seconds,
-        idle_seconds=settings.keep_alive_seconds,
-        connections=settings.max_connections,
-        public_url=settings.public_url,
-    )
-
-
-class Watch:
-    """All connections of a process, and the sweep that ends those past their deadline."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.connections: set[Connection] = set()
-        self.draining = False
-
-    def protocol(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> Connection:
-        """What uvicorn calls for each new connection."""
-        return Connection(self, config, server_state, app_state, _loop)
-
-    async def run(self) -> None:
-        """Sweep for ever."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self.limits.sweep_seconds)
-            now = loop.time()
-            for connection in list(self.connections):
-                if connection.deadline < now:
-                    connection.expire(now)
 
 
 class _Refused(Exception):
@@ -112,6 +56,7 @@ class Connection(HttpToolsProtocol):
     def __init__(
         self,
         watch: Watch,
+        trust: Trust,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -120,8 +65,16 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.watch = watch
         self.limits = watch.limits
+        self.peer: Peer | None = None
         self.phase = HEAD
         self.deadline = math.inf
+        self.written = self.taken = 0
+        self.taken_at = 0.0
+        self._trust = trust
+        #: The address that the requests come from is a trusted proxy's, and its headers say for whom.
+        self._is_forwarded = False
+        #: What has come of the PROXY protocol's header; None once it is there, or where there is none.
+        self._prefix: bytearray | None = None
         self._write_deadline = math.inf
         self._refusal: Refusal | None = None
         #: A request has begun and not ended; its head has.
@@ -145,17 +98,26 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.watch.connections.add(self)
         self.deadline = self.loop.time() + self.limits.head_seconds
-        open_now = len(self.watch.connections)
-        if open_now > self.limits.connections:
-            if open_now > self.limits.connections * 1.25 + 16:
-                transport.abort()  # not even a word for each of a flood
-            else:
-                self.refuse_now(Unavailable())
+        has_place = self.watch.open(self)
+        self.watch.waits(self)
+        address = self.client[0] if self.client else ""
+        if self._trust.covers(address):
+            self._is_forwarded = self._trust.believes_headers_of(address)
+            if self._trust.is_prefixed:
+                self._prefix = bytearray()
+            self._admit(has_place)
+        else:
+            self._admit(self.watch.known(self, address) and has_place)
+
+    def _admit(self, has_place: bool) -> None:
+        if self.watch.is_flood(self):
+            self.abort()
+        elif not has_place:
+            self.refuse_now(Unavailable())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.watch.connections.discard(self)
+        self.watch.close(self)
         super().connection_lost(exc)
         for exchange, _ in self._to_answer:
             exchange.disconnected = True
@@ -165,8 +127,12 @@ class Connection(HttpToolsProtocol):
     def eof_received(self) -> None:
         """The client has closed its half; what it has asked for is answered, and then the connection ends."""
         if self.phase in (HEAD, IDLE, CLOSING):
-            self.transport.close()
-            return None
+            if not self.unsent():
+                self.transport.close()
+                return None
+            # Closed now, what it has not read would lie in the kernel for as long as it likes.
+            self._close()
+            return True  # type: ignore[return-value]
         if self.phase == BODY and isinstance(self.cycle, Exchange):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -187,14 +153,14 @@ class Connection(HttpToolsProtocol):
     def expire(self, now: float) -> None:
         """The deadline has passed."""
         if self.phase == CLOSING or now > self._write_deadline:
-            self.transport.abort()
+            self.abort()
         elif self.phase == BODY and self.flow.read_paused:
             self.deadline = now + self.limits.body_seconds  # we were the ones who did not read
         elif self.phase == BODY and not self.cycle.response_complete:
             exchange = self.cycle
             assert isinstance(exchange, Exchange)
             if exchange.timed_out:
-                self.transport.abort()
+                self.abort()
             exchange.timed_out = True
             exchange.message_event.set()
             self.deadline = now + self.limits.closing_seconds
@@ -204,8 +170,44 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
             self._set_phase(CLOSING, self.limits.closing_seconds)
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of a request has come since its beginning or since the last answer."""
+        return not self._began
+
+    def give_way(self) -> None:
+        """End at once: the place is needed."""
+        if self.unsent():
+            self.abort()
+        else:
+            self.transport.close()
+            self._set_phase(CLOSING, self.limits.closing_seconds)
+
+    def abort(self) -> None:
+        """End at once, with a reset: otherwise the kernel would keep what the client does not read."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.transport.abort()
+
+    def write(self, data: bytes) -> None:
+        """Write a part of an answer."""
+        self.written += len(data)
+        self.transport.write(data)
+
+    def unsent(self) -> int:
+        """Bytes of answers that the client has not confirmed: ours, and the kernel's."""
+        kernels = 0
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError, ValueError):
+                kernels = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0]
+        return min(kernels + self.transport.get_write_buffer_size(), self.written)
+
     def pause_writing(self) -> None:
         super().pause_writing()
+        self.flow.pause_reading()  # what it asks for now could not be answered
         self._write_deadline = self.deadline = self.loop.time() + self.limits.write_seconds
 
     def resume_writing(self) -> None:
@@ -213,6 +215,8 @@ class Connection(HttpToolsProtocol):
         self._write_deadline = math.inf
         if self.phase == WORK:
             self.deadline = math.inf
+        if not self._to_answer and self._refusal is None and not self.transport.is_closing():
+            self.flow.resume_reading()
 
     # ── Bytes in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,6 +224,10 @@ class Connection(HttpToolsProtocol):
         if self.phase == CLOSING:
             self._discard(len(data))
             return
+        if self._prefix is not None:
+            data = self._without_prefix(self._prefix, data)
+            if not data:
+                return
         if self._refusal is not None:
             self.flow.pause_reading()  # it is written once the answers before it are
             return
@@ -239,6 +247,26 @@ class Connection(HttpToolsProtocol):
                 self._refuse(UriTooLong() if len(self.url) > self.limits.url_bytes else HeadersTooLarge())
             elif self._between_bytes > self.limits.head_bytes:
                 self._refuse(HeadersTooLarge())
+
+    def _without_prefix(self, prefix: bytearray, data: bytes) -> bytes:
+        """What follows the PROXY protocol's header, which says who the client is."""
+        prefix += data
+        try:
+            found = read_prefix(prefix)
+        except NotProxied:
+            self._refuse(BadRequest("A connection of this proxy must begin with the PROXY protocol, version 2."))
+            return b""
+        if found is None:
+            return b""
+        length, client = found
+        self._prefix = None
+        if client is not None:
+            self.client = client
+            if not self._trust.covers(client[0]):
+                self._admit(self.watch.known(self, client[0]))
+                if self.phase == CLOSING or self.transport.is_closing():
+                    return b""
+        return bytes(prefix[length:])
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -299,6 +327,9 @@ class Connection(HttpToolsProtocol):
         scope["raw_path"] = url.path
         scope["path"] = urllib.parse.unquote(path) if "%" in path else path
         scope["query_string"] = url.query or b""
+        if self._is_forwarded and self.client is not None:
+            scope["client"] = (self._trust.client(self.client[0], self.headers), 0)
+        self.watch.works(self)
         exchange = Exchange(self, scope, keep_alive=version != "1.0" and parser.should_keep_alive())
         before, self.cycle = self.cycle, exchange  # type: ignore[assignment]
         self._in_body = True
@@ -332,6 +363,7 @@ class Connection(HttpToolsProtocol):
             return
         if exchange.response_complete:
             self._set_phase(IDLE, self.limits.idle_seconds)
+            self.watch.waits(self)
             return
         self.phase, self.deadline = WORK, self._write_deadline
         exchange.more_body = False
@@ -354,12 +386,14 @@ class Connection(HttpToolsProtocol):
         elif self._refusal is not None:
             self.refuse_now(self._refusal)
         else:
-            self.flow.resume_reading()
+            if not self.flow.write_paused:
+                self.flow.resume_reading()
             if self.phase == WORK:
                 if self._began:
                     self._set_phase(HEAD, self.limits.head_seconds)
                 else:
                     self._set_phase(IDLE, self.limits.idle_seconds)
+                self.watch.waits(self)
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer a fault of HTTP and close, after the answers that come before it."""
@@ -372,7 +406,7 @@ class Connection(HttpToolsProtocol):
         elif self.phase == BODY:
             # The fault is in the body of the request that is being worked on: its handler will not get the rest.
             if exchange.response_started:
-                self.transport.abort()
+                self.abort()
             else:
                 exchange.disconnected = True
                 exchange.message_event.set()
@@ -390,7 +424,7 @@ class Connection(HttpToolsProtocol):
         status, headers, body = envelope.render(refusal, request_id=request_id, public_url=self.limits.public_url)
         headers = [each for each in headers if each[0] != b"connection"]
         headers += [(b"x-request-id", request_id.encode()), (b"connection", b"close")]
-        self.transport.write(head_of(status, [*self.server_state.default_headers, *headers]) + body)
+        self.write(head_of(status, [*self.server_state.default_headers, *headers]) + body)
         self._close()
 
     def _close(self) -> None:

@@ -59,6 +59,7 @@ OPERATIONS: tuple[Operation, ...] = (
         id="getHealth",
         summary="Health snapshot",
         response=discovery.Health,
+        is_probe=True,
         handler=discovery.get_health,
     ),
     Operation(

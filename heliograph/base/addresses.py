@@ -7,6 +7,7 @@ also what Python's `is_global` lets through (it says True for `::127.0.0.1`, `64
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -57,6 +58,19 @@ class Target(NamedTuple):
 def parse_networks(text: str) -> tuple[Network, ...]:
     """Comma-separated CIDRs, as in `webhook_allow_networks`. Raises ValueError on a malformed one."""
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+
+
+@functools.lru_cache(maxsize=16_384)
+def sharer(address: str) -> str:
+    """Under what name an address is counted where each has its share: itself, or the /64 of an IPv6 one, since a
+    customer of any network has at least that many; "" if it is none."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return ""
+    if isinstance(parsed, IPv4Address):
+        return str(parsed)
+    return str(parsed.ipv4_mapped or IPv6Network((parsed.packed, 64), strict=False))
 
 
 def is_allowed(address: Address, allowed_networks: Sequence[Network] = ()) -> bool:

@@ -12,6 +12,10 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from heliograph.base.addresses import parse_networks
+
+#: How proxies say for whom they ask.
+PROXIES_SAY = ("x-forwarded-for", "forwarded", "proxy-protocol")
 #: What `heliograph up` uses until the operator sets one; any other command refuses to start with it.
 DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
 
@@ -44,7 +48,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_callback_bytes: Annotated[int, "Largest callback of Meta's; it sends up to 3 MB, bytes"] = 4_194_304
     body_deadline_seconds: Annotated[float, "A request's header, and then its body, must arrive within this"] = 10.0
     keep_alive_seconds: Annotated[float, "An idle connection is closed after this"] = 75.0
-    max_connections: Annotated[int, "Open connections per API process; above it, 503"] = 8_192
+    max_connections: Annotated[int, "Open connections per API process; above it the oldest idle one gives way"] = 8_192
+    max_connections_per_address: Annotated[
+        int, "Of these, connections of one address (IPv6: of a /64); trusted proxies have no limit"
+    ] = 1_024
+    max_unsent_bytes: Annotated[
+        int, "Answers that clients have not read, per API process; above it the slowest are cut off, bytes"
+    ] = 67_108_864
+    rate_unauthenticated: Annotated[
+        int, "Requests that need no key a minute, per address and API process; health checks are not counted"
+    ] = 6_000
+    trusted_proxies: Annotated[
+        str, "Networks of the proxies that are believed in whom they ask for, comma-separated CIDRs"
+    ] = ""
+    proxy_says: Annotated[str, "How they say it: `x-forwarded-for`, `forwarded` or `proxy-protocol` (version 2)"] = (
+        "x-forwarded-for"
+    )
+    not_ready_seconds: Annotated[
+        float, "An API process that is told to stop says so to load balancers for this long before it takes no more"
+    ] = 5.0
     idempotency_hours: Annotated[int, "How long an idempotency key is remembered, hours"] = 72
     idempotency_wait_seconds: Annotated[float, "How long a twin waits for the first, before 409"] = 2.0
 
@@ -87,6 +109,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.secret_key and len(self.secret_key) < 32:
             raise SettingsError("HELIOGRAPH_SECRET_KEY must have at least 32 characters")
+        if self.proxy_says not in PROXIES_SAY:
+            raise SettingsError(f"HELIOGRAPH_PROXY_SAYS must be one of {', '.join(PROXIES_SAY)}")
+        try:
+            parse_networks(self.trusted_proxies)
+        except ValueError as error:
+            raise SettingsError(f"HELIOGRAPH_TRUSTED_PROXIES must list networks: {error}") from None
 
 
 def _is_repeated(secret: str) -> bool:

@@ -1,14 +1,7 @@
-"""What the long-running commands share: their logs, a database that is there and prepared, and their end by signal.
-
-SIGTERM or SIGINT asks for an orderly end; a second one ends the process at once.
-"""
+"""What the long-running commands share: their logs, and a database that is there and prepared."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -53,25 +46,3 @@ async def prepared(settings: Settings) -> None:
     if pending:
         # Old and new processes run side by side during an upgrade, so this is no reason not to start.
         log.warning("migrations pending", names=pending)
-
-
-@contextlib.contextmanager
-def stopping() -> Iterator[asyncio.Event]:
-    """An event that the first SIGTERM or SIGINT sets; from then on they end the process at once."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    kinds = (signal.SIGTERM, signal.SIGINT)
-
-    def asked() -> None:
-        stop.set()
-        for kind in kinds:
-            loop.remove_signal_handler(kind)
-            signal.signal(kind, signal.SIG_DFL)
-
-    for kind in kinds:
-        loop.add_signal_handler(kind, asked)
-    try:
-        yield stop
-    finally:
-        for kind in kinds:
-            loop.remove_signal_handler(kind)

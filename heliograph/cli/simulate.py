@@ -9,9 +9,9 @@ import msgspec
 import typer
 import uvloop
 
+from heliograph.base.signals import stopping
 from heliograph.cli.console import Json, Problem, as_plain, group, say, show
 from heliograph.cli.options import options_of
-from heliograph.cli.process import stopping
 from heliograph.simulators import receiver
 from heliograph.simulators.graph.simulator import GraphOptions, GraphSimulator, Setup
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions

@@ -8,8 +8,9 @@ import structlog
 import uvloop
 
 from heliograph.base.settings import Settings
+from heliograph.base.signals import stopping
 from heliograph.cli.console import DataDir, Json, show
-from heliograph.cli.process import begin, prepared, stopping
+from heliograph.cli.process import begin, prepared
 from heliograph.worker import work
 
 log = structlog.get_logger()

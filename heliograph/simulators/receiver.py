@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-import signal
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ import httptools
 import msgspec
 
 from heliograph.base import clock
+from heliograph.base.signals import stopping
 from heliograph.webhooks import signing
 
 _LARGEST_BODY = 1_048_576
@@ -378,15 +378,10 @@ async def run(options: Options, *, said: Callable[[str], object] = _print) -> Co
     """Receive until SIGINT or SIGTERM, saying where it listens and then a line per callback; returns the counters."""
     receiver = Receiver(options, said=said)
     await receiver.start()
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
     try:
-        said(f"listening on {receiver.url}")
-        await ended.wait()
+        with stopping() as ended:
+            said(f"listening on {receiver.url}")
+            await ended.wait()
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
         await receiver.stop()
     return receiver.counters

@@ -126,6 +126,9 @@ SELECT id, app_id, secret, CASE WHEN old_secret_till > now() THEN old_secret END
 """
 APPS = f"{_APP} WHERE id = ANY ($1)"
 APP_BY_ID = f"{_APP} WHERE app_id = $1"
+EXISTING = "SELECT id FROM whatsapp_apps"
+#: Seconds for which the list of all apps is used, while somebody is guessing at them.
+EXISTING_AGE = 5.0
 
 
 class AppBook:
@@ -136,10 +139,18 @@ class AppBook:
         self._pool = pool
         self._key = key
         self._fresh: Fresh[UUID, App] = Fresh(self._load, indivisible=is_down)
+        self._existing: Fresh[str, frozenset[UUID]] = Fresh(self._list, max_age=EXISTING_AGE)
 
-    async def get(self, app_id: UUID) -> App | None:
-        """The app by the id in the address of its callbacks."""
+    async def get(self, app_id: UUID, *, is_guess: bool = False) -> App | None:
+        """The app by the id in the address of its callbacks. `is_guess`: who asks has asked for too many that are
+        none; then one that does not exist costs no query."""
+        fresh, app = self._fresh.peek(app_id)
+        if fresh or (is_guess and app_id not in (await self._existing.get(EXISTING) or ())):
+            return app
         return await self._fresh.get(app_id)
+
+    async def _list(self, names: Sequence[str]) -> dict[str, frozenset[UUID]]:
+        return dict.fromkeys(names, frozenset([row["id"] for row in await self._pool.fetch(EXISTING)]))
 
     async def _load(self, ids: Sequence[UUID]) -> dict[UUID, App]:
         return {row["id"]: open_app(self._key, row) for row in await self._pool.fetch(APPS, ids)}

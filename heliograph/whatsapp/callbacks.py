@@ -70,9 +70,9 @@ class Intake:
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()
 
-    async def greet(self, app_id: UUID, query: Mapping[str, str]) -> str:
-        """The handshake; returns what to answer with. Raises NotFound and NotGenuine."""
-        app = await self.app(app_id)
+    async def greet(self, app_id: UUID, query: Mapping[str, str], *, is_guess: bool = False) -> str:
+        """The handshake; returns what to answer with. Raises NotFound and NotGenuine. `is_guess`: see `AppBook.get`."""
+        app = await self.app(app_id, is_guess=is_guess)
         answer = challenge(query, app.verify_token)
         if answer is None:
             raise NotGenuine
@@ -81,9 +81,9 @@ class Intake:
                 await apps.verified(conn, app.id)
         return answer
 
-    async def app(self, app_id: UUID) -> App:
-        """The app whose address this is. Raises NotFound."""
-        app = await self._apps.get(app_id)
+    async def app(self, app_id: UUID, *, is_guess: bool = False) -> App:
+        """The app whose address this is. Raises NotFound. `is_guess`: see `AppBook.get`."""
+        app = await self._apps.get(app_id, is_guess=is_guess)
         if app is None:
             raise NotFound("There is nothing at this address.", resource="path")
         return app

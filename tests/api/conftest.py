@@ -98,7 +98,7 @@ async def running(database_url: str, **changed: Any) -> AsyncIterator[Api]:
     settings = Settings(
         database_url=database_url,
         secret_key=SECRET_KEY,
-        **({"drain_seconds": 2.0} | changed),
+        **({"drain_seconds": 2.0, "not_ready_seconds": 0.0} | changed),
     )
     started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 

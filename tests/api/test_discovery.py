@@ -88,6 +88,54 @@ async def test_one_organizations_bad_credential_is_no_fault_of_the_service(datab
     assert await queue() == "degraded"
 
 
+async def test_probes_need_no_key_and_say_what_is_wrong(api: Api, pool: Pool) -> None:
+    async def probe(path: str, method: str = "GET") -> tuple[int, str, str]:
+        async with api.session.request(method, api.base_url + path) as answer:
+            assert answer.headers["x-request-id"]
+            return answer.status, await answer.text(), answer.headers["Cache-Control"]
+
+    assert await probe("/livez") == (200, '{"status":"live"}', "no-store")
+    assert await probe("/readyz") == (200, '{"status":"ready"}', "no-store")
+    assert await probe("/readyz", "HEAD") == (200, "", "no-store")
+    assert (await probe("/livez", "POST"))[0] == 405
+    name = await pool.fetchval("SELECT current_database()")
+    await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
+    await pool.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+    async def is_down() -> bool:  # it asks every other second
+        return (await probe("/readyz"))[:2] == (503, '{"status":"database_down"}')
+
+    async def is_ready() -> bool:
+        return (await probe("/readyz"))[0] == 200
+
+    await until_true(is_down)
+    assert (await probe("/livez"))[0] == 200
+    await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
+    await until_true(is_ready)
+
+
+async def test_the_document_comes_small_and_once(api: Api) -> None:
+    address = api.base_url + "/v1/openapi.json"
+    async with api.session.get(address, headers={"Accept-Encoding": "identity"}) as answer:
+        whole = await answer.read()
+        tag = answer.headers["ETag"]
+        assert (answer.headers["Content-Length"], answer.headers["Vary"]) == (str(len(whole)), "accept-encoding")
+        assert "Content-Encoding" not in answer.headers
+    async with api.session.get(address, headers={"Accept-Encoding": "br, gzip"}) as answer:
+        assert (answer.headers["Content-Encoding"], answer.headers["ETag"]) == ("gzip", tag)
+        assert int(answer.headers["Content-Length"]) < len(whole) / 8
+        assert await answer.read() == whole
+    for given in (tag, f'"other", {tag}', tag.removeprefix("W/"), "*"):
+        async with api.session.get(address, headers={"If-None-Match": given}) as answer:
+            assert (answer.status, await answer.read(), answer.headers["ETag"]) == (304, b"", tag)
+            assert answer.headers["x-request-id"]
+    async with api.session.get(address, headers={"If-None-Match": '"other"'}) as answer:
+        assert answer.status == 200
+
+
 async def test_head_answers_as_get_without_a_body(api: Api) -> None:
     async with api.session.head(api.base_url + "/v1/openapi.json") as answer:
         assert answer.status == 200

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
-from typing import Any
+from typing import Any, cast
+
+import aiohttp
 
 from heliograph.accounts import api_keys, organizations
+from heliograph.accounts.keyring import Keyring
+from heliograph.api.guard import Guard
+from heliograph.api.limits import Limiter, Strangers
+from heliograph.api.operation import Services
+from heliograph.api.routes import OPERATIONS
 from heliograph.base.db import Pool
+from heliograph.base.settings import Settings
 
 from .conftest import Api, Tenant, make_tenant, running
 
@@ -283,7 +292,84 @@ async def test_failures_are_limited_by_address_but_a_good_key_passes(database_ur
         status, headers, body = await api.ask("GET", "/webhooks", headers={"x-api-key": UNKNOWN})
         assert (status, code_of(body)) == (429, "rate_limit_exceeded")
         assert int(headers["Retry-After"]) >= 1
+        assert (headers["X-RateLimit-Limit"], headers["X-RateLimit-Remaining"]) == ("3", "0")
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:00\.000Z", headers["X-RateLimit-Reset"])
         assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200
+
+
+class Counting:
+    """A pool that counts how often it is asked."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("acquire", "fetch", "fetchrow", "fetchval", "execute"):
+            self.asked += 1
+        return getattr(self._pool, name)
+
+
+async def test_guesses_while_an_address_is_locked_out_cost_no_query(pool: Pool, tenant: Tenant) -> None:
+    counting: Any = Counting(pool)
+    settings = Settings(rate_failures=3)
+    limiter, nothing = Limiter(pool, settings), cast(Any, None)
+    services = Services(
+        pool=nothing,
+        settings=settings,
+        keyring=Keyring(counting),
+        limiter=limiter,
+        strangers=Strangers(1),
+        vitals=nothing,
+        acceptor=nothing,
+        whatsapp=nothing,
+        webhook_rules=nothing,
+        answer_key=b"",
+        cursor_key=b"",
+        document=nothing,
+    )
+    guard = Guard(OPERATIONS, services)
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def guess(secret: str, address: str = "192.0.2.1") -> int:
+        headers = [(b"x-api-key", secret.encode())]
+        scope = {"method": "GET", "path": "/v1/webhooks", "headers": headers, "query_string": b""}
+        await guard(scope | {"client": (address, 1)}, nothing, send)
+        status: int = sent[-2]["status"]
+        return status
+
+    # Should the minute turn on the way, there are enough for the next one.
+    statuses = [await guess(api_keys.new_secret("live")) for _ in range(7)]
+    assert set(statuses) == {401, 429}
+    if statuses[-1] == 429:
+        before = counting.asked
+        assert {await guess(api_keys.new_secret("live")) for _ in range(50)} <= {401, 429}
+        assert counting.asked <= before + 5
+    assert await guess(api_keys.new_secret("live"), "192.0.2.2") == 401
+
+
+async def test_requests_that_need_no_key_are_bounded_by_address(database_url: str, tenant: Tenant) -> None:
+    async with running(database_url, rate_unauthenticated=4) as api:
+        paths = ["/", "/openapi.json", "/nothing"] * 4
+        answers = [await api.ask("GET", path) for path in paths]
+        assert [status for status, _, _ in answers] == [200, 200, 404, 200] + [429] * 8
+        _, headers, body = answers[-1]
+        assert (code_of(body), body["error"]["details"]["limit"]) == ("rate_limit_exceeded", "unauthenticated")
+        assert (headers["X-RateLimit-Limit"], headers["X-RateLimit-Remaining"]) == ("4", "0")
+        assert 1 <= int(headers["Retry-After"]) <= 60
+        async with api.session.get(api.base_url + "/docs") as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (429, "rate_limit_exceeded")
+        # Load balancers ask as often as they like, and keys have limits of their own.
+        for path in ("/livez", "/readyz", "/v1/health"):
+            async with api.session.get(api.base_url + path) as answer:
+                assert answer.status == 200
+        assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200
+        connector = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        async with aiohttp.ClientSession(connector=connector) as session, session.get(api.base_url + "/v1/") as answer:
+            assert answer.status == 200
 
 
 async def test_without_the_database_nothing_is_accepted(database_url: str, pool: Pool, tenant: Tenant) -> None:

@@ -376,15 +376,27 @@ async def test_a_client_that_does_not_read_is_cut_off(api: Api) -> None:
     assert reader is not None
 
 
-async def test_connections_past_the_limit_get_503(database_url: str) -> None:
+async def busy(
+    api: Api, tenant: Tenant, source: str = "127.0.0.1"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection in the midst of a request's body."""
+    reader, writer = await asyncio.open_connection(*api.address, local_addr=(source, 0))
+    writer.write(send_request(tenant, "Expect: 100-continue", length=len(BODY)))
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    return reader, writer
+
+
+async def test_connections_past_the_limit_get_503_while_all_are_busy(database_url: str, tenant: Tenant) -> None:
     async with running(database_url, max_connections=3) as api:
-        held = [await asyncio.open_connection(*api.address) for _ in range(3)]
+        held = [await busy(api, tenant) for _ in range(3)]
         answer = await api.raw(b"GET /v1/ HTTP/1.1\r\nHost: a\r\n\r\n")
         assert refusal(answer) == (503, "service_unavailable")
         assert parse(answer)[1]["retry-after"] == "1"
-        for _, writer in held:
+        for reader, writer in held:
+            writer.write(BODY)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 202 ")
             writer.close()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(5):
             status = 503
             while status == 503:
                 status, _, _ = parse(await api.raw(b"GET /v1/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))

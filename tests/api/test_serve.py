@@ -15,6 +15,7 @@ import pytest
 
 from heliograph.base.db import Pool
 from heliograph.serve import listen
+from tests.processes import until_true
 
 from .conftest import Api, make_tenant, running
 
@@ -27,6 +28,7 @@ async def processes(database_url: str, *, number: int, **settings: str) -> Async
     environment = os.environ | {
         "HELIOGRAPH_DATABASE_URL": database_url,
         "HELIOGRAPH_SECRET_KEY": "a secret key for tests of the API only, long",
+        "HELIOGRAPH_NOT_READY_SECONDS": "0",
         **{f"HELIOGRAPH_{name.upper()}": value for name, value in settings.items()},
     }
     with contextlib.closing(listen("127.0.0.1", 0)) as held:
@@ -93,7 +95,7 @@ async def test_two_processes_are_exact_in_quota_rate_and_idempotency(database_ur
     assert await pool.fetchval("SELECT count(*) FROM messages") == 80
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_process_that_is_told_to_stop_answers_what_it_has_begun(
     database_url: str, pool: Pool, kind: signal.Signals
 ) -> None:
@@ -126,6 +128,49 @@ async def test_a_process_that_is_told_to_stop_answers_what_it_has_begun(
         assert b"\r\nconnection: close\r\n" in answer
         writer.close()
         idle_writer.close()
+
+
+async def test_before_it_takes_no_more_it_says_so(database_url: str, pool: Pool) -> None:
+    tenant = await make_tenant(pool)
+    async with (
+        processes(database_url, number=1, not_ready_seconds="120") as (url, (process,)),
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+        root = url.removesuffix("/v1")
+
+        async def ask(address: str) -> tuple[int, str, bool]:
+            """(status, body, whether the connection ends)"""
+            async with session.get(address) as answer:
+                return answer.status, await answer.text(), answer.headers.get("Connection") == "close"
+
+        assert await ask(root + "/readyz") == (200, '{"status":"ready"}', False)
+        assert await ask(root + "/livez") == (200, '{"status":"live"}', False)
+        process.terminate()
+
+        async def is_stopping() -> bool:
+            return await ask(root + "/readyz") == (503, '{"status":"stopping"}', True)
+
+        await until_true(is_stopping)
+        assert await ask(root + "/livez") == (200, '{"status":"live"}', True)
+        assert (await ask(url + "/health"))[0] == 503
+        # What comes all the same, on new connections too, is taken.
+        body = {"to": "+258841234567", "message": "Hello"}
+        headers = tenant.headers | {"Idempotency-Key": "k"}
+        async with session.post(url + "/sms/send", json=body, headers=headers) as answer:
+            assert (answer.status, answer.headers["Connection"]) == (202, "close")
+        # A second signal does not wait.
+        os.kill(process.pid, signal.SIGTERM)
+        async with asyncio.timeout(30):
+            assert await process.wait() == -signal.SIGTERM
+
+
+async def test_after_it_has_said_so_it_ends(database_url: str) -> None:
+    async with processes(database_url, number=1, not_ready_seconds="0.2") as (url, (process,)):
+        async with aiohttp.request("GET", url + "/") as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
 
 
 async def test_the_second_signal_ends_it_at_once(database_url: str) -> None:

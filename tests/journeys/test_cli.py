@@ -415,6 +415,7 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
         "HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true",
         "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
         "HELIOGRAPH_DRAIN_SECONDS": "2",
+        "HELIOGRAPH_NOT_READY_SECONDS": "0",
     }
     async with contextlib.AsyncExitStack() as stack:
 
@@ -481,7 +482,7 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
         assert {name for name, state in found.items() if state != "ok"} <= {"durability"}, doctor.out
         assert found["supplier main"] == "ok"
 
-        worker.process.send_signal(signal.SIGTERM)
+        worker.process.send_signal(signal.SIGHUP)
         api.process.send_signal(signal.SIGINT)
         async with asyncio.timeout(20):
             assert [await worker.process.wait(), await api.process.wait()] == [0, 0]

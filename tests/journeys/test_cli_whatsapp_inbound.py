@@ -30,7 +30,7 @@ Command = Callable[..., Awaitable[Any]]
 async def serving(database_url: str) -> AsyncIterator[str]:
     """A web process's work in this one; its address."""
     stop, ready = asyncio.Event(), asyncio.Event()
-    settings = Settings(database_url=database_url, secret_key=SECRET_KEY, drain_seconds=2.0)
+    settings = Settings(database_url=database_url, secret_key=SECRET_KEY, drain_seconds=2.0, not_ready_seconds=0.0)
     with listen("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
         task = asyncio.create_task(

@@ -323,7 +323,7 @@ async def test_on_a_database_that_is_given_with_two_web_processes(
         await until(lambda: len([one for one in ran.parts()["api"] if alive(one)]) == 2)
         for id in sent:
             await event_of(receiver, id, secret)
-        await ran.stopped(signal.SIGTERM)
+        await ran.stopped(signal.SIGHUP)
 
 
 @pytest.mark.parametrize(

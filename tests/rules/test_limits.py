@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from heliograph.api.limits import Limiter, Standing
+import pytest
+
+from heliograph.api.limits import Limiter, Standing, Strangers
+from heliograph.api.refusals import RateLimited
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import Settings
@@ -94,6 +97,36 @@ async def test_failures_are_counted_by_address(pool: Pool) -> None:
         for address in ("192.0.2.1", "192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "", "")
     ]
     assert places == [1, 2, 1, 2, 1, 1, 2]
+
+
+async def test_who_is_locked_out_is_known_without_asking(pool: Pool) -> None:
+    await within_one_minute(pool)
+    now = 1000.0
+    limits = Limiter(pool, Settings(rate_failures=2), monotonic=lambda: now)
+    known = []
+    for _ in range(3):
+        known.append(limits.is_locked_out("2001:db8::1"))
+        await limits.take_failure("2001:db8::1")
+    assert known == [False, False, True]
+    assert limits.is_locked_out("2001:db8::2")
+    assert not limits.is_locked_out("192.0.2.1")
+    now += 61
+    assert not limits.is_locked_out("2001:db8::1")
+
+
+def test_strangers_have_a_minute_of_their_own_by_address() -> None:
+    now = 1000.0
+    strangers = Strangers(2, monotonic=lambda: now)
+
+    for address in ("192.0.2.1", "192.0.2.2", "192.0.2.1", "2001:db8::1", "2001:db8::2"):
+        strangers.admit(address)
+    for address in ("192.0.2.1", "2001:db8::3"):
+        with pytest.raises(RateLimited) as refused:
+            strangers.admit(address)
+        assert refused.value.headers["retry-after"] == "60"
+    strangers.admit("192.0.2.2")
+    now += 60
+    strangers.admit("192.0.2.1")
 
 
 async def taken(pool: Pool, key: UUID) -> int:

@@ -1,0 +1,143 @@
+"""How much of bodies that are still arriving is held at once: in all, and of one address.
+
+Small bodies and large ones have room of their own, so what is small finds some however many large ones stall. The
+rule nobody may break: a body that arrives is not turned away for one that does not. Where there is no room, the one
+that has been still for longest gives way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from heliograph.base.addresses import sharer
+from heliograph.base.errors import Unavailable
+
+
+class Room(msgspec.Struct, frozen=True):
+    """Bytes that may be held in all, and of one address."""
+
+    size: int
+    share: int
+
+
+#: Up to this many bytes a body is small. Most callbacks have one or two thousand.
+SMALL = 65_536
+SMALL_ROOM = Room(16 * 1_048_576, 8 * 1_048_576)
+#: A hundred callbacks of a thousand statuses; in memory a body is there twice for a moment, as it came and sealed.
+LARGE_ROOM = Room(32 * 1_048_576, 10 * 1_048_576)
+#: A body of which nothing came for so long may have to give way; seconds.
+STALLED = 1.0
+
+
+class Bodies:
+    """The bodies that are held; one per process, inside a running loop."""
+
+    def __init__(self, *, small: Room = SMALL_ROOM, large: Room = LARGE_ROOM, limit: int = SMALL) -> None:
+        """`limit`: how large a small body may be, bytes."""
+        self._limit = limit
+        self._small = _Ward(small)
+        self._large = _Ward(large)
+        self._now: Callable[[], float] = asyncio.get_running_loop().time
+
+    def begin(self, address: str) -> Body:
+        """A body that comes from `address`, to the task that runs now."""
+        task = asyncio.current_task()
+        assert task is not None
+        return Body(sharer(address), task, self._now())
+
+    def grow(self, body: Body, size: int) -> None:
+        """`size` bytes of it came. Raises Unavailable if there is no room for them, and holds none of it then."""
+        now = self._now()
+        body.moved_at = now
+        total = body.size + size
+        ward = self._small if total <= self._limit else self._large
+        if body.ward is not ward:
+            self.release(body)
+            size = total
+        ward.take(body, size)
+        while not ward.has_room(body.address):
+            stalled = ward.stalled(body, now - STALLED)
+            if stalled is None:
+                self.release(body)
+                raise _no_room()
+            self.release(stalled)
+            stalled.gave_way = True
+            stalled.task.cancel()
+
+    def finish(self, body: Body) -> None:
+        """It is complete: held until it is released, and waited for by nobody."""
+        body.is_complete = True
+
+    def release(self, body: Body) -> None:
+        """It is held no longer. A second time changes nothing."""
+        if body.ward is not None:
+            body.ward.drop(body)
+
+
+class Body:
+    """One body. Whose task is cancelled while `gave_way` raises what `gone` returns."""
+
+    __slots__ = ("address", "gave_way", "is_complete", "moved_at", "size", "task", "ward")
+
+    def __init__(self, address: str, task: asyncio.Task[object], now: float) -> None:
+        self.address = address
+        self.task = task
+        #: When the last of it came.
+        self.moved_at = now
+        self.size = 0
+        self.ward: _Ward | None = None
+        self.is_complete = False
+        self.gave_way = False
+
+    def gone(self) -> Unavailable:
+        """Why its task was cancelled; it is not any more."""
+        self.task.uncancel()
+        return _no_room()
+
+
+class _Ward:
+    """Bodies that share a room."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._held = 0
+        self._of: dict[str, int] = {}
+        self._bodies: set[Body] = set()
+
+    def take(self, body: Body, size: int) -> None:
+        body.ward = self
+        body.size += size
+        self._bodies.add(body)
+        self._held += size
+        self._of[body.address] = self._of.get(body.address, 0) + size
+
+    def drop(self, body: Body) -> None:
+        self._bodies.discard(body)
+        self._held -= body.size
+        self._of[body.address] -= body.size
+        if not self._of[body.address]:
+            del self._of[body.address]
+        body.ward = None
+        body.size = 0
+
+    def has_room(self, address: str) -> bool:
+        return self._held <= self._room.size and self._of.get(address, 0) <= self._room.share
+
+    def stalled(self, newcomer: Body, since: float) -> Body | None:
+        """The one still for longest, and since `since` at least; of the newcomer's address, if its share is full."""
+        of_address = self._of.get(newcomer.address, 0) > self._room.share
+        candidates = [
+            one
+            for one in self._bodies
+            if one.moved_at <= since and not one.is_complete and (not of_address or one.address == newcomer.address)
+        ]
+        return min(candidates, key=lambda one: one.moved_at, default=None)
+
+
+def _no_room() -> Unavailable:
+    refusal = Unavailable()
+    refusal.headers |= {"connection": "close"}  # what is left of the body is not worth reading
+    return refusal

@@ -1,0 +1,213 @@
+"""All connections of a process: how many there may be, what may lie unsent in them, and when each has to end.
+
+One sweep looks after all of them, because a timer for every request costs more than the request's parsing. The rule
+nobody may break: no address can keep others out. One that has its share of connections, and all together once there
+are as many as may be, give up the one that has been idle for longest; and answers that nobody reads are given up, the
+ones that moved last longest ago first, before they fill the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Protocol
+
+import msgspec
+
+from heliograph.base.addresses import sharer
+from heliograph.base.settings import Settings
+
+#: Of those that we wait for, so many are asked whether they are idle before the one that began first has to go.
+_LOOKED_AT = 64
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client may do. Sizes in bytes, times in seconds."""
+
+    url_bytes: int = 8_192
+    #: Of a head and of the trailer that belongs to it.
+    head_bytes: int = 16_384
+    headers: int = 100
+    head_seconds: float = 10.0
+    body_seconds: float = 10.0
+    idle_seconds: float = 75.0
+    #: How long an answer may wait for a client that takes nothing of it.
+    write_seconds: float = 10.0
+    #: How long the end of a connection may take: until the client has read the last answer and closes too.
+    closing_seconds: float = 2.0
+    #: What is read and thrown away of a request that was answered before its body had come.
+    discard_bytes: int = 1_048_576
+    connections: int = 8_192
+    connections_per_address: int = 1_024
+    #: Of answers, in our memory and the kernel's, over all connections.
+    unsent_bytes: int = 67_108_864
+    #: Requests that a client may send ahead of their answers.
+    pipeline: int = 64
+    sweep_seconds: float = 0.25
+    #: Where this service is, for the address of an error's page; no limit.
+    public_url: str = ""
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits that these settings ask for."""
+    return Limits(
+        head_seconds=settings.body_deadline_seconds,
+        body_seconds=settings.body_deadline_seconds,
+        write_seconds=settings.body_deadline_seconds,
+        idle_seconds=settings.keep_alive_seconds,
+        connections=settings.max_connections,
+        public_url=settings.public_url,
+        connections_per_address=settings.max_connections_per_address,
+        unsent_bytes=settings.max_unsent_bytes,
+    )
+
+
+class Peer:
+    """An address, as `sharer` names it."""
+
+    __slots__ = ("count", "name", "waiting")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.count = 0
+        self.waiting: dict[Watched, None] = {}
+
+
+class Watched(Protocol):
+    """A connection, as far as it is watched."""
+
+    #: On the loop's clock.
+    deadline: float
+    #: Bytes of answers so far, and how many of them the client has.
+    written: int
+    taken: int
+    #: When `taken` was last seen to grow; 0 while nothing is unsent.
+    taken_at: float
+    #: Set by the watch.
+    peer: Peer | None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of a request has come since its beginning or since the last answer."""
+
+    def expire(self, now: float) -> None:
+        """The deadline has passed."""
+
+    def unsent(self) -> int:
+        """Bytes of answers that the client has not confirmed."""
+
+    def give_way(self) -> None:
+        """End at once: the place is needed."""
+
+    def abort(self) -> None:
+        """End at once, with a reset."""
+
+
+class Watch:
+    """One per process."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.connections: set[Watched] = set()
+        #: The process is going down.
+        self.draining = False
+        #: Those whose next request has not come whole, since when they are so; of all, and of each address.
+        self._waiting: dict[Watched, None] = {}
+        self._peers: dict[str, Peer] = {}
+
+    def open(self, connection: Watched) -> bool:
+        """A new one; False if there is no place for it. It stays until `close` all the same."""
+        self.connections.add(connection)
+        return len(self.connections) <= self.limits.connections or self._make_room(self._waiting)
+
+    def known(self, connection: Watched, address: str) -> bool:
+        """Its client is known, and no proxy of ours; False if that has too many. Call it at most once for each."""
+        name = sharer(address)
+        peer = self._peers.get(name)
+        if peer is None:
+            peer = self._peers[name] = Peer(name)
+        peer.count += 1
+        connection.peer = peer
+        if connection in self._waiting:
+            peer.waiting[connection] = None
+        return peer.count <= self.limits.connections_per_address or self._make_room(peer.waiting, but=connection)
+
+    def is_flood(self, connection: Watched) -> bool:
+        """There are so many that not even a word of refusal is worth it."""
+        peer = connection.peer
+        return _far_past(len(self.connections), self.limits.connections) or (
+            peer is not None and _far_past(peer.count, self.limits.connections_per_address)
+        )
+
+    def waits(self, connection: Watched) -> None:
+        """From now on its next request is awaited."""
+        self._waiting[connection] = None
+        peer = connection.peer
+        if peer is not None:
+            peer.waiting[connection] = None
+
+    def works(self, connection: Watched) -> None:
+        """The head of a request has come."""
+        self._waiting.pop(connection, None)
+        peer = connection.peer
+        if peer is not None:
+            peer.waiting.pop(connection, None)
+
+    def close(self, connection: Watched) -> None:
+        """It has ended, or is as good as that. A second time changes nothing."""
+        self.connections.discard(connection)
+        self.works(connection)
+        peer, connection.peer = connection.peer, None
+        if peer is not None:
+            peer.count -= 1
+            if not peer.count:
+                del self._peers[peer.name]
+
+    async def run(self) -> None:
+        """Sweep for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self.limits.sweep_seconds)
+            self.sweep(loop.time())
+
+    def sweep(self, now: float) -> None:
+        """End what is past its deadline, and answers that nobody reads."""
+        unread: list[tuple[float, int, Watched]] = []
+        for connection in list(self.connections):
+            if connection.deadline < now:
+                connection.expire(now)
+            if connection.written != connection.taken:
+                unsent = connection.unsent()
+                taken = connection.written - unsent
+                if not unsent:
+                    connection.taken_at = 0.0
+                elif taken != connection.taken or not connection.taken_at:
+                    connection.taken_at = now
+                elif now - connection.taken_at > self.limits.write_seconds:
+                    connection.abort()
+                    continue
+                connection.taken = taken
+                if unsent:
+                    unread.append((connection.taken_at, unsent, connection))
+        held = sum(unsent for _, unsent, _ in unread)
+        if held > self.limits.unsent_bytes:
+            unread.sort(key=lambda one: one[0])
+            for _, unsent, connection in unread:
+                connection.abort()
+                held -= unsent
+                if held <= self.limits.unsent_bytes:
+                    break
+
+    def _make_room(self, waiting: dict[Watched, None], *, but: Watched | None = None) -> bool:
+        oldest = itertools.islice((one for one in waiting if one is not but), _LOOKED_AT)
+        first = next(oldest, None)
+        if first is None:
+            return False
+        leaving = first if first.is_idle else next((one for one in oldest if one.is_idle), first)
+        self.close(leaving)
+        leaving.give_way()
+        return True
+
+
+def _far_past(count: int, limit: int) -> bool:
+    return count > limit * 1.25 + 16

@@ -1,0 +1,34 @@
+"""How a long-running process is told to stop: SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal went away) ask for an
+orderly end; a second one ends the process at once. SIGHUP that was ignored at the start (nohup) stays ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator
+
+KINDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def stopping(stop: asyncio.Event | None = None) -> Iterator[asyncio.Event]:
+    """An event (`stop`, or a new one) that the first of these signals sets. Inside a running loop."""
+    loop = asyncio.get_running_loop()
+    stop = stop or asyncio.Event()
+    kinds = [kind for kind in KINDS if signal.getsignal(kind) is not signal.SIG_IGN]
+
+    def asked() -> None:
+        stop.set()
+        for kind in kinds:
+            loop.remove_signal_handler(kind)
+            signal.signal(kind, signal.SIG_DFL)
+
+    for kind in kinds:
+        loop.add_signal_handler(kind, asked)
+    try:
+        yield stop
+    finally:
+        for kind in kinds:
+            loop.remove_signal_handler(kind)

@@ -1,0 +1,113 @@
+"""Behind nginx and HAProxy with the configurations of `docs/proxies.md`: keys' address lists and the count of bad keys
+go by the client's address, and no client can choose its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from heliograph.accounts import api_keys
+from heliograph.api.trust import SIGNATURE
+from heliograph.base.db import Pool
+from tests.proxying import KINDS, Address, prefix, proxy
+
+from .conftest import Api, Tenant, running
+from .test_protocol import parse, refusal
+
+ADMITTED, OTHER = "127.0.0.5", "127.0.0.6"
+TRUSTED = "127.0.0.1/32"
+
+
+async def ask(address: Address, source: str, secret: str, **headers: str) -> tuple[int, Any]:
+    """(status, headers) of a request from `source`."""
+    connector = aiohttp.TCPConnector(local_addr=(source, 0), force_close=True)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        named = {name.replace("_", "-"): value for name, value in headers.items()} | {"x-api-key": secret}
+        async with session.get(f"http://{address[0]}:{address[1]}/v1/webhooks", headers=named) as answer:
+            await answer.read()
+            return answer.status, answer.headers
+
+
+@pytest.fixture
+async def listed(tenant: Tenant, pool: Pool) -> str:
+    """A key for ADMITTED alone."""
+    async with pool.acquire() as conn:
+        _, secret = await api_keys.issue(
+            conn, tenant.actor, name="listed", profile="full_access", allowed_ips=[ADMITTED]
+        )
+    return secret
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_behind_a_proxy_clients_have_their_own_addresses(
+    database_url: str, tmp_path: Path, listed: str, kind: str
+) -> None:
+    async with (
+        running(database_url, trusted_proxies=TRUSTED, proxy_says=KINDS[kind], rate_failures=3) as api,
+        proxy(kind, api.address, tmp_path) as front,
+    ):
+        assert (await ask(front, ADMITTED, listed))[0] == 200
+        # A client that claims to be another one is itself all the same. Should the minute turn, there are more tries.
+        lies: list[dict[str, str]] = [
+            {},
+            {"X_Forwarded_For": ADMITTED},
+            {"X_Forwarded_For": f"{ADMITTED}, 127.0.0.1"},
+            {"Forwarded": f"for={ADMITTED}"},
+        ]
+        statuses = [(await ask(front, OTHER, listed, **lie))[0] for lie in lies * 2]
+        assert set(statuses) == {401, 429}
+        assert (await ask(front, ADMITTED, "hg_live_nonsense"))[0] == 401
+        assert (await ask(front, ADMITTED, listed))[0] == 200
+        # Who comes past the proxy is believed in nothing.
+        for lie in lies:
+            assert (await ask(api.address, "127.0.0.7", listed, **lie))[0] in (401, 429)
+
+
+async def test_with_the_proxy_protocol_a_trusted_connection_begins_with_it_and_no_other_does(
+    database_url: str, listed: str
+) -> None:
+    request = f"GET /v1/webhooks HTTP/1.1\r\nHost: a\r\nx-api-key: {listed}\r\nConnection: close\r\n\r\n".encode()
+    bare = f"{SIGNATURE.decode()}\x20\0\0\0".encode()
+    async with running(database_url, trusted_proxies=TRUSTED, proxy_says="proxy-protocol") as api:
+        head = prefix(ADMITTED, 4711)
+        assert parse(await api.raw(head + request))[0] == 200
+        assert parse(await api.raw(*(head[at : at + 1] for at in range(len(head))), request))[0] == 200
+        assert parse(await api.raw(prefix(OTHER, 4711) + request))[0] == 401
+        # Nothing in the request says otherwise.
+        lying = request.replace(b"Host: a\r\n", b"Host: a\r\nX-Forwarded-For: " + ADMITTED.encode() + b"\r\n")
+        assert parse(await api.raw(prefix(OTHER, 4711) + lying))[0] == 401
+        # The proxy itself, as its health checks ask.
+        assert parse(await api.raw(bare + b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))[0] == 200
+        for wrong in (request, b"PROXY TCP4 127.0.0.5 127.0.0.1 1 2\r\n" + request, SIGNATURE + b"\x31\0\0\0"):
+            assert refusal(await api.raw(wrong)) == (400, "bad_request")
+    async with running(database_url, trusted_proxies="127.0.0.9/32", proxy_says="proxy-protocol") as api:
+        assert refusal(await api.raw(prefix(ADMITTED, 4711) + request)) == (400, "bad_request")
+        assert parse(await api.raw(request))[0] == 401
+
+
+async def test_with_the_proxy_protocol_each_client_has_its_share_of_connections(database_url: str) -> None:
+    limits = {"trusted_proxies": TRUSTED, "proxy_says": "proxy-protocol", "max_connections_per_address": 2}
+    async with running(database_url, **limits) as api, contextlib.AsyncExitStack() as opened:
+        once = b"GET /v1/ HTTP/1.1\r\nHost: a\r\n\r\n"
+        held = []
+        for number in range(6):
+            reader, writer = await _open(api, opened)
+            writer.write(prefix(f"192.0.2.{number // 3}", 1) + once)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            held.append(reader)
+        # The first of each client had to make room for its third.
+        for number in (0, 3):
+            assert not (await held[number].read()).count(b"HTTP/1.1")
+        assert [reader.at_eof() for reader in held] == [True, False, False, True, False, False]
+
+
+async def _open(api: Api, opened: contextlib.AsyncExitStack) -> Any:
+    reader, writer = await asyncio.open_connection(*api.address)
+    opened.callback(writer.close)
+    return reader, writer
