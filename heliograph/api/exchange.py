@@ -19,7 +19,7 @@ from heliograph.api.refusals import RequestTimeout
 from heliograph.base.errors import Refusal
 
 #: Bytes of an answer's body that are written at once.
-PIECE = 65_536
+PIECE = 32_768
 
 
 class Line(Protocol):

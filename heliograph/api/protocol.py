@@ -43,6 +43,11 @@ from heliograph.base.ids import uuid7
 #: SO_LINGER on, for no time: closing resets the connection, and the kernel forgets what was not sent.
 _RESET = struct.pack("ii", 1, 0)
 
+#: What a request that waits for its turn takes beside its head, bytes.
+_EXCHANGE = 2_048
+#: Bytes of answers beyond what the kernel takes, from which on nothing more is written; one piece may be on top.
+_HIGH_WATER = 16_384
+
 HEAD, BODY, WORK, IDLE, CLOSING = range(5)
 
 
@@ -93,11 +98,13 @@ class Connection(HttpToolsProtocol):
         self._is_chunked = False
         self._discarded = 0
         self._to_answer: list[tuple[Exchange, Any]] = []
+        self.ahead = 0
 
     # ── The connection's life ─────────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_HIGH_WATER)
         self.deadline = self.loop.time() + self.limits.head_seconds
         has_place = self.watch.open(self)
         self.watch.waits(self)
@@ -339,7 +346,8 @@ class Connection(HttpToolsProtocol):
         if before is None or before.response_complete:
             self._start_asgi_task(exchange, self.app)  # type: ignore[arg-type]
         else:
-            if len(self._to_answer) >= self.limits.pipeline:
+            self.ahead += self._told_bytes + _EXCHANGE
+            if len(self._to_answer) >= self.limits.pipeline or self.ahead > self.limits.ahead_bytes:
                 self._stop(BadRequest("Too many requests were sent ahead of their answers."))
             self.flow.pause_reading()
             self._to_answer.append((exchange, self.app))
@@ -380,6 +388,8 @@ class Connection(HttpToolsProtocol):
             self._close()
         elif self._to_answer:
             following, app = self._to_answer.pop(0)
+            if not self._to_answer:
+                self.ahead = 0
             if following.more_body:
                 self._set_phase(BODY, self.limits.body_seconds)
             self._start_asgi_task(following, app)  # type: ignore[arg-type]

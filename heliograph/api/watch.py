@@ -39,10 +39,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     discard_bytes: int = 1_048_576
     connections: int = 8_192
     connections_per_address: int = 1_024
-    #: Of answers, in our memory and the kernel's, over all connections.
+    #: Of answers, in our memory and the kernel's, and of the requests that wait behind them, over all connections.
     unsent_bytes: int = 67_108_864
     #: Requests that a client may send ahead of their answers.
     pipeline: int = 64
+    #: What these may take in memory.
+    ahead_bytes: int = 196_608
     sweep_seconds: float = 0.25
     #: Where this service is, for the address of an error's page; no limit.
     public_url: str = ""
@@ -81,6 +83,8 @@ class Watched(Protocol):
     #: Bytes of answers so far, and how many of them the client has.
     written: int
     taken: int
+    #: What its requests take that wait for their turn, bytes.
+    ahead: int
     #: When `taken` was last seen to grow; 0 while nothing is unsent.
     taken_at: float
     #: Set by the watch.
@@ -188,7 +192,7 @@ class Watch:
                     continue
                 connection.taken = taken
                 if unsent:
-                    unread.append((connection.taken_at, unsent, connection))
+                    unread.append((connection.taken_at, unsent + connection.ahead, connection))
         held = sum(unsent for _, unsent, _ in unread)
         if held > self.limits.unsent_bytes:
             unread.sort(key=lambda one: one[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import gzip
 import hashlib
@@ -25,6 +26,7 @@ from heliograph.whatsapp.callbacks import KIND, Intake, NotGenuine, context
 from tests.rules.making_whatsapp import APP_SECRET, KEY, VERIFY_TOKEN, make_app
 
 from .conftest import Api, running
+from .test_guard import Counting
 
 #: As Meta writes it: escapes in lower case, and a slash escaped too.
 ACCENTED = (
@@ -318,6 +320,60 @@ async def test_failures_are_counted_by_address_and_what_is_genuine_is_taken_all_
     assert (await post(strict, app, ACCENTED))[0] == 200
     assert (await greet(strict, app))[0] == 200
     assert await stored(pool) == [ACCENTED]
+
+
+LARGE = 4_000_000
+
+
+async def stall(api: Api, app: UUID, source: str) -> asyncio.StreamWriter:
+    """A large callback, signed wrongly, that stops shortly before its end."""
+    _, writer = await asyncio.open_connection(*api.address, local_addr=(source, 0))
+    head = f"POST /in/whatsapp/{app} HTTP/1.1\r\nHost: x\r\nContent-Length: {LARGE}\r\n"
+    writer.write(f"{head}X-Hub-Signature-256: {signature(b'')}\r\n\r\n".encode())
+    with contextlib.suppress(ConnectionError):
+        writer.write(b"x" * (LARGE - 1000))
+        await writer.drain()
+    return writer
+
+
+async def test_stalled_bodies_turn_no_genuine_callback_away(database_url: str, pool: Pool, app: UUID) -> None:
+    large = b'{"fill":"' + b"y" * 3_000_000 + b'"}'
+    # No deadline helps.
+    async with running(database_url, body_deadline_seconds=120.0) as api:
+        stalled = await asyncio.gather(*(stall(api, app, "127.0.0.9") for _ in range(13)))
+        # From elsewhere there is room for whatever comes; what is small finds some in any case.
+        assert (await post(api, app, large))[0] == 200
+        small = await raw_post(api, app, ACCENTED, "127.0.0.9")
+        assert small.startswith(b"HTTP/1.1 200 ")
+        # A large one of the same address gets the place of one that stands still; Meta comes again as well.
+        async with asyncio.timeout(60):
+            while not (await raw_post(api, app, large, "127.0.0.9")).startswith(b"HTTP/1.1 200 "):
+                pass
+        assert sorted(map(len, await stored(pool))) == [len(ACCENTED), len(large), len(large)]
+        for writer in stalled:
+            writer.close()
+
+
+async def raw_post(api: Api, app: UUID, body: bytes, source: str) -> bytes:
+    """The answer to a genuine callback from this address; nothing if it was broken off."""
+    reader, writer = await asyncio.open_connection(*api.address, local_addr=(source, 0))
+    head = f"POST /in/whatsapp/{app} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    writer.write(f"{head}X-Hub-Signature-256: {signature(body)}\r\n\r\n".encode() + body)
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_guesses_at_apps_while_an_address_is_locked_out_cost_no_query(pool: Pool, app: UUID) -> None:
+    counting: Any = Counting(pool)
+    book = AppBook(counting, KEY)
+    assert [await book.get(uuid4(), is_guess=True) for _ in range(50)] == [None] * 50
+    assert counting.asked == 1
+    assert (await book.get(app, is_guess=True)) is not None
+    assert counting.asked == 2
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(narrow: Api, pool: Pool, app: UUID) -> None:

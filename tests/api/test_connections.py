@@ -109,7 +109,7 @@ class Sample:
     def __init__(self, *, is_idle: bool = True) -> None:
         self.deadline = float("inf")
         self.is_idle = is_idle
-        self.written = self.taken = self.left = 0
+        self.written = self.taken = self.left = self.ahead = 0
         self.taken_at = 0.0
         self.peer = None
         self.ended = ""

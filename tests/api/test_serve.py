@@ -100,7 +100,7 @@ async def test_a_process_that_is_told_to_stop_answers_what_it_has_begun(
     database_url: str, pool: Pool, kind: signal.Signals
 ) -> None:
     tenant = await make_tenant(pool)
-    async with processes(database_url, number=1) as (url, (process,)):
+    async with processes(database_url, number=1, body_deadline_seconds="60") as (url, (process,)):
         port = int(url.rsplit(":", 1)[1].split("/")[0])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -111,17 +111,17 @@ async def test_a_process_that_is_told_to_stop_answers_what_it_has_begun(
         )
         writer.write(head.encode() + body[:10])
         await writer.drain()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             # Then the head has been read.
             while not await pool.fetchval("SELECT EXISTS (SELECT FROM api_keys WHERE last_used_at IS NOT NULL)"):
                 await pool.execute("SELECT pg_sleep(0.01)")
         process.send_signal(kind)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await idle_reader.read() == b""
         with pytest.raises(ConnectionError):
             await asyncio.open_connection("127.0.0.1", port)
         writer.write(body[10:])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             answer = await reader.read()
             assert await process.wait() == 0
         assert answer.startswith(b"HTTP/1.1 202 ")
@@ -179,7 +179,7 @@ async def test_the_second_signal_ends_it_at_once(database_url: str) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na")
         process.terminate()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             with contextlib.suppress(ConnectionError):
                 while True:
                     await asyncio.open_connection("127.0.0.1", port)

@@ -1,0 +1,102 @@
+"""The door under attack: endless trailers and headers, answers that nobody reads, floods of connections. Nothing that
+was answered is lost, the process stays small, and (in the long form) the others hardly notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import statistics
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncpg
+import psutil
+import pytest
+
+from tests.faults.attackers import KINDS
+from tests.load import Client
+from tests.processes import LONG, installation, until_true
+
+#: Seconds of each attack, and of each quiet time that it is compared with.
+SECONDS = 15.0 if LONG else 0.6
+ROUNDS = 3 if LONG else 1
+#: Bytes that a process under attack may take beyond what it had.
+MORE = 64 * 1_048_576
+#: Below this a p99 is the machine's noise rather than anybody's wait; seconds.
+NOISE = 0.025
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+
+@contextlib.asynccontextmanager
+async def attacked(kind: str, port: int, seconds: float) -> AsyncIterator[None]:
+    """From its first round on until its end."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.faults.attackers", kind, str(port), str(seconds)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            assert (await process.stdout.readline()).strip() == b"begun"
+        yield
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        await process.communicate()
+
+
+async def steadily(client: Client, numbers: Iterator[int], seconds: float) -> float:
+    """Send message after message; the p99 of their answers, seconds."""
+    first = len(client.answers)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while loop.time() < end:
+        await client.send(f"+25884{next(numbers):07d}")
+        await asyncio.sleep(0.01)
+    waits = [answer.at - answer.asked for answer in client.answers[first:]]
+    return statistics.quantiles(waits, n=100)[-1] if len(waits) > 1 else waits[0]
+
+
+@pytest.mark.timeout(1800 if LONG else 180)
+async def test_the_others_are_served_while_the_door_is_attacked(database_url: str, tmp_path: Path) -> None:
+    # Long deadlines: it is not they that save the process.
+    settings = {"HELIOGRAPH_BODY_DEADLINE_SECONDS": "60"}
+    numbers = itertools.count()
+    async with (
+        installation(database_url, tmp_path, **settings) as made,
+        Client(made.base_url, made.key) as client,
+    ):
+        program = await made.api()
+
+        async def ready() -> bool:
+            return (await client.ask("GET", "/health"))[0] == 200
+
+        await until_true(ready)
+        await steadily(client, numbers, SECONDS)
+        process = psutil.Process(program.pid)
+        before = process.memory_info().rss
+        for kind in KINDS:
+            quiet, loud = [], []
+            for _ in range(ROUNDS):
+                quiet.append(await steadily(client, numbers, SECONDS) if LONG else 0.0)
+                async with attacked(kind, made.port, SECONDS + 60):
+                    loud.append(await steadily(client, numbers, SECONDS))
+                    assert process.memory_info().rss - before < MORE, kind
+            if LONG:
+                before_ms, during_ms = (statistics.median(each) * 1e3 for each in (quiet, loud))
+                print(f"{kind}: p99 of the others {before_ms:.1f} ms, under attack {during_ms:.1f} ms")
+                assert during_ms < 2 * max(before_ms, NOISE * 1e3), (kind, quiet, loud)
+        assert client.unanswered == 0
+        assert {answer.status for answer in client.answers} == {202}
+        conn = await asyncpg.connect(database_url)
+        try:
+            stored = {str(row["id"]) for row in await conn.fetch("SELECT id FROM messages")}
+        finally:
+            await conn.close()
+        assert set(client.ledger.values()) == stored, "nothing lost, nothing twice"
+        assert not made.complaints
