@@ -34,16 +34,14 @@ ANSWER = (
 
 async def smsc(values: dict[str, Any]) -> None:
     """`port`, `control`, `systems`. Numbers have no magic here."""
-    simulator = Smsc(SmscOptions(port=values["port"], systems=values["systems"], magic=False))
+    simulator = Smsc(SmscOptions(port=values["port"], systems=values["systems"], magic=""))
     await simulator.start()
     await _until_told(values["control"], {"counters": lambda: simulator.counters}, simulator.stop)
 
 
 async def graph(values: dict[str, Any]) -> None:
     """`options`, `control`, `numbers`: as many numbers, each of which may send a thousand messages a second."""
-    options = quick(
-        **values["options"], magic=False, batch_window_ms=5.0, keep=1000, keep_requests=10, keep_callbacks=10
-    )
+    options = quick(**values["options"], magic="", batch_window_ms=5.0, keep=1000, keep_requests=10, keep_callbacks=10)
     known = graph_demo.setup(options)
     template = known.numbers[0]
     numbers = [

@@ -271,7 +271,7 @@ async def installation(
 SMSC: dict[str, Any] = {
     "port": 0,
     "systems": {SYSTEM_ID: PASSWORD},
-    "magic": False,
+    "magic": "",
     "latency": 0.02,
     "receipt_delay": 0.05,
     "redeliver_after": 1.0,

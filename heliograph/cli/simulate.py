@@ -35,10 +35,10 @@ def smsc(
 ) -> None:
     """Run an SMSC that speaks SMPP 3.4, as well or as badly as told. Ctrl-C ends it.
 
-    The last four digits of a recipient choose what becomes of a message: 0000 delivered, 0001 undelivered, 0002
-    rejected, 0003 expired, 0004 no receipt, 0005 receipt after 60 s, 0006 receipt twice, 0007 receipt before the
-    answer, 0008 refused, 0009 throttled, 0010 system error, 0011 receipt but no answer, 0012 neither, 0013 connection
-    lost before the answer.
+    Of a recipient that begins with 888, which no country has (--magic names another beginning), the last four digits
+    choose what becomes of a message: 0000 delivered, 0001 undelivered, 0002 rejected, 0003 expired, 0004 no receipt,
+    0005 receipt after 60 s, 0006 receipt twice, 0007 receipt before the answer, 0008 refused, 0009 throttled, 0010
+    system error, 0011 receipt but no answer, 0012 neither, 0013 connection lost before the answer.
 
     \b
     Examples:
@@ -95,14 +95,15 @@ def graph(
     delivery_update en, login_code en). Point an account at it with its address as the base URL. /_sim/ is its control
     plane: GET /_sim shows what it knows.
 
-    The last four digits of a recipient choose what becomes of a message. 0000 sent, delivered, read; 0001 failed
-    (131026); 0002 read, never delivered; 0003 sent, then silence; 0004 silence; 0005 statuses after 60 s; 0006 each
-    twice; 0007 a status before the answer; 0008 refused (131009); 0009 pair limit (131056); 0010 server error (131000);
-    0011 sent, no answer; 0012 neither; 0013 sent, connection lost before the answer; 9001 failed after sent; 9002
-    delivered after failed; 9003 failed after delivered; 9004 never read; 9005 statuses backwards; 9006 held, then
-    happy; 9007 held, then failed (132015); 9008 paused; 9009 131049; 9010 130472; 9011 131042; 9012 131047; 9013 price
-    on delivered; 9014 price twice; 9015 no price; 9016 old shape; 9017 no contacts; 9018 HTML; 9019 empty 503; 9020
-    slow answer; 9021 throttled once; 9022 connection lost, not sent; 9023 refused (130403).
+    Of a recipient that begins with 888, which no country has (--magic names another beginning), the last four digits
+    choose what becomes of a message. 0000 sent, delivered, read; 0001 failed (131026); 0002 read, never delivered; 0003
+    sent, then silence; 0004 silence; 0005 statuses after 60 s; 0006 each twice; 0007 a status before the answer; 0008
+    refused (131009); 0009 pair limit (131056); 0010 server error (131000); 0011 sent, no answer; 0012 neither; 0013
+    sent, connection lost before the answer; 9001 failed after sent; 9002 delivered after failed; 9003 failed after
+    delivered; 9004 never read; 9005 statuses backwards; 9006 held, then happy; 9007 held, then failed (132015); 9008
+    paused; 9009 131049; 9010 130472; 9011 131042; 9012 131047; 9013 price on delivered; 9014 price twice; 9015 no
+    price; 9016 old shape; 9017 no contacts; 9018 HTML; 9019 empty 503; 9020 slow answer; 9021 throttled once; 9022
+    connection lost, not sent; 9023 refused (130403).
 
     \b
     Examples:

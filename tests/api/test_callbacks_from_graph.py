@@ -129,7 +129,7 @@ async def test_statuses_move_messages_and_money_once(
     api: Api, pool: Pool, two: tuple[Made, Made], graph: GraphSimulator, script: str, status: str, consumed: int
 ) -> None:
     acme, _ = two
-    graph.configure(default_script=script, magic=False)
+    graph.configure(default_script=script, magic="")
     ids = [await _sent(api, graph, pool, acme, user) for user in USERS[:3]]
     await all_through(graph, pool)
     rows = await pool.fetch("SELECT status, consumed FROM whatsapp_messages WHERE id = ANY ($1)", ids)

@@ -47,7 +47,7 @@ async def cloud(made: Installation, pool: Pool) -> AsyncIterator[tuple[Made, Gra
         latency_ms=20.0,
         p99_ms=60.0,
         status_delay=0.02,
-        magic=False,
+        magic="",
         app_secret=APP_SECRET,
         verify_token=VERIFY_TOKEN,
         token=TOKEN,

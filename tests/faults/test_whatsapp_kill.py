@@ -65,7 +65,7 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
     await migrate(server.url)
     async with (
         installation(server.url, tmp_path, **FAST) as made,
-        cloud(made, magic=False, latency_ms=20.0, p99_ms=80.0, seed=seed) as sky,
+        cloud(made, magic="", latency_ms=20.0, p99_ms=80.0, seed=seed) as sky,
     ):
         for ending, script in FATES.items():
             sky.graph.script(ending, script)
@@ -101,7 +101,7 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
 @pytest.mark.xdist_group("processes")
 @pytest.mark.timeout(CRASHES * 60 + 180)
 async def test_a_web_process_that_ends_before_or_after_the_commit_of_a_send(database_url: str, tmp_path: Path) -> None:
-    async with installation(database_url, tmp_path, **FAST) as made, cloud(made, magic=False) as sky:
+    async with installation(database_url, tmp_path, **FAST) as made, cloud(made, magic="") as sky:
         await listen(sky, ["message.received"])
         worker, api = await made.worker(), await made.api()
         await sky.ready()

@@ -423,7 +423,7 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
             log = tmp_path / f"{arguments[0]}.log"
             return await stack.enter_async_context(cli.running(*arguments, err=log, **fast))
 
-        smsc = await begun("simulate", "smsc", "--port", "0", "--system", "acme:geheim")
+        smsc = await begun("simulate", "smsc", "--port", "0", "--system", "acme:geheim", "--magic", "258")
         receiver = await begun("simulate", "receiver")
         endpoint_id = await make_endpoint(receiver.first["url"])
         added = await cli(

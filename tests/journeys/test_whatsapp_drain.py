@@ -28,7 +28,7 @@ async def test_a_stop_amid_sends(
 ) -> None:
     async with (
         installation(database_url, tmp_path, HELIOGRAPH_DRAIN_SECONDS=drain) as made,
-        cloud(made, magic=False, pair_seconds=0.0) as sky,
+        cloud(made, magic="", pair_seconds=0.0) as sky,
     ):
         await made.api()
         worker = await made.worker()

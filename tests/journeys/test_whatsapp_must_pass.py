@@ -95,7 +95,7 @@ def test_every_scenario_has_its_tests(scenario: str) -> None:
 @contextlib.asynccontextmanager
 async def connected(url: str, place: Path, **options: Any) -> AsyncIterator[tuple[Installation, Cloud, Client]]:
     """A web process's work that runs, and a number and templates that a worker has read; the worker has ended."""
-    async with installation(url, place) as made, made.serving(), cloud(made, magic=False, **options) as sky:
+    async with installation(url, place) as made, made.serving(), cloud(made, magic="", **options) as sky:
         async with made.working():
             await sky.ready()
         async with Client(made.base_url, made.key) as client:

@@ -231,7 +231,7 @@ async def test_it_understands_statuses() -> None:
     async with graph(batch=1, concurrency=1) as (simulator, client, hook):
         endings = ("0000", "0001", "0002", "9003", "9013", "9016")
         for ending in endings:
-            await client.remind(f"+21260000{ending}", biz_opaque_callback_data=ending)
+            await client.remind(f"+8881000000{ending}", biz_opaque_callback_data=ending)
         await simulator.settle()
         ran = await asyncio.to_thread(understood, simulator, hook)
         assert {name for name, _ in ran} == {"MessageStatusHandler"}

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from heliograph.base.phones import REGIONS
 from heliograph.simulators.smsc.options import fates
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions, run
 
@@ -258,7 +259,7 @@ async def test_receipts_go_to_a_receiver() -> None:
 )
 async def test_magic_recipients(digits: str, stats: list[str]) -> None:
     async with simulator() as smsc, client(smsc) as esme:
-        esme.submit("25884123" + digits)
+        esme.submit("88810000" + digits)
         assert (await esme.answer())[0] == 0
         assert [stat(await esme.receipt()) for _ in stats] == stats
         await esme.nothing()
@@ -267,28 +268,47 @@ async def test_magic_recipients(digits: str, stats: list[str]) -> None:
 @pytest.mark.parametrize(("digits", "status"), [("0008", 0x0B), ("0009", 0x58), ("0010", 0x08)])
 async def test_magic_refusals(digits: str, status: int) -> None:
     async with simulator() as smsc, client(smsc) as esme:
-        esme.submit("25884123" + digits)
+        esme.submit("88810000" + digits)
         assert await esme.answer() == (status, "")
         await esme.nothing()
 
 
 async def test_magic_without_an_answer() -> None:
     async with simulator() as smsc, client(smsc) as esme:
-        esme.submit("258841230012")
+        esme.submit("888100000012")
         await esme.nothing()
-        esme.submit("258841230011")
+        esme.submit("888100000011")
         assert stat(await esme.receipt()) == "DELIVRD"
-        esme.submit("258841230013")
+        esme.submit("888100000013")
         assert await esme.closed() == b""
         async with client(smsc) as again:
-            assert b"258841230013" in await again.receipt()
+            assert b"888100000013" in await again.receipt()
 
 
 async def test_magic_can_be_switched_off() -> None:
-    async with simulator(magic=False) as smsc, client(smsc) as esme:
-        esme.submit("258841230001")
+    async with simulator(magic="") as smsc, client(smsc) as esme:
+        esme.submit("888100000001")
         await esme.answer()
         assert stat(await esme.receipt()) == "DELIVRD"
+
+
+@pytest.mark.parametrize("digits", ["0001", "0008", "0012", "0013"])
+async def test_no_number_of_a_country_has_a_fate_by_itself(digits: str) -> None:
+    assert REGIONS["888"] == "001"
+    async with simulator() as smsc, client(smsc) as esme:
+        esme.submit("25884123" + digits)
+        assert (await esme.answer())[0] == 0
+        assert stat(await esme.receipt()) == "DELIVRD"
+    async with (
+        simulator(magic="25884", missing=0.0, interim=0.0, receipt_mix={"EXPIRED": 1.0}) as smsc,
+        client(smsc) as esme,
+    ):
+        esme.submit("258841230001")
+        await esme.answer()
+        assert stat(await esme.receipt()) == "UNDELIV"
+        esme.submit("351912340001")
+        await esme.answer()
+        assert stat(await esme.receipt()) == "EXPIRED"
 
 
 async def test_early_receipt() -> None:
@@ -314,11 +334,11 @@ async def submits_with_delays() -> None:
 async def test_registered_delivery() -> None:
     async with simulator() as smsc, client(smsc) as esme:
         for registered, digits in [(0, "4567"), (2, "4567"), (3, "0001"), (0, "0001")]:
-            esme.submit("25884123" + digits, registered=registered)
+            esme.submit("88884123" + digits, registered=registered)
             await esme.answer()
             await esme.nothing()
         for registered, digits in [(0x11, "4567"), (2, "0001"), (3, "4567")]:
-            esme.submit("25884123" + digits, registered=registered)
+            esme.submit("88884123" + digits, registered=registered)
             await esme.answer()
             await esme.receipt()
         smsc.configure(receipts=False)
@@ -656,7 +676,7 @@ async def test_ledger(tmp_path: Path) -> None:
         for message in (b"one", b"one", b"two"):
             esme.submit(message=message, tlvs=struct.pack(">HHH", 0x0204, 2, 7), registered=0)
             await esme.answer()
-        esme.submit("258841230008")
+        esme.submit("888841230008")
         await esme.answer()
         await until(lambda: ledger.exists() and ledger.read_text().count("\n") == 4)
     rows = [line.split("\t") for line in ledger.read_text().splitlines()]

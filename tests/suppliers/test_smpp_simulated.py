@@ -16,7 +16,7 @@ from heliograph.suppliers.contract import Verdict
 
 async def run(options: dict[str, Any], count: int, *, sessions: int = 1, **settings: Any) -> tuple[Account, Smsc]:
     """Submit so many messages to an SMSC with these options, as capacity allows, and wait for their outcomes."""
-    smsc = Smsc(SmscOptions(**({"port": 0, "systems": {"esme": "secret"}, "magic": False, "seed": 1} | options)))
+    smsc = Smsc(SmscOptions(**({"port": 0, "systems": {"esme": "secret"}, "magic": "", "seed": 1} | options)))
     await smsc.start()
     account = await Account(smsc.port, sessions=sessions, **settings).start(bound=sessions)
     left = count
@@ -91,7 +91,7 @@ async def test_throttled_messages_cost_no_try() -> None:
 
 
 async def test_an_smsc_that_throttles_bills_each_segment_once() -> None:
-    options = {"port": 0, "systems": {"esme": "secret"}, "magic": False, "throughput": 20.0}
+    options = {"port": 0, "systems": {"esme": "secret"}, "magic": "", "throughput": 20.0}
     smsc = Smsc(SmscOptions(**options))
     await smsc.start()
     account = await Account(smsc.port, window=50).start()

@@ -66,7 +66,7 @@ async def test_statuses_bind_to_our_id(version: str) -> None:
         client = CloudClient(graph.base_url)
         graph.inbound(USER, "Bonjour, é/\u2019")
         wamids = []
-        failing = "+212600000001"
+        failing = "+88810000000001"
         graph.inbound(failing)
         for n in range(3):
             graph.inbound(f"+2126000{n}5550")

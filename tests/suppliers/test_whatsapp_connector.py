@@ -356,7 +356,7 @@ async def test_a_handler_that_fails_does_not_stop_the_others() -> None:
 
 
 async def test_the_simulator_counts_each_message_once() -> None:
-    async with GraphSimulator(quick(magic=False)) as graph:
+    async with GraphSimulator(quick(magic="")) as graph:
         client = CloudClient(graph.base_url)
         one = Number(client, token=graph.options.token, secret=graph.options.app_secret)
         await one.connector.start()

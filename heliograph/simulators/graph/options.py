@@ -44,7 +44,11 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     latency_ms: Annotated[float, "Median time before an answer, milliseconds; 0: at once"] = 120.0
     p99_ms: Annotated[float, "99th percentile of it, milliseconds (log-normal)"] = 1000.0
     status_delay: Annotated[float, "Time from one status to the next"] = 0.3
-    magic: Annotated[bool, "The recipient's last four digits choose what becomes of a message"] = True
+    magic: Annotated[
+        str,
+        "Of recipients that begin with these digits the last four choose what becomes of a message; no country has 888;"
+        " empty: of nobody",
+    ] = "888"
     default_script: Annotated[str, "What becomes of the others"] = "happy"
     window_refusal: Annotated[
         Literal["async", "sync"], "Text with no open window: taken and failed later (131047), or refused at once"

@@ -1,8 +1,9 @@
 """What becomes of a send: scripts, chosen by recipient.
 
 A script is chosen by, in this order: the recipient's whole number, the longest ending that `Scripts.set` was told, the
-last four digits (`MAGIC`, 0000 to 0013 as with the simulated SMSC, 9001 to 9024 for what only WhatsApp does), the
-default. The rule nobody may break: a script says what Meta would do, never what a client should make of it.
+last four digits (`MAGIC`, 0000 to 0013 as with the simulated SMSC, 9001 to 9024 for what only WhatsApp does) of one
+that begins as the option `magic` says, the default. The rule nobody may break: a script says what Meta would do, never
+what a client should make of it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ SCRIPTS: dict[str, Script] = {
     "blocked": Script(refuse=130403),
 }
 
-#: The last four digits of a recipient, and what they choose.
+#: The last four digits of a recipient that begins as the option `magic` says, and what they choose.
 MAGIC: dict[str, str] = {
     "0000": "happy",
     "0001": "undeliverable",
@@ -170,6 +171,7 @@ class Scripts:
     def configure(self, options: GraphOptions) -> None:
         self.default = script_of(options.default_script)
         self._magic = {end: SCRIPTS[name] for end, name in MAGIC.items()} if options.magic else {}
+        self._prefix = options.magic
 
     def set(self, ending: str, script: Script | None) -> None:
         """This script for recipients that end so; a whole number is an ending too. None: no longer."""
@@ -192,7 +194,7 @@ class Scripts:
             script = self._chosen.get(ending)
             if script is not None:
                 return script if self._counts(script, ending, digits) else self.default
-        script = self._magic.get(digits[-4:])
+        script = self._magic.get(digits[-4:]) if digits.startswith(self._prefix) else None
         if script is None:
             return self.default
         return script if self._counts(script, digits[-4:], digits) else self.default

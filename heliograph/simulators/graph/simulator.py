@@ -4,7 +4,8 @@ It judges sends in Meta's order, answers as late and as badly as told, lets each
 and calls back with signed, batched, repeated and re-sent webhooks on a clock that can be moved. It shares no code with
 the connector: nothing here imports from the WhatsApp package. Everything left to chance follows the seed.
 
-The last four digits of a recipient choose what becomes of a message (`MAGIC` in scripts.py):
+The last four digits of a recipient that begins with 888, which no country has, choose what becomes of a message
+(`MAGIC` in scripts.py):
 
     0000 sent, delivered, read          0007 a status before the answer     9004 sent, delivered, never read
     0001 failed, 131026                 0008 refused, 131009                9005 read, delivered, sent: backwards

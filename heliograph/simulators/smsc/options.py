@@ -1,7 +1,8 @@
 """What the SMSC simulator does with a message: its options, and the fate of each submit.
 
-A person chooses a fate by number: the recipient's last four digits (`MAGIC`). Everything else is left to the options'
-shares and the seed. The rule nobody may break: an option's default is what a well-behaved SMSC does.
+A person chooses a fate by number: the last four digits (`MAGIC`) of a recipient with a prefix that no country has.
+Everything else is left to the options' shares and the seed. The rule nobody may break: an option's default is what a
+well-behaved SMSC does, whatever number a customer has.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ class SmscOptions(msgspec.Struct, frozen=True, kw_only=True):
     bind_status: Annotated[int, "Answer every bind with this command_status; 0: check the password"] = 0
     enquire: Annotated[float, "Send enquire_link after this long without a PDU; 0: never"] = 0.0
     seed: Annotated[int | None, "Seed of everything that is left to chance"] = None
-    magic: Annotated[bool, "The recipient's last four digits choose the fate, 0000 to 0013"] = True
+    magic: Annotated[
+        str,
+        "Recipients that begin with these digits have the fate that their last four name, 0000 to 0013; no country has"
+        " 888; empty: nobody",
+    ] = "888"
 
     latency: Annotated[float, "Time before a submit is answered"] = 0.0
     throughput: Annotated[float, "Submits a second and system_id; above: 0x58. 0: any number"] = 0.0
@@ -93,7 +98,7 @@ class Fate(msgspec.Struct, frozen=True, gc=False):
 
 
 DELIVERED = Fate()
-#: The last four digits of a recipient, and what they choose.
+#: The last four digits of a recipient that begins as the option `magic` says, and what they choose.
 MAGIC: dict[bytes, Fate] = {
     b"0000": DELIVERED,
     b"0001": Fate(stat="UNDELIV"),
@@ -118,6 +123,7 @@ def fates(options: SmscOptions) -> Callable[[bytes], Fate]:
         if sum(mix.values()) > 1.000001:
             raise ValueError("the shares of a mix add up to more than 1")
     magic = MAGIC if options.magic else {}
+    prefix = options.magic.encode()
     if not (
         options.error_mix
         or options.receipt_mix
@@ -127,12 +133,12 @@ def fates(options: SmscOptions) -> Callable[[bytes], Fate]:
         or options.early
         or options.interim
     ):
-        return lambda digits: magic.get(digits[-4:], DELIVERED)
+        return lambda digits: magic.get(digits[-4:], DELIVERED) if digits.startswith(prefix) else DELIVERED
 
     chance = random.Random(options.seed).random
 
     def rolled(digits: bytes) -> Fate:
-        chosen = magic.get(digits[-4:])
+        chosen = magic.get(digits[-4:]) if digits.startswith(prefix) else None
         if chosen is not None:
             return chosen
         status = _pick(options.error_mix, chance(), 0)
