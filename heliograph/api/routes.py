@@ -260,8 +260,8 @@ OPERATIONS: tuple[Operation, ...] = (
         description=(
             "One for each of your numbers and each user that it wrote to or heard from, the one that began last first; "
             "`dateFrom` and `dateTo` are of the last message in either direction. With filters a page may hold fewer "
-            "than asked for, or none, while `hasMore` is true: `nextCursor` goes on from there. A test key sees those "
-            "that hold a message of a test key, a live key all but those that hold nothing else."
+            "than asked for, or none, while `hasMore` is true: `nextCursor` goes on from there. A test key "
+            "has conversations of its own, which are always open."
         ),
     ),
     Operation(

@@ -88,11 +88,12 @@ BEGIN
                         WHEN known_request IS NOT NULL THEN 'conflict'
                         WHEN NOT eligible THEN 'refused'
                         WHEN silent_since IS NOT NULL THEN 'opted_out'
-                        WHEN type = 'text' AND NOT coalesce(expires_at >= now() + make_interval(secs => p_margin), false)
+                        WHEN type = 'text' AND live
+                             AND NOT coalesce(expires_at >= now() + make_interval(secs => p_margin), false)
                         THEN 'closed'
                         ELSE 'stored' END AS verdict
               FROM (
-                SELECT item.n, item.organization, item.eligible, item.request, item.type, item.currency,
+                SELECT item.n, item.organization, item.eligible, item.live, item.request, item.type, item.currency,
                        CASE WHEN NOT item.live OR thread.free_until > now() THEN 0 ELSE item.price END AS cost,
                        known.request_hash AS known_request, known.status AS known_status, known.body AS known_body,
                        known.is_old,
@@ -118,7 +119,8 @@ BEGIN
                        ) silence ON true
                   LEFT JOIN LATERAL (
                        SELECT found.conversation_id
-                         FROM whatsapp_conversation_of_1(item.organization, item.number, item.recipient) found
+                         FROM whatsapp_conversation_of_1(item.organization, item.number,
+                                                         CASE WHEN item.live THEN '' ELSE 'test:' END || item.recipient) found
                        ) known_as ON true
                   LEFT JOIN LATERAL (
                        SELECT id, whatsapp_conversations.expires_at, free_until FROM whatsapp_conversations
@@ -160,9 +162,10 @@ BEGIN
                                                        wanted.id)) AS thread
                   FROM (
                     SELECT array_agg(n) AS n, array_agg(organization) AS organization, array_agg(number) AS number,
-                           array_agg(recipient) AS recipient, array_agg(id) AS id
-                      FROM unnest(v_stored, v_thread, p_organization, p_number, p_recipient, p_conversation)
-                           WITH ORDINALITY AS item (stored, thread, organization, number, recipient, id, n)
+                           array_agg(CASE WHEN live THEN '' ELSE 'test:' END || recipient) AS recipient,
+                           array_agg(id) AS id
+                      FROM unnest(v_stored, v_thread, p_organization, p_number, p_live, p_recipient, p_conversation)
+                           WITH ORDINALITY AS item (stored, thread, organization, number, live, recipient, id, n)
                      WHERE stored AND thread IS NULL) wanted) made USING (n);
         END IF;
 

@@ -18,15 +18,18 @@ CREATE OR REPLACE FUNCTION whatsapp_accept_bulk_1(
 DECLARE
     v_organization uuid[] := array_fill(p_organization, ARRAY[cardinality(p_id)]);
     v_number uuid[] := array_fill(p_number, ARRAY[cardinality(p_id)]);
+    v_address text[] := CASE WHEN p_billed THEN p_recipient
+                             ELSE ARRAY(SELECT 'test:' || one FROM unnest(p_recipient) WITH ORDINALITY AS item (one, n)
+                                         ORDER BY n) END;
     v_left bigint;
     v_thread uuid[];
     v_price bigint[];
     v_sum bigint;
 BEGIN
-    v_thread := whatsapp_known_conversations_2(v_organization, v_number, p_recipient);
+    v_thread := whatsapp_known_conversations_2(v_organization, v_number, v_address);
     IF array_position(v_thread, NULL) IS NOT NULL THEN
         PERFORM FROM wallets WHERE organization_id = p_organization FOR UPDATE;
-        v_thread := whatsapp_conversations_2(p_at, v_organization, v_number, p_recipient, p_conversation);
+        v_thread := whatsapp_conversations_2(p_at, v_organization, v_number, v_address, p_conversation);
     END IF;
 
     -- LIMIT keeps each look-up a look-up, whatever a plan that was made while the table was empty thinks.

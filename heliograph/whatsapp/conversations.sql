@@ -1,5 +1,6 @@
 -- Whose conversation it is. A user is asked for by any name: a number in E.164, or a user id. whatsapp_aliases has one
--- row for each conversation, under one of the person's names; `names_of_1` finds it by the others.
+-- row for each conversation, under one of the person's names; `names_of_1` finds it by the others. Test keys have
+-- conversations of their own: they ask for `test:` and the number.
 
 -- whatsapp_conversation_of_1: the conversation of a number of ours and a user; no row: there is none. It is inlined.
 CREATE OR REPLACE FUNCTION whatsapp_conversation_of_1(p_organization uuid, p_number uuid, p_address text)
@@ -53,8 +54,10 @@ BEGIN
             ON CONFLICT DO NOTHING
         RETURNING conversation_id
     )
-    INSERT INTO whatsapp_conversations (organization_id, id, number_id, recipient, created_at)
-    SELECT organization, id, number, address, p_at FROM wanted WHERE id IN (SELECT conversation_id FROM mine);
+    INSERT INTO whatsapp_conversations (organization_id, id, number_id, recipient, mode, created_at)
+    SELECT organization, id, number, CASE WHEN address LIKE 'test:%' THEN substr(address, 6) ELSE address END,
+           CASE WHEN address LIKE 'test:%' THEN 'test' ELSE 'live' END, p_at
+      FROM wanted WHERE id IN (SELECT conversation_id FROM mine);
 
     -- Again, with what others made at the same time: they are committed now.
     RETURN whatsapp_known_conversations_2(p_organization, p_number, p_address);

@@ -273,6 +273,8 @@ async def test_a_key_sees_messages_of_its_kind(api: Api, client: Client, made: M
     (talk,) = (await tester.read("conversations"))["items"]
     assert talk["recipient"] == OTHER
     assert [one["recipient"] for one in (await client.read("conversations"))["items"]] == [TO]
+    assert (await tester.read("conversations", recipient=TO))["items"] == []
+    assert await tester.ids("conversations", recipient=OTHER, status="open") == [talk["id"]]
     await message(pool, made, to=OTHER)
     assert {one["recipient"] for one in (await client.read("conversations"))["items"]} == {TO, OTHER}
     assert (await tester.read("phone-numbers"))["items"]

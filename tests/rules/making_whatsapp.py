@@ -259,27 +259,29 @@ async def conversation(
     to: str = TO,
     opened: timedelta | None = timedelta(0),
     free: timedelta | None = None,
+    mode: str = "live",
 ) -> UUID:
     """A conversation with `to`; `opened`: how long ago the user wrote, None: never. `free`: all is free for so long."""
     id = uuid7()
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(
             "INSERT INTO whatsapp_conversations (organization_id, id, number_id, recipient, opened_at, expires_at,"
-            " last_inbound_at, free_until, created_at)"
+            " last_inbound_at, free_until, created_at, mode)"
             " VALUES ($1, $2, $3, $4, now() - $5::interval, now() - $5::interval + interval '1 day',"
-            " now() - $5::interval, now() + $6::interval, now())",
+            " now() - $5::interval, now() + $6::interval, now(), $7)",
             made.organization_id,
             id,
             made.number_id,
             to,
             opened,
             free,
+            mode,
         )
         await conn.execute(
             "INSERT INTO whatsapp_aliases (organization_id, number_id, alias, conversation_id) VALUES ($1, $2, $3, $4)",
             made.organization_id,
             made.number_id,
-            to.removeprefix("+"),
+            to.removeprefix("+") if mode == "live" else f"test:{to}",
             id,
         )
     return id
@@ -312,8 +314,8 @@ async def message(
             "SELECT conversation_id FROM whatsapp_aliases WHERE organization_id = $1 AND number_id = $2 AND alias = $3",
             made.organization_id,
             made.number_id,
-            to.removeprefix("+"),
-        ) or await conversation(pool, made, to=to, opened=None)
+            to.removeprefix("+") if mode == "live" else f"test:{to}",
+        ) or await conversation(pool, made, to=to, opened=None, mode=mode)
     if type == "template":
         template_id = template_id or made.template_id
         category = category or "utility"

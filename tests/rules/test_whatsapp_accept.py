@@ -189,6 +189,22 @@ async def test_a_test_key_costs_nothing_and_needs_neither_wallet_nor_rate(accept
     assert await pool.fetchrow("SELECT currency, total FROM wallets") == ("EUR", 0)
 
 
+async def test_a_test_key_has_conversations_of_its_own(acceptor: Acceptor, pool: Pool) -> None:
+    """It neither sees nor moves a live window, and a text of its own needs none."""
+    one = await made(pool)
+    live = await making_whatsapp.conversation(pool, one, opened=timedelta(hours=25))
+    tester = msgspec.structs.replace(one.actor, mode="test")
+    mine = id_of(await acceptor.accept(send(one)))
+    tests = [id_of(await acceptor.accept(send(one, content, actor=tester))) for content in (SHIPPED, TextReply("hi"))]
+    assert isinstance(await attempt(acceptor, send(one, TextReply("hi"))), WindowClosed)
+    rows = await pool.fetch("SELECT id, conversation_id FROM whatsapp_messages")
+    found = {row["id"]: row["conversation_id"] for row in rows}
+    assert found[mine] == live
+    assert found[tests[0]] == found[tests[1]] != live
+    rows = await pool.fetch("SELECT id, mode, recipient FROM whatsapp_conversations")
+    assert {tuple(row) for row in rows} == {(live, "live", TO), (found[tests[0]], "test", TO)}
+
+
 # ── Keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
