@@ -12,9 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from heliograph.base import clock, pulse
-from heliograph.base.db import Pool, open_pool
+from heliograph.base.db import Pool, follow_clock, open_pool
 from heliograph.base.ids import time_of, uuid7
 from heliograph.base.settings import Settings
+from heliograph.cli import doctor
 from heliograph.queue import leases
 from heliograph.queue.leases import UNROUTED
 from heliograph.serve import serve
@@ -138,3 +139,20 @@ def test_a_slow_round_trip_accuses_nobody() -> None:
     assert not clock.differs()
     assert clock.note(there, own=own, asked=asked, answered=asked + 2 * second) == pytest.approx(-6, abs=0.01)
     assert clock.differs()
+
+
+async def test_doctor_names_the_machines_whose_clocks_differ(pool: Pool) -> None:
+    for name, ahead in (("fine:1", 0.2), ("wrong:1", -3600.0)):
+        await pool.execute("INSERT INTO workers VALUES ($1, $2, now(), now(), $3)", uuid7(), name, ahead)
+    async with pool.acquire() as conn:
+        (found,) = await doctor._workers(conn, Settings())
+        assert found.state == "failed"
+        assert "wrong:1 by -3600 s" in found.detail
+        assert "fine:1" not in found.detail
+        assert doctor._clock().state == "ok"
+        clock.arm("-3600")
+        await follow_clock(conn)
+        found = doctor._clock()
+        assert found.state == "failed"
+        assert "3600.0 s behind" in found.detail
+        assert "NTP" in found.remedy
