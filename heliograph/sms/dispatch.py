@@ -132,7 +132,7 @@ class Dispatcher:
         claim_limit: int,
         lease_seconds: float,
         grace: float,
-        patience: float,
+        patience: float = 15.0,
     ) -> None:
         """`accounts`: the suppliers of this worker now. `grace`: seconds an unknown outcome waits for its receipt.
         `patience`: seconds that a message waits for a supplier that is slow before the next one is asked."""

@@ -36,12 +36,12 @@ class Supplier(msgspec.Struct, frozen=True):
     weight: int
     sessions: int
     parts: str
-    #: A simulator: it serves only while there is no other.
-    simulated: bool
     created_at: datetime
     changed_at: datetime
     #: An operator holds back whatever would go through it (`queue.holds`).
     held: bool = False
+    #: A simulator: it serves only while there is no other.
+    simulated: bool = False
 
 
 LOAD = """

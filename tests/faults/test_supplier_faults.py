@@ -17,7 +17,7 @@ from heliograph.base.db import Pool
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from tests.judge import judge, settled
 from tests.load import Client
-from tests.processes import LONG, SMSC, Installation, add_supplier, installation, until
+from tests.processes import LONG, SMSC, Installation, add_supplier, installation, until, until_true
 
 #: Without an answer for so long, a submit's outcome is unknown.
 IMPATIENT = {"response_seconds": 1.0, "window": 100}
@@ -111,6 +111,57 @@ async def test_connections_lost_before_the_answer(database_url: str, tmp_path: P
         await settled(made.url)
         verdict = await judge(made, client.ledger, in_flight=0)
         assert verdict.unknown > 0
+
+
+async def test_a_long_message_whose_session_is_lost_in_the_middle(
+    database_url: str, pool: Pool, tmp_path: Path
+) -> None:
+    """The supplier closes after every third submit, which it does not answer. A message is delivered when all of its
+    segments were submitted, under one reference."""
+    async with service(database_url, tmp_path, smsc={"drop_after": 3}, smpp={"window": 1}) as (made, client):
+        async with made.working():
+            ids = await send(client, 2, message="x" * 700)
+            await settled(made.url)
+        rows = await pool.fetch("SELECT id, status FROM messages")
+        assert {str(row["id"]): row["status"] for row in rows} == dict.fromkeys(ids, "delivered")
+        segments: dict[tuple[str, int], set[int]] = {}
+        for one in made.smsc.received:
+            assert one.body[:3] == bytes((5, 0, 3))
+            segments.setdefault((one.destination, one.body[3]), set()).add(one.body[5])
+        assert list(segments.values()) == [{1, 2, 3, 4, 5}] * 2, (
+            "each message has one reference, and all of it went out"
+        )
+        assert await pool.fetchval("SELECT count(*) FROM sms_attempts") > 2, "it took more than one attempt"
+        assert await pool.fetchval("SELECT count(*) FROM sms_parts WHERE parts <> 5") == 0
+
+
+READY = "SELECT count(DISTINCT worker_id) FROM supplier_sessions WHERE supplier_id = $1 AND ready"
+
+
+async def test_order_among_suppliers_holds_with_two_workers(database_url: str, pool: Pool, tmp_path: Path) -> None:
+    """The cheap account allows one session, so that one of the workers has only the dear one."""
+    async with service(database_url, tmp_path) as (made, client):
+        dear = Smsc(SmscOptions(**SMSC))
+        await dear.start()
+        made.smscs.append(dear)
+        try:
+            async with pool.acquire() as conn:
+                cheap_id = await conn.fetchval("SELECT id FROM suppliers")
+                dear_id = await add_supplier(conn, made.settings, "dear", dear, sessions=2, priority=20)
+            async with made.working():
+                await until_true(lambda: pool.fetchval(READY, cheap_id))
+                async with made.working():
+
+                    async def both() -> bool:
+                        return bool(await pool.fetchval(READY, dear_id) == 2)
+
+                    await until_true(both)
+                    await send(client, 100)
+                    await settled(made.url)
+            await judge(made, client.ledger, in_flight=0)
+            assert (made.smsc.counters.submits, dear.counters.submits) == (100, 0)
+        finally:
+            await dear.stop()
 
 
 async def test_neither_an_answer_nor_a_receipt(database_url: str, pool: Pool, tmp_path: Path) -> None:

@@ -344,6 +344,9 @@ async def test_a_simulator_is_told_from_suppliers(cli: Cli) -> None:
     assert pretends.data["live"] == "simulated"
     real = await cli(*smpp, "real", *common)
     assert real.data["live"] == "sent"
+    meant = await cli("supplier", "set", "real", "simulated=true", "--json")
+    assert (meant.data["live"], meant.data["changes"][0]["setting"]) == ("simulated", "simulated")
+    assert (await cli("supplier", "set", "real", "simulated=false", "--json")).data["live"] == "sent"
     listed, doctor = await asyncio.gather(
         cli("supplier", "list", "--json"), cli("doctor", "--url", "http://127.0.0.1:1", "--json")
     )
