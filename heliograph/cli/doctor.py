@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Awaitable, Callable
 from datetime import UTC, timedelta
 from pathlib import Path
@@ -241,9 +242,8 @@ async def _receipts(conn: Connection, names: dict[UUID, str]) -> list[Check]:
     for id, words in (await diagnosis.words(conn)).items():
         if id in names:
             said = ", ".join(f"{one.word} ({one.count})" for one in words[:10])
-            remedy = (
-                f"If one of them ends a message: `heliograph supplier set {names[id]} final_states.WORD=undelivered`."
-            )
+            command = f"heliograph supplier set {shlex.quote(names[id])} final_states.WORD=undelivered"
+            remedy = f"If one of them ends a message: `{command}`."
             checks.append(Check(f"receipts of {names[id]}", "warning", f"unknown words: {said}", remedy))
     return checks
 

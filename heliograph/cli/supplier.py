@@ -16,7 +16,7 @@ from heliograph.base.settings import SettingsError
 from heliograph.cli import supplier_settings
 from heliograph.cli.console import DataDir, Json, as_plain, group, on_database, say, settings_of, show
 from heliograph.cli.supplier_settings import written
-from heliograph.sms import routing, suppliers
+from heliograph.sms import diagnosis, routing, suppliers
 from heliograph.sms.routing import Supplier
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 
@@ -166,7 +166,7 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("show")
 def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show a supplier with all of its settings, but for its password.
+    """Show a supplier with all of its settings, but for its password, and what its receipts say that nobody knows.
 
     \b
     Example:
@@ -174,7 +174,9 @@ def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
     """
 
     async def work(conn: Connection) -> dict[str, Any]:
-        return await _find(conn, which)
+        found = await _find(conn, which)
+        words = (await diagnosis.words(conn)).get(UUID(found["id"]), [])
+        return found | {"unknown_words": {one.word: one.count for one in words}}
 
     show(on_database(work, settings_of(data_dir)), json)
 
@@ -229,6 +231,7 @@ def set_(
                 changes.append({"setting": "password", "before": supplier_settings.HIDDEN, "after": "a new one"})
             if changes:
                 await suppliers.change(conn, key, after, secret=None if same else secret)
+                await diagnosis.reread(conn, before, after)
         return await _find(conn, str(before.id)), changes
 
     found, changes = on_database(work, settings)

@@ -9,6 +9,7 @@ The rule nobody may break: looking changes nothing, and costs a bounded number o
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -28,6 +29,8 @@ log = structlog.get_logger()
 
 #: Receipts of a supplier that are looked at, the newest ones of so many minutes.
 SAMPLE, MINUTES = 200, 15
+#: Receipts that are read again after a change, the newest ones of so many days.
+WAITING_MOST, DAYS = 20_000, 4
 #: Different words kept of a supplier, and in memory before they are stored.
 WORDS, PENDING = 100, 1000
 
@@ -45,7 +48,8 @@ class Advice(msgspec.Struct, frozen=True):
     @property
     def command(self) -> str:
         """What to type."""
-        return f"heliograph supplier set {self.supplier} {' '.join(f'{k}={v}' for k, v in self.settings.items())}"
+        pairs = " ".join(f"{name}={base}" for name, base in self.settings.items())
+        return f"heliograph supplier set {shlex.quote(self.supplier)} {pairs}"
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -79,6 +83,37 @@ async def advise(conn: Connection) -> list[Advice]:
             if advice is not None:
                 found.append(advice)
     return found
+
+
+WAITING = f"""
+SELECT received_on, fingerprint, keys FROM receipts
+ WHERE supplier_id = $1 AND message_id IS NULL AND received_at > now() - interval '{DAYS} days'
+   AND cardinality(keys) > 0
+ ORDER BY received_at DESC LIMIT {WAITING_MOST}
+"""
+# They are looked at again at once, and after that as often as new ones.
+RENAME = """
+UPDATE receipts SET keys = string_to_array(v.keys, chr(31)), next_try_at = now(), tries = 0
+  FROM unnest($2::date[], $3::uuid[], $4::text[]) AS v (received_on, fingerprint, keys)
+ WHERE receipts.received_on = v.received_on AND receipts.supplier_id = $1 AND receipts.fingerprint = v.fingerprint
+   AND receipts.message_id IS NULL
+"""
+
+
+async def reread(conn: Connection, before: Supplier, after: Supplier) -> int:
+    """Read the ids of receipts that fit nothing as the changed settings say, and have them looked at again.
+
+    They speak of what was sent before, whose ids are kept in the base of before. Returns how many they are.
+    """
+    old, new = bases.ways(before.settings)[0], bases.ways(after.settings)[0]
+    if before.kind != "smpp" or old == new:
+        return 0
+    rows = await conn.fetch(WAITING, before.id)
+    named = [(row, bases.stored(row["keys"], old, old | {name: new.get(name, "text") for name in old})) for row in rows]
+    renamed = [(row["received_on"], row["fingerprint"], "\x1f".join(keys)) for row, keys in named if keys]
+    if renamed:
+        await conn.execute(RENAME, before.id, *(list(column) for column in zip(*renamed, strict=True)))
+    return len(renamed)
 
 
 class Adviser:

@@ -331,6 +331,7 @@ async def test_doctor_says_which_setting_cures_receipts_that_fit_nothing(cli: Cl
     assert (cure["state"], "resp_id_base=hex" in cure["detail"]) == ("failed", True)
     assert cure["remedy"] == "`heliograph supplier set main resp_id_base=hex`"
     assert (unknown["state"], "XYZZY (1)" in unknown["detail"]) == ("warning", True)
+    assert (await cli("supplier", "show", "main", "--json")).data["unknown_words"] == {"XYZZY": 1}
     # What doctor says works as it is written, and the words are gone once they are explained.
     assert (await cli(*cure["remedy"].strip("`").split()[1:], "final_states.XYZZY=undelivered")).status == 0
     async with pool.acquire() as conn:

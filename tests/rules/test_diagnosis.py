@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -15,7 +16,7 @@ from heliograph.sms import diagnosis, receipts, suppliers
 from heliograph.sms.receipts import Received
 from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.suppliers.smpp.receipts import id_key
-from tests.rules.making import SENDER, TO, organization, sent
+from tests.rules.making import SENDER, TO, organization, sent, status_of
 
 KEY = derive_key("a secret key of a test installation", "suppliers")
 #: Ids as one supplier writes them: in the answer in hex, in the receipt in decimal, padded.
@@ -101,6 +102,27 @@ async def test_the_log_says_it_once_with_the_command(pool: Pool) -> None:
     (line,) = logged
     assert line["cure"] == "heliograph supplier set main resp_id_base=hex"
     assert (line["supplier"], line["receipts"], line["fitting"]) == ("main", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "cure"),
+    [("33E95179", "0870928761", {"resp_id_base": "hex"}), ("870928761", "33E95179", {"dlr_id_base": "hex"})],
+)
+async def test_receipts_that_came_before_the_cure_find_their_messages_after_it(
+    pool: Pool, answer: str, told: str, cure: dict[str, str]
+) -> None:
+    id, actor = await added(pool), await organization(pool)
+    message = await sent(pool, actor, id, id_key(answer))
+    await unmatched(pool, id, id_key(told))
+    async with pool.acquire() as conn, conn.transaction():
+        before = await suppliers.lock(conn, supplier="main")
+        after = msgspec.structs.replace(before, settings=before.settings | cure)
+        await suppliers.change(conn, KEY, after)
+        assert await diagnosis.reread(conn, before, after) == 1
+        assert await diagnosis.reread(conn, after, after) == 0
+        applied, _ = await receipts.sweep(conn, policies={})
+    assert applied.matched == 1
+    assert await status_of(pool, message) == "delivered"
 
 
 async def test_unknown_words_are_counted_by_supplier(pool: Pool) -> None:

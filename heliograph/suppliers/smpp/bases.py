@@ -13,7 +13,7 @@ from typing import Any
 from heliograph.suppliers.smpp.receipts import Base, id_key
 
 #: Settings → base.
-Way = Mapping[str, Base]
+Way = dict[str, Base]
 
 _BASES: tuple[Base, ...] = ("text", "hex", "dec")
 
