@@ -17,12 +17,7 @@ connection for longer than its deadline.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import math
-import socket
-import struct
-import termios
 import urllib.parse
 from typing import Any
 
@@ -37,11 +32,9 @@ from heliograph.api.exchange import Exchange, head_of
 from heliograph.api.refusals import BadRequest, HeadersTooLarge, RequestTimeout, UriTooLong
 from heliograph.api.trust import NotProxied, Trust, read_prefix
 from heliograph.api.watch import Peer, Watch
+from heliograph.base import sockets
 from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7
-
-#: SO_LINGER on, for no time: closing resets the connection, and the kernel forgets what was not sent.
-_RESET = struct.pack("ii", 1, 0)
 
 #: What a request that waits for its turn takes beside its head, bytes.
 _EXCHANGE = 2_048
@@ -191,11 +184,8 @@ class Connection(HttpToolsProtocol):
             self._set_phase(CLOSING, self.limits.closing_seconds)
 
     def abort(self) -> None:
-        """End at once, with a reset: otherwise the kernel would keep what the client does not read."""
-        sock = self.transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        """End at once, with a reset."""
+        sockets.reset(self.transport)
         self.transport.abort()
 
     def write(self, data: bytes) -> None:
@@ -205,12 +195,7 @@ class Connection(HttpToolsProtocol):
 
     def unsent(self) -> int:
         """Bytes of answers that the client has not confirmed: ours, and the kernel's."""
-        kernels = 0
-        sock = self.transport.get_extra_info("socket")
-        if sock is not None:
-            with contextlib.suppress(OSError, ValueError):
-                kernels = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0]
-        return min(kernels + self.transport.get_write_buffer_size(), self.written)
+        return min(sockets.unconfirmed(self.transport) + self.transport.get_write_buffer_size(), self.written)
 
     def pause_writing(self) -> None:
         super().pause_writing()

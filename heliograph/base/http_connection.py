@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from heliograph.base import clock
+from heliograph.base import clock, sockets
 from heliograph.base.http_exchange import Answer, AnswerReader, Failure, FailureKind, NotHttp, seconds_until
 
 #: Once the status is known the outcome is, so a body that trickles is not waited for; seconds.
@@ -70,6 +70,7 @@ class Connection(asyncio.Protocol):
         if self._outcome is not None and self._reader.is_in_trailer():
             self._settle(self._failure("timeout", "the trailer did not end in time"))
         self._conclude("timeout", "no answer in time")
+        sockets.reset(self._transport)
         self._transport.abort()
 
     def abort(self, detail: str = "closed by us") -> None:
@@ -96,6 +97,7 @@ class Connection(asyncio.Protocol):
                 self.deadline = min(self.deadline, time.monotonic() + BODY_SECONDS)
         except NotHttp as problem:
             self._settle(self._failure("protocol", str(problem)))
+            sockets.reset(self._transport)
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -27,6 +27,8 @@ from heliograph.webhooks import signing
 
 _LARGEST_BODY = 1_048_576
 _MOST_HEADERS = 200
+#: Of a head, and of what is not body between two pieces of one: sizes of chunks, trailer; bytes.
+_LARGEST_HEAD = 65_536
 _WANTED = frozenset(
     {
         b"x-service-timestamp",
@@ -275,6 +277,9 @@ class _Connection(asyncio.Protocol):
         self._header_count = 0
         self._body: list[bytes] = []
         self._size = 0
+        #: Bytes since the last request or piece of a body.
+        self._between = 0
+        self._in_body = False
         self._answering: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -287,19 +292,28 @@ class _Connection(asyncio.Protocol):
             self._answering.cancel()
 
     def data_received(self, data: bytes) -> None:
+        self._between += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self._transport.write(_answer(400, b"", keep_alive=False))
             self._transport.close()
+        if self._between > _LARGEST_HEAD:
+            self.abort()
 
     def on_message_begin(self) -> None:
         self._headers = {}
         self._header_count = 0
         self._body = []
         self._size = 0
+        self._in_body = False
+
+    def on_headers_complete(self) -> None:
+        self._in_body = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_body:
+            return  # a trailer says nothing
         if name in _WANTED or (name := name.lower()) in _WANTED:
             self._headers[name] = value
         self._header_count += 1
@@ -307,12 +321,14 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
     def on_body(self, body: bytes) -> None:
+        self._between = 0
         self._body.append(body)
         self._size += len(body)
         if self._size > _LARGEST_BODY:
             self.abort()
 
     def on_message_complete(self) -> None:
+        self._between = 0
         if self._transport.is_closing():
             return
         keep_alive = self._parser.should_keep_alive()

@@ -91,6 +91,20 @@ async def test_with_the_proxy_protocol_a_trusted_connection_begins_with_it_and_n
         assert parse(await api.raw(request))[0] == 401
 
 
+async def test_forwarded_is_believed_where_proxies_say_so_and_then_alone(database_url: str, listed: str) -> None:
+    async with running(database_url, trusted_proxies=TRUSTED, proxy_says="forwarded") as api:
+        for source, said, status in (
+            ("127.0.0.1", {"Forwarded": f"for={ADMITTED};proto=https"}, 200),
+            ("127.0.0.1", {"Forwarded": f'for=192.0.2.1, for="{ADMITTED}:80", for=127.0.0.1'}, 200),
+            ("127.0.0.1", {"Forwarded": f"for={ADMITTED}, for={OTHER}"}, 401),
+            ("127.0.0.1", {"Forwarded": f"for={OTHER}", "X_Forwarded_For": ADMITTED}, 401),
+            ("127.0.0.1", {"Forwarded": "for=unknown"}, 401),
+            ("127.0.0.1", {"X_Forwarded_For": ADMITTED}, 401),
+            (OTHER, {"Forwarded": f"for={ADMITTED}"}, 401),
+        ):
+            assert (await ask(api.address, source, listed, **said))[0] == status, (source, said)
+
+
 async def test_with_the_proxy_protocol_each_client_has_its_share_of_connections(database_url: str) -> None:
     limits = {"trusted_proxies": TRUSTED, "proxy_says": "proxy-protocol", "max_connections_per_address": 2}
     async with running(database_url, **limits) as api, contextlib.AsyncExitStack() as opened:

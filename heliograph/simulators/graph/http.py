@@ -15,6 +15,8 @@ import httptools
 import msgspec
 
 _LARGEST_BODY = 3 * 1024 * 1024
+#: Of a head, and of what is not body between two pieces of one: sizes of chunks, trailer.
+_LARGEST_HEAD = 65_536
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -70,6 +72,9 @@ class Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._size = 0
+        #: Bytes since the last request or piece of a body.
+        self._between = 0
+        self._in_body = False
         self._answering: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -80,35 +85,43 @@ class Connection(asyncio.Protocol):
         self._all.discard(self)
 
     def data_received(self, data: bytes) -> None:
+        self._between += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self._transport.write(encoded(Reply(400, b"")))
             self._transport.close()
+        if self._between > _LARGEST_HEAD:
+            self._transport.abort()
 
     def on_message_begin(self) -> None:
         self._url = b""
         self._headers = {}
         self._body = []
         self._size = 0
+        self._in_body = False
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self._in_body:  # a trailer says nothing
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        self._in_body = True
         if self._headers.get("expect", "").lower() == "100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
+        self._between = 0
         self._body.append(body)
         self._size += len(body)
         if self._size > _LARGEST_BODY:
             self._transport.abort()
 
     def on_message_complete(self) -> None:
+        self._between = 0
         if self._transport.is_closing():
             return
         path, _, query = self._url.decode("latin-1").partition("?")
