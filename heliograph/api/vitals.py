@@ -30,7 +30,8 @@ Check = Literal["ok", "degraded", "down"]
 
 class Checks(msgspec.Struct, frozen=True):
     """Database: can be asked. Queue: nothing is long overdue. Worker: one was seen lately. Clock: machines agree with
-    the database's time."""
+    the database's time. WhatsApp: Meta holds up or warns of no account, which is an organization's matter and not the
+    service's."""
 
     database: Annotated[Check, Meta(description="Whether it can be asked.")]
     queue: Annotated[Check, Meta(description="`degraded` when something is long overdue.")]
@@ -41,9 +42,23 @@ class Checks(msgspec.Struct, frozen=True):
             description="`degraded` when the clock of this process or of a worker differs from the database's by 5 s."
         ),
     ]
+    whatsapp: Annotated[
+        Check,
+        Meta(
+            description=(
+                "`degraded` when Meta holds up a WhatsApp account or number, or warns of one: `heliograph doctor` says"
+                " which. The service is `ok` all the same."
+            )
+        ),
+    ] = "ok"
+
+    @property
+    def is_ok(self) -> bool:
+        """The service does its work."""
+        return (self.database, self.queue, self.worker, self.clock) == ("ok", "ok", "ok", "ok")
 
 
-DOWN = Checks("down", "down", "down", "down")
+DOWN = Checks("down", "down", "down", "down", "down")
 
 # The age of a row that is due and that nobody holds. A thousand of them tell enough; a long queue must not cost more.
 # Campaigns (lane 1) may wait for as long as they are large, and a WhatsApp number's messages for as long as its
@@ -57,7 +72,11 @@ SELECT coalesce((SELECT extract(epoch FROM now() - min(due_at))
            AS late,
        EXISTS (SELECT FROM workers WHERE seen_at > now() - make_interval(secs => $1)) AS worker,
        EXISTS (SELECT FROM workers WHERE seen_at > now() - make_interval(secs => $1) AND abs(clock_ahead) > $2)
-       AS skewed
+       AS skewed,
+       EXISTS (SELECT FROM held)
+       OR EXISTS (SELECT FROM whatsapp_warnings w JOIN whatsapp_accounts a
+                          ON a.organization_id = w.organization_id AND a.id = w.account_id
+                   WHERE w.over_at IS NULL AND a.state <> 'removed') AS troubled
 """
 
 
@@ -83,4 +102,5 @@ class Vitals:
         assert row is not None
         queue: Check = "degraded" if row["late"] > QUEUE_LATE else "ok"
         right: Check = "degraded" if row["skewed"] or clock.differs() else "ok"
-        return dict.fromkeys(keys, Checks("ok", queue, "ok" if row["worker"] else "down", right))
+        whatsapp: Check = "degraded" if row["troubled"] else "ok"
+        return dict.fromkeys(keys, Checks("ok", queue, "ok" if row["worker"] else "down", right, whatsapp))

@@ -48,8 +48,10 @@ class WhatsAppCampaign(msgspec.Struct, rename="camel"):
         Meta(
             description="Why it is paused or has failed: `wallet_insufficient_funds`, `organization_suspended`,"
             " `whatsapp_phone_number_unavailable`, `whatsapp_template_not_approved`, `whatsapp_template_not_utility`,"
-            " `whatsapp_template_parameter_mismatch`. A paused one goes on by itself. `waiting_for_receipts`: all of it"
-            " was sent."
+            " `whatsapp_template_parameter_mismatch`, `whatsapp_template_not_sendable`. A paused one goes on by itself."
+            " Of a running one, what its messages wait for: `whatsapp_number_held`, `whatsapp_account_paused`,"
+            " `held_by_operator`, `whatsapp_template_not_approved`, `whatsapp_template_unconfirmed`,"
+            " `whatsapp_messaging_limit_reached`, `organization_suspended`; `waiting_for_receipts`: all of it was sent."
         ),
     ]
     template_name: Annotated[str, Meta(description="The template that it sends.")]

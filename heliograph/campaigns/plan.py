@@ -25,7 +25,7 @@ from heliograph.base.clock import iso
 from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience
+from heliograph.campaigns import audience, standstill
 from heliograph.webhooks import events
 
 MAX_NAME = 200
@@ -236,11 +236,11 @@ async def begin(
 
 
 LIST = f"""
-SELECT {COLUMNS} FROM campaigns
+SELECT {COLUMNS}, {standstill.WHY} AS stands FROM campaigns
  WHERE organization_id = $1 AND channel = $2 AND id < $3 AND mode = $5 ORDER BY id DESC LIMIT $4
 """
 LIST_BOTH = f"""
-SELECT {COLUMNS} FROM campaigns
+SELECT {COLUMNS}, {standstill.WHY} AS stands FROM campaigns
  WHERE organization_id = $1 AND channel = $2 AND id < $3 ORDER BY id DESC LIMIT $4
 """
 _LAST = UUID(int=2**128 - 1)
@@ -257,7 +257,8 @@ async def list_page(
 
 
 LIST_EVERYWHERE = f"""
-SELECT (SELECT name FROM organizations WHERE id = organization_id) AS organization, {COLUMNS} FROM campaigns
+SELECT (SELECT name FROM organizations WHERE id = organization_id) AS organization, {COLUMNS},
+       {standstill.WHY} AS stands FROM campaigns
  WHERE ($1::uuid IS NULL OR organization_id = $1) AND channel = $2 ORDER BY id DESC LIMIT $3
 """
 
@@ -270,7 +271,10 @@ async def list_everywhere(
     return [(row["organization"], campaign(row)) for row in rows]
 
 
-GET = f"SELECT {COLUMNS} FROM campaigns WHERE organization_id = $1 AND channel = $2 AND id = $3 AND mode = ANY ($4)"
+GET = f"""
+SELECT {COLUMNS}, {standstill.WHY} AS stands FROM campaigns
+ WHERE organization_id = $1 AND channel = $2 AND id = $3 AND mode = ANY ($4)
+"""
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
@@ -343,6 +347,8 @@ def campaign(row: asyncpg.Record) -> Campaign:
     # Not stored: it follows from the counts, and would cost a write that nobody needs.
     if values["status"] == "running" and counts.pending == counts.queued == 0 and counts.sent:
         values["status_reason"] = WAITING
+    elif values["status"] == "running" and values["status_reason"] is None:
+        values["status_reason"] = row.get("stands")
     return Campaign(**values, content=content, counts=counts)
 
 

@@ -263,7 +263,15 @@ async def _whatsapp(conn: Connection, settings: Settings) -> list[Check]:
     found = await onboarding.standing(conn)
     if not found:
         return [Check("whatsapp", "ok", "no account is connected")]
-    return [_account(one, key) for one in found]
+    return [check for one in found for check in (_account(one, key), *_warned(one))]
+
+
+def _warned(one: dict[str, Any]) -> list[Check]:
+    if not one["warnings"]:
+        return []
+    waba_id = one["waba_id"]
+    remedy = f"See to it at Meta; then `heliograph whatsapp account acknowledge {waba_id}` takes it off."
+    return [Check(f"whatsapp {waba_id} warnings", "warning", one["warnings"], remedy)]
 
 
 def _account(one: dict[str, Any], key: bytes | None) -> Check:
@@ -283,9 +291,11 @@ def _account(one: dict[str, Any], key: bytes | None) -> Check:
     if status == "invalid":
         return Check(name, "failed", f"Meta refuses its token: {detail}", f"`{update} --token-file FILE`")
     if one["held_reason"]:
-        return Check(
-            name, "warning", f"held: {one['held_reason']}", "See to it at Meta; what waits goes out by itself."
+        remedy = (
+            "See to it at Meta; what waits goes out by itself, or at once after"
+            f" `heliograph whatsapp account release {one['waba_id']}`."
         )
+        return Check(name, "warning", f"held: {one['held_reason']}", remedy)
     if status == "missing_scope":
         return Check(name, "warning", f"its token may not do all: {detail}", "Grant it at Meta.")
     if status == "expiring":

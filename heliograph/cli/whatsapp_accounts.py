@@ -24,7 +24,7 @@ from heliograph.cli.console import (
 )
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.whatsapp import accounts, apps, holds, onboarding, readings
+from heliograph.whatsapp import accounts, apps, holds, onboarding, readings, warnings
 
 app = group("WhatsApp Business Accounts: add, list, show, change, pause, resume and remove them.")
 
@@ -44,8 +44,8 @@ VerifyToken = Annotated[
 Version = Annotated[str, typer.Option(metavar="VERSION", help="Version of the Graph API.")]
 
 COLUMNS = (
-    "waba_id", "name", "state", "numbers", "templates", "credential_status", "subscribed", "held_reason", "mirrored_at",
-    "mirror_detail", "id",
+    "waba_id", "name", "state", "numbers", "templates", "credential_status", "subscribed", "held_reason", "warnings",
+    "mirrored_at", "mirror_detail", "id",
 )  # fmt: skip
 
 
@@ -286,6 +286,24 @@ def release(which: Which, org: Org = None, json: Json = False, data_dir: DataDir
         return {"id": found.id, "waba_id": found.waba_id, "name": found.name, "released": released}
 
     show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("acknowledge")
+def acknowledge(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Take off what Meta warned of, once it was seen to. Said again, it is back.
+
+    \b
+    Example:
+      heliograph whatsapp account acknowledge 102290129340398
+    """
+
+    async def work(conn: Connection) -> list[dict[str, Any]]:
+        organization_id = (await operator(conn, org)).organization_id
+        found = await onboarding.find_account(conn, organization_id, which)
+        taken = await warnings.acknowledge(conn, organization_id, found.id)
+        return [{"waba_id": found.waba_id, "warning": kind, "detail": detail} for kind, detail in taken]
+
+    show(on_database(work, settings_of(data_dir)), json, ("waba_id", "warning", "detail"))
 
 
 @app.command("remove")

@@ -14,6 +14,7 @@ from heliograph.campaigns.plan import Campaign
 from heliograph.campaigns.whatsapp_channel import Wish
 from heliograph.cli.console import DataDir, Json, Org, OrgOrAll, group, moment, on_database, operator, settings_of, show
 from heliograph.cli.progress import follow, id_of, listed
+from heliograph.whatsapp import onboarding
 
 app = group("WhatsApp campaigns: create, list, show, watch and cancel them.")
 
@@ -127,8 +128,11 @@ def show_(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
     """
 
     async def work(conn: Connection) -> dict[str, Any]:
-        found = await plan.get(conn, await operator(conn, org), id=id_of(which), channel=CHANNEL)
-        return {**plan.shown(found), "parameters": filling.written(found.content["parameters"])}
+        actor = await operator(conn, org)
+        found = await plan.get(conn, actor, id=id_of(which), channel=CHANNEL)
+        number = await onboarding.find_number(conn, actor.organization_id, str(found.content["number_id"]))
+        held = number["account_held_reason"] or number["held_reason"]
+        return {**plan.shown(found), "held_reason": held, "parameters": filling.written(found.content["parameters"])}
 
     show(on_database(work, settings_of(data_dir)), json)
 

@@ -54,6 +54,7 @@ from heliograph.whatsapp import (
     received,
     rejects,
     templates,
+    warnings,
 )
 from heliograph.whatsapp.accounts import Route
 from heliograph.whatsapp.matching import Matched
@@ -355,6 +356,8 @@ async def apply(conn: Connection, works: Sequence[Work], *, rates: RateBook, dro
             case TemplateItem():
                 deliveries += await templates.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
             case NumberItem() | CapabilityItem() | AccountItem():
+                if isinstance(one.item, AccountItem):
+                    await warnings.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
                 deliveries += await numbers.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
             case AlarmItem():
                 codes = sorted({str(error.code) for error in one.item.errors})

@@ -18,7 +18,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
-from heliograph.whatsapp import accounts, apps, readings, reads
+from heliograph.whatsapp import accounts, apps, readings, reads, warnings
 from heliograph.whatsapp.accounts import Account
 from heliograph.whatsapp.apps import App
 from heliograph.whatsapp.readings import Changed, Reading
@@ -135,8 +135,9 @@ async def _readable(client: CloudClient, waba_id: str, token: str, app: App) -> 
     return found
 
 
-ACCOUNTS = """
-SELECT a.id, a.waba_id, a.name, a.state, a.currency, a.credential_status, a.credential_detail, a.credential_expires_at,
+ACCOUNTS = f"""
+SELECT a.id, a.waba_id, a.name, a.state, {warnings.OPEN} AS warnings,
+       a.currency, a.credential_status, a.credential_detail, a.credential_expires_at,
        a.credential_checked_at, a.subscribed, a.held_until, a.held_reason, a.mirrored_at, a.mirror_at,
        a.mirror_detail, a.portfolio, a.base_url, a.api_version, p.app_id, p.id AS app, p.verified_at,
        p.last_callback_at, a.created_at,
@@ -164,8 +165,9 @@ SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.par
 """
 
 
-STANDING = """
-SELECT a.id, a.waba_id, a.token, a.state, a.credential_status, a.credential_detail, a.credential_expires_at,
+STANDING = f"""
+SELECT a.id, a.waba_id, a.token, a.state, {warnings.OPEN} AS warnings,
+       a.credential_status, a.credential_detail, a.credential_expires_at,
        a.subscribed, a.mirror_detail, p.verified_at IS NOT NULL OR p.last_callback_at IS NOT NULL AS called_back,
        o.name AS organization,
        coalesce(a.held_reason, (

@@ -38,7 +38,7 @@ async def test_health_without_and_with_a_worker(api: Api, pool: Pool) -> None:
     status, _, body = await api.ask("GET", "/health")
     assert status == 200
     assert body["status"] == "ok"
-    assert body["checks"] == {"database": "ok", "queue": "ok", "worker": "ok", "clock": "ok"}
+    assert body["checks"] == {"database": "ok", "queue": "ok", "worker": "ok", "clock": "ok", "whatsapp": "ok"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", body["time"])
 
 
@@ -134,6 +134,27 @@ async def test_the_document_comes_small_and_once(api: Api) -> None:
             assert answer.headers["x-request-id"]
     async with api.session.get(address, headers={"If-None-Match": '"other"'}) as answer:
         assert answer.status == 200
+
+
+async def test_what_meta_holds_up_or_warns_of_is_told_and_is_no_fault_of_the_service(
+    database_url: str, pool: Pool
+) -> None:
+    await pool.execute("INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w', now(), now())", uuid7())
+    who = await made(pool)
+
+    async def told() -> tuple[str, str]:
+        async with running(database_url) as api:
+            _, _, body = await api.ask("GET", "/health")
+            return body["status"], body["checks"]["whatsapp"]
+
+    assert await told() == ("ok", "ok")
+    await pool.execute(
+        "INSERT INTO whatsapp_warnings VALUES ($1, $2, 'violation', 'SPAM', now())", who.organization_id, who.account_id
+    )
+    assert await told() == ("ok", "degraded")
+    await pool.execute("UPDATE whatsapp_warnings SET over_at = now()")
+    await pool.execute("UPDATE whatsapp_numbers SET held_until = now() + interval '1 hour'")
+    assert await told() == ("ok", "degraded")
 
 
 async def test_head_answers_as_get_without_a_body(api: Api) -> None:

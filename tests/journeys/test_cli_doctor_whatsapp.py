@@ -52,6 +52,21 @@ async def test_each_account_is_told_with_its_trouble_and_the_remedy(database_url
         assert bool(found["remedy"]) is (state != "ok")
 
 
+async def test_what_meta_warns_of_is_a_check_of_its_own(database_url: str, pool: Pool) -> None:
+    who, other = await made(pool), await made(pool)
+    await pool.execute(
+        "INSERT INTO whatsapp_warnings VALUES ($1, $2, 'scheduled_disable', 'November 27, 2026', now(), NULL),"
+        " ($1, $2, 'pin_changed', '', now() + interval '1 s', NULL), ($3, $4, 'violation', 'SPAM', now(), now())",
+        who.organization_id, who.account_id, other.organization_id, other.account_id,
+    )  # fmt: skip
+    checks = await examined(database_url)
+    found = checks[f"whatsapp {who.waba_id} warnings"]
+    assert (found["state"], found["detail"]) == ("warning", "scheduled disable November 27, 2026; pin changed")
+    assert f"account acknowledge {who.waba_id}" in found["remedy"]
+    assert checks[f"whatsapp {who.waba_id}"]["state"] == "ok"
+    assert f"whatsapp {other.waba_id} warnings" not in checks  # it is over
+
+
 async def test_what_waits_for_a_held_number_is_not_late_and_what_waits_for_a_worker_is(
     database_url: str, pool: Pool
 ) -> None:

@@ -175,6 +175,23 @@ async def test_holds_are_ended_by_hand(they: Operator, pool: Pool) -> None:
     assert isinstance((await they.call("number", "release", "+258841234567")).exception, NotFound)
 
 
+async def test_warnings_are_listed_until_they_are_seen_to(they: Operator, pool: Pool) -> None:
+    await organization(pool)
+    made = await they.add("--name", "shop")
+    await pool.execute(
+        "INSERT INTO whatsapp_warnings SELECT organization_id, id, 'violation', 'SPAM', now() FROM whatsapp_accounts"
+    )
+    (row,) = await they.data("account", "list")
+    assert row["warnings"] == "violation SPAM"
+    assert (await they.data("account", "show", made["id"]))["warnings"] == "violation SPAM"
+    assert await they.data("account", "acknowledge", "shop") == [
+        {"waba_id": made["waba_id"], "warning": "violation", "detail": "SPAM"}
+    ]
+    (row,) = await they.data("account", "list")
+    assert row["warnings"] is None
+    assert await they.data("account", "acknowledge", "shop") == []
+
+
 async def test_templates_and_numbers_are_read_on_demand(they: Operator, pool: Pool) -> None:
     await organization(pool)
     await they.add()

@@ -347,6 +347,42 @@ async def test_it_waits_for_money_and_goes_on_by_itself(pool: Pool) -> None:
     await check_wallets(pool, [known.organization_id])
 
 
+#: What stops messages that are staged already, and the reason that the campaign gives: each counts more than those
+#: before it.
+STANDS = [
+    ("UPDATE whatsapp_numbers SET messaging_limit = 250", "whatsapp_messaging_limit_reached"),
+    ("UPDATE whatsapp_templates SET missing_at = now()", "whatsapp_template_unconfirmed"),
+    ("UPDATE whatsapp_templates SET status = 'paused'", "whatsapp_template_not_approved"),
+    ("UPDATE whatsapp_numbers SET held_until = now() + interval '1 hour'", "whatsapp_number_held"),
+    ("UPDATE whatsapp_accounts SET state = 'paused'", "whatsapp_account_paused"),
+    ("UPDATE organizations SET state = 'suspended'", "organization_suspended"),
+]
+
+
+async def test_one_that_runs_and_stands_still_says_what_it_waits_for(pool: Pool) -> None:
+    """All of it is staged, and nothing leaves: without a word it would look as if nothing were wrong."""
+    known = await made(pool)
+    await contacts(pool, known.actor, 2)
+    campaign = await create(pool, known)
+    await run(pool)
+    await pool.execute("INSERT INTO whatsapp_portfolios SELECT portfolio, 250, now() FROM whatsapp_accounts")
+
+    async def reasons() -> set[str | None]:
+        async with pool.acquire() as conn:
+            (shown,) = await plan.list_page(conn, known.actor, after=None, limit=5, channel="whatsapp")
+            ((_, everywhere),) = await plan.list_everywhere(conn, organization_id=None, channel="whatsapp", limit=5)
+        found = await get(pool, known, campaign.id)
+        assert {found.status, shown.status, everywhere.status} == {"running"}
+        return {found.status_reason, shown.status_reason, everywhere.status_reason}
+
+    assert await reasons() == {None}
+    for change, reason in STANDS:
+        await pool.execute(change)
+        assert await reasons() == {reason}
+    await pool.execute("UPDATE campaigns SET sent = sent + queued, queued = 0")
+    assert await reasons() == {plan.WAITING}
+
+
 @pytest.mark.parametrize(
     ("stop", "go", "reason"),
     [

@@ -177,6 +177,10 @@ class AccountItem(_Event, frozen=True, kw_only=True):
     ban_state: str | None = None
     ban_date: str | None = None
     violation: str | None = None
+    #: Of alerts: how bad it is, and whether it is over. `detail`: Meta's words, for operators.
+    severity: str | None = None
+    is_over: bool = False
+    detail: str | None = None
 
 
 class AlarmItem(_Event, frozen=True, kw_only=True):

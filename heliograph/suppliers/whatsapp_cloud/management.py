@@ -200,6 +200,10 @@ def _account(value: Mapping[str, Any], common: dict[str, Any]) -> AccountItem:
         ban_state=_capitals(words(ban.get("waba_ban_state")) or _first(ban.get("waba_ban_state"))),
         ban_date=words(ban.get("waba_ban_date")),
         violation=_capitals(part(value, "violation_info").get("violation_type")),
+        severity=_capitals(value.get("alert_severity") or part(value, "alert_info").get("alert_severity")),
+        is_over=_capitals(value.get("alert_status") or part(value, "alert_info").get("alert_status")) in _ENDED,
+        detail=words(value.get("alert_description") or part(value, "alert_info").get("alert_description"))
+        or words(value.get("rejection_reason")),
     )
 
 
@@ -219,6 +223,8 @@ def _first(value: object) -> str | None:
     return words(value[0]) if isinstance(value, list) and value else None
 
 
+#: States of an alert that has ended.
+_ENDED = ("RESOLVED", "NONE", "CLOSED", "INACTIVE")
 _PUNCTUATION = str.maketrans("", "", "+ -().\xa0")
 
 _FIELDS: dict[str, Callable[[Mapping[str, Any], dict[str, Any]], Item]] = {

@@ -1,0 +1,30 @@
+"""Why a campaign that runs stands still: what its messages wait for once they are staged.
+
+Staging stops by itself where nothing can be sent, and the campaign is paused with a reason. What is staged already
+waits in the queue, and there the campaign looks as if nothing were wrong.
+"""
+
+from __future__ import annotations
+
+#: For a query on `campaigns`: what keeps the queued messages of a running WhatsApp campaign from leaving; NULL: nothing
+#: that is known.
+WHY = """
+CASE WHEN channel = 'whatsapp' AND status = 'running' AND queued > 0 THEN (
+    SELECT CASE WHEN o.state IN ('suspended', 'closed') THEN 'organization_suspended'
+                WHEN a.state = 'paused' THEN 'whatsapp_account_paused'
+                WHEN EXISTS (SELECT FROM queue_holds h
+                              WHERE h.kind = 'whatsapp' AND (h.line IS NULL OR h.line = n.id) AND h.before_id IS NULL
+                                AND (h.organization_id IS NULL OR h.organization_id = n.organization_id))
+                THEN 'held_by_operator'
+                WHEN a.held_until IS NOT NULL OR n.held_until IS NOT NULL THEN 'whatsapp_number_held'
+                WHEN t.status IN ('paused', 'pending', 'in_appeal') THEN 'whatsapp_template_not_approved'
+                WHEN t.missing_at IS NOT NULL THEN 'whatsapp_template_unconfirmed'
+                WHEN p.users >= n.messaging_limit THEN 'whatsapp_messaging_limit_reached' END
+      FROM whatsapp_numbers n
+           JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+           JOIN organizations o ON o.id = n.organization_id
+           LEFT JOIN whatsapp_templates t
+                  ON t.organization_id = n.organization_id AND t.id = campaigns.template_id
+           LEFT JOIN whatsapp_portfolios p ON p.portfolio = a.portfolio
+     WHERE n.organization_id = campaigns.organization_id AND n.id = campaigns.number_id) END
+"""

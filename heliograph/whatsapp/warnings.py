@@ -1,0 +1,135 @@
+"""What Meta warns of: kept for operators until Meta takes it back, or somebody has seen to it.
+
+    violation            a policy was broken
+    scheduled_disable    the account will be disabled on a day
+    disabled             it is
+    restriction          it may not begin conversations, or not answer, for a while
+    review_rejected      the account's review failed
+    alert                what Meta calls an alert
+    pin_changed          the two-step verification PIN of a number was changed, or is asked for
+    partner_removed      our app or partner has lost the account, or the account has left the platform
+
+The rule nobody may break: events may come late, twice and in any order, and what was taken back stays so until Meta
+says it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.base.db import Connection
+from heliograph.suppliers.whatsapp_cloud.items import AccountItem
+
+log = structlog.get_logger()
+
+#: Meta's words to ours, by field and event.
+_SAID = {
+    ("account_update", "ACCOUNT_VIOLATION"): "violation",
+    ("account_update", "ACCOUNT_RESTRICTION"): "restriction",
+    ("account_update", "PARTNER_REMOVED"): "partner_removed",
+    ("account_update", "PARTNER_APP_UNINSTALLED"): "partner_removed",
+    ("account_update", "ACCOUNT_OFFBOARDED"): "partner_removed",
+    ("account_update", "ACCOUNT_DELETED"): "disabled",
+    ("account_review_update", "REJECTED"): "review_rejected",
+}
+_BANS = {"SCHEDULE_FOR_DISABLE": "scheduled_disable", "DISABLE": "disabled"}
+_OVER: dict[tuple[str, str], tuple[str, ...]] = {
+    ("account_update", "PARTNER_ADDED"): ("partner_removed",),
+    ("account_update", "PARTNER_APP_INSTALLED"): ("partner_removed",),
+    ("account_update", "ACCOUNT_RECONNECTED"): ("partner_removed", "disabled"),
+    ("account_review_update", "APPROVED"): ("review_rejected",),
+}
+_DETAIL = 300
+
+
+class Warned(msgspec.Struct, frozen=True):
+    """What one event says: warnings with Meta's words for them, and kinds that are over."""
+
+    said: tuple[tuple[str, str], ...] = ()
+    over: tuple[str, ...] = ()
+
+
+def read(item: AccountItem) -> Warned:
+    """What an event warns of. Pure."""
+    key = (item.field, item.event or "")
+    if item.field == "account_alerts":
+        words = " ".join(filter(None, (item.event, item.severity, item.detail)))
+        return Warned(over=("alert",)) if item.is_over else Warned((("alert", words[:_DETAIL]),))
+    if item.field == "security":
+        return Warned((("pin_changed", (item.event or "")[:_DETAIL]),))
+    if item.field == "account_update" and item.ban_state is not None:
+        if item.ban_state == "REINSTATE":
+            return Warned(over=("scheduled_disable", "disabled"))
+        kind = _BANS.get(item.ban_state)
+        return Warned(((kind, (item.ban_date or "")[:_DETAIL]),)) if kind else Warned()
+    kind = _SAID.get(key)
+    if kind is None:
+        return Warned(over=_OVER.get(key, ()))
+    if kind == "restriction" and item.restrictions:
+        return Warned(tuple((kind, _restriction(one.type, one.until)[:_DETAIL]) for one in item.restrictions))
+    return Warned(((kind, (item.violation or item.detail or "")[:_DETAIL]),))
+
+
+def _restriction(type: str, until: datetime | None) -> str:
+    return type if until is None else f"{type} until {until:%Y-%m-%d %H:%M} UTC"
+
+
+# What was taken back at that time or later is not open; one that is said again after that is.
+SAY = """
+INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, detail, said_at, over_at)
+VALUES ($1, $2, $3, $4, $5, (SELECT max(over_at) FROM whatsapp_warnings
+                              WHERE organization_id = $1 AND account_id = $2 AND kind = $3 AND over_at >= $5))
+ON CONFLICT (organization_id, account_id, kind, detail) DO UPDATE
+   SET said_at = excluded.said_at, over_at = excluded.over_at
+ WHERE known.said_at < excluded.said_at
+RETURNING over_at
+"""
+# The row with no detail keeps the time for what comes late.
+OVER = """
+WITH closed AS (
+    UPDATE whatsapp_warnings SET over_at = greatest(over_at, $4)
+     WHERE organization_id = $1 AND account_id = $2 AND kind = ANY ($3::text[]) AND detail <> '' AND said_at <= $4
+)
+INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, detail, said_at, over_at)
+SELECT $1, $2, kind, '', $4, $4 FROM unnest($3::text[]) AS item (kind)
+ON CONFLICT (organization_id, account_id, kind, detail)
+   DO UPDATE SET over_at = greatest(known.over_at, excluded.over_at)
+ WHERE known.said_at <= excluded.over_at
+"""
+
+
+async def apply_item(
+    conn: Connection, organization_id: UUID, account_id: UUID, item: AccountItem, at: datetime
+) -> None:
+    """Keep what an event warns of, or takes back. `at`: when it came, which no time of it may be after."""
+    found = read(item)
+    when = min(item.at or at, at)
+    if found.over:
+        await conn.execute(OVER, organization_id, account_id, list(found.over), when)
+    for kind, detail in found.said:
+        row = await conn.fetchrow(SAY, organization_id, account_id, kind, detail, when)
+        if row is not None and row["over_at"] is None:
+            log.warning("whatsapp account warning", account=str(account_id), kind=kind, detail=detail)
+
+
+# Open ones of an account, as one text; for a query that knows the account as `a`.
+OPEN = """
+(SELECT string_agg(concat_ws(' ', replace(w.kind, '_', ' '), nullif(w.detail, '')), '; ' ORDER BY w.said_at, w.detail)
+   FROM whatsapp_warnings w
+  WHERE w.organization_id = a.organization_id AND w.account_id = a.id AND w.over_at IS NULL)
+"""
+ACKNOWLEDGE = """
+UPDATE whatsapp_warnings SET over_at = now()
+ WHERE organization_id = $1 AND account_id = $2 AND over_at IS NULL RETURNING kind, detail
+"""
+
+
+async def acknowledge(conn: Connection, organization_id: UUID, account_id: UUID) -> Sequence[tuple[str, str]]:
+    """An operator has seen to what Meta warned of; returns what that was, as (kind, Meta's words)."""
+    rows = await conn.fetch(ACKNOWLEDGE, organization_id, account_id)
+    return [(row["kind"], row["detail"]) for row in rows]

@@ -1,0 +1,117 @@
+"""What Meta warns of, from its callbacks to the row that operators read: in any order, and however often it comes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+from heliograph.base import clock
+from heliograph.base.db import Pool
+from heliograph.whatsapp import warnings
+from tests.rules.making_callbacks import Meta
+from tests.rules.making_whatsapp import Made, made
+
+#: An hour ago, Unix seconds.
+BEGAN = int(clock.now().timestamp()) - 3600
+DISABLE = {"event": "DISABLED_UPDATE", "ban_info": {"waba_ban_state": "SCHEDULE_FOR_DISABLE", "waba_ban_date": "May 1"}}
+REINSTATE = {"event": "DISABLED_UPDATE", "ban_info": {"waba_ban_state": "REINSTATE"}}
+ALERT = {
+    "entity_type": "WABA",
+    "alert_info": {
+        "alert_type": "OBA_APPROVED",
+        "alert_severity": "CRITICAL",
+        "alert_status": "ACTIVE",
+        "alert_description": "Look at this",
+    },
+}
+
+
+async def say(meta: Meta, who: Made, field: str, value: dict[str, Any], seconds: float = 0.0) -> None:
+    """An event of `seconds` after BEGAN."""
+    at = BEGAN + int(seconds)
+    entry = [{"id": who.waba_id, "time": at, "changes": [{"field": field, "value": value}]}]
+    await meta.post(who, raw=msgspec.json.encode({"object": "whatsapp_business_account", "entry": entry}))
+    await meta.work()
+
+
+async def open_ones(pool: Pool) -> list[tuple[str, str]]:
+    rows = await pool.fetch("SELECT kind, detail FROM whatsapp_warnings WHERE over_at IS NULL ORDER BY kind, detail")
+    return [(row["kind"], row["detail"]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kind", "detail"),
+    [
+        ("account_update", {"event": "ACCOUNT_VIOLATION", "violation_info": {"violation_type": "SPAM"}}, "violation",
+         "SPAM"),
+        ("account_update", DISABLE, "scheduled_disable", "May 1"),
+        ("account_update", {"event": "ACCOUNT_RESTRICTION", "restriction_info": [
+            {"restriction_type": "RESTRICTED_BIZ_INITIATED_MESSAGING", "expiration": 1795766400}]}, "restriction",
+         "RESTRICTED_BIZ_INITIATED_MESSAGING until 2026-11-27 08:00 UTC"),
+        ("account_review_update", {"decision": "REJECTED"}, "review_rejected", ""),
+        ("account_alerts", ALERT, "alert", "OBA_APPROVED CRITICAL Look at this"),
+        ("security", {"display_phone_number": "258841234567", "event": "PIN_CHANGED", "requester": "1"}, "pin_changed",
+         "PIN_CHANGED"),
+        ("account_update", {"event": "PARTNER_REMOVED"}, "partner_removed", ""),
+    ],
+)  # fmt: skip
+async def test_each_is_kept_logged_and_no_more_than_once(
+    pool: Pool, field: str, value: dict[str, Any], kind: str, detail: str
+) -> None:
+    who, meta = await made(pool), Meta(pool)
+    with structlog.testing.capture_logs() as logs:
+        await say(meta, who, field, value)
+        await say(meta, who, field, value)
+    assert await open_ones(pool) == [(kind, detail)]
+    told = [one for one in logs if one["event"] == "whatsapp account warning"]
+    assert [(one["kind"], one["detail"], one["account"]) for one in told] == [(kind, detail, str(who.account_id))]
+
+
+async def test_a_partner_s_event_names_the_account_inside(pool: Pool) -> None:
+    who, meta = await made(pool), Meta(pool)
+    at = int(clock.now().timestamp())
+    value = {"event": "PARTNER_REMOVED", "waba_info": {"waba_id": who.waba_id}}
+    entry = [{"id": "770000000000001", "time": at, "changes": [{"field": "account_update", "value": value}]}]
+    await meta.post(who, raw=msgspec.json.encode({"object": "whatsapp_business_account", "entry": entry}))
+    await meta.work()
+    assert await open_ones(pool) == [("partner_removed", "")]
+
+
+STORY = [
+    ("account_update", DISABLE, 0),
+    ("account_update", REINSTATE, 10),
+    ("account_review_update", {"decision": "REJECTED"}, 20),
+    ("account_update", {**DISABLE, "ban_info": {**DISABLE["ban_info"], "waba_ban_date": "May 9"}}, 30),  # type: ignore[dict-item]
+]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::5])
+async def test_whatever_the_order_what_was_taken_back_stays_so_until_it_is_said_anew(
+    pool: Pool, order: tuple[int, ...]
+) -> None:
+    who, meta = await made(pool), Meta(pool)
+    for index in (*order, *order[:2]):
+        field, value, seconds = STORY[index]
+        await say(meta, who, field, value, seconds)
+    assert await open_ones(pool) == [("review_rejected", ""), ("scheduled_disable", "May 9")]
+    await say(meta, who, "account_review_update", {"decision": "APPROVED"}, 40)
+    await say(meta, who, "account_update", {"event": "PARTNER_REMOVED"}, 50)
+    assert await open_ones(pool) == [("partner_removed", ""), ("scheduled_disable", "May 9")]
+    async with pool.acquire() as conn:
+        seen = await warnings.acknowledge(conn, who.organization_id, who.account_id)
+    assert sorted(seen) == [("partner_removed", ""), ("scheduled_disable", "May 9")]
+    # Meta repeats callbacks for days, and those are no news.
+    await say(meta, who, "account_update", {"event": "PARTNER_REMOVED"}, 50)
+    assert await open_ones(pool) == []
+
+
+async def test_an_alert_that_is_over_is_over(pool: Pool) -> None:
+    who, meta = await made(pool), Meta(pool)
+    await say(meta, who, "account_alerts", ALERT)
+    info: dict[str, Any] = ALERT["alert_info"]  # type: ignore[assignment]
+    await say(meta, who, "account_alerts", {**ALERT, "alert_info": info | {"alert_status": "RESOLVED"}}, 10)
+    assert await open_ones(pool) == []
