@@ -192,6 +192,8 @@ class Lines:
         if line.held_until is None:
             connector.release()
         else:
+            if slot.held_until is not None and line.held_until < slot.held_until:
+                connector.release()  # it was shortened: a new token, or a check that went well
             # One that is over by now leaves it to one message to try.
             connector.hold(max(0.0, line.held_for or 0.0))
         slot.held_until = line.held_until

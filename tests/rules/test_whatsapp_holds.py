@@ -9,7 +9,11 @@ from uuid import UUID
 import pytest
 
 from heliograph.base.db import Pool
+from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
+from heliograph.suppliers.whatsapp_cloud.credential import credential
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp import holds
+from heliograph.whatsapp.lines import Lines
 from heliograph.whatsapp.probing import DOUBLES, DOUBLINGS, FEW, Probe
 from tests.rules.dispatching_whatsapp import Bench, attempts, fault, queued, status_of, taken
 from tests.rules.making_callbacks import Change, Meta, status
@@ -162,6 +166,29 @@ async def test_a_number_whose_messages_are_sent_is_not_held_back(pool: Pool) -> 
     await meta.say(who, says(who, first[0], "sent"))
     await workers.round(2)
     assert len(workers.out) == 40
+
+
+async def test_a_hold_that_is_shortened_is_shortened_for_connectors_too(pool: Pool) -> None:
+    """They never shorten one by themselves."""
+    who = await made(pool)
+    client = CloudClient("http://127.0.0.1:1")
+    lines = Lines(
+        pool,
+        factory=lambda line, shown, ended: CloudConnector(client, line.graph_id, shown, ended),
+        unseal=lambda line: credential("t", b"s"),
+        on_outcome=lambda *_: None,
+        on_early=lambda _: asyncio.sleep(0),
+    )
+    async with pool.acquire() as conn:
+        await holds.hold_account(conn, who.organization_id, who.account_id, seconds=600, reason="test")
+    await lines.refresh(grace=1.0)
+    slot = lines.slots()[who.number_id]
+    assert (slot.held, slot.capacity()) == (True, 0)
+    await pool.execute("UPDATE whatsapp_accounts SET held_until = now()")
+    await lines.refresh(grace=1.0)
+    assert (slot.held, slot.capacity()) == (True, 1)
+    await lines.stop(grace=1.0)
+    await client.close()
 
 
 async def test_what_an_operator_releases_begins_with_a_few(pool: Pool) -> None:
