@@ -122,6 +122,15 @@ DELETE FROM queue USING due WHERE queue.id = due.id
 DELETE_REJECTS = """
 DELETE FROM whatsapp_rejects WHERE id IN (SELECT id FROM whatsapp_rejects WHERE id < $1 LIMIT $2)
 """
+# Who was imported and what they were before is theirs as much as a text is; the import itself stays listed.
+DELETE_IMAGES = """
+DELETE FROM contact_import_images WHERE (organization_id, import_id, batch, contact_id) IN (
+    SELECT organization_id, import_id, batch, contact_id FROM contact_import_images WHERE import_id < $1 LIMIT $2)
+"""
+DELETE_BATCHES = """
+DELETE FROM contact_import_batches WHERE (organization_id, import_id, batch) IN (
+    SELECT organization_id, import_id, batch FROM contact_import_batches WHERE import_id < $1 LIMIT $2)
+"""
 # An older word for STOP or START comes no more that this one would have to hold up.
 DELETE_WORDS = """
 DELETE FROM whatsapp_words WHERE (organization_id, person) IN (
@@ -249,6 +258,8 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         *(deletes(f"stray {table}", _stray_text(table), uuid7_floor(text), text) for table in SWEPT),
         *(Step(table, partial(_sweep, table=table, until=text)) for table in SWEPT),
         deletes("parts of received messages", DELETE_INBOUND, uuid7_floor(text)),
+        deletes("contacts before imports", DELETE_IMAGES, uuid7_floor(text)),
+        deletes("batches of imports", DELETE_BATCHES, uuid7_floor(text)),
         deletes("text in events", BLANK_EVENTS, uuid7_floor(text)),
         deletes("automatic replies", DELETE_REPLIES, text),
         Step("text in receipts", partial(_blank_receipts, until=text)),

@@ -41,6 +41,8 @@ class Organization(msgspec.Struct, frozen=True):
     id: UUID
     name: str
     state: str
+    #: ISO region as whose people its national numbers are read; None: they are refused.
+    country: str | None
     smart_encoding: bool
     replace_accents: bool
     #: ISO regions that may be sent to; None: all.
@@ -58,8 +60,8 @@ class Organization(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = (
-    "id, name, state, smart_encoding, replace_accents, allowed_countries, opt_out_words, stop_reply, start_reply,"
-    " help_reply, plan, period_start, period_end, created_at"
+    "id, name, state, country, smart_encoding, replace_accents, allowed_countries, opt_out_words, stop_reply,"
+    " start_reply, help_reply, plan, period_start, period_end, created_at"
 )
 #: Words of an organization's own, and characters of one; characters of a reply: four segments at most.
 MOST_WORDS, LONGEST_WORD, LONGEST_REPLY = 50, 64, 268
@@ -78,7 +80,7 @@ def forbidden(actor: Actor, to: str) -> Refusal | None:
 
 # A name is taken in any case. Two requests for the same one: the second waits for the first, and then gets no row.
 INSERT = f"""
-INSERT INTO organizations (id, name, state, created_at) VALUES ($1, $2, $3, $4)
+INSERT INTO organizations (id, name, state, created_at, country) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (lower(name)) DO NOTHING RETURNING {_COLUMNS}
 """
 
@@ -86,15 +88,17 @@ ON CONFLICT (lower(name)) DO NOTHING RETURNING {_COLUMNS}
 INSERT_QUOTA = "INSERT INTO quotas (organization_id) VALUES ($1)"
 
 
-async def create(conn: Connection, *, name: str, state: str = "active") -> Organization:
-    """A new organization with an empty quota. `name`: 1 to 200 characters that no other has; `state`: one of STATES.
+async def create(conn: Connection, *, name: str, state: str = "active", country: str | None = None) -> Organization:
+    """A new organization with an empty quota. `name`: 1 to 200 characters that no other has; `state`: one of STATES;
+    `country`: an ISO region, whose national numbers are read for it.
 
     Raises Invalid.
     """
     name = _checked_name(name)
     _check_state(state)
+    country = None if country is None else _checked_country(country)
     async with conn.transaction():
-        row = await conn.fetchrow(INSERT, uuid7(), name, state, clock.now())
+        row = await conn.fetchrow(INSERT, uuid7(), name, state, clock.now(), country)
         if row is None:
             raise await _taken(conn, name)
         await conn.execute(INSERT_QUOTA, row["id"])
@@ -179,7 +183,8 @@ UPDATE organizations
        stop_reply = CASE WHEN $6 THEN $7 ELSE stop_reply END,
        start_reply = CASE WHEN $8 THEN $9 ELSE start_reply END,
        help_reply = CASE WHEN $10 THEN $11 ELSE help_reply END,
-       replace_accents = coalesce($12, replace_accents)
+       country = CASE WHEN $12 THEN $13 ELSE country END,
+       replace_accents = coalesce($14, replace_accents)
  WHERE id = $1
 RETURNING {_COLUMNS}
 """
@@ -196,11 +201,12 @@ async def configure(
     stop_reply: str | msgspec.UnsetType | None = msgspec.UNSET,
     start_reply: str | msgspec.UnsetType | None = msgspec.UNSET,
     help_reply: str | msgspec.UnsetType | None = msgspec.UNSET,
+    country: str | msgspec.UnsetType | None = msgspec.UNSET,
 ) -> Organization:
     """Change an organization's own rules; what is left out stays.
 
-    `allowed_countries=None` lifts the restriction. A reply of None is the default text again, an empty one none at all.
-    Raises Invalid, NotFound.
+    `allowed_countries=None` lifts the restriction; `country=None` means that national numbers are refused. A reply of
+    None is the default text again, an empty one none at all. Raises Invalid, NotFound.
     """
     if opt_out_words is not None:
         opt_out_words = _checked_words(opt_out_words)
@@ -211,8 +217,17 @@ async def configure(
         values += [given, value if given else None]
         if isinstance(value, str) and not _is_text(value, LONGEST_REPLY):
             raise Invalid((name, "length", f"`{name}` must have at most {LONGEST_REPLY} characters"))
+    if isinstance(country, str):
+        country = _checked_country(country)
+    values += [country is not msgspec.UNSET, None if country is msgspec.UNSET else country]
     row = await conn.fetchrow(CONFIGURE, id, smart_encoding, *values[:2], opt_out_words, *values[2:], replace_accents)
     return _known(row, id)
+
+
+def _checked_country(country: str) -> str:
+    if country.upper() not in phones.REGIONS.values() or country == "001":
+        raise Invalid(("country", "enum", f"`country` must be the ISO code of a country, such as MZ, not {country!r}"))
+    return country.upper()
 
 
 def _checked_words(words: list[str]) -> list[str]:

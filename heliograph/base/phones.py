@@ -152,6 +152,23 @@ def _dialed(number: str) -> str:
     return _BRAZIL_8.sub(r"\g<1>9\2", number) if number.startswith("+55") else number
 
 
+def read(text: str, *, region: str | None) -> str | None:
+    """As `normalize`, and never a guess: without a region, only what is written internationally, with `+` or `00`.
+
+    84 123 4567 is a Mozambican's number at home, and begins like a Vietnamese one abroad.
+    """
+    if region is None and not text.lstrip().startswith(("+", "00")):
+        return None
+    return normalize(text, region=region)
+
+
+def spellings(number: str) -> list[str]:
+    """The ways in which a number's person may be written, in E.164: all have the same `person`."""
+    key = person(number)
+    longer = {"+55": key[:5] + "9" + key[5:], "+52": "+521" + key[3:], "+54": "+549" + key[3:]}.get(key[:3], key)
+    return list(dict.fromkeys((number, key, *([longer] if person(longer) == key else []))))
+
+
 @cache
 def _is_possible(code: str, length: int) -> bool:
     """Whether numbers under a calling code can have so many digits after it."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, TextIO
+from uuid import UUID
 
 import typer
 from rich.console import Console
@@ -20,21 +21,25 @@ from heliograph.cli.console import (
     Json,
     Org,
     Problem,
+    acting_for,
     as_plain,
     group,
     on_database,
     operator,
+    organization,
     say,
     settings_of,
     show,
 )
-from heliograph.contacts import exporting, importing, records, sheets
+from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
 from heliograph.contacts.records import Contact, OnDuplicate
+from heliograph.contacts.undoing import Import, Undone
 
-app = group("Contacts: import, export and list them.")
+app = group("Contacts: import, export, list, find and delete them, and undo an import.")
 
 COLUMNS = ("id", "phone", "name", "tags", "opted_out", "created_at")
+IMPORT_COLUMNS = ("id", "file", "started_at", "rows", "created", "updated", "rejected", "undone_at")
 
 
 @app.command("import")
@@ -56,14 +61,17 @@ def import_(
         str | None,
         typer.Option(
             metavar="CODE",
-            help="Country, such as MZ, whose code numbers without one are given. Without it they are rejected, or, if"
-            " they begin like it, taken for numbers of another country.",
+            help="Country, such as MZ, as whose people numbers without + are read.",
+            show_default="the organization's; without one such numbers are rejected",
         ),
     ] = None,
     rejects: Annotated[
         Path | None,
         typer.Option(help="Where rejected rows go, with their reason.", show_default="FILE with .rejects.csv"),
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Import people of several countries without asking.", show_default=False)
+    ] = False,
     encoding: Annotated[
         str | None, typer.Option(help="Encoding of the file.", show_default="found out: UTF-8, UTF-16, Windows-1252")
     ] = None,
@@ -72,6 +80,9 @@ def import_(
     data_dir: DataDir = None,
 ) -> None:
     """Import contacts from a CSV file. Killed or stopped in the middle: run it again, it completes.
+
+    Before it writes, it says how many people there are of each country, and asks if a second one has over 1 %: numbers
+    that were read as another country's are the most common mistake.
 
     \b
     Examples:
@@ -82,14 +93,17 @@ def import_(
     region = country.upper() if country else None
     if region is not None and region not in phones.REGIONS.values():
         raise typer.BadParameter(f"{country!r} is not the code of a country", param_hint="--country")
-    options = Options(on_duplicate=on_duplicate, tags=records.tags(tag or [], "tag"), country=region)
+    tags = records.tags(tag or [], "tag")
     layout = sheets.layout(file, columns=_mapping(map_ or []), encoding=encoding)
     target = _writable(rejects or file.with_suffix(".rejects.csv"))
     if not json:
         _explain(layout)
 
     async def work(conn: Connection) -> Summary:
-        actor = await operator(conn, org)
+        found = await organization(conn, org)
+        actor = acting_for(found)
+        options = Options(on_duplicate=on_duplicate, tags=tags, country=region or found.country)
+        _agree(await importing.survey(file, layout, options), json=json, yes=yes)
         with _bar("Importing") as advance:
             return await importing.run(
                 conn,
@@ -103,6 +117,8 @@ def import_(
 
     summary = on_database(work, settings)
     show(as_plain(summary) | {"rejects": str(target) if summary.rejected else None}, json)
+    if summary.created or summary.updated:
+        say(f"To undo it: heliograph contacts undo {summary.import_id}")
 
 
 @app.command("export")
@@ -169,6 +185,108 @@ def list_(
         return await records.list_page(conn, await operator(conn, org), limit=limit, tag=wanted)
 
     show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("find")
+def find(
+    text: Annotated[str, typer.Argument(metavar="NUMBER|NAME", help="A phone number, or a part of a name.")],
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, at most.")] = 50,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Find contacts by number, however it is written, or by name.
+
+    \b
+    Examples:
+      heliograph contacts find "84 123 4567"
+      heliograph contacts find silva --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> list[Contact]:
+        found = await organization(conn, org)
+        return await records.find(conn, acting_for(found), text=text, country=found.country, limit=limit)
+
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("delete")
+def delete(
+    which: Annotated[str, typer.Argument(metavar="NUMBER|ID", help="The contact's phone number, or its id.")],
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete a contact. That its number opted out is not forgotten.
+
+    \b
+    Example:
+      heliograph contacts delete +258841234567 --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> Contact:
+        found = await organization(conn, org)
+        actor = acting_for(found)
+        contact = await records.one(conn, actor, which=which, country=found.country)
+        await records.delete(conn, actor, id=contact.id)
+        return contact
+
+    show(on_database(work, settings_of(data_dir)), json)
+    say("It is deleted.")
+
+
+@app.command("imports")
+def imports(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, at most.")] = 50,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List an organization's imports of contacts, newest first.
+
+    \b
+    Example:
+      heliograph contacts imports --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> list[Import]:
+        return await undoing.list_imports(conn, await operator(conn, org), limit=limit)
+
+    show(on_database(work, settings_of(data_dir)), json, IMPORT_COLUMNS)
+
+
+@app.command("undo")
+def undo(
+    which: Annotated[UUID, typer.Argument(metavar="IMPORT", help="Id of the import: see `contacts imports`.")],
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Undo an import: whom it made is deleted, whom it changed is as before. What was changed since stays.
+
+    \b
+    Example:
+      heliograph contacts undo 019c8f60-11a0-7d0c-9a51-0d9e1f7c2b33 --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> Undone:
+        return await undoing.undo(conn, await operator(conn, org), id=which)
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+def _agree(found: importing.Survey, *, json: bool, yes: bool) -> None:
+    """Say whose numbers a file holds, and ask about a second country. Raises Problem where nobody can be asked."""
+    total = found.countries.total()
+    listed = ", ".join(f"{country} {count:,} ({count / total:.1%})" for country, count in found.countries.most_common())
+    if not json or found.strangers:
+        say(f"People by country: {listed or 'none'}; without a readable number: {found.unread:,}.")
+    if not found.strangers or yes:
+        return
+    if json or not sys.stdin.isatty():
+        raise Problem(f"people of {', '.join(found.strangers)} too, over 1 %: check --country, or say --yes")
+    if not typer.confirm(f"Import people of {', '.join(found.strangers)} as well?", err=True):
+        raise Problem("nothing was imported")
 
 
 def _mapping(texts: list[str]) -> dict[str, str]:

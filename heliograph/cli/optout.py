@@ -14,7 +14,13 @@ from heliograph.consent.optouts import OptOut
 app = group("Opt-outs: numbers that asked an organization for no more messages.")
 
 COLUMNS = ("recipient", "since", "source", "keyword", "message_id")
-Number = Annotated[str, typer.Argument(metavar="NUMBER", help="The number, with its country's code: +258841234567.")]
+Number = Annotated[
+    str,
+    typer.Argument(
+        metavar="NUMBER",
+        help="+258841234567, or the number as it is written in the organization's country; or a user id.",
+    ),
+]
 
 
 @app.command("list")

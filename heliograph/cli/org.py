@@ -23,6 +23,10 @@ Which = Annotated[str, typer.Argument(metavar="ORG", help="Id of the organizatio
 def create(
     name: Annotated[str, typer.Argument(help="Name, 1 to 200 characters, that no other has.")],
     state: Annotated[str, typer.Option(help=f"One of {', '.join(organizations.STATES)}.")] = "active",
+    home_country: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help="Its country, such as MZ: numbers without a calling code are read as its."),
+    ] = None,
     grant: Annotated[int, typer.Option(min=0, help="Messages that it may send, to begin with.")] = 0,
     json: Json = False,
     data_dir: DataDir = None,
@@ -31,13 +35,13 @@ def create(
 
     \b
     Examples:
-      heliograph org create "Acme Lda" --grant 10000
+      heliograph org create "Acme Lda" --grant 10000 --home-country MZ
       heliograph org create Beta --state trial --json
     """
 
     async def work(conn: Connection) -> Organization:
         async with conn.transaction():
-            made = await organizations.create(conn, name=name, state=state)
+            made = await organizations.create(conn, name=name, state=state, country=home_country)
             if grant:
                 await quota.grant(conn, made.id, amount=grant, reason="initial")
             return made
@@ -207,6 +211,14 @@ def configure(
             metavar="REGION", show_default=False, help="ISO region that may be sent to, repeatable; `any`: all of them."
         ),
     ] = None,
+    home_country: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            show_default=False,
+            help="Its country, such as MZ: numbers without a calling code are read as its; `none`: they are refused.",
+        ),
+    ] = None,
     opt_out_word: Annotated[
         list[str] | None,
         typer.Option(
@@ -236,7 +248,7 @@ def configure(
     Examples:
       heliograph org configure "Acme Lda" --opt-out-word FORA --opt-out-word SAIR
       heliograph org configure "Acme Lda" --help-reply "Acme, +258 21 000 000. Reply STOP to get no more."
-      heliograph org configure "Acme Lda" --country MZ --country ZA
+      heliograph org configure "Acme Lda" --country MZ --country ZA --home-country MZ
     """
     countries: list[str] | msgspec.UnsetType | None = msgspec.UNSET
     if country:
@@ -254,6 +266,7 @@ def configure(
             stop_reply=_reply(stop_reply),
             start_reply=_reply(start_reply),
             help_reply=_reply(help_reply),
+            country=msgspec.UNSET if home_country is None else None if home_country == "none" else home_country,
         )
 
     show(on_database(work, settings_of(data_dir)), json)

@@ -22,6 +22,7 @@ from heliograph.base.clock import iso, now
 from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
+from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 from heliograph.webhooks import events
 
 
@@ -150,8 +151,11 @@ SELECT {COLUMNS} FROM opt_outs JOIN names_of_1($1, $2) names ON opt_outs.person 
 
 
 async def add(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
-    """An operator opts a number out for its owner; one that had opted out already stays as it was. Raises Invalid."""
-    recipient = _number(phone)
+    """An operator opts somebody out who asked for it; who had already stays as they were. Raises Invalid.
+
+    `phone`: a number as people in the organization's country write it, or internationally; or a user id.
+    """
+    recipient = await _recipient(conn, actor, phone)
     async with conn.transaction():
         await suppress(conn, [OptOut(actor.organization_id, recipient, now(), OPERATOR)])
         row = await conn.fetchrow(GET, actor.organization_id, recipient)
@@ -160,8 +164,11 @@ async def add(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
 
 
 async def remove(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
-    """An operator answers for a number that wants messages again; returns what it was. Raises Invalid, NotFound."""
-    recipient = _number(phone)
+    """An operator answers for one who wants messages again; returns what it was. `phone` as in `add`.
+
+    Raises Invalid, NotFound.
+    """
+    recipient = await _recipient(conn, actor, phone)
     async with conn.transaction():
         row = await conn.fetchrow(GET, actor.organization_id, recipient)
         if row is None or not await lift(conn, {(actor.organization_id, recipient)}):
@@ -169,10 +176,17 @@ async def remove(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
     return OptOut(*row.values())
 
 
-def _number(phone: str) -> str:
-    recipient = phones.normalize(phone)
+COUNTRY = "SELECT country FROM organizations WHERE id = $1"
+
+
+async def _recipient(conn: Connection, actor: Actor, phone: str) -> str:
+    if is_user_id(phone):
+        return phone
+    country = await conn.fetchval(COUNTRY, actor.organization_id)
+    recipient = phones.read(phone, region=country)
     if recipient is None:
-        raise Invalid(("phone", "pattern", "`phone` must be a phone number with its country's code"))
+        where = f"of {country}" if country else "with + and its country's code, since the organization has no country"
+        raise Invalid(("phone", "pattern", f"`phone` must be a phone number {where}"))
     return recipient
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TextIO
+from uuid import UUID
 
 import msgspec
 
@@ -20,6 +22,7 @@ from heliograph.base import phones, private_files
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection, plan_by_key
 from heliograph.base.errors import Invalid
+from heliograph.base.ids import uuid7
 from heliograph.contacts import records, sheets
 from heliograph.contacts.records import MAX_NAME, MAX_TAGS, Entry, OnDuplicate
 from heliograph.contacts.sheets import Layout, Reader, Row, Writer
@@ -45,8 +48,23 @@ class Options(msgspec.Struct, frozen=True):
     batch: int = BATCH
 
 
+class Survey(msgspec.Struct):
+    """Who is in a file, by the country of the number's calling code."""
+
+    rows: int = 0
+    countries: Counter[str] = msgspec.field(default_factory=Counter)
+    #: Without a number that could be read.
+    unread: int = 0
+
+    @property
+    def strangers(self) -> list[str]:
+        """Countries beside the largest one that have over 1 % of the numbers: often a sign that it was read wrong."""
+        total = self.countries.total()
+        return [country for country, count in self.countries.most_common()[1:] if count > total / 100]
+
+
 class Summary(msgspec.Struct):
-    """What became of a file's rows: `rows` is the sum of the others."""
+    """What became of a file's rows: `rows` is the sum of the counts beside it."""
 
     rows: int = 0
     created: int = 0
@@ -54,6 +72,8 @@ class Summary(msgspec.Struct):
     #: There already, and left as they were; a number that comes again within a batch included.
     unchanged: int = 0
     rejected: int = 0
+    #: By which it can be undone.
+    import_id: UUID | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -70,6 +90,37 @@ class _Batch(msgspec.Struct):
     #: By number; each with the row that it came from, the last one if several were joined.
     entries: dict[str, tuple[Entry, Row]]
     rejected: list[tuple[Row, str]]
+
+
+async def survey(path: Path, layout: Layout, options: Options) -> Survey:
+    """Whose numbers a file holds, without writing anything."""
+    return await asyncio.to_thread(_survey, path, layout, options)
+
+
+def _survey(path: Path, layout: Layout, options: Options) -> Survey:
+    found = Survey()
+    reader = Reader(path, layout)
+    phone = layout.fields["phone"]
+    try:
+        while rows := reader.take(options.batch):
+            for row in rows:
+                found.rows += 1
+                try:
+                    number = _number(row.cells[phone] if phone < len(row.cells) else "", options.country)
+                except Invalid:
+                    found.unread += 1
+                else:
+                    found.countries[phones.country(number)] += 1
+    finally:
+        reader.close()
+    return found
+
+
+BEGIN = "INSERT INTO contact_imports (organization_id, id, file, started_at) VALUES ($1, $2, $3, now())"
+END = """
+UPDATE contact_imports SET finished_at = now(), rows = $3, created = $4, updated = $5, rejected = $6
+ WHERE organization_id = $1 AND id = $2
+"""
 
 
 async def run(
@@ -90,7 +141,8 @@ async def run(
         raise Invalid(("rejects", "format", "the file of rejected rows must be another one than the imported file"))
     await plan_by_key(conn)
     rejects.unlink(missing_ok=True)
-    summary = Summary()
+    summary = Summary(import_id=uuid7())
+    await conn.execute(BEGIN, actor.organization_id, summary.import_id, path.name)
     reader = Reader(path, layout)
     reading = asyncio.create_task(asyncio.to_thread(_next_batch, reader, layout, options))
     sink = _Rejects(rejects, layout)
@@ -103,14 +155,39 @@ async def run(
         await asyncio.wait([reading])
         reader.close()
         sink.close()
+    counts = (summary.rows, summary.created, summary.updated, summary.rejected)
+    await conn.execute(END, actor.organization_id, summary.import_id, *counts)
     return summary
+
+
+# In the order in which they are written: whoever changes one of them now is waited for.
+IMAGES = """
+INSERT INTO contact_import_images (organization_id, import_id, batch, contact_id, name, first_name, last_name, tags,
+                                   updated_at)
+SELECT $1, $2, $3, id, name, first_name, last_name, tags, updated_at FROM (
+       SELECT * FROM contacts WHERE organization_id = $1 AND phone = ANY ($4) ORDER BY phone FOR UPDATE) held
+"""
+SAME = """
+DELETE FROM contact_import_images
+ WHERE organization_id = $1 AND import_id = $2 AND batch = $3 AND contact_id <> ALL ($4)
+"""
+BATCHED = """
+INSERT INTO contact_import_batches (organization_id, import_id, batch, written_at, created) VALUES ($1, $2, $3, $4, $5)
+"""
 
 
 async def _write(
     conn: Connection, actor: Actor, batch: _Batch, options: Options, summary: Summary, sink: _Rejects
 ) -> None:
     entries = [entry for entry, _ in batch.entries.values()]
-    written = await records.create_many(conn, actor, entries=entries, on_duplicate=options.on_duplicate)
+    place = (actor.organization_id, summary.import_id, summary.rows)
+    async with conn.transaction():
+        if options.on_duplicate == "update":
+            await conn.execute(IMAGES, *place, list(batch.entries))
+        written = await records.create_many(conn, actor, entries=entries, on_duplicate=options.on_duplicate)
+        if options.on_duplicate == "update":
+            await conn.execute(SAME, *place, written.updated_ids)
+        await conn.execute(BATCHED, *place, written.at, written.created_ids)
     full = f"its contact would have more than {MAX_TAGS} tags"
     rejected = batch.rejected + [(batch.entries[number][1], full) for number in written.overfull]
     rejected.sort(key=lambda each: each[0].number)
@@ -185,7 +262,7 @@ def _entry(phone: str, name: str, first: str, last: str, tags: str, options: Opt
 
 def _number(cell: str, country: str | None) -> str:
     # Tables of numbers are often written as fractions: 258841234567.0.
-    number = None if cell.endswith(".0") else phones.normalize(cell, region=country)
+    number = None if cell.endswith(".0") else phones.read(cell, region=country)
     if number is not None:
         return number
     text = sheets.unguarded(cell.strip()).removesuffix(".0")
@@ -193,7 +270,10 @@ def _number(cell: str, country: str | None) -> str:
         raise Invalid(("phone", "required", "it has no phone number"))
     if _is_rounded(text):
         raise Invalid(("phone", "pattern", "a spreadsheet has rounded the phone number: format that column as text"))
-    number = phones.normalize(text, region=country)
+    number = phones.read(text, region=country)
+    if number is None and country is None and phones.normalize(text) is not None:
+        what = "the phone number has no country: write it with + and its country's code, or import with --country"
+        raise Invalid(("phone", "country", what))
     if number is None:
         raise Invalid(("phone", "pattern", "the phone number cannot exist, or has no country code"))
     return number

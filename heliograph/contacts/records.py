@@ -72,6 +72,10 @@ class Written(msgspec.Struct):
 
     created: int = 0
     updated: int = 0
+    #: Those that are new, those that are changed, and the `updated_at` that all of them have.
+    created_ids: Sequence[UUID] = ()
+    updated_ids: Sequence[UUID] = ()
+    at: datetime | None = None
     #: Numbers whose contacts would have more than MAX_TAGS tags; they were left alone.
     overfull: Sequence[str] = ()
 
@@ -210,8 +214,9 @@ async def create_many(
         actor.mode,
     )
     assert row is not None
-    created = len({id for _, id, _ in numbered}.intersection(row["ids"]))
-    return Written(created, len(row["ids"]) - created, row["overfull"])
+    new = {id for _, id, _ in numbered}
+    created, updated = [id for id in row["ids"] if id in new], [id for id in row["ids"] if id not in new]
+    return Written(len(created), len(updated), created, updated, at, row["overfull"])
 
 
 # The bound is a value, never NULL: "$3 IS NULL OR id < $3" would read all that is newer to find a page.
@@ -238,6 +243,47 @@ async def list_page(
     values = (actor.organization_id, actor.mode, after or _END, limit)
     rows = await (conn.fetch(LIST, *values) if tag is None else conn.fetch(LIST_TAGGED, *values, tag))
     return [Contact(*row.values()) for row in rows]
+
+
+BY_ID = f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND id = $2"
+FIND_PHONE = (
+    f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND phone = ANY ($2) ORDER BY id DESC LIMIT $3"
+)
+FIND_NAME = f"""
+SELECT {_COLUMNS} FROM contacts c
+ WHERE organization_id = $1 AND strpos(lower(name), lower($2)) > 0 ORDER BY id DESC LIMIT $3
+"""
+
+
+async def find(conn: Connection, actor: Actor, *, text: str, country: str | None, limit: int = 50) -> list[Contact]:
+    """Contacts with a number, however it is written, or with a text in their name; newest first.
+
+    `country`: ISO region as whose people a number without calling code is read.
+    """
+    number = phones.read(text, region=country) or phones.parse(text)
+    values = (FIND_NAME, actor.organization_id, text) if number is None else (
+        FIND_PHONE, actor.organization_id, phones.spellings(number)
+    )  # fmt: skip
+    return [Contact(*row.values()) for row in await conn.fetch(*values, limit)]
+
+
+async def one(conn: Connection, actor: Actor, *, which: str, country: str | None) -> Contact:
+    """The contact with an id, or with a number, read as in `find`. Raises NotFound, Invalid (it is neither)."""
+    try:
+        rows = await conn.fetch(BY_ID, actor.organization_id, UUID(which))
+    except ValueError:
+        number = phones.read(which, region=country)
+        if number is None:
+            what = "the contact must be named by its id, or by its phone number with + and its country's code"
+            raise Invalid(("contact", "pattern", what)) from None
+        rows = await conn.fetch(FIND_PHONE, actor.organization_id, phones.spellings(number), 2)
+    if len(rows) > 1:
+        raise Invalid(
+            ("contact", "ambiguous", "several contacts have this number in different spellings: name one by its id")
+        )
+    if not rows:
+        raise NotFound("There is no such contact.", resource="contact", id=which)
+    return Contact(*rows[0].values())
 
 
 # Two statements: the second sees the tags that somebody committed while the first waited for the contact's row.

@@ -14,7 +14,8 @@ import pytest
 
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
-from heliograph.contacts import exporting, importing, records, sheets
+from heliograph.base.errors import NotFound
+from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
 from heliograph.contacts.records import MAX_TAGS
 from tests.journeys.test_cli import Cli
@@ -42,6 +43,7 @@ def people(tmp_path: Path) -> Path:
 
 
 async def import_(pool: Pool, actor: Actor, path: Path, **options: Any) -> Summary:
+    options.setdefault("country", "MZ")
     layout = sheets.layout(path)
     rejects = path.with_suffix(".rejects.csv")
     async with pool.acquire() as conn:
@@ -212,6 +214,7 @@ async def test_killed_in_the_middle_and_run_again(database_url: str, pool: Pool,
     assert await pool.fetchval(APART) == 0
 
     done = await cli("contacts", "import", str(path), "--json")
+    assert done.status == 0, done.err
     assert done.data["rows"] == rows + 101
     assert (done.data["rejected"], done.data["rejects"]) == (1, str(path.with_suffix(".rejects.csv")))
     assert 0 < done.data["created"] < rows
@@ -247,6 +250,100 @@ async def test_the_commands(database_url: str, pool: Pool, people: Path, tmp_pat
     assert (nowhere.status, "cannot be written" in nowhere.err) == (1, True)
     assert len(out.out.splitlines()) == 5
     assert "4 contacts" in out.err
+    found = await cli("contacts", "find", "+258 84 123 4567", "--json")
+    assert [one["name"] for one in found.data] == ["João da Silva"]
+    gone = await cli("contacts", "delete", "+258841234567", "--json")
+    assert (gone.status, gone.data["phone"]) == (0, "+258841234567")
+    nobody = await cli("contacts", "delete", "+258841234567")
+    assert (nobody.status, "no such contact" in nobody.err) == (1, True)
+    (made,) = (await cli("contacts", "imports", "--json")).data
+    assert (made["file"], made["created"]) == ("people.csv", 4)
+    undone = await cli("contacts", "undo", made["id"], "--json")
+    assert (undone.data["deleted"], undone.data["kept"]) == (3, 1)
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
     (tmp_path / "empty.csv").write_text("name,email\n")
     refused = await cli("contacts", "import", str(tmp_path / "empty.csv"))
     assert (refused.status, "no column is known" in refused.err) == (1, True)
+
+
+# -- whose numbers -----------------------------------------------------------------------------------------------------
+
+MIXED = "phone\n" + "".join(f"84123{number:04}\n" for number in range(97)) + "+84912345678\n+84912345679\n841\n"
+
+
+async def test_national_numbers_need_a_country_that_somebody_chose(pool: Pool, tmp_path: Path) -> None:
+    actor = await organization(pool)
+    path = tmp_path / "people.csv"
+    path.write_text("phone;name\n841234567;\n258841234567;\n+258841234568;\n00258841234569;\n84912345678;\n")
+    assert (await import_(pool, actor, path, country=None)).created == 2
+    assert (await contacts(pool, actor)).keys() == {"+258841234568", "+258841234569"}
+    assert [row[0] for row in rejected(path)[1:]] == ["2", "3", "6"]
+    assert all("has no country" in row[1] for row in rejected(path)[1:])
+
+
+async def test_people_of_a_second_country_are_imported_only_if_somebody_says_so(
+    database_url: str, pool: Pool, tmp_path: Path
+) -> None:
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    created = await cli("org", "create", "Acme", "--home-country", "mz", "--json")
+    assert created.data["country"] == "MZ"
+    path = tmp_path / "people.csv"
+    path.write_text(MIXED)
+    refused = await cli("contacts", "import", str(path))
+    assert refused.status == 1
+    assert "MZ 97 (98.0%), VN 2 (2.0%); without a readable number: 1" in refused.err
+    assert "--yes" in refused.err
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
+    done = await cli("contacts", "import", str(path), "--yes", "--json")
+    assert (done.status, done.data["created"], done.data["rejected"]) == (0, 99, 1)
+    # One of a hundred is 1 %, and not over it.
+    path.write_text(MIXED.replace("+84912345679\n", "841239998\n841239999\n"))
+    assert (await cli("contacts", "import", str(path), "--json")).status == 0
+    out = await cli("optout", "add", "84 123 0001", "--json")
+    assert (out.status, out.data["recipient"]) == (0, "+258841230001")
+    await cli("org", "configure", "Acme", "--home-country", "none")
+    out = await cli("optout", "add", "84 123 0002")
+    assert (out.status, "the organization has no country" in out.err) == (1, True)
+
+
+# -- undoing -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 2, 1000])
+async def test_an_undone_import_leaves_what_was_there_before_and_what_was_changed_since(
+    pool: Pool, tmp_path: Path, batch: int
+) -> None:
+    actor = await organization(pool)
+    path = tmp_path / "people.csv"
+    path.write_text("phone,name,tags\n+258841234567,Ana,old\n+258841234568,Bia,old\n")
+    await import_(pool, actor, path)
+    before = await contacts(pool, actor)
+    path.write_text(
+        "phone,name,tags\n+258841234567,Anabela,new\n+258841234568,Bia,old\n+258841234569,Eva,new\n"
+        "+258841234570,Rui,new\n+258841234567,Ana Maria,newer\n"
+    )
+    wrong = await import_(pool, actor, path, batch=batch)
+    path.write_text("phone,name,tags\n+258841234570,Rui Costa,later\n")
+    await import_(pool, actor, path)
+    later = (await contacts(pool, actor))["+258841234570"]
+    async with pool.acquire() as conn:
+        assert wrong.import_id is not None
+        undone = await undoing.undo(conn, actor, id=wrong.import_id)
+        assert (undone.deleted, undone.kept) == (1, 1)
+        again = await undoing.undo(conn, actor, id=wrong.import_id)
+        assert again == undoing.Undone()
+        with pytest.raises(NotFound):
+            await undoing.undo(conn, await organization(pool), id=wrong.import_id)
+    assert await contacts(pool, actor) == before | {later.phone: later}
+    assert await pool.fetchval(APART) == 0
+    assert await pool.fetchval("SELECT count(*) FROM contact_tags WHERE tag LIKE 'new%'") == 1
+
+
+async def test_a_contact_is_found_by_any_spelling_and_by_its_name(pool: Pool) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        await records.create(conn, actor, entry=records.Entry("+5511987654321", "João Silva"))
+        for text in ("+551187654321", "(11) 98765-4321", "joão", "SILVA"):
+            (found,) = await records.find(conn, actor, text=text, country="BR")
+            assert found.phone == "+5511987654321"
+        assert await records.find(conn, actor, text="Maria", country="BR") == []

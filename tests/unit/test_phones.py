@@ -222,3 +222,29 @@ def test_a_key_is_its_own_key(number: str) -> None:
 )
 def test_numbers_are_written_as_they_are_dialed(text: str, region: str | None, expected: str | None) -> None:
     assert phones.normalize(text, region=region) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "region", "expected"),
+    [
+        ("841234567", None, None),
+        ("258841234567", None, None),
+        ("84912345678", None, None),
+        ("841234567", "MZ", "+258841234567"),
+        ("258841234567", "MZ", "+258841234567"),
+        ("27831234567", "MZ", None),
+        (" +258 84 123 4567", None, "+258841234567"),
+        ("00258841234567", None, "+258841234567"),
+    ],
+)
+def test_a_number_is_never_guessed(text: str, region: str | None, expected: str | None) -> None:
+    assert phones.read(text, region=region) == expected
+
+
+@pytest.mark.parametrize(("key", "others"), PEOPLE[:10])
+def test_spellings(key: str, others: list[str]) -> None:
+    for number in (key, *others):
+        found = phones.spellings(number)
+        assert {phones.person(one) for one in found} == {key}
+        assert found[0] == number
+        assert len(found) >= min(2, 1 + len(others))

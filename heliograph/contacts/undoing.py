@@ -1,0 +1,116 @@
+"""An import undone: whom it made is deleted, whom it changed is as before.
+
+The rule nobody may break: what somebody changed since stays as it is. Batches are undone last first, each in a
+transaction of its own, so that an undo that was killed is simply run again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection, plan_by_key
+from heliograph.base.errors import NotFound
+
+
+class Import(msgspec.Struct, frozen=True):
+    """A file of contacts that was imported."""
+
+    id: UUID
+    file: str
+    started_at: datetime
+    #: None: it was stopped, or is still running.
+    finished_at: datetime | None
+    rows: int
+    created: int
+    updated: int
+    rejected: int
+    undone_at: datetime | None
+
+
+class Undone(msgspec.Struct):
+    """What became of an import's contacts."""
+
+    deleted: int = 0
+    restored: int = 0
+    #: Changed or deleted by somebody since, and left alone.
+    kept: int = 0
+
+
+LIST = """
+SELECT id, file, started_at, finished_at, rows, created, updated, rejected, undone_at
+  FROM contact_imports WHERE organization_id = $1 ORDER BY id DESC LIMIT $2
+"""
+
+
+async def list_imports(conn: Connection, actor: Actor, *, limit: int = 50) -> list[Import]:
+    """An organization's imports, newest first."""
+    return [Import(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, limit)]
+
+
+KNOWN = "SELECT true FROM contact_imports WHERE organization_id = $1 AND id = $2"
+NEXT = """
+SELECT batch, written_at, created FROM contact_import_batches
+ WHERE organization_id = $1 AND import_id = $2 ORDER BY batch DESC LIMIT 1 FOR UPDATE
+"""
+DELETE = """
+WITH gone AS (
+    DELETE FROM contacts WHERE organization_id = $1 AND id = ANY ($2) AND updated_at = $3 RETURNING id, tags
+), untagged AS (
+    DELETE FROM contact_tags USING (SELECT id, unnest(tags) AS tag FROM gone) one
+     WHERE contact_tags.organization_id = $1 AND contact_tags.tag = one.tag AND contact_tags.contact_id = one.id
+)
+SELECT count(*)::int FROM gone
+"""
+# Imports only add tags, so those that were there before are still there.
+RESTORE = """
+WITH changed AS MATERIALIZED (
+    SELECT c.id, c.tags AS present, image.* FROM (
+           SELECT contact_id, name, first_name, last_name, tags, updated_at FROM contact_import_images
+            WHERE organization_id = $1 AND import_id = $2 AND batch = $3) image
+      CROSS JOIN LATERAL (
+           SELECT id, tags FROM contacts
+            WHERE organization_id = $1 AND id = image.contact_id AND updated_at = $4 FOR UPDATE) c
+), back AS (
+    UPDATE contacts SET name = changed.name, first_name = changed.first_name, last_name = changed.last_name,
+                        tags = changed.tags, updated_at = changed.updated_at
+      FROM changed WHERE contacts.organization_id = $1 AND contacts.id = changed.id
+    RETURNING contacts.id
+), untagged AS (
+    DELETE FROM contact_tags
+     USING (SELECT id, tag FROM changed, unnest(present) AS tag WHERE tag <> ALL (changed.tags)) one
+     WHERE contact_tags.organization_id = $1 AND contact_tags.tag = one.tag AND contact_tags.contact_id = one.id
+), forgotten AS (
+    DELETE FROM contact_import_images WHERE organization_id = $1 AND import_id = $2 AND batch = $3 RETURNING 1
+)
+SELECT (SELECT count(*) FROM back)::int AS restored, (SELECT count(*) FROM forgotten)::int AS images
+"""
+DONE = "DELETE FROM contact_import_batches WHERE organization_id = $1 AND import_id = $2 AND batch = $3"
+UNDONE = "UPDATE contact_imports SET undone_at = now() WHERE organization_id = $1 AND id = $2"
+
+
+async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Undone:
+    """Undo an import; `conn` plans by key from then on. Raises NotFound. Done again, it has nothing left to do."""
+    await plan_by_key(conn)
+    done = Undone()
+    place = (actor.organization_id, id)
+    if not await conn.fetchval(KNOWN, *place):
+        raise NotFound("There is no such import.", resource="import", id=str(id))
+    while True:
+        async with conn.transaction():
+            batch = await conn.fetchrow(NEXT, *place)
+            if batch is None:
+                break
+            at = batch["written_at"]
+            deleted = await conn.fetchval(DELETE, actor.organization_id, batch["created"], at)
+            changed = await conn.fetchrow(RESTORE, *place, batch["batch"], at)
+            assert changed is not None
+            await conn.execute(DONE, *place, batch["batch"])
+        done.deleted += deleted
+        done.restored += changed["restored"]
+        done.kept += len(batch["created"]) - deleted + changed["images"] - changed["restored"]
+    await conn.execute(UNDONE, *place)
+    return done
