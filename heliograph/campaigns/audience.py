@@ -77,10 +77,13 @@ async def spelled(listed: Sequence[str]) -> list[str]:
 
 
 async def numbers(listed: Sequence[str]) -> Numbers:
-    """The listed recipients as E.164, and how many are none."""
+    """The listed recipients as E.164, each person once, in the first spelling; and how many are none."""
     found = await spelled(listed)
     valid = [number for number in found if phones.parse(number) == number]
-    return Numbers(valid, len(found) - len(valid))
+    people: dict[str, str] = {}
+    for number in valid:
+        people.setdefault(phones.person(number), number)
+    return Numbers(list(people.values()), len(found) - len(valid))
 
 
 # One who could get it is enough to know. LIMIT keeps each look-up a look-up, here and below, whatever a plan that was

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from heliograph import erasure
 from heliograph.base import phones, private_files
 from heliograph.base.db import Connection
 from heliograph.cli.console import (
@@ -35,6 +36,8 @@ from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
 from heliograph.contacts.records import Contact, OnDuplicate
 from heliograph.contacts.undoing import Import, Undone
+from heliograph.erasure import Erased
+from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 
 app = group("Contacts: import, export, list, find and delete them, and undo an import.")
 
@@ -233,6 +236,32 @@ def delete(
 
     show(on_database(work, settings_of(data_dir)), json)
     say("It is deleted.")
+
+
+@app.command("erase")
+def erase(
+    who: Annotated[str, typer.Argument(metavar="NUMBER|USER-ID", help="A phone number, or a WhatsApp user id.")],
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Erase a person: the contact, and all texts to and from them, by whatever spelling, number or user id.
+
+    Rows that bills refer to stay, and so does an opt-out.
+
+    \b
+    Example:
+      heliograph contacts erase +258841234567 --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> Erased:
+        found = await organization(conn, org)
+        address = who if is_user_id(who) else phones.read(who, region=found.country)
+        if address is None:
+            raise typer.BadParameter("name a phone number with + and its country's code, or a user id")
+        return await erasure.erase(conn, acting_for(found), address=address)
+
+    show(on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("imports")

@@ -165,7 +165,8 @@ IMAGES = """
 INSERT INTO contact_import_images (organization_id, import_id, batch, contact_id, name, first_name, last_name, tags,
                                    updated_at)
 SELECT $1, $2, $3, id, name, first_name, last_name, tags, updated_at FROM (
-       SELECT * FROM contacts WHERE organization_id = $1 AND phone = ANY ($4) ORDER BY phone FOR UPDATE) held
+       SELECT * FROM contacts WHERE organization_id = $1 AND phone = ANY ($4) AND mode = $5
+        ORDER BY phone FOR UPDATE) held
 """
 SAME = """
 DELETE FROM contact_import_images
@@ -183,7 +184,7 @@ async def _write(
     place = (actor.organization_id, summary.import_id, summary.rows)
     async with conn.transaction():
         if options.on_duplicate == "update":
-            await conn.execute(IMAGES, *place, list(batch.entries))
+            await conn.execute(IMAGES, *place, list(batch.entries), actor.mode)
         written = await records.create_many(conn, actor, entries=entries, on_duplicate=options.on_duplicate)
         if options.on_duplicate == "update":
             await conn.execute(SAME, *place, written.updated_ids)

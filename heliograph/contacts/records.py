@@ -72,12 +72,12 @@ class Written(msgspec.Struct):
 
     created: int = 0
     updated: int = 0
+    #: Numbers whose contacts would have more than MAX_TAGS tags; they were left alone.
+    overfull: Sequence[str] = ()
     #: Those that are new, those that are changed, and the `updated_at` that all of them have.
     created_ids: Sequence[UUID] = ()
     updated_ids: Sequence[UUID] = ()
     at: datetime | None = None
-    #: Numbers whose contacts would have more than MAX_TAGS tags; they were left alone.
-    overfull: Sequence[str] = ()
 
 
 # ── What a client wrote, checked ──────────────────────────────────────────────────────────────────────────────────
@@ -216,7 +216,7 @@ async def create_many(
     assert row is not None
     new = {id for _, id, _ in numbered}
     created, updated = [id for id in row["ids"] if id in new], [id for id in row["ids"] if id not in new]
-    return Written(len(created), len(updated), created, updated, at, row["overfull"])
+    return Written(len(created), len(updated), row["overfull"], created, updated, at)
 
 
 # The bound is a value, never NULL: "$3 IS NULL OR id < $3" would read all that is newer to find a page.
@@ -245,13 +245,14 @@ async def list_page(
     return [Contact(*row.values()) for row in rows]
 
 
-BY_ID = f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND id = $2"
+BY_ID = f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND mode = $2 AND id = $3"
 FIND_PHONE = (
-    f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND phone = ANY ($2) ORDER BY id DESC LIMIT $3"
+    f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND mode = $2 AND phone = ANY ($3)"
+    " ORDER BY id DESC LIMIT $4"
 )
 FIND_NAME = f"""
 SELECT {_COLUMNS} FROM contacts c
- WHERE organization_id = $1 AND strpos(lower(name), lower($2)) > 0 ORDER BY id DESC LIMIT $3
+ WHERE organization_id = $1 AND mode = $2 AND strpos(lower(name), lower($3)) > 0 ORDER BY id DESC LIMIT $4
 """
 
 
@@ -261,22 +262,24 @@ async def find(conn: Connection, actor: Actor, *, text: str, country: str | None
     `country`: ISO region as whose people a number without calling code is read.
     """
     number = phones.read(text, region=country) or phones.parse(text)
-    values = (FIND_NAME, actor.organization_id, text) if number is None else (
-        FIND_PHONE, actor.organization_id, phones.spellings(number)
-    )  # fmt: skip
-    return [Contact(*row.values()) for row in await conn.fetch(*values, limit)]
+    whose = (actor.organization_id, actor.mode)
+    if number is None:
+        rows = await conn.fetch(FIND_NAME, *whose, text, limit)
+    else:
+        rows = await conn.fetch(FIND_PHONE, *whose, phones.spellings(number), limit)
+    return [Contact(*row.values()) for row in rows]
 
 
 async def one(conn: Connection, actor: Actor, *, which: str, country: str | None) -> Contact:
     """The contact with an id, or with a number, read as in `find`. Raises NotFound, Invalid (it is neither)."""
     try:
-        rows = await conn.fetch(BY_ID, actor.organization_id, UUID(which))
+        rows = await conn.fetch(BY_ID, actor.organization_id, actor.mode, UUID(which))
     except ValueError:
         number = phones.read(which, region=country)
         if number is None:
             what = "the contact must be named by its id, or by its phone number with + and its country's code"
             raise Invalid(("contact", "pattern", what)) from None
-        rows = await conn.fetch(FIND_PHONE, actor.organization_id, phones.spellings(number), 2)
+        rows = await conn.fetch(FIND_PHONE, actor.organization_id, actor.mode, phones.spellings(number), 2)
     if len(rows) > 1:
         raise Invalid(
             ("contact", "ambiguous", "several contacts have this number in different spellings: name one by its id")

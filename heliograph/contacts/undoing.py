@@ -58,10 +58,12 @@ SELECT batch, written_at, created FROM contact_import_batches
 """
 DELETE = """
 WITH gone AS (
-    DELETE FROM contacts WHERE organization_id = $1 AND id = ANY ($2) AND updated_at = $3 RETURNING id, tags
+    DELETE FROM contacts WHERE organization_id = $1 AND mode = $4 AND id = ANY ($2) AND updated_at = $3
+    RETURNING id, tags
 ), untagged AS (
     DELETE FROM contact_tags USING (SELECT id, unnest(tags) AS tag FROM gone) one
-     WHERE contact_tags.organization_id = $1 AND contact_tags.tag = one.tag AND contact_tags.contact_id = one.id
+     WHERE contact_tags.organization_id = $1 AND contact_tags.mode = $4 AND contact_tags.tag = one.tag
+       AND contact_tags.contact_id = one.id
 )
 SELECT count(*)::int FROM gone
 """
@@ -73,16 +75,17 @@ WITH changed AS MATERIALIZED (
             WHERE organization_id = $1 AND import_id = $2 AND batch = $3) image
       CROSS JOIN LATERAL (
            SELECT id, tags FROM contacts
-            WHERE organization_id = $1 AND id = image.contact_id AND updated_at = $4 FOR UPDATE) c
+            WHERE organization_id = $1 AND mode = $5 AND id = image.contact_id AND updated_at = $4 FOR UPDATE) c
 ), back AS (
     UPDATE contacts SET name = changed.name, first_name = changed.first_name, last_name = changed.last_name,
                         tags = changed.tags, updated_at = changed.updated_at
-      FROM changed WHERE contacts.organization_id = $1 AND contacts.id = changed.id
+      FROM changed WHERE contacts.organization_id = $1 AND contacts.mode = $5 AND contacts.id = changed.id
     RETURNING contacts.id
 ), untagged AS (
     DELETE FROM contact_tags
      USING (SELECT id, tag FROM changed, unnest(present) AS tag WHERE tag <> ALL (changed.tags)) one
-     WHERE contact_tags.organization_id = $1 AND contact_tags.tag = one.tag AND contact_tags.contact_id = one.id
+     WHERE contact_tags.organization_id = $1 AND contact_tags.mode = $5 AND contact_tags.tag = one.tag
+       AND contact_tags.contact_id = one.id
 ), forgotten AS (
     DELETE FROM contact_import_images WHERE organization_id = $1 AND import_id = $2 AND batch = $3 RETURNING 1
 )
@@ -105,8 +108,8 @@ async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Undone:
             if batch is None:
                 break
             at = batch["written_at"]
-            deleted = await conn.fetchval(DELETE, actor.organization_id, batch["created"], at)
-            changed = await conn.fetchrow(RESTORE, *place, batch["batch"], at)
+            deleted = await conn.fetchval(DELETE, actor.organization_id, batch["created"], at, actor.mode)
+            changed = await conn.fetchrow(RESTORE, *place, batch["batch"], at, actor.mode)
             assert changed is not None
             await conn.execute(DONE, *place, batch["batch"])
         done.deleted += deleted

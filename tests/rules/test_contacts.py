@@ -30,7 +30,8 @@ async def write(pool: Pool, actor: Actor, *entries: Entry, on_duplicate: OnDupli
     async with pool.acquire() as conn:
         written = await records.create_many(conn, actor, entries=entries, on_duplicate=on_duplicate)
     assert await pool.fetchval(APART) == 0
-    return written
+    assert (len(written.created_ids), len(written.updated_ids)) == (written.created, written.updated)
+    return Written(written.created, written.updated, written.overfull)
 
 
 async def contact(pool: Pool, actor: Actor, phone: str = ANA.phone) -> records.Contact:

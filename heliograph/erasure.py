@@ -1,0 +1,120 @@
+"""Erasing a person: what they wrote, what was written to them, and what an organization noted of them.
+
+By person, not by spelling: under every way to write the number, and every number and user id that is linked to it. The
+rows that bills refer to stay, and so does an opt-out, without which the person would be written to again.
+
+The rule nobody may break: nothing here runs in a transaction of the caller's. Each step is one of its own, over a
+bounded number of rows, and may be repeated.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection, plan_by_key
+from heliograph.consent import people
+
+#: Messages looked at by one step: they have no index by recipient.
+STEP = 20_000
+_FIRST = UUID(int=0)
+
+
+class Erased(msgspec.Struct):
+    """How many of each are gone."""
+
+    contacts: int = 0
+    texts: int = 0
+    received: int = 0
+
+
+CONTACTS = """
+WITH gone AS (
+    DELETE FROM contacts WHERE organization_id = $1 AND phone = ANY ($2) RETURNING id, tags, mode
+), untagged AS (
+    DELETE FROM contact_tags USING (SELECT id, mode, unnest(tags) AS tag FROM gone) one
+     WHERE contact_tags.organization_id = $1 AND contact_tags.mode = one.mode AND contact_tags.tag = one.tag
+       AND contact_tags.contact_id = one.id
+), images AS (
+    DELETE FROM contact_import_images USING gone
+     WHERE contact_import_images.organization_id = $1 AND contact_import_images.contact_id = gone.id
+), listed AS (
+    UPDATE campaign_recipients SET name = NULL, first_name = NULL, last_name = NULL
+     WHERE organization_id = $1 AND phone = ANY ($2)
+)
+SELECT count(*)::int FROM gone
+"""
+SENT = """
+WITH looked_at AS MATERIALIZED (
+    SELECT id, recipient FROM messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
+), gone AS (
+    DELETE FROM message_texts WHERE organization_id = $1
+       AND message_id = ANY (ARRAY(SELECT id FROM looked_at WHERE recipient = ANY ($4))) RETURNING 1
+)
+SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone
+"""
+# What a supplier handed over holds the text as it came, and an event repeats it.
+RECEIVED = """
+WITH looked_at AS MATERIALIZED (
+    SELECT id, sender FROM received_messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
+), theirs AS MATERIALIZED (
+    SELECT id FROM looked_at WHERE sender = ANY ($4)
+), gone AS (
+    DELETE FROM message_texts WHERE organization_id = $1 AND message_id = ANY (ARRAY(SELECT id FROM theirs)) RETURNING 1
+), raw AS (
+    UPDATE inbound_messages SET body = '', raw = '' WHERE message_id = ANY (ARRAY(SELECT id FROM theirs))
+), told AS (
+    UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text
+     WHERE organization_id = $1 AND kind = 'message.received' AND data LIKE '%"text":"%'
+       AND message_id = ANY (ARRAY(SELECT id FROM theirs))
+)
+SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone
+"""
+WHATSAPP = """
+WITH theirs AS MATERIALIZED (
+    SELECT id, direction FROM whatsapp_messages WHERE organization_id = $1 AND recipient = ANY ($2)
+), gone AS (
+    DELETE FROM whatsapp_contents WHERE organization_id = $1 AND message_id = ANY (ARRAY(SELECT id FROM theirs))
+    RETURNING message_id
+), told AS (
+    UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text
+     WHERE organization_id = $1 AND kind = 'message.received' AND data LIKE '%"text":"%'
+       AND message_id = ANY (ARRAY(SELECT id FROM theirs WHERE direction = 'inbound'))
+)
+SELECT count(*) FILTER (WHERE direction = 'outbound')::int AS sent,
+       count(*) FILTER (WHERE direction = 'inbound')::int AS received
+  FROM gone JOIN theirs ON theirs.id = gone.message_id
+"""
+
+
+async def erase(conn: Connection, actor: Actor, *, address: str) -> Erased:
+    """Erase what is kept of a person, under all names; `address`: E.164, or a user id. `conn` plans by key from then.
+
+    A message that still waits to be sent loses its text and ends as expired.
+    """
+    await plan_by_key(conn)
+    names = await people.names(conn, actor.organization_id, address)
+    spellings = [one for name in names for one in (phones.spellings(name) if name.startswith("+") else [name])]
+    done = Erased()
+    done.contacts = await conn.fetchval(CONTACTS, actor.organization_id, spellings)
+    done.texts = await _steps(conn, SENT, actor, spellings)
+    done.received = await _steps(conn, RECEIVED, actor, spellings)
+    row = await conn.fetchrow(WHATSAPP, actor.organization_id, spellings)
+    assert row is not None
+    done.texts += row["sent"]
+    done.received += row["received"]
+    return done
+
+
+async def _steps(conn: Connection, sql: str, actor: Actor, spellings: list[str]) -> int:
+    gone, after = 0, _FIRST
+    while True:
+        row = await conn.fetchrow(sql, actor.organization_id, after, STEP, spellings)
+        assert row is not None
+        gone += row["gone"]
+        if row["last"] is None:
+            return gone
+        after = row["last"]

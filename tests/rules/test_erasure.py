@@ -1,0 +1,71 @@
+"""Erasing a person on a real database: by whatever name, all that they and others wrote, and of nobody else."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from heliograph import erasure
+from heliograph.base.actor import Actor
+from heliograph.base.db import Pool
+from heliograph.consent import optouts, people
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
+from heliograph.queue import timers
+from heliograph.sms import inbound, inbox
+from heliograph.sms.accept import Acceptor
+from heliograph.suppliers.contract import Inbound
+from tests.rules.making import check_books, organization, send, sender
+from tests.rules.making_callbacks import Meta, message
+from tests.rules.making_whatsapp import made
+
+ANA, ANA_8, BIA = "+5511987654321", "+551187654321", "+258841234568"
+
+
+async def rows_of(pool: Pool, table: str, actor: Actor) -> int:
+    count: int = await pool.fetchval(f"SELECT count(*) FROM {table} WHERE organization_id = $1", actor.organization_id)
+    return count
+
+
+async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Pool) -> None:
+    acme = await made(pool)
+    actor, other = acme.actor, await organization(pool)
+    await sender(pool, actor, "258800001234")
+    acceptor = Acceptor(pool)
+    for who in (actor, other):
+        for to in (ANA, ANA_8, BIA):
+            assert (await acceptor.accept(send(who, to=to))).status == 202
+            async with pool.acquire() as conn:
+                await records.create(conn, who, entry=Entry(to, "Somebody", tags=("vip",)))
+    async with pool.acquire() as conn, conn.transaction():
+        await timers.ensure(conn, inbox.TIMER)
+        said = [Inbound(by[1:], "258800001234", 0, b"hello", b"raw") for by in (ANA, BIA)]
+        await inbound.store(conn, UUID(int=1), said)
+        await optouts.add(conn, actor, phone=ANA_8)
+    async with pool.acquire() as conn:
+        assert (await inbox.work_through(conn)).rows == 2
+        await people.link(conn, [(actor.organization_id, ANA, "BR.1")])
+    await Meta(pool).say(acme, message(acme, "hi", by=None, user_id="BR.1"), message(acme, "hi", by=BIA))
+
+    async with pool.acquire() as conn:
+        done = await erasure.erase(conn, actor, address="BR.1")
+        assert done == erasure.Erased(contacts=2, texts=2, received=2)
+        assert await erasure.erase(conn, actor, address=ANA_8) == erasure.Erased()
+    left = await pool.fetch("SELECT phone FROM contacts WHERE organization_id = $1", actor.organization_id)
+    assert [row[0] for row in left] == [BIA]
+    for table, count in (("messages", 3), ("received_messages", 2), ("whatsapp_messages", 2), ("opt_outs", 1)):
+        assert (
+            await pool.fetchval(f"SELECT count(*) FROM {table} WHERE organization_id = $1", actor.organization_id)
+            == count
+        )
+    assert (
+        await pool.fetchval("SELECT count(*) FROM message_texts WHERE organization_id = $1", actor.organization_id) == 2
+    )
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_contents") == 1
+    told = await pool.fetch("SELECT data FROM events WHERE kind = 'message.received' AND data LIKE '%\"text\":\"%'")
+    assert len(told) == 2
+    assert not [row for row in told if ANA in row["data"] or "BR.1" in row["data"]]
+    assert await pool.fetchval("SELECT count(*) FROM inbound_messages WHERE raw = ''") == 1
+    assert (
+        await pool.fetchval("SELECT count(*) FROM message_texts WHERE organization_id = $1", other.organization_id) == 3
+    )
+    await check_books(pool, [other.organization_id])
