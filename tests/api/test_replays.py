@@ -11,7 +11,9 @@ import pytest
 from yarl import URL
 
 from heliograph.accounts import api_keys
+from heliograph.api import campaigns
 from heliograph.api.idempotency import key_hash, request_hash
+from heliograph.api.reading import reader
 from heliograph.api.sms import SendSms
 from heliograph.base.db import Pool
 from tests.api.conftest import Api, Tenant
@@ -163,20 +165,26 @@ async def test_a_campaign_is_replayed_after_its_time_and_under_other_settings(
     assert await ask(api, tenant.headers, "one", "POST", "/campaigns", body) == (201, "replayed", first)
 
 
-async def test_a_scheduled_send_is_replayed_after_its_time(api: Api, tenant: Tenant, pool: Pool) -> None:
+async def test_what_was_scheduled_is_replayed_after_its_time(api: Api, tenant: Tenant, pool: Pool) -> None:
     """The door hands the time on as it is written, and leaves judging it to those who know the key."""
-    past = {"to": "+258841234567", "message": "hi", "sendAt": "2020-01-01T00:00:00Z"}
-    status, _, answer = await ask(api, tenant.headers, "one", "POST", "/sms/send", past)
-    assert (status, answer["error"]["details"]["fields"][0]["field"]) == (400, "sendAt")
-    fingerprint = request_hash(msgspec.convert(past | {"deliveryGuarantee": "at_least_once"}, SendSms))
-    await pool.execute(
-        "INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)"
-        " VALUES ($1, $2, $3, 202, '{}', now())",
-        tenant.id,
-        key_hash("live", "POST", "/sms/send", "one"),
-        fingerprint,
-    )
-    assert await ask(api, tenant.headers, "one", "POST", "/sms/send", past) == (202, "replayed", {})
+    long_ago = "2020-01-01T00:00:00Z"
+    send = {"to": "+258841234567", "message": "hi", "sendAt": long_ago, "deliveryGuarantee": "at_least_once"}
+    campaign = {"name": "Sale", "content": "hi", "recipients": ["+258841234567"], "scheduledAt": long_ago}
+    wish = await campaigns.canonical(reader(campaigns.CreateCampaign)(msgspec.json.encode(campaign)))
+    for path, body, meant, field in (
+        ("/sms/send", send, msgspec.convert(send, SendSms), "sendAt"),
+        ("/campaigns", campaign, [wish, None, None], "scheduled_at"),
+    ):
+        status, _, answer = await ask(api, tenant.headers, "one", "POST", path, body)
+        assert (status, answer["error"]["details"]["fields"][0]["field"]) == (400, field)
+        await pool.execute(
+            "INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)"
+            " VALUES ($1, $2, $3, 202, '{}', now())",
+            tenant.id,
+            key_hash("live", "POST", path, "one"),
+            request_hash(meant),
+        )
+        assert await ask(api, tenant.headers, "one", "POST", path, body) == (202, "replayed", {})
 
 
 async def test_a_suspended_organization_is_told_so_before_anything_is_looked_up(
