@@ -243,10 +243,11 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         assert msgspec.json.decode(event.body)["data"]["message"]["channel"] == "whatsapp"
 
         async with Client(first.url, first.credentials["test_key"]) as tester:
+            test_secret = await subscribed(tester, receiver)
             sent = {n: await tester.send(f"+25884123{n:04d}") for n in range(8)}
         expected = {0: "delivered", 1: "undelivered", 2: "failed", 3: "expired", 6: "delivered", 7: "delivered"}
         for n, end in expected.items():
-            event = await event_of(receiver, sent[n], secret)
+            event = await event_of(receiver, sent[n], test_secret)
             assert event.type == ("message.delivered" if end == "delivered" else "message.failed")
             assert msgspec.json.decode(event.body)["data"]["message"]["status"] == end
         found = await statuses(first.database)
