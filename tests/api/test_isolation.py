@@ -205,7 +205,7 @@ class Party:
         url = self.api.base_url + "/v1" + path
         async with self.api.session.request(operation.method, url, json=body, headers=headers, params=query) as answer:
             text = (await answer.read()).decode()
-            for id in hidden:
+            for id in (*hidden, answer.headers["x-request-id"]):
                 text = text.replace(id, "<id>")
             volatile = ("date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset")
             shown = tuple(sorted((k.lower(), v) for k, v in answer.headers.items() if k.lower() not in volatile))
