@@ -626,6 +626,8 @@ async def test_what_was_said_is_forgotten_everywhere(pool: Pool, acme: Actor) ->
     ):
         await pool.execute(f"UPDATE {table} SET {column} = {old.format(column)}")
     await pool.execute("UPDATE automatic_replies SET replied_at = now() - interval '31 days'")
+    # Sweeps go on where the last one ended, and nothing is stored behind that but by this test.
+    await pool.execute("DELETE FROM retention_places")
     await forget()
     assert await texts(pool) == [None, None]
     assert [one["from"] for one in await told(pool)] == [TO, TO]

@@ -93,7 +93,9 @@ def test_every_command_has_an_example_and_prints_json() -> None:
             yield from walk(command.get_command(None, name), f"{path} {name}")
 
     names = {path.split()[1] for path in walk(typer.main.get_command(app), "heliograph")}
-    wanted = "up migrate api worker org key sender supplier quota contacts campaign message inbound optout webhook"
+    wanted = (
+        "up migrate api worker org key sender supplier quota contacts campaign message inbound optout webhook queue"
+    )
     assert names == set(f"{wanted} send doctor simulate whatsapp".split())
 
 
