@@ -34,7 +34,7 @@ from heliograph.base.connecting import connect
 from heliograph.base.db import open_pool
 from heliograph.base.migrate import migrate
 from heliograph.base.postgres import Embedded, PostgresError, default_data_dir
-from heliograph.base.settings import Settings, demand_secret_key, from_environment
+from heliograph.base.settings import Settings, demand_secret_key, from_environment, unknown_names
 from heliograph.base.signals import KINDS
 from heliograph.demo import Credentials, Smsc
 
@@ -308,7 +308,10 @@ def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
     if _is_loopback(host):
         usual |= {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": LOOPBACK}
     found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}
-    return usual | dict(os.environ) | found
+    # What is misspelt was named by this process, once.
+    unknown = unknown_names()
+    given = {name: value for name, value in os.environ.items() if name not in unknown}
+    return usual | given | found
 
 
 def _outside() -> dict[str, str]:
@@ -378,7 +381,8 @@ def _welcome(ready: Welcome) -> str:
     return f"""
 Heliograph is ready.
 
-  API           {credentials.base_url}/v1{keys}
+  API           {credentials.base_url}/v1
+  Docs          {credentials.base_url}/docs, guide at {credentials.base_url}/docs/guide{keys}
   Organization  {credentials.organization_id}
   SMSC          {credentials.smsc.host}:{credentials.smsc.port} (simulated, SMPP 3.4)
   Cloud API     http://{graph.host}:{graph.port} (simulated, WhatsApp)

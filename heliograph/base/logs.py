@@ -7,6 +7,7 @@ them out; what stands here is the net below, because somebody forgets one day.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 from typing import Any
@@ -74,7 +75,7 @@ def configure(settings: Settings) -> None:
     if settings.log_format == "json":
         render = structlog.processors.JSONRenderer(serializer=_json)
     else:
-        render = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        render = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.log_level]),

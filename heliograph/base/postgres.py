@@ -57,6 +57,11 @@ def url_of(directory: Path) -> str:
     layout = Layout(directory.absolute())
     try:
         password, port = layout.app_password.read_text().strip(), int(layout.port.read_text())
+    except FileNotFoundError:
+        raise PostgresError(
+            f"there is no database of `heliograph up` in {directory.parent}: start it there first, or name its data"
+            " directory with --data-dir"
+        ) from None
     except (OSError, ValueError) as error:
         raise PostgresError(f"no database in {directory}: start `heliograph up` on it first ({error})") from None
     return f"postgresql://{ROLE}:{password}@127.0.0.1:{port}/{ROLE}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -21,6 +22,22 @@ DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
 
 #: Different characters that a secret must have.
 FEWEST_CHARACTERS = 8
+
+
+#: Names that begin as a setting does, and are read elsewhere: secrets of commands, and what tests go by.
+OTHERS = frozenset(
+    f"HELIOGRAPH_{name}"
+    for name in (
+        "API_KEY",
+        "EXAMPLES",
+        "FAULTS",
+        "SIGNING_SECRET",
+        "SUPPLIER_PASSWORD",
+        "TEST_DATABASE_URL",
+        "WHATSAPP_APP_SECRET",
+        "WHATSAPP_TOKEN",
+    )
+)
 
 
 class SettingsError(Exception):
@@ -137,6 +154,13 @@ def demand_secret_key(settings: Settings) -> None:
             "HELIOGRAPH_SECRET_KEY repeats a few characters, which can be guessed. Make one with"
             " `openssl rand -base64 48`"
         )
+
+
+def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """Variables that look like settings and are none, each with the setting whose name is nearest, if one is near."""
+    known = {f"HELIOGRAPH_{name.upper()}" for name in Settings.__struct_fields__} | OTHERS
+    strange = sorted(name for name in environment if name.startswith("HELIOGRAPH_") and name not in known)
+    return {name: next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0.8)), None) for name in strange}
 
 
 def from_environment(environment: Mapping[str, str] = os.environ, **overrides: object) -> Settings:

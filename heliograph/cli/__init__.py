@@ -7,6 +7,8 @@ each operator's command would pay at its start.
 from __future__ import annotations
 
 import importlib
+from difflib import get_close_matches
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -44,6 +46,14 @@ class Nouns(TyperGroup):
     def list_commands(self, ctx: object) -> list[str]:
         """Their names."""
         return list(NAMES)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the words name. A misspelt one ends with those that are near."""
+        if args and args[0] not in NAMES and not args[0].startswith("-"):
+            near = get_close_matches(args[0], NAMES, cutoff=0.5)
+            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:
         """The command, loaded now."""

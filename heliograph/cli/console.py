@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
+import shutil
 import sys
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from json import dumps, loads
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -31,11 +34,13 @@ from heliograph.base.connecting import connect
 from heliograph.base.db import Connection, follow_clock, is_down
 from heliograph.base.errors import Refusal
 from heliograph.base.postgres import PostgresError, default_data_dir, url_of
-from heliograph.base.settings import Settings, SettingsError, demand_secret_key, from_environment
+from heliograph.base.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
 
 Result = TypeVar("Result")
 
 FAILED, WRONG, UNREACHABLE = 1, 2, 3
+#: What a cut column of a table keeps at least.
+NARROWEST = 12
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
 DataDir = Annotated[
     Path | None,
@@ -96,6 +101,9 @@ def settings_of(
     at only when that variable is not set. HELIOGRAPH_SECRET_KEY wins over the directory's file.
     """
     settings = from_environment(environment)
+    if data_dir is not None and not os.path.isdir(data_dir):
+        what = "is not a directory" if os.path.exists(data_dir) else "does not exist"
+        raise SettingsError(f"the data directory {data_dir} {what}: name the one of `heliograph up` with --data-dir")
     if data_dir is None and not settings.database_url and os.path.isdir(default_data_dir(environment)):
         data_dir = default_data_dir(environment)
     if data_dir is not None:
@@ -177,10 +185,11 @@ def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
     """Print a record, or a list of records as a table of `columns`; as JSON, records are whole."""
     plain = as_plain(data)
     if json:
-        print(msgspec.json.encode(plain).decode(), flush=True)
+        print(_speakable(msgspec.json.encode(plain).decode()), flush=True)
     elif isinstance(plain, list):
         if plain:
-            print(table([[cell(row.get(name)) for name in columns] for row in plain], columns))
+            cells = [[cell(row.get(name)) for name in columns] for row in plain]
+            print(fitted(cells, columns, _width()))
         else:
             say("Nothing to show.")
     else:
@@ -227,6 +236,45 @@ def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
     )
 
 
+def fitted(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int | None) -> str:
+    """A table of at most `width` characters a line; None: as wide as it is.
+
+    The widest texts are cut first. What is copied from a table, its ids, stays whole; if
+    it does not fit then, each row becomes a record of a line a value.
+    """
+    widths = [max(len(name), *(len(row[at]) for row in rows)) for at, name in enumerate(columns)]
+    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
+        return table(rows, columns)
+    least = [
+        widths[at] if name == "id" or name.endswith("_id") else min(widths[at], max(len(name), NARROWEST))
+        for at, name in enumerate(columns)
+    ]
+    if sum(least) + 2 * (len(least) - 1) > width:
+        return "\n\n".join(record(dict(zip(columns, row, strict=True))) for row in rows)
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        at = max((at for at in range(len(widths)) if widths[at] > least[at]), key=lambda at: widths[at])
+        widths[at] -= 1
+    return table([[_cut(text, most) for text, most in zip(row, widths, strict=True)] for row in rows], columns)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _width() -> int | None:
+    """Of the terminal that stdout is; None: it is a file or a pipe, which gets everything."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _speakable(json: str) -> str:
+    """JSON that stdout can write: in an ASCII locale, other characters as JSON's own escapes."""
+    try:
+        json.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return dumps(loads(json), separators=(",", ":"))
+    return json
+
+
 def record(values: Mapping[str, Any]) -> str:
     """A line for each value."""
     width = max((len(name) for name in values), default=0)
@@ -245,6 +293,12 @@ def shown_url(url: str) -> str:
 
 def run(app: typer.Typer) -> None:
     """Run a command; ends the process."""
+    for stream in (sys.stdout, sys.stderr):
+        # In an ASCII locale a name with an accent is no reason to end with a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    for name, near in unknown_names().items():
+        say(f"heliograph: {name} is no setting, and is ignored{f'; did you mean {near}?' if near else '.'}")
     try:
         app(prog_name="heliograph")
     except Refusal as refusal:

@@ -1,0 +1,155 @@
+"""What people see of the command line: misspelt names, tables that fit, terminals that know ASCII only."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from heliograph.base.postgres import PostgresError
+from heliograph.base.settings import OTHERS, Settings, SettingsError, unknown_names
+from heliograph.cli.console import fitted, settings_of
+from heliograph.up import part_environment
+from tests.house.project import ROOT, files
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, with nothing of ours in its environment."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HELIOGRAPH_")}
+    return subprocess.run(
+        [sys.executable, "-m", "heliograph", *arguments],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=ROOT,
+        timeout=60,
+    )
+
+
+def test_a_misspelt_setting_is_named_with_the_one_that_is_near() -> None:
+    environment = {"HELIOGRAPH_SECRT_KEY": "x", "HELIOGRAPH_DATABASE_URI": "x", "HELIOGRAPH_ZEBRA": "x", "PATH": "x"}
+    assert unknown_names(environment) == {
+        "HELIOGRAPH_DATABASE_URI": "HELIOGRAPH_DATABASE_URL",
+        "HELIOGRAPH_SECRT_KEY": "HELIOGRAPH_SECRET_KEY",
+        "HELIOGRAPH_ZEBRA": None,
+    }
+    assert unknown_names(dict.fromkeys(OTHERS, "x") | {"HELIOGRAPH_LOG_LEVEL": "info"}) == {}
+
+
+def test_every_name_that_the_program_reads_is_known() -> None:
+    known = {f"HELIOGRAPH_{name.upper()}" for name in Settings.__struct_fields__} | OTHERS
+    for path in files(".py"):
+        if path.is_relative_to(ROOT / "heliograph"):
+            named = set(re.findall(r"\bHELIOGRAPH_[A-Z][A-Z_]*[A-Z]\b", path.read_text()))
+            assert named <= known, f"{path}: {named - known} is neither a setting nor one of settings.OTHERS"
+
+
+def test_a_process_says_it_at_its_start_and_its_parts_do_not_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = run("key", "list", "--data-dir", "/nowhere/at/all", HELIOGRAPH_SECRT_KEY="x")
+    assert "HELIOGRAPH_SECRT_KEY is no setting, and is ignored; did you mean HELIOGRAPH_SECRET_KEY?" in told.stderr
+    monkeypatch.setenv("HELIOGRAPH_SECRT_KEY", "x")
+    assert "HELIOGRAPH_SECRT_KEY" not in part_environment(Settings(), host="127.0.0.1")
+
+
+def test_a_misspelt_command_leads_to_the_right_one() -> None:
+    told = run("keys", "list")
+    assert (told.returncode, "Did you mean 'key'?" in told.stderr) == (2, True), told.stderr
+    told = run("key", "creat")
+    assert (told.returncode, "Did you mean 'create'?" in told.stderr) == (2, True), told.stderr
+
+
+def test_a_wrong_data_directory_is_said_to_be_that(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="nowhere does not exist: name the one of `heliograph up`"):
+        settings_of(tmp_path / "nowhere", environment={})
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="is not a directory"):
+        settings_of(tmp_path / "file", environment={"HELIOGRAPH_DATABASE_URL": "postgresql://db.example/x"})
+    with pytest.raises(PostgresError, match=f"no database of `heliograph up` in {tmp_path}") as raised:
+        settings_of(tmp_path, environment={})
+    assert "Errno" not in str(raised.value)
+
+
+ROWS = [["0199c0de-0000-7000-8000-000000000000", "a long name of something " * 3, "x" * 30], ["1", "short", "y"]]
+COLUMNS = ("id", "name", "reason")
+
+
+def test_a_table_fits_its_terminal() -> None:
+    whole = fitted(ROWS, COLUMNS, None)
+    assert fitted(ROWS, COLUMNS, 1000) == whole
+    for width in (130, 100, 80):
+        lines = fitted(ROWS, COLUMNS, width).splitlines()
+        assert len(lines) == 3
+        assert max(map(len, lines)) <= width
+        assert lines[1].startswith(ROWS[0][0]), "an id is there to be copied"
+        assert "..." in lines[1]
+        assert lines[2].split() == ["1", "short", "y"]
+
+
+def test_a_table_that_cannot_fit_becomes_records() -> None:
+    shown = fitted(ROWS, COLUMNS, 50)
+    assert shown.split("\n\n")[1].splitlines() == ["id      1", "name    short", "reason  y"]
+    assert ROWS[0][1].strip() in shown, "nothing is cut then"
+
+
+PRINT = """
+from heliograph.cli.console import run, show
+import typer
+app = typer.Typer()
+@app.command()
+def command() -> None:
+    show({"name": "Jos\\u00e9"}, json=%s)
+run(app)
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_locale_of_ascii_ends_nothing_and_json_stays_whole(encoding: str) -> None:
+    def printed(json: bool) -> bytes:
+        environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", PRINT % json], env=environment, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert printed(False).split() == [b"name", "José".encode() if encoding == "utf-8" else b"Jos?"]
+    assert msgspec.json.decode(printed(True)) == {"name": "José"}
+
+
+def on_a_terminal(code: str, **environment: str) -> bytes:
+    """What a program writes to a terminal."""
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT)} | environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        timeout=60,
+    )
+    os.close(theirs)
+    written = os.read(ours, 65_536)
+    os.close(ours)
+    assert done.returncode == 0, written
+    return written
+
+
+LOG = """
+import structlog
+from heliograph.base import logs
+from heliograph.base.settings import Settings
+logs.configure(Settings(log_format="text"))
+structlog.get_logger().warning("something_happened")
+"""
+
+
+def test_no_colour_where_none_is_wanted() -> None:
+    assert b"\x1b[" in on_a_terminal(LOG, NO_COLOR="")
+    plain = on_a_terminal(LOG, NO_COLOR="1")
+    assert b"something_happened" in plain
+    assert b"\x1b[" not in plain
