@@ -78,7 +78,7 @@ class Shell:
         assert self._process.stdout is not None
         mark = uuid4().hex
         self._process.stdin.write(f"{{ {text.rstrip()}\n}} < /dev/null; printf '\\n%s %d\\n' {mark} $?\n".encode())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             out = (await self._process.stdout.readuntil(f"{mark} ".encode())).decode()
             status = (await self._process.stdout.readline()).decode().strip()
         printed = out.removesuffix(f"{mark} ").rstrip("\n")
@@ -171,6 +171,7 @@ async def listening() -> AsyncIterator[Receiver]:
         await receiver.stop()
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.xdist_group("processes")
 async def test_every_line_of_the_documents_works_on_a_fresh_start(public_place: Path, tmp_path: Path) -> None:
     """`make run` on a new data directory; then all that can be pasted, document by document."""

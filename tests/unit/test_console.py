@@ -29,7 +29,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         text=True,
         encoding="utf-8",
         cwd=ROOT,
-        timeout=60,
+        timeout=120,
     )
 
 
@@ -130,7 +130,7 @@ def on_a_terminal(code: str, **environment: str) -> bytes:
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        timeout=60,
+        timeout=120,
     )
     os.close(theirs)
     written = os.read(ours, 65_536)
