@@ -200,7 +200,7 @@ async def test_every_line_of_the_documents_works_on_a_fresh_start(public_place: 
         finally:
             await session.close()
     assert wrong == [], "\n\n".join(wrong)
-    assert sum(ran.values()) >= 80, ran
+    assert all(ran.values()), ran
     assert set(READ_IN_ORDER) == {path.name for path in documents() if can_be_pasted(path)}
 
 
