@@ -33,7 +33,7 @@ from heliograph.sms import encoding, test_mode
 from heliograph.sms.due import UNSENT, Due, load
 from heliograph.sms.outcomes import Answered, deadline
 from heliograph.sms.recorder import Recorder
-from heliograph.sms.routing import Breaker, Senders, Supplier, choose, covers, overlap, serving
+from heliograph.sms.routing import Breaker, Senders, Supplier, choose, covers, holds_back, overlap, serving
 from heliograph.sms.status import Move, guard, move_many
 from heliograph.sms.uncertain import resolve, unknown
 from heliograph.suppliers.contract import Connector, Outcome, Scope, Submission, Verdict
@@ -452,7 +452,11 @@ class Dispatcher:
                 return Move(lease.organization_id, lease.id, *end, unsent=True)
             # Only a worker that can use somebody leaves work to others: elsewhere it would be in nobody's way here.
             known = self._usable + self._elsewhere if self._usable else []
-            usable = [one for one in known if one.id not in refused]
+            usable = [
+                one
+                for one in known
+                if one.id not in refused and not (one.holds and holds_back(one, lease.organization_id, lease.id))
+            ]
             supplier = self._begun_at(due, usable) or choose(
                 usable, due.recipient, lease.id, avoid=self._avoided(due, usable)
             )

@@ -40,15 +40,23 @@ class Supplier(msgspec.Struct, frozen=True):
     changed_at: datetime
     #: An operator holds back whatever would go through it (`queue.holds`).
     held: bool = False
+    #: Holds of some of that: of an organization, of what has an id below this one, or of both.
+    holds: tuple[tuple[UUID | None, UUID | None], ...] = ()
     #: A simulator: it serves only while there is no other.
     simulated: bool = False
 
+
+#: As `Supplier.holds`.
+_Holds = tuple[tuple[UUID | None, UUID | None], ...]
 
 LOAD = """
 SELECT id, name, kind, settings::text, secret, state, prefixes, priority, weight, sessions, parts, simulated,
        created_at, changed_at,
        EXISTS (SELECT FROM queue_holds h WHERE h.kind = 'sms' AND h.line = suppliers.id AND h.before_id IS NULL
-                                           AND h.organization_id IS NULL) AS held
+                                           AND h.organization_id IS NULL) AS held,
+       (SELECT coalesce(json_agg(json_build_array(h.organization_id, h.before_id) ORDER BY h.id), '[]')::text
+          FROM queue_holds h WHERE h.kind = 'sms' AND h.line = suppliers.id
+           AND (h.organization_id IS NOT NULL OR h.before_id IS NOT NULL)) AS holds
   FROM suppliers WHERE state <> 'removed' ORDER BY priority, name
 """
 
@@ -61,6 +69,7 @@ async def load(conn: Connection) -> list[Supplier]:
                 **dict(row.items()),
                 "settings": msgspec.json.decode(row["settings"]),
                 "prefixes": tuple(row["prefixes"]),
+                "holds": msgspec.json.decode(row["holds"], type=_Holds),
             }
         )
         for row in await conn.fetch(LOAD)
@@ -70,6 +79,14 @@ async def load(conn: Connection) -> list[Supplier]:
 def covers(supplier: Supplier, recipient: str) -> bool:
     """True if the supplier carries to this E.164 number."""
     return not supplier.prefixes or recipient[1:].startswith(supplier.prefixes)
+
+
+def holds_back(supplier: Supplier, organization_id: UUID, message_id: UUID) -> bool:
+    """True if an operator holds this message back where it would go through this supplier."""
+    return any(
+        (organization is None or organization == organization_id) and (before is None or message_id < before)
+        for organization, before in supplier.holds
+    )
 
 
 def serving(suppliers: Iterable[Supplier]) -> list[Supplier]:

@@ -10,11 +10,12 @@ import pytest
 
 from heliograph.accounts import quota
 from heliograph.base.actor import Actor
+from heliograph.base.crypto import derive_key
 from heliograph.base.db import Pool
-from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.base.ids import time_of, uuid7, uuid7_floor
 from heliograph.queue import holds, leases
 from heliograph.queue.holds import OUTGOING, Overtaken, Selection, Withdrawn
-from heliograph.sms import timeline, withdrawal
+from heliograph.sms import routing, suppliers, timeline, withdrawal
 from heliograph.sms.accept import Acceptor
 from heliograph.whatsapp import withdrawal as whatsapp_withdrawal
 from tests.rules import making, making_whatsapp
@@ -24,6 +25,8 @@ from tests.rules.making import check_ledger, message, organization, send, status
 ALL = Selection()
 SMS = Selection(kinds=("sms",))
 LINE = UUID(int=77)
+KEY = derive_key("a secret key of a test installation", "suppliers")
+SMPP = {"host": "127.0.0.1", "port": 2775, "system_id": "acme", "tls": False}
 
 
 async def fill(
@@ -144,6 +147,40 @@ async def test_nothing_is_routed_to_a_supplier_that_is_held(pool: Pool) -> None:
     account.supplier = msgspec.structs.replace(account.supplier, held=False)
     await bench.round(2)
     assert [one.message_id for one in bench.only.submitted] == [id]
+
+
+@pytest.mark.parametrize("what", ["organization", "age"])
+async def test_some_of_what_a_supplier_carries_may_be_held_before_it_is_routed(pool: Pool, what: str) -> None:
+    acme, beta = await organization(pool), await organization(pool)
+    async with pool.acquire() as conn:
+        line = await suppliers.add(conn, KEY, name="main", kind="smpp", settings=SMPP, secret="s")
+        held = await message(pool, acme)
+        free = await message(pool, beta)
+        if what == "organization":
+            which = Selection(kinds=("sms",), line=line, organization_id=acme.organization_id)
+        else:
+            which = Selection(kinds=("sms",), line=line, before=time_of(free))
+        await holds.hold(conn, which, reason="")
+        # Both may have been made within one millisecond.
+        await conn.execute("UPDATE queue_holds SET before_id = $1 WHERE before_id IS NOT NULL", free)
+        (row,) = await routing.load(conn)
+    assert not row.held, "others may go there"
+    bench = Bench(pool, row)
+    await bench.round(2)
+    assert [one.message_id for one in bench.only.submitted] == [free]
+    await bench.later(seconds=5)
+    bench.restart()
+    await bench.round(2)
+    assert len(bench.only.submitted) == 1
+    assert await status_of(pool, held) == "accepted"
+
+    await release(pool, ALL)
+    async with pool.acquire() as conn:
+        (bench.accounts[line].supplier,) = await routing.load(conn)
+    await bench.later(seconds=5)
+    bench.restart()
+    await bench.round(2)
+    assert [one.message_id for one in bench.only.submitted] == [free, held]
 
 
 # -- taken out ---------------------------------------------------------------------------------------------------------
