@@ -312,6 +312,7 @@ def test_a_supplier_row_is_what_the_fleet_compares() -> None:
         "created_at",
         "changed_at",
         "held",
+        "holds",
     }
 
 
