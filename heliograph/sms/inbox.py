@@ -91,6 +91,11 @@ class _Message(msgspec.Struct, gc=False):
         return self.owner.organization_id, self.phone
 
     @property
+    def is_somebodys(self) -> bool:
+        """False for what is no word, if it could be several organizations'."""
+        return self.keyword is not None or not self.shared
+
+    @property
     def person(self) -> Pair:
         """Whose message it is: the number in the form that all spellings of it share."""
         organization_id, phone = self.pair
@@ -209,10 +214,10 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
         mine = next((owners[name] for name in called[group.id] if name in owners), [])
         supplier = suppliers.get(group.first.supplier_id)
         found = [_message(group, owner, supplier, shared=len(mine) > 1) for owner in mine]
-        # What is no word is nobody's if it could be several organizations'.
-        messages += [one for one in found if one.keyword is not None or not one.shared]
+        messages += [one for one in found if one.is_somebodys]
 
     deliveries, wanted = await _obey(conn, messages, at)
+    messages = [one for one in messages if one.is_somebodys]  # YES is a word only from one who had opted out
     await _receive(conn, messages)
     deliveries += await events.record(conn, [_event(one, at) for one in messages if not one.quiet])
     queued = await replies.want(conn, wanted)

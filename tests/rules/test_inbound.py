@@ -724,6 +724,22 @@ async def test_a_stop_to_a_shared_number_stops_all_who_share_it(pool: Pool, acme
     assert [row[0] for row in rows] == [other.organization_id]
 
 
+async def test_a_yes_to_a_shared_number_is_of_those_only_who_were_stopped(pool: Pool, acme: Actor) -> None:
+    other = await organization(pool)
+    await sender(pool, other, NUMBER)
+    await hear(pool, said("YES"))
+    assert await told(pool) == []
+    assert await pool.fetchval("SELECT count(*) FROM received_messages") == 0
+    assert await pool.fetchval("SELECT state FROM inbound_messages") == "unassigned"
+
+    async with pool.acquire() as conn:
+        await optouts.add(conn, acme, phone=TO)
+    await hear(pool, said("yes"))
+    rows = await pool.fetch("SELECT organization_id, keyword FROM received_messages")
+    assert [tuple(row) for row in rows] == [(acme.organization_id, "start")]
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
+
+
 @pytest.mark.parametrize("campaign", [True, False])
 async def test_a_word_with_another_meaning_stops_after_a_campaign_and_is_asked_about_otherwise(
     pool: Pool, acme: Actor, campaign: bool
