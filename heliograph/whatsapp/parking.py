@@ -20,10 +20,14 @@ WAITS = ("paused", "pending", "in_appeal")
 #: Messages moved in one statement.
 MOST = 5_000
 
-# What is not of these says what becomes of its messages, be it that they fail.
+# What is not of these says what becomes of its messages, be it that they fail. Whose a line is, one of its rows says.
 READY = """
-SELECT id FROM whatsapp_templates
- WHERE id = ANY ($1) AND (disabled_locally OR status <> ALL ($2) AND missing_at IS NULL)
+SELECT found.id FROM unnest($1::uuid[]) AS item (line)
+ CROSS JOIN LATERAL (SELECT organization_id FROM queue WHERE kind = $3 AND line = item.line LIMIT 1) waiting
+ CROSS JOIN LATERAL (
+       SELECT id FROM whatsapp_templates
+        WHERE organization_id = waiting.organization_id AND id = item.line
+          AND (disabled_locally OR status <> ALL ($2) AND missing_at IS NULL) LIMIT 1) found
 """
 # LATERAL fixes the order; rows are changed by their place, which their lock has made stable (see `leases`).
 MOVE = """
@@ -45,6 +49,6 @@ async def leave(conn: Connection, kind: str, *, without: Collection[UUID]) -> No
     lines = [line for line in await leases.occupied(conn, kind) if line not in without]
     if not lines:
         return
-    ready = [row["id"] for row in await conn.fetch(READY, lines, list(WAITS))]
+    ready = [row["id"] for row in await conn.fetch(READY, lines, list(WAITS), kind)]
     if ready:
         await conn.execute(MOVE, kind, ready, MOST, test_mode.LINE)
