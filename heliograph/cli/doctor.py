@@ -315,21 +315,20 @@ def _account(one: dict[str, Any], key: bytes | None) -> Check:
 async def _queue(conn: Connection, settings: Settings) -> list[Check]:
     # What waits for a number that Meta holds up is told with its account.
     held = await holds.held(conn)
-    ages = {kind: await leases.oldest(conn, kind, without=held) for kind in ("sms", "whatsapp", "webhook")}
-    withheld = await queue_holds.list_all(conn)
-    late = {kind: age for kind, age in ages.items() if age > QUEUE_LATE and kind not in {one.kind for one in withheld}}
-    if withheld and not late:
-        kinds = ", ".join(sorted({one.kind for one in withheld}))
-        reasons = "; ".join(sorted({one.reason for one in withheld if one.reason}))
-        detail = f"{kinds} held back by an operator since {iso(withheld[0].created_at)}; {reasons or 'no reason given'}"
-        remedy = "`heliograph queue list` shows what is held, `heliograph queue release` lets it go."
-        return [Check("queue", "warning", detail, remedy)]
+    ages = {kind: await queue_holds.late(conn, kind, without=held) for kind in queue_holds.OUTGOING}
+    late = ", ".join(f"{kind} is {age:.0f} s late" for kind, age in ages.items() if age > QUEUE_LATE)
+    check = Check("queue", "ok", "nothing is late")
     if late:
-        detail = ", ".join(f"{kind} is {age:.0f} s late" for kind, age in late.items())
-        return [
-            Check("queue", "failed", detail, "Look at workers, suppliers and accounts first; else start more workers.")
-        ]
-    return [Check("queue", "ok", "nothing is late")]
+        remedy = "Look at workers, suppliers and accounts first; else start more workers."
+        check = Check("queue", "failed", late, remedy)
+    withheld = await queue_holds.list_all(conn)
+    if not withheld:
+        return [check]
+    kinds = ", ".join(sorted({one.kind for one in withheld}))
+    reasons = "; ".join(sorted({one.reason for one in withheld if one.reason}))
+    detail = f"{kinds} held back by an operator since {iso(withheld[0].created_at)}; {reasons or 'no reason given'}"
+    remedy = "`heliograph queue list` shows what is held, `heliograph queue release` lets it go."
+    return [check, Check("holds", "warning", detail, remedy)]
 
 
 async def _inbox(conn: Connection, settings: Settings) -> list[Check]:

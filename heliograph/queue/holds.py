@@ -9,7 +9,7 @@ channel ends them, and says so in the message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -18,6 +18,7 @@ import msgspec
 
 from heliograph.base.db import Connection
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
+from heliograph.queue import leases
 
 #: Kinds of work that leave this installation: to suppliers, to Meta, to customers' endpoints.
 OUTGOING = ("sms", "whatsapp", "webhook")
@@ -153,6 +154,15 @@ IS_HELD = """EXISTS (SELECT FROM queue_holds h
   WHERE h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
     AND (h.organization_id IS NULL OR h.organization_id = queue.organization_id)
     AND (h.before_id IS NULL OR queue.id < h.before_id))"""
+LATE = f"{leases.OLDEST} AND NOT {IS_HELD}"
+
+
+async def late(conn: Connection, kind: str, *, without: Collection[UUID]) -> float:
+    """As `leases.oldest`, of what nobody holds back."""
+    age: float = await conn.fetchval(LATE, kind, list(without))
+    return age
+
+
 # min(uuid) came with PostgreSQL 18.
 SUMMARY = f"""
 SELECT found.*, o.name AS organization, coalesce(s.name, n.display_phone_number, e.url) AS line_name

@@ -36,8 +36,19 @@ async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdr
         table = await cli("queue", "list")
         assert ("Acme" in table.out, "Held back:" in table.out) == (True, True)
         doctor = await cli("doctor", "--url", made.base_url, "--json")
-        (check,) = [one for one in msgspec.json.decode(doctor.out) if one["check"] == "queue"]
-        assert (check["state"], "what is this?" in check["detail"]) == ("warning", True)
+        checks = {one["check"]: one for one in msgspec.json.decode(doctor.out)}
+        assert (checks["holds"]["state"], "what is this?" in checks["holds"]["detail"]) == ("warning", True)
+        assert checks["queue"]["state"] == "ok"
+        # What is held is not late; what nobody holds is, whatever else is held.
+        await pool.execute("UPDATE queue SET due_at = due_at - interval '1 hour'")
+        doctor = await cli("doctor", "--url", made.base_url, "--json")
+        assert "queue" not in [one["check"] for one in msgspec.json.decode(doctor.out) if one["state"] != "ok"]
+        forgotten = await message(pool, other)
+        await pool.execute("UPDATE queue SET due_at = due_at - interval '1 hour' WHERE id = $1", forgotten)
+        doctor = await cli("doctor", "--url", made.base_url, "--json")
+        checks = {one["check"]: one for one in msgspec.json.decode(doctor.out)}
+        assert (checks["holds"]["state"], checks["queue"]["state"]) == ("warning", "failed")
+        await pool.execute("DELETE FROM queue WHERE id = $1", forgotten)
 
         await cli("queue", "withdraw", "--older-than", "1d", "--yes")
         await pool.execute("UPDATE messages SET status = 'sending' WHERE id = $1", waiting[1])
