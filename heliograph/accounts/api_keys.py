@@ -160,9 +160,7 @@ async def issue(
     (`actor.key_id` is None) grants anything. `mode`: None is the actor's. `allowed_ips`: addresses or CIDR networks.
     `expires_at`: in the future, with a zone.
     """
-    name = name.strip()
-    if not 1 <= len(name) <= 100 or "\0" in name:
-        raise Invalid(("name", "length", "`name` must have 1 to 100 characters"))
+    name = checked_name(name)
     mode = actor.mode if mode is None else mode
     if mode not in MODES:
         raise Invalid(("mode", "enum", "`mode` must be live or test"))
@@ -312,6 +310,30 @@ async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> list[K
     return [found.get(digest) for digest in hashes]
 
 
+def checked_name(text: str) -> str:
+    """A trimmed name. Raises Invalid."""
+    name = text.strip()
+    if not 1 <= len(name) <= 100 or "\0" in name:
+        raise Invalid(("name", "length", "`name` must have 1 to 100 characters"))
+    return name
+
+
+def named_scopes(profile: str | None, scopes: Sequence[str] | None) -> frozenset[str]:
+    """The scopes of a profile, or those that are listed. Raises Invalid for both, for neither and for unknown ones."""
+    if (profile is None) == (scopes is None):
+        raise Invalid(("profile", "one_of", "give either `profile` or `scopes`"))
+    if profile is not None:
+        if profile not in PROFILES:
+            raise Invalid(("profile", "enum", f"`profile` must be one of {', '.join(PROFILES)}"))
+        return PROFILES[profile]
+    named = frozenset(scopes or ())
+    unknown = sorted(named - SCOPES.keys())
+    if unknown or not named:
+        which = f": {', '.join(unknown)} is unknown" if unknown else ""
+        raise Invalid(("scopes", "enum", f"`scopes` must list one or more known scopes{which}"))
+    return named
+
+
 def networks(texts: Sequence[str]) -> list[str]:
     """Addresses and CIDR networks, each once, as networks in their usual form. Raises Invalid."""
     return [str(network) for network in dict.fromkeys(_networks(texts))]
@@ -352,18 +374,7 @@ async def _demand_place(conn: Connection, actor: Actor) -> None:
 
 
 def _granted(actor: Actor, profile: str | None, scopes: Sequence[str] | None, mode: str) -> frozenset[str]:
-    if (profile is None) == (scopes is None):
-        raise Invalid(("profile", "one_of", "give either `profile` or `scopes`"))
-    if profile is not None:
-        if profile not in PROFILES:
-            raise Invalid(("profile", "enum", f"`profile` must be one of {', '.join(PROFILES)}"))
-        granted = PROFILES[profile]
-    else:
-        granted = frozenset(scopes or ())
-        unknown = sorted(granted - SCOPES.keys())
-        if unknown or not granted:
-            named = f": {', '.join(unknown)} is unknown" if unknown else ""
-            raise Invalid(("scopes", "enum", f"`scopes` must list one or more known scopes{named}"))
+    granted = named_scopes(profile, scopes)
     missing = granted - actor.scopes
     if actor.key_id is not None and missing:
         raise ScopeRequired("A key can grant only scopes that it holds itself.", required=sorted(missing))

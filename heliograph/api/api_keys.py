@@ -123,9 +123,10 @@ async def create_api_key(call: Call) -> ApiKeyCreated:
 
 async def canonical(body: CreateApiKey) -> CreateApiKey:
     """Scopes and networks as a set, each spelled as it is stored. Raises Invalid."""
+    api_keys.named_scopes(body.profile, body.scopes)
     return msgspec.structs.replace(
         body,
-        name=body.name.strip(),
+        name=api_keys.checked_name(body.name),
         scopes=None if body.scopes is None else sorted(set(body.scopes)),
         allowed_ips=sorted(set(api_keys.networks(body.allowed_ips))),
     )

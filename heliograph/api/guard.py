@@ -101,6 +101,8 @@ class Guard:
                     call.body = await operation.canonical(call.body)
             if operation.query is not None:
                 call.query = self._queries[operation.id](scope["query_string"])
+            for name in call.parameters:
+                call.id(name)
             self._read_idempotency_key(call)
             status, headers, body = await self._run(call)
             if call.toll is not None:

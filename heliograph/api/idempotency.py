@@ -17,7 +17,7 @@ import msgspec
 
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.base.actor import Actor
-from heliograph.base.crypto import seal, unseal
+from heliograph.base.crypto import Unsealable, seal, unseal
 from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, Unavailable
 
@@ -113,4 +113,12 @@ def _closed(seal_key: bytes | None, key: UUID, body: bytes) -> str:
 
 
 def _opened(seal_key: bytes | None, key: UUID, body: str) -> bytes:
-    return body.encode() if seal_key is None else unseal(seal_key, base64.b64decode(body), f"idempotency/{key}")
+    if seal_key is None:
+        return body.encode()
+    try:
+        return unseal(seal_key, base64.b64decode(body), f"idempotency/{key}")
+    except Unsealable:
+        raise IdempotencyConflict(
+            "This Idempotency-Key was used earlier. Its answer holds a secret and cannot be shown again: the service's"
+            " secret key has changed since."
+        ) from None

@@ -64,6 +64,12 @@ async def list_sender_ids(call: Call) -> SenderIdList:
     return SenderIdList(True, [_shown(each) for each in await sender_ids.list_all(call.conn, call.actor)])
 
 
+async def canonical(body: CreateSenderIdRequest) -> CreateSenderIdRequest:
+    """Raises Invalid."""
+    sender_ids.check(body.value)
+    return body
+
+
 async def create_sender_id_request(call: Call) -> SenderIdRequested:
     """POST /sender-ids"""
     body: CreateSenderIdRequest = call.body

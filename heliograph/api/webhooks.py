@@ -100,6 +100,11 @@ async def create_webhook(call: Call) -> WebhookCreated:
     return WebhookCreated(True, _shown(endpoint), secret)
 
 
+async def canonical(body: CreateWebhook) -> CreateWebhook:
+    """The kinds as a set. Raises Invalid."""
+    return msgspec.structs.replace(body, subscribed_events=sorted(endpoints.checked_kinds(body.subscribed_events)))
+
+
 async def disable_webhook(call: Call) -> WebhookDisabled:
     """DELETE /webhooks/{webhookEndpointId}"""
     endpoint = await endpoints.disable(call.conn, call.actor, id=call.id("webhookEndpointId"))

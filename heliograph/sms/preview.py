@@ -70,7 +70,7 @@ SELECT (SELECT since FROM silence_1($1, $2)) AS since,
 async def preview(conn: Connection, send: Send) -> Preview:
     """Raises what `Acceptor.accept` would raise for this send, but for what only an idempotency key is refused for."""
     actor = send.actor
-    _, segments = encoding.count(send.text, smart=actor.smart_encoding)
+    _, segments = encoding.count(send.text, smart=actor.smart_encoding, accents=actor.replace_accents)
     refusal = accept.unfit(send, segments) or forbidden(send.actor, send.to)
     if refusal is not None:
         raise refusal

@@ -221,12 +221,8 @@ RETURNING {COLUMNS}
 """
 
 
-async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
-    """Ask for a sender ID. New or rejected: it becomes pending; pending: the same record.
-
-    Raises Invalid for a value that networks do not carry, SenderIdAlreadyExists if it is approved or suspended, and
-    TooManyPending.
-    """
+def check(value: str) -> None:
+    """Raises Invalid for a value that networks do not carry."""
     if not VALUE.fullmatch(value) or value != value.strip() or "  " in value:
         raise Invalid(
             (
@@ -235,6 +231,15 @@ async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
                 "`value` must be 3–11 letters, digits, spaces or . - _ & with a letter, or 3–15 digits",
             )
         )
+
+
+async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
+    """Ask for a sender ID. New or rejected: it becomes pending; pending: the same record.
+
+    Raises Invalid for a value that networks do not carry, SenderIdAlreadyExists if it is approved or suspended, and
+    TooManyPending.
+    """
+    check(value)
     async with conn.transaction():
         await conn.execute(LOCK_ORGANIZATION, actor.organization_id)
         standing = await conn.fetchrow(STANDING, actor.organization_id, value)

@@ -113,7 +113,7 @@ async def create(
     problem = check_url(url, allow_http=rules.allow_http, allowed_networks=rules.networks)
     if problem is not None:
         raise Invalid(("url", "format", f"`url` is refused: {problem}"))
-    kinds = _kinds(subscribed_events)
+    kinds = checked_kinds(subscribed_events)
     id, secret = uuid7(), signing.new_secret()
     sealed = seal(rules.seal_key, secret.encode(), _context(actor.organization_id, id))
     async with conn.transaction():
@@ -245,7 +245,8 @@ def _context(organization_id: UUID, id: UUID) -> str:
     return f"webhook_endpoints/{organization_id}/{id}"
 
 
-def _kinds(asked: Sequence[str]) -> list[str]:
+def checked_kinds(asked: Sequence[str]) -> list[str]:
+    """The kinds to subscribe to, each once. Raises Invalid for one that is unknown, and for none."""
     kinds = list(dict.fromkeys(asked))
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:

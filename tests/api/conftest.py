@@ -97,8 +97,7 @@ async def running(database_url: str, **changed: Any) -> AsyncIterator[Api]:
     """A server on uvloop, as in production, in a thread of its own."""
     settings = Settings(
         database_url=database_url,
-        secret_key=SECRET_KEY,
-        **({"drain_seconds": 2.0, "not_ready_seconds": 0.0} | changed),
+        **({"secret_key": SECRET_KEY, "drain_seconds": 2.0, "not_ready_seconds": 0.0} | changed),
     )
     started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 

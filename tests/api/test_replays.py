@@ -16,7 +16,7 @@ from heliograph.api.idempotency import key_hash, request_hash
 from heliograph.api.reading import reader
 from heliograph.api.sms import SendSms
 from heliograph.base.db import Pool
-from tests.api.conftest import Api, Tenant
+from tests.api.conftest import Api, Tenant, running
 
 Answer = tuple[int, str | None, Any]
 
@@ -144,6 +144,11 @@ async def test_two_spellings_of_a_request_are_one_payload(api: Api, tenant: Tena
             {"name": "shop", "scopes": ["sms:send", "sms:read"], "expires_at": soon.isoformat()},
             {"name": "shop ", "scopes": ["sms:read", "sms:send", "sms:read"], "expires_at": there.isoformat()},
         ),
+        (
+            "/webhooks",
+            {"url": "https://example.com/", "subscribed_events": ["message.failed", "message.delivered"]},
+            {"url": "https://example.com/", "subscribed_events": ["message.delivered", "message.failed"] * 2},
+        ),
     ]
     for number, (path, one, another) in enumerate(spellings):
         status, kind, first = await ask(api, tenant.headers, str(number), "POST", path, one)
@@ -209,9 +214,35 @@ async def test_a_suspended_organization_is_told_so_before_anything_is_looked_up(
         status, _, answer = await ask(api, tenant.headers, str(number), "POST", path, body)
         assert (status, answer["error"]["code"]) == (403, "organization_suspended"), path
     # What is wrong with the fields themselves comes first, as the order of checks has it.
-    body = {"name": "a", "content": "{{nobody}}", "recipients": ["+258841234567"]}
-    status, _, answer = await ask(api, tenant.headers, "x", "POST", "/campaigns", body)
-    assert (status, answer["error"]["code"]) == (400, "validation_error")
+    wrong: list[tuple[str, str, Any]] = [
+        ("POST", "/campaigns", {"name": "a", "content": "{{nobody}}", "recipients": ["+258841234567"]}),
+        ("POST", "/webhooks", {"url": "https://example.com/", "subscribed_events": ["nothing"]}),
+        ("POST", "/sender-ids", {"value": "!"}),
+        ("POST", "/api-keys", {"name": "a"}),
+        ("POST", "/api-keys", {"name": " ", "profile": "sms"}),
+        ("POST", "/api-keys", {"name": "a", "profile": "nothing"}),
+        ("POST", "/api-keys", {"name": "a", "scopes": ["nothing"]}),
+        ("DELETE", "/api-keys/1", None),
+        ("DELETE", "/campaigns/1", None),
+        ("DELETE", "/sms/messages/1", None),
+        ("POST", "/webhooks/1/test", None),
+    ]
+    for method, path, body in wrong:
+        status, _, answer = await ask(api, tenant.headers, "x", method, path, body)
+        assert (status, answer["error"]["code"]) == (400, "validation_error"), (path, answer)
+
+
+async def test_a_secret_that_the_service_can_no_longer_open_is_not_shown_again(
+    database_url: str, tenant: Tenant, pool: Pool
+) -> None:
+    body = {"name": "shop", "profile": "sms_only"}
+    async with running(database_url) as api:
+        assert (await ask(api, tenant.headers, "one", "POST", "/api-keys", body))[:2] == (201, "stored")
+    async with running(database_url, secret_key="another secret key, which is as long as the first") as api:
+        status, _, answer = await ask(api, tenant.headers, "one", "POST", "/api-keys", body)
+    assert (status, answer["error"]["code"]) == (409, "idempotency_conflict")
+    assert "secret key has changed" in answer["error"]["message"]
+    assert await pool.fetchval("SELECT count(*) FROM api_keys") == 2
 
 
 async def test_a_plus_in_a_dates_zone_need_not_be_encoded(api: Api, tenant: Tenant) -> None:

@@ -267,6 +267,16 @@ async def test_a_preview(client: Client, tenant: Tenant, pool: Pool) -> None:
     assert await pool.fetchval("SELECT segments FROM messages") == 2
 
 
+async def test_a_preview_counts_segments_as_the_send_does(api: Api, tenant: Tenant, pool: Pool) -> None:
+    """With accents left out, what would be eleven segments of UCS-2 is five of GSM-7."""
+    await pool.execute("UPDATE organizations SET replace_accents = true")
+    body, headers = BODY | {"message": "\u00e3" * 700}, tenant.headers | {"Idempotency-Key": "long"}
+    status, _, shown = await api.ask("POST", "/sms/preview", json=body, headers=headers)
+    assert (status, shown.get("preview", {}).get("segments")) == (200, 5)
+    assert (await api.ask("POST", "/sms/send", json=body, headers=headers))[0] == 202
+    assert await pool.fetchval("SELECT segments FROM messages") == 5
+
+
 async def test_a_preview_is_refused_as_the_send_is(client: Client, tenant: Tenant, pool: Pool) -> None:
     await pool.execute("INSERT INTO opt_outs VALUES ($1, '+258840000009', now(), 'test')", tenant.id)
     for wrong in (
