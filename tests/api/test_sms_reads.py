@@ -288,7 +288,9 @@ async def test_a_preview_is_refused_as_the_send_is(client: Client, tenant: Tenan
         {"unknown": 1},
     ):
         answers = [
-            await client.ask("POST", path, json=BODY | wrong, headers={"Idempotency-Key": "refused"})
+            await client.ask(
+                "POST", path, json=BODY | wrong, headers={"Idempotency-Key": "refused", "X-Request-Id": "same"}
+            )
             for path in ("/sms/preview", "/sms/send")
         ]
         assert answers[0] == answers[1]
