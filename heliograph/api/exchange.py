@@ -100,7 +100,8 @@ class Exchange:
             connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         if not self.disconnected and not self.response_complete:
-            connection.flow.resume_reading()
+            if self.more_body:
+                connection.flow.resume_reading()
             if not self.message_event.is_set():
                 await self.message_event.wait()
             self.message_event.clear()

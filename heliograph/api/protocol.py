@@ -10,8 +10,9 @@ Each connection is in one phase, and each phase that waits for the client has a 
 
 Deadlines are for the whole phase, so a client that trickles bytes gains nothing by it; `Watch` looks at them. Faults
 are answered in the API's envelope, never while an earlier answer is still being written, and nothing is read while
-answers cannot leave. The rule nobody may break: nothing that a client sends or leaves out may hold memory or a
-connection for longer than its deadline.
+answers cannot leave. One request is in progress at a time: what a client sends ahead stays as it came, unparsed, until
+its turn. The rule nobody may break: nothing that a client sends or leaves out may hold memory or a connection for
+longer than its deadline.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from heliograph.api import envelope
+from heliograph.api.cutter import Cutter
 from heliograph.api.exchange import Exchange, head_of
 from heliograph.api.refusals import BadRequest, HeadersTooLarge, RequestTimeout, UriTooLong
 from heliograph.api.trust import NotProxied, Trust, read_prefix
@@ -36,10 +38,9 @@ from heliograph.base import sockets
 from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7
 
-#: What a request that waits for its turn takes beside its head, bytes.
-_EXCHANGE = 2_048
 #: Bytes of answers beyond what the kernel takes, from which on nothing more is written; one piece may be on top.
 _HIGH_WATER = 16_384
+_TOO_FAR_AHEAD = "Too many requests were sent ahead of their answers."
 
 HEAD, BODY, WORK, IDLE, CLOSING = range(5)
 
@@ -87,11 +88,15 @@ class Connection(HttpToolsProtocol):
         self._between_bytes = 0
         self._headers_seen = 0
         self._hosts = 0
-        self._has_length = False
+        self._length: int | None = None
         self._is_chunked = False
         self._discarded = 0
-        self._to_answer: list[tuple[Exchange, Any]] = []
-        self.ahead = 0
+        self._cutter = Cutter()
+        #: What came behind the request in progress; nothing is read while there is some. None of it is parsed: a
+        #: request of 30 bytes would become 2 kB of objects.
+        self._held = b""
+        #: Requests taken from it since it was last empty.
+        self._taken_ahead = 0
 
     # ── The connection's life ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -119,10 +124,11 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.watch.close(self)
         super().connection_lost(exc)
-        for exchange, _ in self._to_answer:
-            exchange.disconnected = True
+        # The two of us are a circle, and the collector comes so seldom that thousands of them would be waiting for it.
         if isinstance(self.cycle, Exchange):
-            self.cycle.body = bytearray()  # nobody will ask for it, and the two of us are a circle
+            self.cycle.body = bytearray()  # nobody will ask for it
+        self.cycle = None  # type: ignore[assignment]
+        self._held = b""
 
     def eof_received(self) -> None:
         """The client has closed its half; what it has asked for is answered, and then the connection ends."""
@@ -145,8 +151,6 @@ class Connection(HttpToolsProtocol):
         """uvicorn is going down: finish what has begun."""
         if self.phase in (WORK, BODY) and self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
-            for exchange, _ in self._to_answer:
-                exchange.keep_alive = False
         else:
             self.transport.close()
 
@@ -171,9 +175,14 @@ class Connection(HttpToolsProtocol):
             self._set_phase(CLOSING, self.limits.closing_seconds)
 
     @property
+    def ahead(self) -> int:
+        """Bytes of requests that wait for their turn."""
+        return len(self._held)
+
+    @property
     def is_idle(self) -> bool:
         """Nothing of a request has come since its beginning or since the last answer."""
-        return not self._began
+        return not self._began and not self._held
 
     def give_way(self) -> None:
         """End at once: the place is needed."""
@@ -207,8 +216,9 @@ class Connection(HttpToolsProtocol):
         self._write_deadline = math.inf
         if self.phase == WORK:
             self.deadline = math.inf
-        if not self._to_answer and self._refusal is None and not self.transport.is_closing():
-            self.flow.resume_reading()
+        elif self.phase == IDLE:
+            self._set_phase(IDLE, self.limits.idle_seconds)
+        self._read_on()
 
     # ── Bytes in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,12 +230,52 @@ class Connection(HttpToolsProtocol):
             data = self._without_prefix(self._prefix, data)
             if not data:
                 return
-        if self._refusal is not None:
-            self.flow.pause_reading()  # it is written once the answers before it are
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        """Give the parser what belongs to one request at a time, and hold the rest until that is answered."""
+        at = 0
+        while at < len(data):
+            if self.transport.is_closing():
+                return
+            if self.phase == CLOSING:
+                self._discard(len(data) - at)
+                return
+            if not self._began and (self._is_answering() or self.flow.write_paused):
+                self._hold(data[at:])
+                return
+            end = self._cutter.end_of_piece(data, at)
+            self._parse(data[at:end])
+            at = end
+
+    def _hold(self, data: bytes) -> None:
+        self.flow.pause_reading()
+        if len(data) > self.limits.ahead_bytes:
+            self._refusal = BadRequest(_TOO_FAR_AHEAD)  # it is written once the answer before it is
+        else:
+            self._held = data
+
+    def _read_on(self) -> None:
+        """Go on with what was sent ahead, and then with what comes; not while an answer cannot leave."""
+        if self.flow.write_paused or self._refusal is not None:
             return
-        if self._in_head:
-            self._head_bytes += len(data)
-        elif self._is_chunked:
+        if self._held and not self._is_answering():
+            held, self._held = self._held, b""
+            self._taken_ahead += 1
+            if self._taken_ahead > self.limits.pipeline:
+                self.refuse_now(BadRequest(_TOO_FAR_AHEAD))
+                return
+            self._feed(held)
+        if not self._held:
+            self._taken_ahead = 0
+            if self._refusal is None and not self.transport.is_closing():
+                self.flow.resume_reading()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _parse(self, data: bytes) -> None:
+        if self._is_chunked and not self._in_head:
             self._between_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -235,6 +285,8 @@ class Connection(HttpToolsProtocol):
             self._refuse(self._refusal or BadRequest())
         else:
             # The parser gathers an unfinished header or trailer without telling, so its bytes are counted here.
+            if self._in_head:
+                self._head_bytes += len(data)
             if self._in_head and self._head_bytes > self.limits.head_bytes:
                 self._refuse(UriTooLong() if len(self.url) > self.limits.url_bytes else HeadersTooLarge())
             elif self._between_bytes > self.limits.head_bytes:
@@ -265,9 +317,9 @@ class Connection(HttpToolsProtocol):
         self._began = self._in_head = True
         self._in_body = False
         self._head_bytes = self._told_bytes = self._between_bytes = self._headers_seen = self._hosts = 0
-        self._has_length = self._is_chunked = False
-        if self.phase != WORK:
-            self._set_phase(HEAD, self.limits.head_seconds)
+        self._length = None
+        self._is_chunked = False
+        self._set_phase(HEAD, self.limits.head_seconds)
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -286,9 +338,9 @@ class Connection(HttpToolsProtocol):
         if name == b"host":
             self._hosts += 1
         elif name == b"content-length":
-            if self._has_length or not value.isdigit() or len(value) > 18:
+            if self._length is not None or not value.isdigit() or len(value) > 18:
                 self._stop(BadRequest())
-            self._has_length = True
+            self._length = int(value)
         elif name == b"transfer-encoding":
             if self._is_chunked or value.lower() != b"chunked":
                 self._stop(BadRequest())
@@ -301,7 +353,9 @@ class Connection(HttpToolsProtocol):
         parser = self.parser
         version = parser.get_http_version()
         # Two lengths or two hosts are how a request is smuggled past one of two readers (RFC 9112 §6.1, §3.2).
-        if (self._has_length and self._is_chunked) or self._hosts > 1 or (self._hosts == 0 and version == "1.1"):
+        if (self._length is not None and self._is_chunked) or self._hosts > 1:
+            self._stop(BadRequest())
+        if self._hosts == 0 and version == "1.1":
             self._stop(BadRequest())
         if version not in ("1.1", "1.0") or (self._is_chunked and version == "1.0"):
             self._stop(BadRequest())
@@ -323,19 +377,14 @@ class Connection(HttpToolsProtocol):
             scope["client"] = (self._trust.client(self.client[0], self.headers), 0)
         self.watch.works(self)
         exchange = Exchange(self, scope, keep_alive=version != "1.0" and parser.should_keep_alive())
-        before, self.cycle = self.cycle, exchange  # type: ignore[assignment]
+        assert not self._is_answering()
+        self.cycle = exchange  # type: ignore[assignment]
         self._in_body = True
         self._discarded = 0
-        if self.phase == HEAD:
-            self._set_phase(BODY, self.limits.body_seconds)
-        if before is None or before.response_complete:
-            self._start_asgi_task(exchange, self.app)  # type: ignore[arg-type]
-        else:
-            self.ahead += self._told_bytes + _EXCHANGE
-            if len(self._to_answer) >= self.limits.pipeline or self.ahead > self.limits.ahead_bytes:
-                self._stop(BadRequest("Too many requests were sent ahead of their answers."))
-            self.flow.pause_reading()
-            self._to_answer.append((exchange, self.app))
+        self._set_phase(BODY, self.limits.body_seconds)
+        if self._length is not None:
+            self._cutter.expect_body(self._length)
+        self._start_asgi_task(exchange, self.app)  # type: ignore[arg-type]
 
     def on_body(self, body: bytes) -> None:
         self._between_bytes = 0
@@ -351,6 +400,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._began = self._in_body = self._is_chunked = False
         self._between_bytes = 0
+        self._cutter.expect_head()
         exchange = self.cycle
         if self.parser.should_upgrade():
             return
@@ -371,24 +421,13 @@ class Connection(HttpToolsProtocol):
             return
         if not exchange.keep_alive:
             self._close()
-        elif self._to_answer:
-            following, app = self._to_answer.pop(0)
-            if not self._to_answer:
-                self.ahead = 0
-            if following.more_body:
-                self._set_phase(BODY, self.limits.body_seconds)
-            self._start_asgi_task(following, app)  # type: ignore[arg-type]
         elif self._refusal is not None:
             self.refuse_now(self._refusal)
         else:
-            if not self.flow.write_paused:
-                self.flow.resume_reading()
             if self.phase == WORK:
-                if self._began:
-                    self._set_phase(HEAD, self.limits.head_seconds)
-                else:
-                    self._set_phase(IDLE, self.limits.idle_seconds)
+                self._set_phase(IDLE, self.limits.idle_seconds)
                 self.watch.waits(self)
+            self._read_on()
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer a fault of HTTP and close, after the answers that come before it."""
@@ -398,16 +437,13 @@ class Connection(HttpToolsProtocol):
             self._close()  # the fault is in the rest of a request that is answered; a second answer would be another's
         elif exchange is None or exchange.response_complete:
             self.refuse_now(refusal)
-        elif self.phase == BODY:
-            # The fault is in the body of the request that is being worked on: its handler will not get the rest.
-            if exchange.response_started:
-                self.abort()
-            else:
-                exchange.disconnected = True
-                exchange.message_event.set()
-                self.refuse_now(refusal)
+        elif exchange.response_started:
+            self.abort()
         else:
-            self.flow.pause_reading()
+            # The fault is in the body of the request that is being worked on: its handler will not get the rest.
+            exchange.disconnected = True
+            exchange.message_event.set()
+            self.refuse_now(refusal)
 
     def is_draining(self) -> bool:
         """The process is going down."""
@@ -431,6 +467,7 @@ class Connection(HttpToolsProtocol):
             return
         self._set_phase(CLOSING, self.limits.closing_seconds)
         self._discarded = 0
+        self._held = b""
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -469,4 +506,4 @@ class Connection(HttpToolsProtocol):
                 request += [name, b": ", value, b"\r\n"]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.data_received(b"".join(request) + b"\r\n" + rest)
+        self._feed(b"".join(request) + b"\r\n" + rest)

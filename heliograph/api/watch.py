@@ -41,10 +41,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     connections_per_address: int = 1_024
     #: Of answers, in our memory and the kernel's, and of the requests that wait behind them, over all connections.
     unsent_bytes: int = 67_108_864
-    #: Requests that a client may send ahead of their answers.
+    #: Requests that a client may send ahead of their answers, at once.
     pipeline: int = 64
-    #: What these may take in memory.
-    ahead_bytes: int = 196_608
+    #: What these may take; they are kept as they came.
+    ahead_bytes: int = 65_536
     sweep_seconds: float = 0.25
     #: Where this service is, for the address of an error's page; no limit.
     public_url: str = ""
@@ -83,8 +83,6 @@ class Watched(Protocol):
     #: Bytes of answers so far, and how many of them the client has.
     written: int
     taken: int
-    #: What its requests take that wait for their turn, bytes.
-    ahead: int
     #: When `taken` was last seen to grow; 0 while nothing is unsent.
     taken_at: float
     #: Set by the watch.
@@ -93,6 +91,10 @@ class Watched(Protocol):
     @property
     def is_idle(self) -> bool:
         """Nothing of a request has come since its beginning or since the last answer."""
+
+    @property
+    def ahead(self) -> int:
+        """Bytes of requests that wait for their turn."""
 
     def expire(self, now: float) -> None:
         """The deadline has passed."""
@@ -180,7 +182,8 @@ class Watch:
         for connection in list(self.connections):
             if connection.deadline < now:
                 connection.expire(now)
-            if connection.written != connection.taken:
+            ahead = connection.ahead
+            if ahead or connection.written != connection.taken:
                 unsent = connection.unsent()
                 taken = connection.written - unsent
                 if not unsent:
@@ -191,8 +194,9 @@ class Watch:
                     connection.abort()
                     continue
                 connection.taken = taken
-                if unsent:
-                    unread.append((connection.taken_at, unsent + connection.ahead, connection))
+                if unsent or ahead:
+                    # One that waits for us rather than we for it goes last.
+                    unread.append((connection.taken_at or now, unsent + ahead, connection))
         held = sum(unsent for _, unsent, _ in unread)
         if held > self.limits.unsent_bytes:
             unread.sort(key=lambda one: one[0])

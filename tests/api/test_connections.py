@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from heliograph.api.protocol import Connection
 from heliograph.api.watch import Limits, Watch
 from tests.processes import until
 
@@ -229,6 +231,20 @@ async def test_what_is_cut_off_leaves_nothing_in_the_kernel(database_url: str) -
         for sock in opened[:4]:
             sock.shutdown(socket.SHUT_WR)  # as one that is done asking, and still does not read
         await until(lambda: not of_server(api))
+
+
+async def test_what_has_ended_does_not_wait_for_the_garbage_collector(database_url: str) -> None:
+    """Which comes so seldom that the connections of an attack would be thousands until then."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with running(database_url, body_deadline_seconds=0.5) as api:
+            async with not_reading(api, 16):
+                await until(lambda: not of_server(api))
+            assert await ask(await connect(api)) == 200
+            await until(lambda: sum(isinstance(one, Connection) for one in gc.get_objects()) <= 1)
+    finally:
+        gc.enable()
 
 
 async def test_a_client_that_reads_slowly_gets_all_of_a_large_answer(api: Api) -> None:

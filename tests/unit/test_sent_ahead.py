@@ -1,0 +1,166 @@
+"""What a client sends ahead of its answers: it waits as the bytes it came as, in its order, and never as too many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from heliograph.api.protocol import Connection
+from heliograph.api.trust import Trust
+from heliograph.api.watch import Limits, Watch
+from heliograph.base.settings import Settings
+
+
+class Wire(asyncio.Transport):
+    """The client's side of a connection, without a socket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got = b""
+        self.is_read = True
+        self.has_ended = False
+        #: Runs after each piece of an answer.
+        self.on_write: Callable[[], None] | None = None
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def write(self, data: Any) -> None:
+        self.got += data
+        if self.on_write is not None:
+            self.on_write()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        assert self.is_read
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_read
+        self.is_read = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.has_ended = True
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class Talk:
+    """A connection to an application that answers when it is let."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.wire = Wire()
+        self.begun: list[str] = []
+        self.let = asyncio.Semaphore(0)
+        self.limits = Limits(**limits)
+        trust = Trust(Settings(database_url="postgresql://a/b", secret_key="0123456789abcdef" * 4))
+        config = Config(self.answer, interface="asgi3", ws="none", lifespan="off", log_config=None, proxy_headers=False)
+        self.connection = Connection(Watch(self.limits), trust, config, ServerState(), {})
+        self.connection.connection_made(self.wire)
+
+    async def answer(self, scope: Any, receive: Any, send: Any) -> None:
+        self.begun.append(scope["path"])
+        while (await receive())["more_body"]:
+            pass
+        await self.let.acquire()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": scope["path"][1:].encode()})
+
+    async def settle(self, *, answers: int = 0) -> None:
+        """Let so many answers go, and wait until nothing moves any more."""
+        for _ in range(answers):
+            self.let.release()
+        for _ in range(20 * (answers + 1)):
+            await asyncio.sleep(0)
+
+
+def ask(number: int, *, filling: int = 0, body: bytes | None = None) -> bytes:
+    head = f"GET /{number:02d} HTTP/1.1\r\nHost: a\r\n"
+    if filling:
+        head += f"X: {'x' * filling}\r\n"
+    if body is None:
+        return f"{head}\r\n".encode()
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def test_what_is_sent_ahead_waits_as_it_came_and_nothing_more_is_read() -> None:
+    talk = Talk()
+    ahead = ask(2, body=b"\r\n\r\nGET /no HTTP/1.1\r\n\r\n") + ask(3) + ask(4)[:-5]
+    talk.connection.data_received(ask(1) + ahead)
+    await talk.settle()
+    assert talk.begun == ["/01"]
+    assert talk.connection.ahead == len(ahead)
+    assert not talk.wire.is_read
+    assert not talk.connection.is_idle
+    await talk.settle(answers=2)
+    assert talk.begun == ["/01", "/02", "/03"]
+    assert talk.connection.ahead == len(ask(4)[:-5])
+    await talk.settle(answers=1)
+    assert (talk.connection.ahead, talk.wire.is_read) == (0, True), "the rest of the fourth may come"
+    talk.connection.data_received(ask(4)[-5:])
+    await talk.settle(answers=1)
+    assert talk.begun == ["/01", "/02", "/03", "/04"]
+    assert [part[-2:] for part in talk.wire.got.split(b"HTTP/1.1 200 OK")[1:]] == [b"01", b"02", b"03", b"04"]
+
+
+async def test_no_request_begins_while_the_answer_before_it_cannot_leave() -> None:
+    talk = Talk()
+    talk.connection.data_received(ask(1) + ask(2))
+    talk.connection.pause_writing()
+    await talk.settle(answers=2)
+    assert (talk.begun, talk.wire.got) == (["/01"], b"")
+    talk.connection.resume_writing()
+    await talk.settle()
+    assert talk.begun == ["/01", "/02"]
+    # The same where the client takes all but the last piece of an answer.
+    talk.connection.data_received(ask(3) + ask(4))
+    talk.wire.on_write = talk.connection.pause_writing
+    await talk.settle(answers=2)
+    assert talk.begun == ["/01", "/02", "/03"]
+    assert talk.connection.ahead == len(ask(4))
+    talk.wire.on_write = None
+    talk.connection.resume_writing()
+    await talk.settle()
+    assert talk.begun == ["/01", "/02", "/03", "/04"]
+
+
+async def test_more_bytes_ahead_than_may_be_end_the_connection_after_the_answer() -> None:
+    """`ahead_bytes`."""
+    for size, begun in ((1_000, 2), (1_001, 1)):
+        talk = Talk(ahead_bytes=1_000)
+        second = ask(2, filling=1)
+        second = ask(2, filling=size - len(second) + 1)
+        assert len(second) == size
+        talk.connection.data_received(ask(1) + second)
+        await talk.settle()
+        assert talk.wire.got == b""
+        assert talk.connection.ahead == (size if begun == 2 else 0), "what is refused is not kept"
+        await talk.settle(answers=2)
+        assert len(talk.begun) == begun
+        assert [int(part[:3]) for part in talk.wire.got.split(b"HTTP/1.1 ")[1:]] == [200, 200 if begun == 2 else 400]
+        assert talk.wire.has_ended == (begun == 1)
+
+
+async def test_more_requests_ahead_than_may_be_end_the_connection_after_their_answers() -> None:
+    talk = Talk(pipeline=3)
+    talk.connection.data_received(b"".join(ask(number) for number in range(1, 9)))
+    await talk.settle(answers=8)
+    assert talk.begun == ["/01", "/02", "/03", "/04"]
+    assert [int(part[:3]) for part in talk.wire.got.split(b"HTTP/1.1 ")[1:]] == [200] * 4 + [400]
+    assert talk.wire.has_ended
+    # It is those at once that count.
+    talk = Talk(pipeline=3)
+    for _ in range(3):
+        talk.connection.data_received(b"".join(ask(number) for number in range(1, 5)))
+        await talk.settle(answers=4)
+    assert len(talk.begun) == 12
+    assert not talk.wire.has_ended
