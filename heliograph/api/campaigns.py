@@ -139,7 +139,9 @@ class Campaign(msgspec.Struct):
         str | None,
         Meta(
             description="Why it is paused or has failed: `quota_exceeded`, `organization_suspended`,"
-            " `sender_id_not_approved`. A paused one goes on by itself. `waiting_for_receipts`: all of it was sent."
+            " `sender_id_not_approved`. A paused one goes on by itself. Of a running one, what its messages wait for:"
+            " `held_by_operator`, `no_supplier_connected`, `organization_suspended`; `waiting_for_receipts`: all of it"
+            " was sent."
         ),
     ]
     message_template: Annotated[str, Meta(description="The text, with its places.")]

@@ -6,10 +6,33 @@ waits in the queue, and there the campaign looks as if nothing were wrong.
 
 from __future__ import annotations
 
-#: For a query on `campaigns`: what keeps the queued messages of a running WhatsApp campaign from leaving; NULL: nothing
-#: that is known.
+#: The reasons, in the order in which they are looked for.
+REASONS = (
+    "organization_suspended",
+    "whatsapp_account_paused",
+    "held_by_operator",
+    "whatsapp_number_held",
+    "whatsapp_template_not_approved",
+    "whatsapp_template_unconfirmed",
+    "whatsapp_messaging_limit_reached",
+    "no_supplier_connected",
+)
+#: For a query on `campaigns`: what keeps the queued messages of a running campaign from leaving; NULL: nothing that is
+#: known. A test key's campaign needs no supplier.
 WHY = """
-CASE WHEN channel = 'whatsapp' AND status = 'running' AND queued > 0 THEN (
+CASE WHEN status <> 'running' OR queued = 0 THEN NULL
+     WHEN channel = 'sms' THEN (
+    SELECT CASE WHEN o.state IN ('suspended', 'closed') THEN 'organization_suspended'
+                WHEN EXISTS (SELECT FROM queue_holds h
+                              WHERE h.kind = 'sms' AND h.line IS NULL AND h.before_id IS NULL
+                                AND (h.organization_id IS NULL OR h.organization_id = o.id))
+                THEN 'held_by_operator'
+                WHEN mode = 'live' AND NOT EXISTS (
+                     SELECT FROM suppliers s JOIN supplier_sessions x ON x.supplier_id = s.id
+                      WHERE s.state = 'active' AND x.bound AND x.lease_until > now())
+                THEN 'no_supplier_connected' END
+      FROM organizations o WHERE o.id = campaigns.organization_id)
+     ELSE (
     SELECT CASE WHEN o.state IN ('suspended', 'closed') THEN 'organization_suspended'
                 WHEN a.state = 'paused' THEN 'whatsapp_account_paused'
                 WHEN EXISTS (SELECT FROM queue_holds h

@@ -18,6 +18,7 @@ import heliograph
 from bench.figures import BUDGETS
 from heliograph.api import pages
 from heliograph.base.errors import Refusal
+from heliograph.campaigns import plan, standstill, whatsapp_channel
 from heliograph.cli import app
 from heliograph.sms.status import FAILURES, STATUSES
 from heliograph.webhooks import events
@@ -81,6 +82,15 @@ def test_every_failure_of_a_message_is_documented() -> None:
 
 def test_every_failure_of_a_whatsapp_message_is_documented() -> None:
     assert [row[0] for row in table(DOCS / "errors.md", "WhatsApp failure")] == list(status.FAILURES)
+
+
+def test_every_reason_of_a_campaign_that_waits_is_documented() -> None:
+    documented = {row[0] for row in table(DOCS / "errors.md", "Reason")}
+    sms = {plan.QUOTA, plan.SUSPENDED, plan.SENDER, plan.WAITING}
+    stops = re.findall(r"Stop\((\w+)", Path(whatsapp_channel.__file__).read_text())
+    whatsapp = {getattr(whatsapp_channel, name) for name in stops if name.isupper()} | {whatsapp_channel.FUNDS}
+    assert set(re.findall(r"THEN '(\w+)'", standstill.WHY)) == set(standstill.REASONS)
+    assert documented == sms | whatsapp | set(standstill.REASONS)
 
 
 def test_every_event_is_documented_and_whether_it_is_raised() -> None:

@@ -24,11 +24,13 @@ from heliograph.campaigns.sms_channel import Wish
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
-from heliograph.queue import leases
+from heliograph.queue import holds, leases
+from heliograph.queue.holds import Selection
 from heliograph.sms import encoding
 from heliograph.sms.sender_ids import SenderIdNotApproved
 from tests.rules.making import check_books, endpoint, message, organization, sender
 
+SUPPLIER = UUID(int=7)
 NOBODY = Counts(*[0] * len(Counts.__struct_fields__))
 
 
@@ -289,7 +291,7 @@ async def test_it_waits_for_quota_and_goes_on_by_itself(pool: Pool) -> None:
     await pool.execute("UPDATE campaigns SET step_at = now()")
     await run(pool)
     found = await get(pool, actor, made.id)
-    assert (found.status, found.status_reason, found.counts) == ("running", None, counts(queued=10))
+    assert (found.status, found.status_reason, found.counts) == ("running", "no_supplier_connected", counts(queued=10))
     assert set(await texts(pool)) == {number(n) for n in range(10)}
     await check_books(pool, [actor.organization_id])
 
@@ -400,6 +402,35 @@ async def test_it_completes_once_and_says_so(pool: Pool) -> None:
     assert [msgspec.json.decode(row["data"]) for row in events] == [{"campaign": plan.shown(found)}]
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'webhook'") == 1
     assert await pool.fetchval("SELECT count(*) FROM campaign_chunks") == 0
+
+
+async def test_one_that_runs_and_stands_still_says_what_it_waits_for(pool: Pool) -> None:
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(1), number(2)])
+    await run(pool)
+
+    async def reason() -> str | None:
+        found = await get(pool, actor, made.id)
+        assert (found.status, found.counts.queued) == ("running", 2)
+        return found.status_reason
+
+    assert await reason() == "no_supplier_connected"
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+        " VALUES ($1, 'main', 'smpp', '{}', '', now(), now())",
+        SUPPLIER,
+    )
+    await pool.execute(
+        "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound)"
+        " VALUES ($1, 0, $1, now() + interval '1 hour', true)",
+        SUPPLIER,
+    )
+    assert await reason() is None
+    async with pool.acquire() as conn:
+        await holds.hold(conn, Selection(kinds=("sms",), organization_id=actor.organization_id), reason="asked")
+    assert await reason() == "held_by_operator"
+    await pool.execute("UPDATE organizations SET state = 'suspended'")
+    assert await reason() == "organization_suspended"
 
 
 async def test_receipts_that_never_come_do_not_hold_it_up_for_days(pool: Pool) -> None:
