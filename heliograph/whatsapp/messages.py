@@ -13,11 +13,12 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import looks
+from heliograph.base import looks, phones
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.looks import LOOK
+from heliograph.consent import people
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -51,7 +52,7 @@ class Filters(msgspec.Struct, frozen=True):
     status: str | None = None
     billing_category: str | None = None
     template_name: str | None = None
-    #: As `Message.recipient`.
+    #: As `Message.recipient`; messages under any name of this person are meant.
     recipient: str | None = None
     #: Accepted at this time or later.
     date_from: datetime | None = None
@@ -77,8 +78,14 @@ _FITS = """
            AND ($10::timestamptz IS NULL OR accepted_at >= $10)
            AND ($11::timestamptz IS NULL OR accepted_at < $11)"""
 LIST = looks.statement("whatsapp_messages", _COLUMNS, fits=_FITS)
-# The only filter with an index: what went between an organization and one user is what is asked for most.
-LIST_OF_RECIPIENT = looks.statement("whatsapp_messages", _COLUMNS, fits=_FITS, where="recipient = $12")
+# The only filter with an index: what went between an organization and one user is what is asked for most. A user writes
+# and is written to by several names; each is a look of its own, so that none reads more than is looked at.
+_OF_NAMES = """
+(SELECT message.* FROM unnest($12::text[]) AS given (name) CROSS JOIN LATERAL (
+        SELECT * FROM whatsapp_messages
+         WHERE organization_id = $1 AND recipient = given.name AND id < $2 AND id >= $3
+         ORDER BY id DESC LIMIT $5) message) named"""
+LIST_OF_RECIPIENT = looks.statement(_OF_NAMES, _COLUMNS, fits=_FITS)
 
 
 async def list_page(
@@ -104,7 +111,9 @@ async def list_page(
     if filters.recipient is None:
         rows = await conn.fetch(LIST, *values)
     else:
-        rows = await conn.fetch(LIST_OF_RECIPIENT, *values, filters.recipient)
+        names = await people.names(conn, actor.organization_id, filters.recipient)
+        written = dict.fromkeys([filters.recipient, *(one for name in names for one in phones.spellings(name))])
+        rows = await conn.fetch(LIST_OF_RECIPIENT, *values, list(written))
     found, seen = looks.judged(rows, limit=limit, look=look)
     return Found(await _messages(conn, actor, found), seen)
 

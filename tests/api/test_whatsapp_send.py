@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from heliograph.base.db import Pool
+from heliograph.consent import people
 from heliograph.queue.runner import CHANNEL
 from tests.rules import making_whatsapp
 from tests.rules.making import TO, until
@@ -193,3 +194,24 @@ async def test_a_user_id_gets_texts_and_templates_but_no_codes(
     for body in (code, text(made, to="mz.1"), text(made, to="MZ.")):
         status, _, answer = await api.ask("POST", PATH, json=body, headers=tenant.headers)
         assert (status, answer["error"]["details"]["fields"][0]["field"]) == (400, "to")
+
+
+async def test_a_users_messages_are_listed_by_any_of_their_names(
+    api: Api, tenant: Tenant, made: Made, pool: Pool
+) -> None:
+    """As conversations are: a Brazilian may be written to with the ninth digit, and writes without it."""
+    names = ["+5511987654321", "+551187654321", "BR.1349000000000001"]
+    async with pool.acquire() as conn, conn.transaction():
+        await people.link(conn, [(tenant.id, names[0], names[2])])
+    for name in (*names, TO):
+        assert (await api.ask("POST", PATH, json=template(made, to=name), headers=tenant.headers))[0] == 202
+    for name in names:
+        for limit in (1, 50):
+            found: list[str] = []
+            query = {"recipient": name, "limit": str(limit)}
+            while "cursor" not in query or query["cursor"]:
+                status, _, page = await api.ask("GET", PATH, params=query, headers=tenant.headers)
+                assert status == 200, page
+                found += [message["recipient"] for message in page["items"]]
+                query["cursor"] = page["nextCursor"] or ""
+            assert found == names[::-1], (name, limit)
