@@ -316,7 +316,7 @@ def _shown(one: Supplier, held: dict[UUID, tuple[int, int, str]], serves: bool) 
     leased, bound, error = held.get(one.id, (0, 0, ""))
     host = one.settings.get("host")
     row: dict[str, Any] = as_plain(one)
-    del row["secret"]
+    del row["secret"], row["holds"]  # `queue list` shows holds, with what they mean
     return row | {
         "live": "sent" if not one.simulated else "simulated" if serves else "none",
         "address": f"{host if isinstance(host, str) else ','.join(host or ())}:{one.settings.get('port')}",
