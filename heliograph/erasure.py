@@ -9,6 +9,7 @@ bounded number of rows, and may be repeated.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
 import msgspec
@@ -16,11 +17,14 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection, plan_by_key
+from heliograph.base.ids import time_of, uuid7_floor
 from heliograph.consent import people
 
 #: Messages looked at by one step: they have no index by recipient.
 STEP = 20_000
 _FIRST = UUID(int=0)
+#: All parts of a message come so long before or after each other, and a little less.
+AROUND = timedelta(days=2)
 
 
 class Erased(msgspec.Struct):
@@ -56,7 +60,7 @@ WITH looked_at AS MATERIALIZED (
 )
 SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone
 """
-# What a supplier handed over holds the text as it came, and an event repeats it.
+# An event repeats the text.
 RECEIVED = """
 WITH looked_at AS MATERIALIZED (
     SELECT id, sender FROM received_messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
@@ -64,14 +68,18 @@ WITH looked_at AS MATERIALIZED (
     SELECT id FROM looked_at WHERE sender = ANY ($4)
 ), gone AS (
     DELETE FROM message_texts WHERE organization_id = $1 AND message_id = ANY (ARRAY(SELECT id FROM theirs)) RETURNING 1
-), raw AS (
-    UPDATE inbound_messages SET body = '', raw = '' WHERE message_id = ANY (ARRAY(SELECT id FROM theirs))
 ), told AS (
     UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text
      WHERE organization_id = $1 AND kind = 'message.received' AND data LIKE '%"text":"%'
        AND message_id = ANY (ARRAY(SELECT id FROM theirs))
 )
-SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone
+SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone,
+       ARRAY(SELECT id FROM theirs) AS theirs
+"""
+# What a supplier handed over holds the text as it came. Parts have no index by message, but they come within a day of
+# each other, and their ids say when.
+PARTS = """
+UPDATE inbound_messages SET body = '', raw = '' WHERE id >= $2 AND id < $3 AND message_id = ANY ($1)
 """
 WHATSAPP = """
 WITH theirs AS MATERIALIZED (
@@ -115,6 +123,9 @@ async def _steps(conn: Connection, sql: str, actor: Actor, spellings: list[str])
         row = await conn.fetchrow(sql, actor.organization_id, after, STEP, spellings)
         assert row is not None
         gone += row["gone"]
+        if theirs := row.get("theirs"):
+            since, until = time_of(min(theirs)) - AROUND, time_of(max(theirs)) + AROUND
+            await conn.execute(PARTS, theirs, uuid7_floor(since), uuid7_floor(until))
         if row["last"] is None:
             return gone
         after = row["last"]

@@ -9,9 +9,10 @@ import re
 import asyncpg
 import pytest
 
+from heliograph import erasure
 from heliograph.base.db import Pool
 from heliograph.campaigns import audience, whatsapp_channel
-from heliograph.whatsapp import due, holds, matching, numbers, status, template_rows, templates, wallet
+from heliograph.whatsapp import due, holds, matching, numbers, parking, status, template_rows, templates, wallet
 
 #: Each statement, and for each table of it the columns that its search has to be bound by.
 STATEMENTS = {
@@ -68,6 +69,11 @@ STATEMENTS = {
         status.LOCK,
         {"whatsapp_messages": "organization_id id", "whatsapp_attempts": "organization_id message_id"},
     ),
+    "whose templates messages wait for": (
+        parking.READY,
+        {"queue": "kind line", "whatsapp_templates": "organization_id id"},
+    ),
+    "parts of messages that are erased": (erasure.PARTS, {"inbound_messages": "id"}),
     "charges of messages": (wallet.CHARGES, {"whatsapp_messages": "organization_id id"}),
     "what is booked of messages": (wallet.SEEN, {"wallet_ledger": "organization_id message_id"}),
 }
