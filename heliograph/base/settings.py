@@ -6,10 +6,11 @@ file by a test. Nothing else reads the environment.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Annotated, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -163,6 +164,20 @@ def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str 
     return {name: next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0.8)), None) for name in strange}
 
 
+def _demand_sense(name: str, kind: type, value: Any) -> None:
+    """Refuse a number that no count or time can have: zero days of retention would erase all at once.
+
+    A time may be 0, which waits for nothing, but a lease of 0 s would end as it begins. Raises SettingsError.
+    """
+    variable = f"HELIOGRAPH_{name.upper()}"
+    if kind is int and value < 1:
+        raise SettingsError(f"{variable} must be 1 or more, not {value}")
+    if kind is float and not 0 <= value < math.inf:
+        raise SettingsError(f"{variable} must be 0 or more, and finite, not {value:g}")
+    if name == "lease_seconds" and value == 0:
+        raise SettingsError(f"{variable} must be more than 0")
+
+
 def from_environment(environment: Mapping[str, str] = os.environ, **overrides: object) -> Settings:
     """Settings from `HELIOGRAPH_*` variables; `overrides` (from a command line) win. Raises SettingsError."""
     hints = get_type_hints(Settings, include_extras=True)
@@ -176,4 +191,5 @@ def from_environment(environment: Mapping[str, str] = os.environ, **overrides: o
             values[name] = msgspec.convert(text, kind, strict=False)
         except msgspec.ValidationError:
             raise SettingsError(f"HELIOGRAPH_{name.upper()} must be {kind.__name__}, not {text!r}") from None
+        _demand_sense(name, kind, values[name])
     return Settings(**(values | overrides))  # type: ignore[arg-type]

@@ -122,6 +122,8 @@ def import_(
     show(as_plain(summary) | {"rejects": str(target) if summary.rejected else None}, json)
     if summary.created or summary.updated:
         say(f"To undo it: heliograph contacts undo {summary.import_id}")
+    if summary.rejected and summary.rejected == summary.rows:
+        raise Problem(f"no row could be taken: {target} says why")
 
 
 @app.command("export")

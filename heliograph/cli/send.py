@@ -21,7 +21,7 @@ POLL = 0.1
 
 
 def command(
-    to: Annotated[str, typer.Option(metavar="NUMBER", help="Recipient, with the country's code: +258841234567.")],
+    to: Annotated[str, typer.Option(metavar="NUMBER", help="Recipient, with + and its country's code: +258841234567.")],
     message: Annotated[str, typer.Option(metavar="TEXT", help="What it says.")],
     key: Annotated[
         str,
@@ -57,6 +57,8 @@ def command(
       heliograph send --key hg_live_... --to +258841234567 --message "Hello"
       HELIOGRAPH_API_KEY=hg_test_... heliograph send --to +258840000001 --message "Will fail" --wait --json
     """
+    if not to.startswith("+"):
+        raise typer.BadParameter("must begin with + and its country's code: +258841234567", param_hint="--to")
     idempotency_key = idempotency_key or str(uuid4())
     say(f"idempotency key: {idempotency_key}")
     body = {"to": to, "message": message, "senderName": sender, "clientReference": reference}

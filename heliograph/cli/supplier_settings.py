@@ -125,7 +125,9 @@ def _split(pair: str) -> tuple[str, str, str]:
 
 
 def _converted(key: str, text: str, kind: Any) -> Any:
-    """As the type wants it: as it is written, else as JSON, else as the items of a list."""
+    """As the type wants it: as it is written, else as JSON, else as the items of a list; yes and no as tables say."""
+    if kind is bool:
+        text = {"yes": "true", "no": "false"}.get(text.lower(), text)
     try:
         return msgspec.to_builtins(msgspec.convert(text, kind, strict=False))
     except msgspec.ValidationError as error:

@@ -235,7 +235,8 @@ def _fields(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]
             (
                 "file",
                 "required",
-                f"no column is known to have phone numbers: name it, of {_listed(header)}, by a mapping",
+                f"no column is known to have phone numbers, of {_listed(header)}. The first row must be a header;"
+                " `--map COLUMN=phone` names the column",
             )
         )
     return fields

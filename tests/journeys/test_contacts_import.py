@@ -263,7 +263,10 @@ async def test_the_commands(database_url: str, pool: Pool, people: Path, tmp_pat
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
     (tmp_path / "empty.csv").write_text("name,email\n")
     refused = await cli("contacts", "import", str(tmp_path / "empty.csv"))
-    assert (refused.status, "no column is known" in refused.err) == (1, True)
+    assert (refused.status, "no column is known" in refused.err, "--map" in refused.err) == (1, True, True)
+    (tmp_path / "national.csv").write_text("name,phone\nAna,84 123 4567\n")
+    none = await cli("contacts", "import", str(tmp_path / "national.csv"))
+    assert (none.status, "no row could be taken" in none.err, "national.rejects.csv" in none.err) == (1, True, True)
 
 
 # -- whose numbers -----------------------------------------------------------------------------------------------------

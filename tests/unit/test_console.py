@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from heliograph.base.postgres import PostgresError
-from heliograph.base.settings import OTHERS, Settings, SettingsError, unknown_names
+from heliograph.base.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
 from heliograph.cli.console import fitted, settings_of
 from heliograph.up import part_environment
 from tests.house.project import ROOT, files
@@ -153,3 +153,24 @@ def test_no_colour_where_none_is_wanted() -> None:
     plain = on_a_terminal(LOG, NO_COLOR="1")
     assert b"something_happened" in plain
     assert b"\x1b[" not in plain
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("METADATA_RETENTION_MONTHS", "0"),
+        ("TEXT_RETENTION_DAYS", "-1"),
+        ("DATABASE_POOL", "0"),
+        ("LEASE_SECONDS", "0"),
+        ("DRAIN_SECONDS", "-1"),
+        ("UNCERTAIN_GRACE_SECONDS", "nan"),
+        ("WEBHOOK_TIMEOUT_SECONDS", "inf"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"HELIOGRAPH_{name} must be"):
+        from_environment({f"HELIOGRAPH_{name}": value})
+
+
+def test_a_time_may_be_nothing() -> None:
+    assert from_environment({"HELIOGRAPH_NOT_READY_SECONDS": "0"}).not_ready_seconds == 0

@@ -34,6 +34,8 @@ def change(*pairs: str, **settings: Any) -> dict[str, tuple[Any, Any]]:
         ("rate=50", "submits_per_second", 0.0, 50.0),
         ("window=20", "window", 10, 20),
         ("tls=false", "tls", True, False),
+        ("tls=no", "tls", True, False),
+        ("dlr_sniff=Yes", "dlr_sniff", False, True),
         ("short-code=6,1", "short_code", (3, 0), (6, 1)),
         ("host=a.example", "host", "smsc.example", "a.example"),
         ("final_states.ACCEPTD=delivered", "final_states", {}, {"ACCEPTD": "delivered"}),
