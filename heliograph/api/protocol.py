@@ -31,6 +31,7 @@ from uvicorn.server import ServerState
 from heliograph.api import envelope
 from heliograph.api.cutter import Cutter
 from heliograph.api.exchange import Exchange, head_of
+from heliograph.api.heads import Head, Refused
 from heliograph.api.refusals import BadRequest, HeadersTooLarge, RequestTimeout, UriTooLong
 from heliograph.api.trust import NotProxied, Trust, read_prefix
 from heliograph.api.watch import Peer, Watch
@@ -43,10 +44,6 @@ _HIGH_WATER = 16_384
 _TOO_FAR_AHEAD = "Too many requests were sent ahead of their answers."
 
 HEAD, BODY, WORK, IDLE, CLOSING = range(5)
-
-
-class _Refused(Exception):
-    """Stops the parser; the refusal is in the connection."""
 
 
 class Connection(HttpToolsProtocol):
@@ -81,14 +78,11 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         #: What comes now belongs to `cycle`: its body and trailer.
         self._in_body = False
-        #: Bytes of the head as they came, and as the parser has told of them so far.
+        self._head = Head(self.limits)
+        #: Bytes of the head as they came.
         self._head_bytes = 0
-        self._told_bytes = 0
         #: Bytes of a chunked body since the last piece of it that are not body: sizes, extensions, trailer.
         self._between_bytes = 0
-        self._headers_seen = 0
-        self._hosts = 0
-        self._length: int | None = None
         self._is_chunked = False
         self._discarded = 0
         self._cutter = Cutter()
@@ -250,10 +244,11 @@ class Connection(HttpToolsProtocol):
 
     def _hold(self, data: bytes) -> None:
         self.flow.pause_reading()
-        if len(data) > self.limits.ahead_bytes:
+        held = self._held + data
+        if len(held) > self.limits.ahead_bytes:
             self._refusal = BadRequest(_TOO_FAR_AHEAD)  # it is written once the answer before it is
-        else:
-            self._held = data
+            held = b""
+        self._held = held
 
     def _read_on(self) -> None:
         """Go on with what was sent ahead, and then with what comes; not while an answer cannot leave."""
@@ -281,8 +276,9 @@ class Connection(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError:
-            self._refuse(self._refusal or BadRequest())
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause.refusal if isinstance(cause, Refused) else BadRequest())
         else:
             # The parser gathers an unfinished header or trailer without telling, so its bytes are counted here.
             if self._in_head:
@@ -316,54 +312,37 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._began = self._in_head = True
         self._in_body = False
-        self._head_bytes = self._told_bytes = self._between_bytes = self._headers_seen = self._hosts = 0
-        self._length = None
+        self._head = Head(self.limits)
+        self._head_bytes = self._between_bytes = 0
         self._is_chunked = False
         self._set_phase(HEAD, self.limits.head_seconds)
 
     def on_url(self, url: bytes) -> None:
         self.url += url
         if len(self.url) > self.limits.url_bytes:
-            self._stop(UriTooLong())
+            raise Refused(UriTooLong())
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._told_bytes += len(name) + len(value) + 4
-        self._headers_seen += 1
-        if self._told_bytes > self.limits.head_bytes or self._headers_seen > self.limits.headers:
-            self._stop(HeadersTooLarge())
+        self._head.count(name, value)
         if not self._in_head:
             return  # a trailer: nothing that decides about a request may come after its body (RFC 9110 §6.5.1)
         name = name.lower()
         self.headers.append((name, value))
-        if name == b"host":
-            self._hosts += 1
-        elif name == b"content-length":
-            if self._length is not None or not value.isdigit() or len(value) > 18:
-                self._stop(BadRequest())
-            self._length = int(value)
-        elif name == b"transfer-encoding":
-            if self._is_chunked or value.lower() != b"chunked":
-                self._stop(BadRequest())
-            self._is_chunked = True
-        elif name == b"expect" and value.lower() == b"100-continue":
+        self._head.read(name, value)
+        if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         parser = self.parser
         version = parser.get_http_version()
-        # Two lengths or two hosts are how a request is smuggled past one of two readers (RFC 9112 §6.1, §3.2).
-        if (self._length is not None and self._is_chunked) or self._hosts > 1:
-            self._stop(BadRequest())
-        if self._hosts == 0 and version == "1.1":
-            self._stop(BadRequest())
-        if version not in ("1.1", "1.0") or (self._is_chunked and version == "1.0"):
-            self._stop(BadRequest())
+        self._head.complete(version)
+        self._is_chunked = self._head.is_chunked
         if version == "1.0":
             self.expect_100_continue = False  # RFC 9110 §10.1.1: there is no interim answer in it
         if parser.should_upgrade():
             if parser.get_method() == b"CONNECT":
-                self._stop(BadRequest())
+                raise Refused(BadRequest())
             return  # no body is parsed then; _ignore_upgrade starts again without it
         scope = self.scope
         scope["method"] = parser.get_method().decode("ascii")
@@ -382,8 +361,8 @@ class Connection(HttpToolsProtocol):
         self._in_body = True
         self._discarded = 0
         self._set_phase(BODY, self.limits.body_seconds)
-        if self._length is not None:
-            self._cutter.expect_body(self._length)
+        if self._head.length is not None:
+            self._cutter.expect_body(self._head.length)
         self._start_asgi_task(exchange, self.app)  # type: ignore[arg-type]
 
     def on_body(self, body: bytes) -> None:
@@ -481,10 +460,6 @@ class Connection(HttpToolsProtocol):
                 self.flow.pause_reading()  # the client finds its way blocked, and has until the deadline to read
             else:
                 self._close()
-
-    def _stop(self, refusal: Refusal) -> None:
-        self._refusal = refusal
-        raise _Refused
 
     def _set_phase(self, phase: int, seconds: float) -> None:
         self.phase = phase
