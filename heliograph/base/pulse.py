@@ -51,7 +51,7 @@ async def watch(pool: Pool) -> None:
                 if is_away:
                     is_away = False
                     pool.come_back()
-                    log.info("database is back")
+                    log.warning("database is back")  # as loud as its going: who saw that must see this
                 reminded = _remind(reminded)
                 await asyncio.sleep(EVERY)
         except Exception as error:
@@ -97,7 +97,7 @@ def _remind(reminded: float) -> float:
     """Say that this machine's clock is wrong, once a minute while it is; returns when that was said last."""
     if not clock.differs():
         if reminded:
-            log.info("clock agrees with the database's again")
+            log.warning("clock agrees with the database's again")
         return 0.0
     at = asyncio.get_running_loop().time()
     if reminded and at - reminded < REMIND:

@@ -53,7 +53,8 @@ class Waiting(msgspec.Struct, frozen=True):
     """Work of one kind, line and organization."""
 
     kind: str
-    #: Name of the supplier, digits of the number or address of the endpoint; None: no supplier was chosen yet.
+    #: Name of the supplier, digits of the number, address of the endpoint, or `template` and its name where messages
+    #: wait for one; None: no supplier was chosen yet.
     line: str | None
     organization: str
     rows: int
@@ -165,7 +166,8 @@ async def late(conn: Connection, kind: str, *, without: Collection[UUID]) -> flo
 
 # min(uuid) came with PostgreSQL 18.
 SUMMARY = f"""
-SELECT found.*, o.name AS organization, coalesce(s.name, n.display_phone_number, e.url) AS line_name
+SELECT found.*, o.name AS organization,
+       coalesce(s.name, n.display_phone_number, e.url, 'template ' || t.name) AS line_name
   FROM (SELECT kind, line, organization_id, count(*) AS rows, count(*) FILTER (WHERE lease_until > now()) AS leased,
                count(*) FILTER (WHERE due_at > now()) AS later, count(*) FILTER (WHERE {IS_HELD}) AS held,
                min(id::text)::uuid AS oldest
@@ -177,6 +179,7 @@ SELECT found.*, o.name AS organization, coalesce(s.name, n.display_phone_number,
   LEFT JOIN suppliers s ON s.id = found.line
   LEFT JOIN whatsapp_numbers n ON n.organization_id = found.organization_id AND n.id = found.line
   LEFT JOIN webhook_endpoints e ON e.organization_id = found.organization_id AND e.id = found.line
+  LEFT JOIN whatsapp_templates t ON t.organization_id = found.organization_id AND t.id = found.line
  ORDER BY found.rows DESC, found.kind, found.line, found.organization_id
 """
 

@@ -64,6 +64,9 @@ async def test_a_database_that_is_frozen_under_load(public_place: Path, tmp_path
         await settled(server.url, within=120)
         verdict = await judge(made, load.ledger, in_flight=len(FREEZES) * WINDOW * SESSIONS)
         assert not made.complaints
+        # Whoever is told of warnings only, and so that it went, is told that it is back.
+        for one in (api, worker):
+            await until(lambda one=one: one.err.count("database is away") == one.err.count("database is back"))
         assert load.unanswered == 0
         assert all(one.retry_after for one in load.answers if one.status == 503)
         print(verdict, f"refused: {sum(one.status == 503 for one in load.answers)}")

@@ -136,6 +136,14 @@ async def test_who_has_work_in_hand_is_counted(pool: Pool) -> None:
     assert (line.kind, line.rows, line.leased, line.held, line.later) == ("sms", 3, 2, 3, 0)
 
 
+async def test_what_waits_for_a_template_is_listed_under_its_name(pool: Pool) -> None:
+    acme = await making_whatsapp.made(pool)
+    await fill(pool, acme.actor.organization_id, kind="whatsapp", line=acme.template_id, count=2)
+    async with pool.acquire() as conn:
+        (waiting,) = await holds.summary(conn, ALL, limit=10)
+    assert (waiting.line, waiting.rows) == ("template order_shipped", 2)
+
+
 async def test_nothing_is_routed_to_a_supplier_that_is_held(pool: Pool) -> None:
     bench = Bench(pool)
     actor = await organization(pool)
