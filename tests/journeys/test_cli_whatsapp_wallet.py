@@ -35,7 +35,9 @@ async def test_money_comes_and_is_corrected(pool: Pool, database_url: str) -> No
     assert (empty["available"], empty["updated_at"]) == ("0.000000", None)
     made = await data(database_url, "wallet", "top-up", "250.5", "--currency", "EUR", "--reason", "invoice 7")
     assert (made["currency"], made["available"], made["total"]) == ("EUR", "250.500000", "250.500000")
-    made = await data(database_url, "wallet", "adjust", "-0.500001", "--reason", "typo", "--org", "Acme")
+    made = await data(
+        database_url, "wallet", "adjust", "-0.500001", "--reason", "typo", "--org", f"acme {actor.organization_id}"
+    )
     assert made["available"] == "249.999999"
     shown = await call(database_url, "wallet", "show")
     assert "249.999999" in shown.stdout
