@@ -452,7 +452,7 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
         again, failed, refused = await asyncio.gather(
             send("+258840000000", "--idempotency-key", sent.data["idempotency_key"]),
             send("+258840000001"),
-            send("12"),
+            send("+12"),
         )
         assert again.data["replayed"] is True
         assert again.data["id"] == sent.data["id"]
