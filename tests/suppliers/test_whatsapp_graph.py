@@ -466,7 +466,7 @@ class TestSimulated:
         async with Client(graph.base_url, send_seconds=3.0) as client:
 
             async def send(ending: str) -> tuple[str, Verdict, str, int]:
-                to = f"+21260000{ending}"
+                to = f"+88860000{ending}"
                 body = text_body(to=to, text="Bonjour", opaque=ending)
                 outcome = await client.send(graph.options.number_id, shown(graph), body)
                 return ending, outcome.verdict, outcome.code, len(graph.accepted_for(to))
