@@ -36,6 +36,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     #: Made before this: messages by the time of their acceptance, webhook deliveries by that of their event.
     before: datetime | None = None
 
+    @property
+    def before_id(self) -> UUID | None:
+        """Ids below this one were made before `before`."""
+        return None if self.before is None else uuid7_floor(self.before)
+
 
 class Hold(msgspec.Struct, frozen=True):
     """Work that is held back until an operator releases it."""
@@ -124,10 +129,9 @@ async def hold(conn: Connection, which: Selection, *, reason: str) -> tuple[list
 
     Returns all holds there are now, and how many rows of this work a worker has in its hands: those still go out.
     """
-    before_id = None if which.before is None else uuid7_floor(which.before)
-    values = (which.line, which.organization_id, which.before, before_id)
+    values = (which.line, which.organization_id, which.before, which.before_id)
     await conn.execute(PUT, list(which.kinds), *values, reason, [uuid7() for _ in which.kinds])
-    leased: int = await conn.fetchval(LEASED, list(which.kinds), which.line, which.organization_id, before_id)
+    leased: int = await conn.fetchval(LEASED, list(which.kinds), which.line, which.organization_id, which.before_id)
     return await list_all(conn), leased
 
 
@@ -186,8 +190,7 @@ SELECT found.*, o.name AS organization,
 
 async def summary(conn: Connection, which: Selection, *, limit: int) -> list[Waiting]:
     """Work in the queue by kind, line and organization, the most first: at most `limit` lines."""
-    before_id = None if which.before is None else uuid7_floor(which.before)
-    rows = await conn.fetch(SUMMARY, list(which.kinds), which.line, which.organization_id, before_id, limit)
+    rows = await conn.fetch(SUMMARY, list(which.kinds), which.line, which.organization_id, which.before_id, limit)
     return [_waiting(row) for row in rows]
 
 
@@ -217,8 +220,7 @@ _FIRST = Row(UUID(int=0), UUID(int=0), UUID(int=0))
 async def free(conn: Connection, kind: str, which: Selection, *, after: Row | None = None, limit: int) -> list[Row]:
     """Rows of a kind that nobody holds, after a row, oldest first."""
     begin = after or _FIRST
-    before_id = None if which.before is None else uuid7_floor(which.before)
-    rows = await conn.fetch(FREE, begin.id, begin.line, kind, which.line, which.organization_id, before_id, limit)
+    rows = await conn.fetch(FREE, begin.id, begin.line, kind, which.line, which.organization_id, which.before_id, limit)
     return [Row(*row.values()) for row in rows]
 
 
