@@ -25,6 +25,7 @@ from heliograph.api import callbacks, openapi, probes
 from heliograph.api.callbacks import Callbacks
 from heliograph.api.docs import Docs
 from heliograph.api.guard import Guard, Receive, Scope, Send
+from heliograph.api.health import HealthChecks
 from heliograph.api.limits import Limiter, Strangers
 from heliograph.api.operation import Services
 from heliograph.api.probes import Probes
@@ -32,7 +33,6 @@ from heliograph.api.protocol import Connection
 from heliograph.api.routes import OPERATIONS, PREFIX
 from heliograph.api.static import Page
 from heliograph.api.trust import Trust
-from heliograph.api.vitals import Vitals
 from heliograph.api.watch import Watch, limits_of
 from heliograph.base import clock, crash, pulse, signals
 from heliograph.base.crypto import derive_key
@@ -44,7 +44,7 @@ from heliograph.webhooks import endpoints
 from heliograph.whatsapp import apps
 from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
 from heliograph.whatsapp.apps import AppBook
-from heliograph.whatsapp.callbacks import Intake
+from heliograph.whatsapp.callbacks import CallbackIntake
 
 #: Seconds to wait for the database at start.
 PATIENCE = 30.0
@@ -102,7 +102,7 @@ async def serve(
         keyring=Keyring(pool),
         limiter=Limiter(pool, settings),
         strangers=Strangers(settings.rate_unauthenticated),
-        vitals=Vitals(pool),
+        health=HealthChecks(pool),
         acceptor=Acceptor(pool, keys_kept=timedelta(hours=settings.idempotency_hours)),
         whatsapp=WhatsAppAcceptor(pool, settings=settings),
         webhook_rules=endpoints.rules(settings),
@@ -112,7 +112,7 @@ async def serve(
         is_draining=lambda: watch.draining,
     )
     sealing = apps.seal_key(settings)
-    intake = Intake(pool, AppBook(pool, sealing), sealing)
+    intake = CallbackIntake(pool, AppBook(pool, sealing), sealing)
     door = Callbacks(intake, services.limiter, max_bytes=settings.max_callback_bytes, public_url=settings.public_url)
     server = _Server(
         uvicorn.Config(
@@ -120,7 +120,7 @@ async def serve(
                 Guard(OPERATIONS, services),
                 Docs(services.strangers, settings.public_url),
                 door,
-                Probes(services.vitals, services.is_draining),
+                Probes(services.health, services.is_draining),
             ),
             interface="asgi3",
             http=cast("type[asyncio.Protocol]", functools.partial(Connection, watch, Trust(settings))),

@@ -34,13 +34,13 @@ from heliograph.queue import leases, timers
 from heliograph.queue.runner import announce, every, listen, loop, once
 from heliograph.sms import diagnosis, inbox, receipts, suppliers, test_mode
 from heliograph.sms.dispatch import Dispatcher
-from heliograph.sms.fleet import Fleet
-from heliograph.sms.receipts import Received
+from heliograph.sms.receipts import ReceivedReceipt
 from heliograph.sms.reception import Reception
 from heliograph.sms.recorder import Recorder
+from heliograph.sms.supplier_pool import SupplierPool
 from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from heliograph.suppliers.smpp import connector as smpp
-from heliograph.webhooks import again, endpoints
+from heliograph.webhooks import endpoints, replays
 from heliograph.webhooks.delivery import Deliverer
 from heliograph.whatsapp import apps, expiry
 from heliograph.whatsapp.inbound import Inbox
@@ -75,7 +75,7 @@ class Worker:
             on_deliveries=lambda: self._deliverer.wake.set(),
             on_messages=lambda: self._dispatcher.wake.set(),
         )
-        self._fleet = Fleet(
+        self._fleet = SupplierPool(
             pool,
             self._id,
             factories={"smpp": partial(smpp.connect, late=settings.uncertain_grace_seconds)},
@@ -266,7 +266,7 @@ class Worker:
             self._test_wake.set()
 
     async def _receipts(self, supplier_id: UUID, received: Sequence[Receipt]) -> None:
-        await self._recorder.receipts([Received(supplier_id, receipt) for receipt in received])
+        await self._recorder.receipts([ReceivedReceipt(supplier_id, receipt) for receipt in received])
         for receipt in received:
             if receipt.unknown_word:
                 self._words.add(supplier_id, receipt.unknown_word)
@@ -314,7 +314,7 @@ class Worker:
         await receipts.close_silent(conn, deadline=deadline, span=timedelta(hours=1))
 
     async def _replay(self, conn: Connection) -> None:
-        if await again.advance(conn):
+        if await replays.advance(conn):
             self._deliverer.wake.set()
 
     async def _renew_plans(self, conn: Connection) -> None:

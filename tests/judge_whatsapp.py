@@ -13,7 +13,7 @@ import msgspec
 
 from tests.cloud import PRICES, Cloud, CloudLoad
 from tests.processes import until, until_true
-from tests.rules.making_whatsapp import check_wallets
+from tests.rules.whatsapp_factories import check_wallets
 
 #: Attempts of unknown outcome after which a message is given up (`whatsapp.dispatch`).
 MOST_UNKNOWN = 3

@@ -17,7 +17,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.batching import Batcher
 from heliograph.base.crypto import hash_secret
 from heliograph.base.db import Pool, is_down
-from heliograph.base.fresh import Fresh
+from heliograph.base.loading_cache import LoadingCache
 
 #: Seconds; half of the promise, the rest is for a slow answer of the database.
 MAX_AGE = 0.5
@@ -48,8 +48,8 @@ class Keyring:
     def __init__(self, pool: Pool, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool
         self._now = monotonic
-        self._keys: Fresh[bytes, Known] = Fresh(self._load, max_age=MAX_AGE, indivisible=is_down)
-        self._existing: Fresh[str, frozenset[int]] = Fresh(self._list, max_age=EXISTING_AGE)
+        self._keys: LoadingCache[bytes, Known] = LoadingCache(self._load, max_age=MAX_AGE, indivisible=is_down)
+        self._existing: LoadingCache[str, frozenset[int]] = LoadingCache(self._list, max_age=EXISTING_AGE)
         self._touched: dict[UUID, float] = {}
         self._touching: Batcher[UUID, None] = Batcher(self._touch, indivisible=is_down)
 

@@ -33,13 +33,13 @@ class IdempotencyInProgress(Refusal):
 
 
 class OverLimit(Exception):
-    """The request's toll says that its key's window is used up. Nothing was stored."""
+    """The request's rate_unit says that its key's window is used up. Nothing was stored."""
 
 
-class Toll:
+class RateUnit:
     """One unit of a key's rate window, to be taken (`rate_windows_1`) in the very commit that stores the message.
 
-    A toll that was not taken (`used` is 0) belongs to a request that never came to a commit.
+    A rate_unit that was not taken (`used` is 0) belongs to a request that never came to a commit.
     """
 
     __slots__ = ("at", "key_id", "limit", "used", "window_start")
@@ -62,16 +62,16 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     replayed: bool
 
 
-def windows_of(tolls: Sequence[tuple[UUID, Toll | None]]) -> tuple[list[Any], ...]:
-    """For the organizations and tolls of a batch: its windows in the order of their rows' locks, with their units;
+def windows_of(rate_units: Sequence[tuple[UUID, RateUnit | None]]) -> tuple[list[Any], ...]:
+    """For the organizations and rate_units of a batch: its windows in the order of their rows' locks, with their units;
     then for each item its window's number (from 1), its place among that window's units, and its limit."""
     units: dict[tuple[UUID, UUID], int] = {}
     places: list[int | None] = []
-    for organization_id, toll in tolls:
-        if toll is None:
+    for organization_id, rate_unit in rate_units:
+        if rate_unit is None:
             places.append(None)
             continue
-        window = (organization_id, toll.key_id)
+        window = (organization_id, rate_unit.key_id)
         units[window] = units.get(window, 0) + 1
         places.append(units[window])
     windows = sorted(units, key=lambda window: (window[0].int, window[1].int))
@@ -80,7 +80,7 @@ def windows_of(tolls: Sequence[tuple[UUID, Toll | None]]) -> tuple[list[Any], ..
         [organization_id for organization_id, _ in windows],
         [key_id for _, key_id in windows],
         [units[window] for window in windows],
-        [toll and numbers[organization_id, toll.key_id] for organization_id, toll in tolls],
+        [rate_unit and numbers[organization_id, rate_unit.key_id] for organization_id, rate_unit in rate_units],
         places,
-        [toll and toll.limit for _, toll in tolls],
+        [rate_unit and rate_unit.limit for _, rate_unit in rate_units],
     )

@@ -21,7 +21,7 @@ from heliograph.api.refusals import MethodNotAllowed, PayloadTooLarge
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_text
 from heliograph.suppliers.whatsapp_cloud.webhooks import is_signature
-from heliograph.whatsapp.callbacks import Intake, NotGenuine
+from heliograph.whatsapp.callbacks import CallbackIntake, NotGenuine
 
 PREFIX = "/in/"
 
@@ -37,7 +37,7 @@ class Callbacks:
 
     def __init__(
         self,
-        intake: Intake,
+        intake: CallbackIntake,
         limiter: Limiter,
         *,
         max_bytes: int,

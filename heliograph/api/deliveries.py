@@ -16,10 +16,10 @@ from heliograph.api.fields import HasMore, Items, NextCursor, Queued, Success, T
 from heliograph.api.operation import Call
 from heliograph.api.paging import PageQuery
 from heliograph.base.clock import iso
-from heliograph.webhooks import again, history
-from heliograph.webhooks.again import REPLAY_DAYS, Replay
+from heliograph.webhooks import history, replays
 from heliograph.webhooks.events import KINDS
 from heliograph.webhooks.history import Tried
+from heliograph.webhooks.replays import REPLAY_DAYS, Replay
 
 Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 At = Annotated[datetime, Meta(tz=True)]
@@ -153,21 +153,21 @@ async def resend(call: Call) -> WebhookQueued:
     """POST /webhooks/{webhookEndpointId}/resend"""
     body: ResendEvent = call.body
     endpoint_id = call.id("webhookEndpointId")
-    await again.resend(call.conn, call.actor, endpoint_id=endpoint_id, event_id=body.event_id)
+    await replays.resend(call.conn, call.actor, endpoint_id=endpoint_id, event_id=body.event_id)
     return WebhookQueued(True, True, WebhookDelivery(body.event_id, endpoint_id))
 
 
 async def send_example(call: Call) -> WebhookQueued:
     """POST /webhooks/{webhookEndpointId}/test"""
     endpoint_id = call.id("webhookEndpointId")
-    event_id = await again.send_example(call.conn, call.actor, endpoint_id=endpoint_id, request_id=call.request_id)
+    event_id = await replays.send_example(call.conn, call.actor, endpoint_id=endpoint_id, request_id=call.request_id)
     return WebhookQueued(True, True, WebhookDelivery(event_id, endpoint_id))
 
 
 async def replay(call: Call) -> WebhookReplayStarted:
     """POST /webhooks/{webhookEndpointId}/replay"""
     body: ReplayEvents = call.body
-    started = await again.replay(
+    started = await replays.replay(
         call.conn,
         call.actor,
         endpoint_id=call.id("webhookEndpointId"),
@@ -184,7 +184,7 @@ async def list_replays(call: Call) -> WebhookReplayList:
     endpoint_id = call.id("webhookEndpointId")
     collection = f"webhooks/{endpoint_id}/replays"
     query: PageQuery = call.query
-    found = await again.list_replays(
+    found = await replays.list_replays(
         call.conn,
         call.actor,
         endpoint_id=endpoint_id,

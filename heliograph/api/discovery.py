@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.api.fields import Success
+from heliograph.api.health import Checks
 from heliograph.api.operation import Call
 from heliograph.api.static import Answer
-from heliograph.api.vitals import Checks
 from heliograph.base import clock
 from heliograph.base.errors import Unavailable
 
@@ -61,7 +61,7 @@ async def get_health(call: Call) -> Health:
     """GET /health. 200 also when degraded; 503 once this process is going down, so that traffic goes elsewhere."""
     if call.services.is_draining():
         raise Unavailable
-    checks = await call.services.vitals.read()
+    checks = await call.services.health.read()
     return Health(True, "ok" if checks.is_ok else "degraded", "v1", clock.iso(clock.now()), checks)
 
 

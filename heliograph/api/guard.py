@@ -17,7 +17,7 @@ import msgspec
 
 from heliograph.accounts.api_keys import LiveKeyRequired, ScopeRequired, Unauthorized
 from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
-from heliograph.accounts.requests import Answer, Toll
+from heliograph.accounts.requests import Answer, RateUnit
 from heliograph.api import envelope, idempotency, static
 from heliograph.api.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.reading import query_reader, reader
@@ -105,7 +105,7 @@ class Guard:
                 call.id(name)
             self._read_idempotency_key(call)
             status, headers, body = await self._run(call)
-            if call.toll is not None:
+            if call.rate_unit is not None:
                 await self._settle(call)
         except Disconnected:
             return
@@ -186,11 +186,11 @@ class Guard:
         limiter = self._services.limiter
         if operation.own_commit and operation.scope in actor.scopes:
             # Taken in the commit that stores the message; `_settle` looks afterwards what came of it.
-            toll = limiter.toll(actor.organization_id, actor.key_id, operation.bucket)
-            if isinstance(toll, Toll):
-                call.toll = toll
+            rate_unit = limiter.rate_unit(actor.organization_id, actor.key_id, operation.bucket)
+            if isinstance(rate_unit, RateUnit):
+                call.rate_unit = rate_unit
                 return
-            standing = toll
+            standing = rate_unit
         else:
             standing = await limiter.take(actor.organization_id, actor.key_id, operation.bucket)
         call.standing_headers = standing.headers
@@ -203,13 +203,13 @@ class Guard:
 
     async def _settle(self, call: Call) -> None:
         """Rate, for a request that carried its unit along: one that never came to a commit pays now."""
-        actor, bucket, toll = call.actor, call.operation.bucket, call.toll
+        actor, bucket, rate_unit = call.actor, call.operation.bucket, call.rate_unit
         assert actor.key_id is not None
         assert bucket is not None
-        assert toll is not None
+        assert rate_unit is not None
         limiter = self._services.limiter
-        if toll.used:
-            standing = limiter.standing_of(toll, actor.organization_id, bucket)
+        if rate_unit.used:
+            standing = limiter.standing_of(rate_unit, actor.organization_id, bucket)
         else:
             standing = await limiter.take(actor.organization_id, actor.key_id, bucket)
         call.standing_headers = standing.headers
@@ -219,7 +219,7 @@ class Guard:
     async def _refusal(self, call: Call, error: Exception) -> Refusal:
         """What to answer. The rate is judged before all that a body may be refused for."""
         name = call.operation.id if hasattr(call, "operation") else "none"
-        if call.toll is not None:
+        if call.rate_unit is not None:
             try:
                 await self._settle(call)
             except Exception as instead:

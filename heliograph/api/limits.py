@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from heliograph.accounts.requests import Toll
+from heliograph.accounts.requests import RateUnit
 from heliograph.api.refusals import RateLimited
 from heliograph.base import clock
 from heliograph.base.addresses import sharer
@@ -100,20 +100,20 @@ class Limiter:
         meter = self._meter(organization_id, key_id, bucket)
         return self._known_full(meter) or await self._batcher.put(meter)
 
-    def toll(self, organization_id: UUID, key_id: UUID, bucket: str) -> Toll | Standing:
+    def rate_unit(self, organization_id: UUID, key_id: UUID, bucket: str) -> RateUnit | Standing:
         """A unit for a rule that takes it in its own commit; a Standing if the window is known to be used up."""
         meter = self._meter(organization_id, key_id, bucket)
-        return self._known_full(meter) or Toll(key_id, meter.limit)
+        return self._known_full(meter) or RateUnit(key_id, meter.limit)
 
-    def standing_of(self, toll: Toll, organization_id: UUID, bucket: str) -> Standing:
-        """Where a toll that was taken stands."""
-        assert toll.window_start is not None
-        assert toll.at is not None
-        meter = self._meter(organization_id, toll.key_id, bucket)
-        left = self._learn(meter, toll.window_start, toll.at)
-        if toll.used >= meter.limit:
+    def standing_of(self, rate_unit: RateUnit, organization_id: UUID, bucket: str) -> Standing:
+        """Where a rate_unit that was taken stands."""
+        assert rate_unit.window_start is not None
+        assert rate_unit.at is not None
+        meter = self._meter(organization_id, rate_unit.key_id, bucket)
+        left = self._learn(meter, rate_unit.window_start, rate_unit.at)
+        if rate_unit.used >= meter.limit:
             meter.full_until = self._now() + left
-        return Standing(bucket, meter.limit, toll.used, meter.reset, max(math.ceil(left), 1))
+        return Standing(bucket, meter.limit, rate_unit.used, meter.reset, max(math.ceil(left), 1))
 
     async def take_failure(self, address: str) -> Standing:
         """Count a refused key against the address that it came from; an IPv6 address counts as its /64."""

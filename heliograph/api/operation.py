@@ -10,10 +10,10 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts.keyring import Keyring
-from heliograph.accounts.requests import Toll
+from heliograph.accounts.requests import RateUnit
+from heliograph.api.health import HealthChecks
 from heliograph.api.limits import Limiter, Strangers
 from heliograph.api.static import Page
-from heliograph.api.vitals import Vitals
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection, Pool
 from heliograph.base.errors import Invalid, Refusal
@@ -78,7 +78,7 @@ class Services(msgspec.Struct, frozen=True):
     keyring: Keyring
     limiter: Limiter
     strangers: Strangers
-    vitals: Vitals
+    health: HealthChecks
     acceptor: Acceptor
     whatsapp: WhatsAppAcceptor
     webhook_rules: EndpointRules
@@ -108,11 +108,11 @@ class Call:
         "parameters",
         "path",
         "query",
+        "rate_unit",
         "request_hash",
         "request_id",
         "services",
         "standing_headers",
-        "toll",
     )
 
     def __init__(self, services: Services) -> None:
@@ -126,7 +126,7 @@ class Call:
         self.parameters: dict[str, str] = {}
         self.standing_headers: list[tuple[bytes, bytes]] = []
         #: The request's unit of its rate window, where the rule takes it in its own commit.
-        self.toll: Toll | None = None
+        self.rate_unit: RateUnit | None = None
         self.idempotency_key: str | None = None
         self.key_hash: UUID | None = None
         self.request_hash: bytes | None = None

@@ -3,7 +3,7 @@
     /livez   200 while the process runs its loop. Restart it when it does not answer.
     /readyz  200 while it should get requests: it is not going down, and can ask the database. 503 otherwise.
 
-The rule nobody may break: any number of probes costs the database the same (`Vitals`), so they are counted by nobody.
+The rule nobody may break: any number of probes costs the database the same (`HealthChecks`), so nobody counts them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from heliograph.api import envelope
-from heliograph.api.vitals import Vitals
+from heliograph.api.health import HealthChecks
 from heliograph.base.ids import uuid7_text
 
 LIVE, READY = "/livez", "/readyz"
@@ -22,8 +22,8 @@ PATHS = frozenset({LIVE, READY})
 class Probes:
     """The probes as an ASGI application: everything in PATHS."""
 
-    def __init__(self, vitals: Vitals, is_draining: Callable[[], bool]) -> None:
-        self._vitals = vitals
+    def __init__(self, health: HealthChecks, is_draining: Callable[[], bool]) -> None:
+        self._health = health
         self._is_draining = is_draining
 
     async def __call__(
@@ -53,6 +53,6 @@ class Probes:
             return 200, "live"
         if self._is_draining():
             return 503, "stopping"
-        if (await self._vitals.read()).database != "ok":
+        if (await self._health.read()).database != "ok":
             return 503, "database_down"
         return 200, "ready"

@@ -30,8 +30,8 @@ from heliograph.contacts.records import ContactAlreadyExists
 from heliograph.sms import accept
 from heliograph.sms.messages import MessageNotCancelable
 from heliograph.sms.sender_ids import SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
-from heliograph.webhooks.again import ReplayRunning
 from heliograph.webhooks.endpoints import EndpointDisabled, TooManyEndpoints
+from heliograph.webhooks.replays import ReplayRunning
 from heliograph.whatsapp import accept as whatsapp_accept
 from heliograph.whatsapp.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.templates import (

@@ -210,5 +210,5 @@ def _send(call: Call) -> Send:
         send_at=body.send_at,
         validity_seconds=None if body.validity_seconds is None else int(body.validity_seconds),
         guarantee=guarantee,
-        toll=call.toll,
+        rate_unit=call.rate_unit,
     )

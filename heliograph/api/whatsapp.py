@@ -121,7 +121,7 @@ async def send_whatsapp_message(call: Call) -> Answer:
             request_id=call.request_id,
             key_hash=call.key_hash,
             request_hash=request_hash(canonical),
-            toll=call.toll,
+            rate_unit=call.rate_unit,
         )
     )
 

@@ -27,9 +27,9 @@ from heliograph.base import postgres_files as files
 from heliograph.base.db import Connection
 from heliograph.base.postgres_files import Layout
 from heliograph.base.postgres_install import (
-    Account,
     Install,
     PostgresError,
+    SystemUser,
     account_for,
     install_for,
     remove_old_installs,
@@ -234,7 +234,7 @@ class Embedded:
             await patience.pause("waiting for the PostgreSQL that is running here")
         return None
 
-    async def _launch(self, account: Account, install: Install, patience: _Patience) -> Connection:
+    async def _launch(self, account: SystemUser, install: Install, patience: _Patience) -> Connection:
         """Start a server and wait until it answers."""
         files.prepare_run(self._layout, account)
         self._sockets = self._layout.sockets

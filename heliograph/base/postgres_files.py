@@ -32,7 +32,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from heliograph.base.postgres_install import Account, Install, PostgresError
+from heliograph.base.postgres_install import Install, PostgresError, SystemUser
 from heliograph.base.postgres_process import Process
 
 #: sockaddr_un holds 108 bytes with its final NUL; the rest is room for other systems.
@@ -136,7 +136,7 @@ def has_cluster(layout: Layout) -> bool:
         return False
 
 
-async def create_cluster(layout: Layout, account: Account, install: Install, *, sync: bool) -> None:
+async def create_cluster(layout: Layout, account: SystemUser, install: Install, *, sync: bool) -> None:
     """initdb beside the final place, then rename. `sync=False` leaves the disk alone (tests only)."""
     secret(layout.superuser_password, account)
     place = layout.home / f"data.new-{secrets.token_hex(4)}"
@@ -169,7 +169,7 @@ async def create_cluster(layout: Layout, account: Account, install: Install, *, 
     _sync_directory(layout.home)
 
 
-def secret(path: Path, account: Account | None = None) -> str:
+def secret(path: Path, account: SystemUser | None = None) -> str:
     """The password kept in `path`, made on first use. `account` may read it, and otherwise only we."""
     try:
         return path.read_text().strip()
@@ -179,7 +179,7 @@ def secret(path: Path, account: Account | None = None) -> str:
         return value
 
 
-def write(path: Path, text: str, *, mode: int, account: Account | None = None) -> None:
+def write(path: Path, text: str, *, mode: int, account: SystemUser | None = None) -> None:
     """Replace a file by a whole new one, synced."""
     place = path.with_name(f"{path.name}.new-{secrets.token_hex(4)}")
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
@@ -194,7 +194,7 @@ def write(path: Path, text: str, *, mode: int, account: Account | None = None) -
     _sync_directory(path.parent)
 
 
-def prepare_run(layout: Layout, account: Account) -> None:
+def prepare_run(layout: Layout, account: SystemUser) -> None:
     """Make the directories of socket and log, and remove old sockets and logs. Only when no server can be running."""
     for directory in (layout.sockets, layout.log):
         directory.mkdir(mode=0o700, exist_ok=True)

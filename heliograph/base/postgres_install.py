@@ -30,7 +30,7 @@ class PostgresError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Account:
+class SystemUser:
     """The user PostgreSQL runs as. `switch`: it is not the present one, so children must become it."""
 
     uid: int
@@ -59,7 +59,7 @@ class Install:
         return self.version.split(".")[0]
 
 
-def account_for(home: Path, data: Path) -> Account:
+def account_for(home: Path, data: Path) -> SystemUser:
     """The account to run as: the present one, or as root the owner of the data, `postgres` or `nobody`."""
     try:
         found = data.stat()
@@ -72,13 +72,13 @@ def account_for(home: Path, data: Path) -> Account:
                 f"{data} belongs to uid {found.st_uid}, not to you (uid {me}): "
                 "start as that user or as root, or choose another data directory"
             )
-        return Account(me, os.getegid(), switch=False)
+        return SystemUser(me, os.getegid(), switch=False)
     if found is not None and found.st_uid == 0:
         raise PostgresError(
             f"{data} belongs to root, and PostgreSQL does not run as root: "
             "give it to an unprivileged user with chown -R, such as postgres or nobody"
         )
-    account = _unprivileged() if found is None else Account(found.st_uid, found.st_gid, switch=True)
+    account = _unprivileged() if found is None else SystemUser(found.st_uid, found.st_gid, switch=True)
     # The kernel is asked, not the mode bits, so that ACLs and mounts count as well.
     entered = subprocess.run(
         ["/bin/sh", "-c", 'cd "$1"', "sh", str(home)], stderr=subprocess.DEVNULL, cwd="/", **account.spawn()
@@ -91,7 +91,7 @@ def account_for(home: Path, data: Path) -> Account:
     return account
 
 
-def install_for(home: Path, account: Account, packages: Path | None = None) -> Install:
+def install_for(home: Path, account: SystemUser, packages: Path | None = None) -> Install:
     """The programs that `account` can run: the installed ones, or else a copy of them below `home`.
 
     `packages` is the directory that holds the package; by default where Python finds it.
@@ -123,13 +123,13 @@ def remove_old_installs(home: Path, install: Install) -> None:
             shutil.rmtree(copy, ignore_errors=True)
 
 
-def _unprivileged() -> Account:
+def _unprivileged() -> SystemUser:
     for name in ("postgres", "nobody"):
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
-        return Account(entry.pw_uid, entry.pw_gid, switch=True)
+        return SystemUser(entry.pw_uid, entry.pw_gid, switch=True)
     # initdb insists on a user with a name.
     raise PostgresError("PostgreSQL does not run as root, and there is no user `postgres` or `nobody`: add one")
 
@@ -142,7 +142,7 @@ def _packages() -> Path:
     return Path(spec.origin).parent.parent
 
 
-def _version(binaries: Path, account: Account) -> str:
+def _version(binaries: Path, account: SystemUser) -> str:
     """As `postgres --version` says it. PermissionError if the account cannot run it."""
     said = subprocess.run(
         [binaries / "postgres", "--version"],

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from heliograph.base.postgres_install import ENVIRONMENT, Account
+from heliograph.base.postgres_install import ENVIRONMENT, SystemUser
 
 #: Exit status of an adopted server: only its parent would learn it.
 UNKNOWN_STATUS = -1
@@ -32,7 +32,7 @@ class Process:
         self._loop.add_reader(self._handle, self._on_end)
 
     @classmethod
-    def launch(cls, command: Sequence[str | Path], account: Account, *, log: Path) -> Process:
+    def launch(cls, command: Sequence[str | Path], account: SystemUser, *, log: Path) -> Process:
         """Start a program in a session of its own, with all that it says going to `log`. OSError if it cannot run."""
         with log.open("wb") as output:
             child = subprocess.Popen(

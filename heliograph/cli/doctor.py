@@ -29,7 +29,7 @@ from heliograph.cli.http import address, ask
 from heliograph.queue import holds as queue_holds
 from heliograph.queue import leases
 from heliograph.sms import diagnosis, inbound, routing, suppliers
-from heliograph.whatsapp import accounts, apps, callbacks, holds, onboarding, rejects
+from heliograph.whatsapp import accounts, apps, callbacks, dead_letters, holds, onboarding
 
 #: The oldest PostgreSQL that everything here runs on.
 OLDEST_POSTGRES = 15
@@ -345,7 +345,7 @@ async def _callbacks(conn: Connection, settings: Settings) -> list[Check]:
     late = await leases.oldest(conn, callbacks.KIND)
     if late > QUEUE_LATE:
         return [Check("callbacks", "failed", f"callbacks of Meta are {late:.0f} s late", "Start a worker.")]
-    aside = await rejects.count(conn)
+    aside = await dead_letters.count(conn)
     if aside:
         remedy = "See `heliograph whatsapp inbound rejects`."
         return [Check("callbacks", "warning", f"{aside} items of callbacks could not be applied", remedy)]

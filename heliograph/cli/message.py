@@ -30,7 +30,7 @@ from heliograph.cli.console import (
 )
 from heliograph.sms import messages, timeline
 from heliograph.sms.status import STATUSES
-from heliograph.webhooks.story import Timeline
+from heliograph.webhooks.timeline import Timeline
 from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
 from heliograph.whatsapp.status import RANK

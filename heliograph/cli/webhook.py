@@ -27,10 +27,10 @@ from heliograph.cli.console import (
     settings_of,
     show,
 )
-from heliograph.webhooks import again, endpoints, history
-from heliograph.webhooks.again import Replay
+from heliograph.webhooks import endpoints, history, replays
 from heliograph.webhooks.endpoints import Endpoint
 from heliograph.webhooks.history import Tried
+from heliograph.webhooks.replays import Replay
 
 app = group("Webhooks: list endpoints and attempts, send again, test, replace secrets.")
 
@@ -100,7 +100,7 @@ def resend(
     """
 
     async def work(conn: Connection) -> dict[str, UUID]:
-        await again.resend(conn, await _owner(conn, id), endpoint_id=id, event_id=event)
+        await replays.resend(conn, await _owner(conn, id), endpoint_id=id, event_id=event)
         return {"event_id": event, "endpoint_id": id}
 
     show(on_database(work, settings_of(data_dir)), json)
@@ -133,7 +133,7 @@ def replay(
     to_at = None if until is None else _moment(until, "--to")
 
     async def work(conn: Connection) -> Replay:
-        return await again.replay(
+        return await replays.replay(
             conn,
             await _owner(conn, id),
             endpoint_id=id,
@@ -147,7 +147,7 @@ def replay(
 
 
 @app.command("replays")
-def replays(
+def list_replays(
     id: EndpointId,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, at most.")] = 20,
     json: Json = False,
@@ -161,7 +161,7 @@ def replays(
     """
 
     async def work(conn: Connection) -> list[Replay]:
-        return await again.list_replays(conn, await _owner(conn, id), endpoint_id=id, limit=limit)
+        return await replays.list_replays(conn, await _owner(conn, id), endpoint_id=id, limit=limit)
 
     show(on_database(work, settings_of(data_dir)), json, REPLAYS)
 
@@ -176,7 +176,7 @@ def example(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> Non
     """
 
     async def work(conn: Connection) -> dict[str, UUID]:
-        event_id = await again.send_example(conn, await _owner(conn, id), endpoint_id=id, request_id=str(uuid7()))
+        event_id = await replays.send_example(conn, await _owner(conn, id), endpoint_id=id, request_id=str(uuid7()))
         return {"event_id": event_id, "endpoint_id": id}
 
     show(on_database(work, settings_of(data_dir)), json)

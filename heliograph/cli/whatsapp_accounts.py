@@ -24,7 +24,7 @@ from heliograph.cli.console import (
 )
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.whatsapp import accounts, apps, holds, onboarding, readings, warnings
+from heliograph.whatsapp import accounts, apps, holds, onboarding, sync, warnings
 
 app = group("WhatsApp Business Accounts: add, list, show, change, pause, resume and remove them.")
 
@@ -237,7 +237,7 @@ def update(
         try:
             if new_token is not None:
                 reading, _ = await onboarding.change_token(conn, key, client, account=found, token=new_token)
-                for note in readings.problems_of(reading):
+                for note in sync.problems_of(reading):
                     say(note)
             if subscribe:
                 await onboarding.subscribe(conn, key, client, account=found)

@@ -28,7 +28,7 @@ from heliograph.cli.console import (
 from heliograph.cli.http import address, exchange
 from heliograph.simulators.graph.webhooks import encode, sign
 from heliograph.suppliers.whatsapp_cloud.items import OPENING
-from heliograph.whatsapp import apps, inbound, rejects
+from heliograph.whatsapp import apps, dead_letters, inbound
 from heliograph.whatsapp.apps import App
 
 app = group("Callbacks of Meta: make one up, or look at items that could not be applied.")
@@ -133,7 +133,7 @@ def list_rejects(
     """
     settings = settings_of(data_dir, needs_key=True)
     key = apps.seal_key(settings)
-    found = on_database(lambda conn: rejects.list_all(conn, key, limit=limit), settings)
+    found = on_database(lambda conn: dead_letters.list_all(conn, key, limit=limit), settings)
     shown = [
         {"received_at": one.received_at, "reason": one.reason, "id": one.id}
         | ({"item": one.raw.decode("utf-8", "replace")} if items else {})

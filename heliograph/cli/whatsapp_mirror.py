@@ -23,7 +23,7 @@ from heliograph.cli.console import (
     settings_of,
     show,
 )
-from heliograph.whatsapp import accounts, apps, holds, onboarding, readings, template_rows
+from heliograph.whatsapp import accounts, apps, holds, onboarding, sync, template_sync
 from heliograph.whatsapp.mirror import Mirror
 
 numbers = group("WhatsApp numbers: list them, or read them at Meta now.")
@@ -194,7 +194,7 @@ def _set_disabled(
         found = await onboarding.find_templates(conn, organization_id, name=name, language=language, waba_id=waba_id)
         async with conn.transaction():
             for one in found:
-                await template_rows.set_disabled(conn, organization_id, one["id"], disabled=disabled)
+                await template_sync.set_disabled(conn, organization_id, one["id"], disabled=disabled)
         ids = {one["id"] for one in found}
         return [one for one in await onboarding.templates_of(conn, organization_id) if one["id"] in ids]
 
@@ -229,7 +229,7 @@ def _sync(which: str | None, org: str | None, json: bool, data_dir: DataDir, *, 
                         "added": changed.templates.added,
                         "changed": changed.templates.changed,
                         "removed": changed.templates.removed,
-                        "problems": list(readings.problems_of(found)),
+                        "problems": list(sync.problems_of(found)),
                     }
                 )
         finally:

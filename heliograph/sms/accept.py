@@ -24,7 +24,7 @@ from heliograph.accounts.requests import (
     Answer,
     IdempotencyConflict,
     OverLimit,
-    Toll,
+    RateUnit,
     windows_of,
 )
 from heliograph.base.actor import Actor
@@ -67,7 +67,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     guarantee: str = "at_least_once"
     campaign_id: UUID | None = None
     lane: int = SINGLE
-    toll: Toll | None = None
+    rate_unit: RateUnit | None = None
     #: The id that the message will have; None: a new one.
     id: UUID | None = None
 
@@ -173,11 +173,15 @@ class Acceptor:
                 [head for head, _ in pieces],
                 [tail for _, tail in pieces],
                 BUCKET,
-                *windows_of([(send.actor.organization_id, send.toll) for send in sends]),
+                *windows_of([(send.actor.organization_id, send.rate_unit) for send in sends]),
             )
         for send, row in zip(sends, rows, strict=True):
-            if send.toll is not None:
-                send.toll.used, send.toll.window_start, send.toll.at = row["used"], row["window_start"], row["at"]
+            if send.rate_unit is not None:
+                send.rate_unit.used, send.rate_unit.window_start, send.rate_unit.at = (
+                    row["used"],
+                    row["window_start"],
+                    row["at"],
+                )
         self.stored.set()
         return [_answer(item, row) for item, row in zip(items, rows, strict=True)]
 

@@ -30,7 +30,7 @@ from heliograph.queue import leases
 from heliograph.queue.leases import SINGLE, UNROUTED, Lease, Postponed
 from heliograph.queue.retry import HOLD
 from heliograph.sms import encoding, test_mode
-from heliograph.sms.due import UNSENT, Due, load
+from heliograph.sms.claimed import UNSENT, ClaimedMessage, load
 from heliograph.sms.outcomes import Answered, deadline
 from heliograph.sms.recorder import Recorder
 from heliograph.sms.routing import Breaker, Senders, Supplier, choose, covers, holds_back, overlap, serving
@@ -59,7 +59,7 @@ REROUTE = 200
 NEW = 32
 
 
-class Account(msgspec.Struct):
+class PooledSupplier(msgspec.Struct):
     """A supplier as this worker uses it."""
 
     supplier: Supplier
@@ -100,8 +100,8 @@ REFERENCES = 20_000
 class _Out(msgspec.Struct, frozen=True, gc=False):
     """A message on its way out."""
 
-    due: Due
-    account: Account
+    due: ClaimedMessage
+    account: PooledSupplier
     submission: Submission
     #: The first attempt of its series, and the segments of the whole message.
     series: int
@@ -126,7 +126,7 @@ class Dispatcher:
     def __init__(
         self,
         pool: Pool,
-        accounts: Callable[[], Mapping[UUID, Account]],
+        accounts: Callable[[], Mapping[UUID, PooledSupplier]],
         recorder: Recorder,
         *,
         claim_limit: int,
@@ -417,7 +417,7 @@ class Dispatcher:
         begun = {row["message_id"] for row in rows}
         return [one for one in outgoing if one.due.lease.id in begun]
 
-    def _step(self, due: Due) -> _Step:
+    def _step(self, due: ClaimedMessage) -> _Step:
         """What to do with one message whose earlier attempts, if any, are known to have ended."""
         lease = due.lease
         message = (lease.organization_id, lease.id)
@@ -433,7 +433,7 @@ class Dispatcher:
             return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
         return self._route(due)
 
-    def _route(self, due: Due) -> _Step:
+    def _route(self, due: ClaimedMessage) -> _Step:
         accounts = self._accounts()
         lease = due.lease
         if due.mode == "test":
@@ -484,21 +484,21 @@ class Dispatcher:
             return Postponed(lease, -waited, supplier.id, counts=False)
         return self._out(due, account)
 
-    def _overflows(self, due: Due, account: Account) -> bool:
+    def _overflows(self, due: ClaimedMessage, account: PooledSupplier) -> bool:
         """True if a message that waited for its supplier too long may go to the next one. One that is merely full is
         waited for, save by what lives so short."""
         return due.lease.lane == SINGLE and (self._is_short_lived(due) or account.breaker.is_slow())
 
-    def _is_short_lived(self, due: Due) -> bool:
+    def _is_short_lived(self, due: ClaimedMessage) -> bool:
         return due.expires_at is not None and due.expires_at - due.accepted_at <= SHORT_LIVED
 
-    def _patience_of(self, due: Due) -> float:
+    def _patience_of(self, due: ClaimedMessage) -> float:
         """Seconds that a message waits for a supplier that is slow."""
         if self._is_short_lived(due):
             return self._patience / HASTE
         return self._patience if due.lease.lane == SINGLE else self._patience * LEISURE
 
-    def _put_off(self, due: Due) -> bool:
+    def _put_off(self, due: ClaimedMessage) -> bool:
         """True if the supplier of the last attempt had its chances."""
         if due.attempt_state == "unreachable":
             return True
@@ -507,7 +507,7 @@ class Dispatcher:
         waited = (due.at - due.busy_since).total_seconds() if due.busy_since is not None else 0.0
         return due.lease.tries >= PATIENCE or waited > self._patience_of(due)
 
-    def _avoided(self, due: Due, usable: list[Supplier]) -> set[UUID]:
+    def _avoided(self, due: ClaimedMessage, usable: list[Supplier]) -> set[UUID]:
         """The suppliers to pass over if there are others: what is only full for the moment is waited for."""
         accounts = self._accounts()
         avoided = {one.id for one in usable if accounts[one.id].senders.avoided(due.sender)}
@@ -515,7 +515,7 @@ class Dispatcher:
             avoided.add(due.attempt_supplier)
         return avoided
 
-    def _begun_at(self, due: Due, usable: list[Supplier]) -> Supplier | None:
+    def _begun_at(self, due: ClaimedMessage, usable: list[Supplier]) -> Supplier | None:
         """Who has, or may have, some segments of a long message, if the others may follow there."""
         if due.parts == 1 or due.series_at is None or self._put_off(due):
             return None
@@ -527,7 +527,7 @@ class Dispatcher:
             None,
         )
 
-    def _out(self, due: Due, account: Account) -> _Out:
+    def _out(self, due: ClaimedMessage, account: PooledSupplier) -> _Out:
         # What was chosen at accept shows in what came of it: nothing is replaced that was not needed then.
         replaced = due.encoding == "gsm7"
         encoded = encoding.encode(due.body or "", smart=replaced, accents=replaced)
@@ -554,7 +554,7 @@ class Dispatcher:
         parts = account.connector.parts(submission)
         return _Out(due, account, submission, due.series if continues else attempt, parts)
 
-    def _reference(self, due: Due, segments: int) -> int:
+    def _reference(self, due: ClaimedMessage, segments: int) -> int:
         """16 bits. Long messages count up per sender and recipient: a handset puts parts together by it, so two long
         messages on their way to one handset must not share one (drawn at random, 8 bits do so once in 256)."""
         if segments == 1:

@@ -19,11 +19,11 @@ import msgspec
 import structlog
 
 from heliograph.base import phones
+from heliograph.base.bounded_scan import LOOK
 from heliograph.base.clock import iso
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
-from heliograph.base.looks import LOOK
 from heliograph.consent import keywords, optouts
 from heliograph.consent.optouts import OptOut, Pair
 from heliograph.queue import timers

@@ -15,16 +15,16 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import clock, looks
+from heliograph.base import bounded_scan, clock
 from heliograph.base.actor import Actor
+from heliograph.base.bounded_scan import LOOK
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound, Refusal
-from heliograph.base.looks import LOOK
 from heliograph.queue.holds import Overtaken
 from heliograph.sms import timeline, withdrawal
 from heliograph.sms.outcomes import deadline
 from heliograph.sms.withdrawal import Unsent
-from heliograph.webhooks import story
+from heliograph.webhooks import timeline as webhook_timeline
 
 
 class MessageNotCancelable(Refusal):
@@ -113,7 +113,7 @@ _COLUMNS = (
     "id, status, mode, recipient, sender, sender_id, client_reference, campaign_id, encoding, segments, guarantee,"
     " accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at, ended_at, failure_code"
 )
-LIST = looks.statement(
+LIST = bounded_scan.statement(
     "messages",
     _COLUMNS,
     fits="""
@@ -136,7 +136,7 @@ async def list_page(
     modes = [mode for mode in actor.modes if filters.mode in (None, mode)]
     if not modes:
         return Found([], None)
-    bounds = looks.bounds(after, date_from=filters.date_from, date_to=filters.date_to)
+    bounds = bounded_scan.bounds(after, date_from=filters.date_from, date_to=filters.date_to)
     rows = await conn.fetch(
         LIST,
         actor.organization_id,
@@ -151,7 +151,7 @@ async def list_page(
         filters.date_from,
         filters.date_to,
     )
-    found, seen = looks.judged(rows, limit=limit, look=look)
+    found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     return Found([_message(row) for row in found], seen)
 
 
@@ -165,7 +165,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Story:
     text = await conn.fetchval(timeline.TEXT, actor.organization_id, id)
     begun = await conn.fetchval(FIRST_ATTEMPT, actor.organization_id, id)
     raised = await timeline.raised(conn, actor.organization_id, row)
-    tried = await story.tried(conn, actor.organization_id, raised)
+    tried = await webhook_timeline.tried(conn, actor.organization_id, raised)
     kinds = {one["id"]: one["kind"] for one in raised}
     steps = [*_steps(row, begun), *(_delivery(one, kinds[one["event_id"]]) for one in tried)]
     return Story(_message(row), text, sorted(steps, key=lambda step: step.at))

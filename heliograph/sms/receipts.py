@@ -36,7 +36,7 @@ SUFFIX = 8
 QUIET = timedelta(minutes=15)
 
 
-class Received(msgspec.Struct, frozen=True, gc=False):
+class ReceivedReceipt(msgspec.Struct, frozen=True, gc=False):
     """A receipt and the account that it came from."""
 
     supplier_id: UUID
@@ -93,7 +93,7 @@ SELECT organization_id, message_id, attempt, part, parts,
 
 
 async def store(
-    conn: Connection, received: Sequence[Received], *, policies: Mapping[UUID, str], again: bool = False
+    conn: Connection, received: Sequence[ReceivedReceipt], *, policies: Mapping[UUID, str], again: bool = False
 ) -> Applied:
     """Store receipts, match them, and move their messages: `match` and the moves it finds."""
     moves, matched = await match(conn, received, policies=policies, again=again)
@@ -102,7 +102,7 @@ async def store(
 
 
 async def match(
-    conn: Connection, received: Sequence[Received], *, policies: Mapping[UUID, str], again: bool = False
+    conn: Connection, received: Sequence[ReceivedReceipt], *, policies: Mapping[UUID, str], again: bool = False
 ) -> tuple[list[Move], int]:
     """Store receipts and match them. Returns the moves that follow, which are the caller's to make in the same
     transaction, and how many receipts have a message.
@@ -142,7 +142,7 @@ async def match(
     if any(row["nameless"] for row in rows):
         rows = await _match_nameless(conn, items, list(unique), keys, rows, at)
     moves: dict[UUID, Move] = {}
-    several: list[tuple[Received, asyncpg.Record]] = []
+    several: list[tuple[ReceivedReceipt, asyncpg.Record]] = []
     matched = 0
     found = dict(zip(unique, rows, strict=True))
     for fingerprint in arrived:
@@ -166,7 +166,7 @@ async def match(
 
 async def _match_nameless(
     conn: Connection,
-    items: Sequence[Received],
+    items: Sequence[ReceivedReceipt],
     fingerprints: Sequence[UUID],
     keys: Sequence[tuple[str | None, str | None, str | None]],
     rows: Sequence[asyncpg.Record],
@@ -386,7 +386,7 @@ SELECT supplier_id, organization_id, message_id, attempt, part, parts, state FRO
 
 
 async def _decide_parts(
-    conn: Connection, several: list[tuple[Received, asyncpg.Record]], policies: Mapping[UUID, str], at: datetime
+    conn: Connection, several: list[tuple[ReceivedReceipt, asyncpg.Record]], policies: Mapping[UUID, str], at: datetime
 ) -> list[Move]:
     if not several:
         return []
@@ -503,7 +503,7 @@ def _keys(receipt: Receipt, *, nameless: bool) -> tuple[str | None, str | None, 
     return one, two, weak_key(clean(receipt.recipient)) if nameless and receipt.recipient else None
 
 
-def _fingerprint(one: Received, at: datetime) -> UUID:
+def _fingerprint(one: ReceivedReceipt, at: datetime) -> UUID:
     """The same receipt sent again has the same one; the day keeps recycled ids apart."""
     receipt = one.receipt
     text = "|".join([clean(receipt.recipient), receipt.state, *[clean(key) for key in receipt.keys[:2]], ""])
@@ -512,7 +512,7 @@ def _fingerprint(one: Received, at: datetime) -> UUID:
     return UUID(bytes=digest.digest())
 
 
-def _received(row: asyncpg.Record) -> Received:
+def _received(row: asyncpg.Record) -> ReceivedReceipt:
     receipt = Receipt(
         keys=tuple(row["keys"]),
         state=ReceiptState(row["state"]),
@@ -524,4 +524,4 @@ def _received(row: asyncpg.Record) -> Received:
         submitted=row["submitted"],
         delivered=row["delivered"],
     )
-    return Received(row["supplier_id"], receipt, row["received_at"])
+    return ReceivedReceipt(row["supplier_id"], receipt, row["received_at"])

@@ -18,7 +18,7 @@ from heliograph.base.crash import crash_point
 from heliograph.base.db import Pool, despite_deadlocks, is_down
 from heliograph.sms import outcomes, receipts
 from heliograph.sms.outcomes import Answered
-from heliograph.sms.receipts import Received
+from heliograph.sms.receipts import ReceivedReceipt
 from heliograph.sms.status import Move, move_many
 from heliograph.suppliers.contract import Verdict
 from heliograph.webhooks.events import Subscriptions
@@ -36,7 +36,7 @@ class Recorder:
         """`grace`: seconds that an unknown outcome waits for its receipt."""
         self._pool = pool
         self._grace = grace
-        self._batcher: Batcher[Answered | Sequence[Received], None] = Batcher(
+        self._batcher: Batcher[Answered | Sequence[ReceivedReceipt], None] = Batcher(
             self._commit, limit=limit, indivisible=is_down
         )
         self._subscriptions = Subscriptions(pool)
@@ -57,7 +57,7 @@ class Recorder:
         """Record the end of an attempt; the future resolves once it is committed."""
         return self._batcher.put(answered)
 
-    async def receipts(self, received: Sequence[Received]) -> None:
+    async def receipts(self, received: Sequence[ReceivedReceipt]) -> None:
         """Store and apply receipts; returns once they are committed. Raises when one of them is not."""
         try:
             await self._batcher.put(received)
@@ -70,9 +70,9 @@ class Recorder:
         """Wait until all is committed."""
         await self._batcher.drain()
 
-    async def _commit(self, items: list[Answered | Sequence[Received]]) -> list[None]:
+    async def _commit(self, items: list[Answered | Sequence[ReceivedReceipt]]) -> list[None]:
         answered: list[Answered] = []
-        received: list[Received] = []
+        received: list[ReceivedReceipt] = []
         for item in items:
             if isinstance(item, Answered):
                 answered.append(item)
@@ -89,7 +89,7 @@ class Recorder:
                 log.warning("answers wait for the database", count=len(answered), error=type(error).__name__)
                 await asyncio.sleep(RETRY)
 
-    async def _write(self, answered: list[Answered], received: list[Received]) -> None:
+    async def _write(self, answered: list[Answered], received: list[ReceivedReceipt]) -> None:
         accepted = [one.lease.organization_id for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
         announce = await self._subscriptions.wanting(accepted, "message.sent")
         policies: Mapping[UUID, str] = self.policies

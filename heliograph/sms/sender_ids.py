@@ -18,8 +18,8 @@ from heliograph.base.actor import Actor
 from heliograph.base.clock import iso
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.fresh import Fresh
 from heliograph.base.ids import uuid7
+from heliograph.base.loading_cache import LoadingCache
 from heliograph.webhooks import events
 from heliograph.webhooks.events import Event
 
@@ -98,7 +98,7 @@ class SenderBook:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._fresh: Fresh[Asked, Named] = Fresh(self._load, indivisible=is_down)
+        self._fresh: LoadingCache[Asked, Named] = LoadingCache(self._load, indivisible=is_down)
 
     async def resolve(self, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
         """The approved record that is meant; with neither given, the organization's default.

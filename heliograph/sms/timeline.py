@@ -16,8 +16,8 @@ from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.sms import test_mode
-from heliograph.webhooks import story
-from heliograph.webhooks.story import Entry, Timeline, known
+from heliograph.webhooks import timeline
+from heliograph.webhooks.timeline import Entry, Timeline, known
 
 # No organization is given, and messages are found by organization and id: asking for each organization in turn costs a
 # look-up each, where a search by id alone would read a month of messages.
@@ -78,7 +78,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
     parts = await conn.fetch(PARTS, id, answers)
     received = await conn.fetch(RECEIPTS, id, (accepted_at - timedelta(days=1)).date())
     events = await raised(conn, organization_id, row)
-    posted = await story.tried(conn, organization_id, events)
+    posted = await timeline.tried(conn, organization_id, events)
     queued = await conn.fetch(QUEUE, organization_id, [id, *(one["id"] for one in events)])
     return Timeline(
         message=message,
@@ -91,8 +91,8 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
                 *_doubled(parts),
                 *(_receipt(one) for one in received),
                 *_moves(row),
-                *(story.of_event(one) for one in events),
-                *(story.of_webhook(one) for one in posted),
+                *(timeline.of_event(one) for one in events),
+                *(timeline.of_webhook(one) for one in posted),
             ],
             key=lambda entry: entry.at,
         ),

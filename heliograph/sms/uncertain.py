@@ -21,7 +21,7 @@ import msgspec
 from heliograph.base.db import Connection
 from heliograph.queue.leases import UNROUTED, Postponed
 from heliograph.sms import receipts
-from heliograph.sms.due import Due
+from heliograph.sms.claimed import ClaimedMessage
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move
 
 #: One whose attempt was just found without an end waits at least this long, seconds: whoever has its answer may have
@@ -37,7 +37,7 @@ class Resolved(msgspec.Struct, frozen=True):
     #: Moves that follow besides.
     moves: list[Move]
     #: Messages of which it is now known what the supplier has, and what it never got.
-    known: dict[UUID, Due]
+    known: dict[UUID, ClaimedMessage]
 
 
 # An attempt that somebody has locked is being answered at this moment. It is not waited for: the recorder, which holds
@@ -66,7 +66,7 @@ ON CONFLICT DO NOTHING
 
 async def resolve(
     conn: Connection,
-    lost: Sequence[Due],
+    lost: Sequence[ClaimedMessage],
     *,
     grace: float,
     policies: Mapping[UUID, str],
@@ -94,7 +94,7 @@ async def resolve(
         ],
     )
     resolved = Resolved({}, [], {})
-    adopted: list[tuple[Due, int, str]] = []
+    adopted: list[tuple[ClaimedMessage, int, str]] = []
     for due, keys in zip(lost, found, strict=True):
         lease, in_doubt = due.lease, due.in_doubt
         assert due.started_at is not None
@@ -118,18 +118,20 @@ async def resolve(
     return resolved
 
 
-def _wanted(due: Due) -> int:
+def _wanted(due: ClaimedMessage) -> int:
     """How many receipts would prove that the supplier has all that is in doubt; 0: none can. What was sent twice may
     have two receipts, and they do not say of which segment they are."""
     return len(due.in_doubt) if due.attempt == due.series else 0
 
 
-def unknown(due: Due) -> Move:
+def unknown(due: ClaimedMessage) -> Move:
     """The end of a message of which nobody knows whether it arrived, and that is not sent again."""
     return Move(due.lease.organization_id, due.lease.id, "unknown", due.at, OUTCOME_UNKNOWN, unsent=True)
 
 
-async def _adopt(conn: Connection, adopted: Sequence[tuple[Due, int, str]], policies: Mapping[UUID, str]) -> list[Move]:
+async def _adopt(
+    conn: Connection, adopted: Sequence[tuple[ClaimedMessage, int, str]], policies: Mapping[UUID, str]
+) -> list[Move]:
     """Receipts speak of these segments, so the supplier has them: their ids stand for the answers that were lost."""
     await conn.execute(
         ADOPT,

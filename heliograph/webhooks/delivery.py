@@ -1,8 +1,8 @@
 """Delivery: claimed queue rows become signed POSTs, and every answer a row and a decision.
 
-One `Deliverer` per worker process. `round` claims; a claimed row waits for a place (places.py), is posted by one of a
-handful of carriers, and its result is recorded with others in one transaction (attempts.py). Carriers go from delivery
-to delivery, so that a busy endpoint costs no task per event.
+One `Deliverer` per worker process. `round` claims; a claimed row waits for a place (concurrency.py), is posted by
+one of a handful of carriers, and its result is recorded with others in one transaction (attempts.py). Carriers go from
+delivery to delivery, so that a busy endpoint costs no task per event.
 
 The rule nobody may break: at least once. A row is finished only after a 2xx, the end of the schedule or the end of its
 endpoint was committed; whatever else happens, its lease ends and it is posted again with the same event id.
@@ -23,7 +23,7 @@ from heliograph.base import clock
 from heliograph.base.crash import crash_point
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Pool, is_down
-from heliograph.base.fresh import Fresh
+from heliograph.base.loading_cache import LoadingCache
 from heliograph.base.outbound import Answer, Failure, Outbound
 from heliograph.base.settings import Settings
 from heliograph.queue import leases
@@ -31,7 +31,7 @@ from heliograph.queue.leases import Lease, Postponed
 from heliograph.queue.retry import look_pause, webhook_pause
 from heliograph.webhooks import attempts, endpoints, signing
 from heliograph.webhooks.attempts import Attempt, Delivery, Destination, Ended, Record
-from heliograph.webhooks.places import Line, Places
+from heliograph.webhooks.concurrency import Concurrency, EndpointQueue
 
 log = structlog.get_logger()
 
@@ -74,8 +74,10 @@ class Deliverer:
         self._chance = chance or random.Random()
         concurrency = settings.webhook_concurrency
         # Outbound's own limit for one destination.
-        self._places: Places[Delivery] = Places(concurrency, widest=min(concurrency, max(8, concurrency // 4)))
-        self._lines: dict[UUID, Line[Delivery]] = {}
+        self._places: Concurrency[Delivery] = Concurrency(
+            concurrency, widest=min(concurrency, max(8, concurrency // 4))
+        )
+        self._lines: dict[UUID, EndpointQueue[Delivery]] = {}
         #: Lines that may have more due work than was claimed, in the order in which they are asked next.
         self._due: dict[UUID, None] = {}
         self._after = leases.UNROUTED
@@ -88,7 +90,7 @@ class Deliverer:
         self._draining = False
         self._stalled = False
         self._unsettle_at = 0.0
-        self._destinations: Fresh[tuple[UUID, UUID], Destination] = Fresh(self._load, indivisible=is_down)
+        self._destinations: LoadingCache[tuple[UUID, UUID], Destination] = LoadingCache(self._load, indivisible=is_down)
         self._tick = 0
         self._at = datetime.fromtimestamp(0, UTC)
         #: With the sealed secrets that each was made from.
@@ -196,7 +198,7 @@ class Deliverer:
                 break
         return free
 
-    def _know(self, line_id: UUID) -> Line[Delivery]:
+    def _know(self, line_id: UUID) -> EndpointQueue[Delivery]:
         if len(self._lines) >= LINES:
             self._lines = {id: line for id, line in self._lines.items() if line.held}
         line = self._lines[line_id] = self._places.line(line_id)
@@ -204,7 +206,7 @@ class Deliverer:
 
     async def _take(self, claimed: Sequence[Lease], loaded: Sequence[Delivery | None]) -> None:
         at = asyncio.get_running_loop().time()
-        fresh: dict[tuple[UUID, UUID], Line[Delivery]] = {}
+        fresh: dict[tuple[UUID, UUID], EndpointQueue[Delivery]] = {}
         for lease, delivery in zip(claimed, loaded, strict=True):
             if delivery is None:
                 self._record.put(Ended(lease, None, None))
@@ -219,7 +221,7 @@ class Deliverer:
             self._places.offer(line)
         self._pump()
 
-    async def _expect(self, lines: dict[tuple[UUID, UUID], Line[Delivery]]) -> None:
+    async def _expect(self, lines: dict[tuple[UUID, UUID], EndpointQueue[Delivery]]) -> None:
         """Sort endpoints that are new to this worker by what others saw of them, before they get a place."""
         try:
             found = await asyncio.gather(*[self._destinations.get(key) for key in lines])
@@ -243,7 +245,7 @@ class Deliverer:
             self._carriers.add(carrier)
             carrier.add_done_callback(self._carriers.discard)
 
-    async def _carry(self, line: Line[Delivery], delivery: Delivery) -> None:
+    async def _carry(self, line: EndpointQueue[Delivery], delivery: Delivery) -> None:
         """Deliver one after the other, on the place taken for `line` and then on whosever turn it is."""
         loop = asyncio.get_running_loop()
         places = self._places
@@ -264,7 +266,7 @@ class Deliverer:
         if self._due:
             self.wake.set()
 
-    async def _deliver(self, line: Line[Delivery], delivery: Delivery) -> None:
+    async def _deliver(self, line: EndpointQueue[Delivery], delivery: Delivery) -> None:
         """One attempt, and its result on the way to the record."""
         lease = delivery.lease
         key = (lease.organization_id, lease.line)
@@ -298,7 +300,7 @@ class Deliverer:
         if line.waiting and line.pool is self._places.failing:
             self._shed(line)
 
-    def _judge(self, line: Line[Delivery], lease: Lease, at: datetime, outcome: Answer | Failure) -> Ended:
+    def _judge(self, line: EndpointQueue[Delivery], lease: Lease, at: datetime, outcome: Answer | Failure) -> Ended:
         now = asyncio.get_running_loop().time()
         duration = outcome.duration
         if isinstance(outcome, Failure):
@@ -382,7 +384,7 @@ class Deliverer:
                     self._shed(line)
         self._pump()
 
-    def _shed(self, line: Line[Delivery]) -> None:
+    def _shed(self, line: EndpointQueue[Delivery]) -> None:
         """A failing endpoint's rows go back to the queue, so that they fill no worker's memory for hours."""
         while line.waiting:
             self._record.put(Ended(line.waiting.popleft().lease, SHED, None))

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.db import Connection, Pool, is_down
-from heliograph.base.fresh import Fresh
+from heliograph.base.loading_cache import LoadingCache
 
 #: Kinds that an endpoint may subscribe to; the first two are the contract's.
 KINDS = (
@@ -103,7 +103,7 @@ class Subscriptions:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         #: (mode, kind) of an organization.
-        self._fresh: Fresh[UUID, frozenset[tuple[str, str]]] = Fresh(self._load, indivisible=is_down)
+        self._fresh: LoadingCache[UUID, frozenset[tuple[str, str]]] = LoadingCache(self._load, indivisible=is_down)
 
     async def wanting(self, organizations: Sequence[UUID], kind: str) -> Wanting:
         """Those of the organizations that subscribed to `kind`, with the modes of the endpoints that did."""

@@ -20,7 +20,7 @@ import msgspec
 
 from heliograph.accounts.intake import Intake, outcomes
 from heliograph.accounts.organizations import DestinationNotAllowed, forbidden
-from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, Toll, windows_of
+from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit, windows_of
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.clock import iso, now
@@ -91,7 +91,7 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key_hash: UUID | None = None
     #: SHA-256 of the canonical validated body.
     request_hash: bytes | None = None
-    toll: Toll | None = None
+    rate_unit: RateUnit | None = None
     campaign_id: UUID | None = None
     lane: int = SINGLE
     #: The id that the message will have; None: a new one.
@@ -227,11 +227,15 @@ class Acceptor:
                 [item.country for item in items],
                 [_response(item) for item in items],
                 BUCKET,
-                *windows_of([(send.actor.organization_id, send.toll) for send in sends]),
+                *windows_of([(send.actor.organization_id, send.rate_unit) for send in sends]),
             )
         for send, row in zip(sends, rows, strict=True):
-            if send.toll is not None:
-                send.toll.used, send.toll.window_start, send.toll.at = row["used"], row["window_start"], row["at"]
+            if send.rate_unit is not None:
+                send.rate_unit.used, send.rate_unit.window_start, send.rate_unit.at = (
+                    row["used"],
+                    row["window_start"],
+                    row["at"],
+                )
         self.stored.set()
         return [_answer(item, row) for item, row in zip(items, rows, strict=True)]
 

@@ -31,7 +31,7 @@ class AccountExists(Refusal):
     code, status = "whatsapp_account_already_exists", 409
 
 
-class Account(msgspec.Struct, frozen=True):
+class BusinessAccount(msgspec.Struct, frozen=True):
     """A WhatsApp Business Account as operators see it, and its sealed token."""
 
     organization_id: UUID
@@ -75,7 +75,7 @@ class Route(msgspec.Struct, frozen=True):
     trying: frozenset[UUID] = frozenset()
 
 
-class Line(msgspec.Struct, frozen=True):
+class SendingNumber(msgspec.Struct, frozen=True):
     """A number to send from, with all that it takes."""
 
     number_id: UUID
@@ -115,13 +115,13 @@ def open_token(key: bytes, account_id: UUID, sealed: bytes) -> str:
     return unseal(key, sealed, f"whatsapp_accounts/{account_id}/token").decode()
 
 
-def credential_of(key: bytes, line: Line) -> Credential:
+def credential_of(key: bytes, line: SendingNumber) -> Credential:
     """What sends from a line."""
     token = open_token(key, line.account_id, line.token)
     return credential(token, apps.open_secret(key, line.app, line.app_secret))
 
 
-_ACCOUNT = ", ".join(Account.__struct_fields__)
+_ACCOUNT = ", ".join(BusinessAccount.__struct_fields__)
 # The same account of the same organization comes back as what it was, so that its numbers keep their ids.
 REVIVE = f"""
 UPDATE whatsapp_accounts
@@ -161,7 +161,7 @@ async def add(
     api_version: str = API_VERSION,
     portfolio: str | None = None,
     name: str = "",
-) -> Account:
+) -> BusinessAccount:
     """Add an account, and its app if it is the first of it; an account that was removed comes back with its ids.
 
     An app that is known keeps its secret and verify token, so both may be None for it. Nothing is asked of Meta here.
@@ -209,7 +209,7 @@ async def update(
     base_url: str | None = None,
     api_version: str | None = None,
     portfolio: str | None = None,
-) -> Account:
+) -> BusinessAccount:
     """Change what is given. A new token ends the hold of the old one: one message tries. Raises Invalid, NotFound."""
     _check(base_url=base_url, api_version=api_version, token=token)
     sealed = None if token is None else _sealed_token(key, account_id, token)
@@ -247,7 +247,7 @@ UPDATE queue SET due_at = now()
 """
 
 
-async def set_state(conn: Connection, *, organization_id: UUID, account_id: UUID, state: str) -> Account:
+async def set_state(conn: Connection, *, organization_id: UUID, account_id: UUID, state: str) -> BusinessAccount:
     """Pause ("paused"), resume ("active") or remove ("removed") an account. Raises NotFound.
 
     A paused one is mirrored, and gets its callbacks, but sends nothing: what is queued waits. A removed one loses its
@@ -269,7 +269,7 @@ async def set_state(conn: Connection, *, organization_id: UUID, account_id: UUID
 LIST = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE organization_id = $1 AND state <> 'removed' ORDER BY id"
 
 
-async def list_all(conn: Connection, organization_id: UUID) -> list[Account]:
+async def list_all(conn: Connection, organization_id: UUID) -> list[BusinessAccount]:
     """The organization's accounts, oldest first, but for removed ones."""
     return [_account(row) for row in await conn.fetch(LIST, organization_id)]
 
@@ -277,7 +277,7 @@ async def list_all(conn: Connection, organization_id: UUID) -> list[Account]:
 GET = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2"
 
 
-async def get(conn: Connection, organization_id: UUID, account_id: UUID) -> Account:
+async def get(conn: Connection, organization_id: UUID, account_id: UUID) -> BusinessAccount:
     """The account. Raises NotFound."""
     return _known(await conn.fetchrow(GET, organization_id, account_id), account_id)
 
@@ -331,9 +331,9 @@ SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.bas
 """
 
 
-async def load_lines(conn: Connection) -> list[Line]:
+async def load_lines(conn: Connection) -> list[SendingNumber]:
     """Every active number of every active account."""
-    return [Line(*row.values()) for row in await conn.fetch(LINES, PROVEN)]
+    return [SendingNumber(*row.values()) for row in await conn.fetch(LINES, PROVEN)]
 
 
 def _check(
@@ -368,12 +368,12 @@ def _sealed_token(key: bytes, account_id: UUID, token: str) -> bytes:
     return seal(key, token.encode(), f"whatsapp_accounts/{account_id}/token")
 
 
-def _account(row: asyncpg.Record | None) -> Account:
+def _account(row: asyncpg.Record | None) -> BusinessAccount:
     assert row is not None
-    return Account(**row)
+    return BusinessAccount(**row)
 
 
-def _known(row: asyncpg.Record | None, id: UUID) -> Account:
+def _known(row: asyncpg.Record | None, id: UUID) -> BusinessAccount:
     if row is None:
         raise NotFound("There is no such WhatsApp account.", id=str(id))
     return _account(row)

@@ -17,8 +17,8 @@ from heliograph.base import clock
 from heliograph.base.crypto import constant_time_equal, derive_key, seal, unseal
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.base.fresh import Fresh
 from heliograph.base.ids import uuid7
+from heliograph.base.loading_cache import LoadingCache
 from heliograph.base.settings import Settings
 
 
@@ -138,8 +138,8 @@ class AppBook:
         """`key`: of `seal_key`."""
         self._pool = pool
         self._key = key
-        self._fresh: Fresh[UUID, App] = Fresh(self._load, indivisible=is_down)
-        self._existing: Fresh[str, frozenset[UUID]] = Fresh(self._list, max_age=EXISTING_AGE)
+        self._fresh: LoadingCache[UUID, App] = LoadingCache(self._load, indivisible=is_down)
+        self._existing: LoadingCache[str, frozenset[UUID]] = LoadingCache(self._list, max_age=EXISTING_AGE)
 
     async def get(self, app_id: UUID, *, is_guess: bool = False) -> App | None:
         """The app by the id in the address of its callbacks. `is_guess`: who asks has asked for too many that are

@@ -57,7 +57,7 @@ def context(id: UUID) -> str:
     return f"whatsapp_callbacks/{id}"
 
 
-class Intake:
+class CallbackIntake:
     """Takes callbacks; one per process. All of it raises what asyncpg does while the database is away."""
 
     def __init__(self, pool: Pool, apps: AppBook, key: bytes) -> None:

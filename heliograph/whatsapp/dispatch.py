@@ -28,9 +28,9 @@ from heliograph.queue import leases
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
 from heliograph.suppliers.whatsapp_cloud.bodies import template_body, text_body
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
-from heliograph.whatsapp import holds, parking, reach, test_mode
-from heliograph.whatsapp.due import Content, Due, Template, load, load_templates
-from heliograph.whatsapp.lines import Slot
+from heliograph.whatsapp import holds, messaging_limits, parking, test_mode
+from heliograph.whatsapp.claimed import ClaimedMessage, Content, Template, load, load_templates
+from heliograph.whatsapp.number_pool import PooledNumber
 from heliograph.whatsapp.outcomes import Answered
 from heliograph.whatsapp.recorder import Recorder
 from heliograph.whatsapp.status import Move, move_many
@@ -122,7 +122,7 @@ SELECT n.id FROM whatsapp_numbers n
  WHERE n.id = ANY ($1::uuid[]) AND n.state = 'active' AND a.state = 'active'
 """
 
-_Out = tuple[Due, Slot, CloudSubmission]
+_Out = tuple[ClaimedMessage, PooledNumber, CloudSubmission]
 #: What becomes of one claimed message: nothing more, a new state, back into the queue, or out.
 _Step = Move | Postponed | _Out | None
 
@@ -133,7 +133,7 @@ class Dispatcher:
     def __init__(
         self,
         pool: Pool,
-        slots: Callable[[], Mapping[UUID, Slot]],
+        slots: Callable[[], Mapping[UUID, PooledNumber]],
         recorder: Recorder,
         *,
         claim_limit: int,
@@ -147,11 +147,11 @@ class Dispatcher:
         self._claim_limit = claim_limit
         self._lease_seconds = lease_seconds
         self._grace = grace
-        self._reach = reach.Reach()
+        self._reach = messaging_limits.MessagingLimits()
         #: The lines of the present round.
-        self._now: dict[UUID, Slot] = {}
+        self._now: dict[UUID, PooledNumber] = {}
         #: What was handed over, since when (loop time), and whether it was the one that tries after a hold.
-        self._flying: dict[tuple[UUID, int], tuple[Due, UUID | None, float, bool]] = {}
+        self._flying: dict[tuple[UUID, int], tuple[ClaimedMessage, UUID | None, float, bool]] = {}
         #: Lines of which one message may try after a hold, and until when (loop time).
         self._leaves: dict[UUID, float] = {}
         self._after = UNROUTED
@@ -355,7 +355,7 @@ class Dispatcher:
         begun = {row["message_id"] for row in rows}
         return [one for one in outgoing if one[0].lease.id in begun]
 
-    async def _resolve(self, conn: Connection, lost: list[Due]) -> dict[UUID, _Step]:
+    async def _resolve(self, conn: Connection, lost: list[ClaimedMessage]) -> dict[UUID, _Step]:
         """Messages whose last attempt has an end that nobody saw. Those that may be tried again are absent."""
         if not lost:
             return {}
@@ -398,7 +398,7 @@ class Dispatcher:
                     decided[due.lease.id] = Postponed(due.lease, pause, due.lease.line, counts=False)
         return decided
 
-    async def _orphans(self, conn: Connection, dues: list[Due]) -> dict[UUID, _Step]:
+    async def _orphans(self, conn: Connection, dues: list[ClaimedMessage]) -> dict[UUID, _Step]:
         """Messages of numbers that this worker does not have: gone for good, or paused."""
         if not dues:
             return {}
@@ -413,7 +413,9 @@ class Dispatcher:
             for due in dues
         }
 
-    def _step(self, due: Due, templates: Mapping[UUID, Template], together: Counter[tuple[UUID, str]]) -> _Step:
+    def _step(
+        self, due: ClaimedMessage, templates: Mapping[UUID, Template], together: Counter[tuple[UUID, str]]
+    ) -> _Step:
         """What to do with one message whose earlier attempts, if any, are known to have ended."""
         lease = due.lease
         if due.status not in UNSENT or due.attempt_state == "accepted":
@@ -442,12 +444,14 @@ class Dispatcher:
             return Postponed(lease, wait, lease.line, counts=False)
         return due, slot, CloudSubmission(lease.id, due.attempt + 1, due.recipient, body)
 
-    def _text(self, due: Due, content: Content) -> bytes | Move:
+    def _text(self, due: ClaimedMessage, content: Content) -> bytes | Move:
         if due.mode == "live" and not due.window_open:
             return _failed(due, "window_closed")
         return text_body(to=due.recipient, text=content.body, opaque=str(due.lease.id), preview_url=content.previewUrl)
 
-    def _template(self, due: Due, content: Content, templates: Mapping[UUID, Template]) -> bytes | Move | Postponed:
+    def _template(
+        self, due: ClaimedMessage, content: Content, templates: Mapping[UUID, Template]
+    ) -> bytes | Move | Postponed:
         template = templates.get(due.template_id) if due.template_id else None
         if (
             template is None
@@ -476,10 +480,10 @@ class Dispatcher:
         )
 
 
-def _home(due: Due) -> UUID:
+def _home(due: ClaimedMessage) -> UUID:
     """The line that it is sent from."""
     return test_mode.LINE if due.mode == "test" else due.number_id
 
 
-def _failed(due: Due, code: str) -> Move:
+def _failed(due: ClaimedMessage, code: str) -> Move:
     return Move(due.lease.organization_id, due.lease.id, "failed", due.at, code, unsent=True)

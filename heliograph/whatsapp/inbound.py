@@ -47,20 +47,20 @@ from heliograph.whatsapp import (
     accounts,
     callbacks,
     conversations,
+    dead_letters,
     holds,
     matching,
     numbers,
     outcomes,
     received,
-    rejects,
     templates,
     warnings,
 )
 from heliograph.whatsapp.accounts import Route
+from heliograph.whatsapp.dead_letters import Readable, Reject, put_aside, raw_of
 from heliograph.whatsapp.matching import Matched
 from heliograph.whatsapp.rates import RateBook
-from heliograph.whatsapp.received import Received
-from heliograph.whatsapp.rejects import Readable, Reject, put_aside, raw_of
+from heliograph.whatsapp.received import InboundMessage
 from heliograph.whatsapp.status import Move, move_many
 
 log = structlog.get_logger()
@@ -315,7 +315,7 @@ async def retry(pool: Pool, key: bytes, *, limit: int = 1000) -> tuple[int, int]
     """
     rates = RateBook(pool)
     async with pool.acquire() as conn, conn.transaction():
-        found = await rejects.take(conn, key, limit=limit)
+        found = await dead_letters.take(conn, key, limit=limit)
         items = [(one, item) for one in found if (item := one.item) is not None]
         routes = await accounts.routes(conn, list({item.waba_id for _, item in items}))
         done = []
@@ -332,7 +332,7 @@ async def retry(pool: Pool, key: bytes, *, limit: int = 1000) -> tuple[int, int]
                 log.warning("callback item rejected again", item=type(item).__name__, error=type(error).__name__)
                 continue
             done.append(one.id)
-        await rejects.delete(conn, done)
+        await dead_letters.delete(conn, done)
     return len(found), len(done)
 
 
@@ -342,13 +342,13 @@ async def apply(conn: Connection, works: Sequence[Work], *, rates: RateBook, dro
     Statuses go first: what locks messages and wallets comes before what locks conversations, here as when sending.
     """
     deliveries = await _statuses(conn, works, rates, dropped)
-    heard: list[Received] = []
+    heard: list[InboundMessage] = []
     for one in works:
         if isinstance(one.item, MessageItem) and one.number_id is not None:
             if one.item.group:
                 dropped["message of a group"] += 1
             else:
-                heard.append(Received(one.organization_id, one.number_id, one.item, one.at))
+                heard.append(InboundMessage(one.organization_id, one.number_id, one.item, one.at))
     deliveries += (await received.receive(conn, heard))[1]
     changes = [one for one in works if not isinstance(one.item, StatusItem | MessageItem)]
     for one in sorted(changes, key=lambda one: (one.organization_id, one.account_id)):

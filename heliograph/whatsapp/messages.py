@@ -13,11 +13,11 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import looks, phones
+from heliograph.base import bounded_scan, phones
 from heliograph.base.actor import Actor
+from heliograph.base.bounded_scan import LOOK
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
-from heliograph.base.looks import LOOK
 from heliograph.consent import people
 
 
@@ -77,7 +77,7 @@ _FITS = """
            AND ($9::text IS NULL OR coalesce(template_name = $9, false))
            AND ($10::timestamptz IS NULL OR accepted_at >= $10)
            AND ($11::timestamptz IS NULL OR accepted_at < $11)"""
-LIST = looks.statement("whatsapp_messages", _COLUMNS, fits=_FITS)
+LIST = bounded_scan.statement("whatsapp_messages", _COLUMNS, fits=_FITS)
 # The only filter with an index: what went between an organization and one user is what is asked for most. A user writes
 # and is written to by several names; each is a look of its own, so that none reads more than is looked at.
 _OF_NAMES = """
@@ -85,7 +85,7 @@ _OF_NAMES = """
         SELECT * FROM whatsapp_messages
          WHERE organization_id = $1 AND recipient = given.name AND id < $2 AND id >= $3
          ORDER BY id DESC LIMIT $5) message) named"""
-LIST_OF_RECIPIENT = looks.statement(_OF_NAMES, _COLUMNS, fits=_FITS)
+LIST_OF_RECIPIENT = bounded_scan.statement(_OF_NAMES, _COLUMNS, fits=_FITS)
 
 
 async def list_page(
@@ -98,7 +98,7 @@ async def list_page(
     """
     values = (
         actor.organization_id,
-        *looks.bounds(after, date_from=filters.date_from, date_to=filters.date_to),
+        *bounded_scan.bounds(after, date_from=filters.date_from, date_to=filters.date_to),
         limit + 1,
         look,
         actor.mode,
@@ -114,7 +114,7 @@ async def list_page(
         names = await people.names(conn, actor.organization_id, filters.recipient)
         written = dict.fromkeys([filters.recipient, *(one for name in names for one in phones.spellings(name))])
         rows = await conn.fetch(LIST_OF_RECIPIENT, *values, list(written))
-    found, seen = looks.judged(rows, limit=limit, look=look)
+    found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     return Found(await _messages(conn, actor, found), seen)
 
 

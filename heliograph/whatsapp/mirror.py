@@ -22,9 +22,9 @@ import structlog
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.whatsapp import accounts, apps, readings
+from heliograph.whatsapp import accounts, apps, sync
 from heliograph.whatsapp.apps import App
-from heliograph.whatsapp.readings import Changed, Known, Reading
+from heliograph.whatsapp.sync import Changed, Known, Reading
 
 log = structlog.get_logger()
 
@@ -173,16 +173,16 @@ class Mirror:
             async with asyncio.timeout(LONGEST):
                 found, changed = await self._read(due)
         except TimeoutError:
-            await self._put_off(due, readings.PAUSE, "it took too long", failed=1)
+            await self._put_off(due, sync.PAUSE, "it took too long", failed=1)
             return
         except Unsealable as error:
-            await self._put_off(due, readings.LONGEST_PAUSE, str(error), failed=1)
+            await self._put_off(due, sync.LONGEST_PAUSE, str(error), failed=1)
             return
         except Exception as error:
             if is_down(error):
                 raise
             log.exception("whatsapp mirror failed", account_id=str(due.id))
-            await self._put_off(due, readings.PAUSE, type(error).__name__, failed=1)
+            await self._put_off(due, sync.PAUSE, type(error).__name__, failed=1)
             return
         if found.problems:
             log.warning("whatsapp mirror incomplete", account_id=str(due.id), problems=found.problems[:3])
@@ -197,7 +197,7 @@ class Mirror:
             known = await self._known(conn, due)
         client = self._client(due)
         templates = due.templates or len(single) > MOST_SINGLE
-        found = await readings.read(
+        found = await sync.read(
             client,
             due.waba_id,
             token,
@@ -208,7 +208,7 @@ class Mirror:
             known=known,
         )
         async with self._pool.acquire() as conn:
-            changed = await readings.store(
+            changed = await sync.store(
                 conn,
                 due.organization_id,
                 due.id,

@@ -19,8 +19,8 @@ from heliograph.base.actor import Actor
 from heliograph.base.clock import iso
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal
-from heliograph.base.fresh import Fresh
 from heliograph.base.ids import uuid7
+from heliograph.base.loading_cache import LoadingCache
 from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem, Tier
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber
 from heliograph.webhooks import events
@@ -67,7 +67,7 @@ class NumberBook:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._fresh: Fresh[tuple[UUID, UUID], Number] = Fresh(self._load, indivisible=is_down)
+        self._fresh: LoadingCache[tuple[UUID, UUID], Number] = LoadingCache(self._load, indivisible=is_down)
 
     async def find(self, actor: Actor, number_id: UUID) -> Number:
         """The number that is meant by `phoneNumberId`, whether it can send or not.

@@ -18,16 +18,16 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
-from heliograph.whatsapp import accounts, apps, readings, reads, warnings
-from heliograph.whatsapp.accounts import Account
+from heliograph.whatsapp import accounts, apps, reads, sync, warnings
+from heliograph.whatsapp.accounts import BusinessAccount
 from heliograph.whatsapp.apps import App
-from heliograph.whatsapp.readings import Changed, Reading
+from heliograph.whatsapp.sync import Changed, Reading
 
 
 class Connected(msgspec.Struct, frozen=True):
     """An account that was added, what was read of it, and what an operator should see to."""
 
-    account: Account
+    account: BusinessAccount
     app: App
     reading: Reading
     changed: Changed
@@ -85,17 +85,17 @@ async def connect(
             api_version=api_version,
             name=name,
         )
-        changed = await readings.store(conn, organization_id, account.id, found)
+        changed = await sync.store(conn, organization_id, account.id, found)
         stored = await accounts.get(conn, organization_id, account.id)
         app = await apps.get_app(conn, key, account.app)
-    notes = list(readings.problems_of(found))
+    notes = list(sync.problems_of(found))
     if found.account is not None and found.account.currency not in (None, currency):
         notes.append(f"Meta charges this account in {found.account.currency}")
     return Connected(stored, app, found, changed, notes)
 
 
 async def change_token(
-    conn: Connection, key: bytes, client: CloudClient, *, account: Account, token: str
+    conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount, token: str
 ) -> tuple[Reading, Changed]:
     """Give an account another token, once Meta has taken it. Raises Invalid. `conn` is in no transaction."""
     app = await apps.get_app(conn, key, account.app)
@@ -104,13 +104,13 @@ async def change_token(
         await accounts.update(conn, key, organization_id=account.organization_id, account_id=account.id, token=token)
         # It was asked before the change was stored, and is of the new token all the same.
         found.asked_at = max(found.asked_at, await conn.fetchval("SELECT clock_timestamp()"))
-        return found, await readings.store(conn, account.organization_id, account.id, found)
+        return found, await sync.store(conn, account.organization_id, account.id, found)
 
 
 SUBSCRIBED = "UPDATE whatsapp_accounts SET subscribed = true WHERE organization_id = $1 AND id = $2"
 
 
-async def subscribe(conn: Connection, key: bytes, client: CloudClient, *, account: Account) -> None:
+async def subscribe(conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount) -> None:
     """Have the app get the account's callbacks. Raises Invalid for what Meta refuses."""
     row = await accounts.get(conn, account.organization_id, account.id)
     app = await apps.get_app(conn, key, row.app)
@@ -127,7 +127,7 @@ async def _subscribe(client: CloudClient, waba_id: str, shown: Credential) -> No
 
 
 async def _readable(client: CloudClient, waba_id: str, token: str, app: App) -> Reading:
-    found = await readings.read(client, waba_id, token, app)
+    found = await sync.read(client, waba_id, token, app)
     if found.credential == "invalid":
         raise Invalid(("token", "refused", f"Meta does not take this token: {found.credential_detail}"))
     if found.numbers is None:
@@ -204,7 +204,7 @@ async def templates_of(conn: Connection, organization_id: UUID, *, removed: bool
     ]  # fmt: skip
 
 
-async def find_account(conn: Connection, organization_id: UUID, which: str | None) -> Account:
+async def find_account(conn: Connection, organization_id: UUID, which: str | None) -> BusinessAccount:
     """The account that an operator means: by its id, Meta's id or its name; None: the only one.
 
     Raises NotFound, and Invalid if there are several.

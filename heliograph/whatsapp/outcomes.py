@@ -30,7 +30,7 @@ from heliograph.queue.retry import hold_pause
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope
-from heliograph.whatsapp import accounts, conversations, holds, matching, numbers, template_rows, test_mode
+from heliograph.whatsapp import accounts, conversations, holds, matching, numbers, template_sync, test_mode
 from heliograph.whatsapp.matching import Matched, failure_of
 from heliograph.whatsapp.status import Move
 
@@ -313,9 +313,9 @@ async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
 
 async def _template(conn: Connection, one: Trouble, seconds: float) -> int:
     if one.template_id is not None and one.fault.waits:
-        return await template_rows.hold(conn, one.organization_id, one.template_id, seconds=seconds)
+        return await template_sync.hold(conn, one.organization_id, one.template_id, seconds=seconds)
     if one.template_id is not None and one.fault.code == DISABLED:
-        return await template_rows.hold(conn, one.organization_id, one.template_id, seconds=0, status="disabled")
+        return await template_sync.hold(conn, one.organization_id, one.template_id, seconds=0, status="disabled")
     # What we know of it is out of date.
     await numbers.wake_mirror(conn, one.organization_id, one.account_id, templates=True)
     return 0

@@ -18,7 +18,7 @@ import msgspec
 from heliograph.base import clock, phones
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.base.errors import Refusal
-from heliograph.base.fresh import Fresh
+from heliograph.base.loading_cache import LoadingCache
 from heliograph.whatsapp.money import is_currency, micros
 
 #: `service` is a text reply.
@@ -144,7 +144,7 @@ class RateBook:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._fresh: Fresh[str, Rates] = Fresh(self._load, indivisible=is_down)
+        self._fresh: LoadingCache[str, Rates] = LoadingCache(self._load, indivisible=is_down)
         self._within: dict[str, tuple[float, Rates]] = {}
 
     async def within(self, conn: Connection, currency: str) -> Rates:

@@ -15,10 +15,10 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import looks
+from heliograph.base import bounded_scan
 from heliograph.base.actor import Actor
+from heliograph.base.bounded_scan import LOOK
 from heliograph.base.db import Connection
-from heliograph.base.looks import LOOK
 from heliograph.suppliers.whatsapp_cloud.bodies import layout
 
 #: Why a template was rejected or disabled; anything else that was said is "other".
@@ -153,7 +153,7 @@ _TEMPLATE = (
     " rejection_reason, updated_at, account_id, disabled_locally"
 )
 # The accounts are looked up once for all rows.
-TEMPLATES = looks.statement(
+TEMPLATES = bounded_scan.statement(
     "whatsapp_templates",
     _TEMPLATE,
     fits="""
@@ -175,14 +175,14 @@ async def templates(
     limit: int = 50,
     look: int = LOOK,
 ) -> tuple[list[Template], UUID | None]:
-    """Templates of the accounts in use, newest first, up to `limit` + 1; and where the look ended (`looks.judged`).
+    """Templates of the accounts in use, newest first, up to `limit` + 1; and where the scan ended (`bounded_scan`).
 
     Those that an operator disabled, and those that are gone from Meta, are not among them.
     """
     rows = await conn.fetch(
         TEMPLATES,
         actor.organization_id,
-        *looks.bounds(after),
+        *bounded_scan.bounds(after),
         limit + 1,
         look,
         filters.status,
@@ -191,7 +191,7 @@ async def templates(
         filters.date_from,
         filters.date_to,
     )
-    found, seen = looks.judged(rows, limit=limit, look=look)
+    found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     return [_template(row) for row in found], seen
 
 
@@ -279,9 +279,9 @@ _FITS = """
            mode = $6 AND ($7::boolean IS NULL OR is_open = $7)
            AND ($8::timestamptz IS NULL OR coalesce(greatest(last_inbound_at, last_outbound_at), created_at) >= $8)
            AND ($9::timestamptz IS NULL OR coalesce(greatest(last_inbound_at, last_outbound_at), created_at) < $9)"""
-CONVERSATIONS = looks.statement("whatsapp_conversations", _CONVERSATION, fits=_FITS, where="merged_into IS NULL")
+CONVERSATIONS = bounded_scan.statement("whatsapp_conversations", _CONVERSATION, fits=_FITS, where="merged_into IS NULL")
 # By any name of the person.
-CONVERSATIONS_OF_RECIPIENT = looks.statement(
+CONVERSATIONS_OF_RECIPIENT = bounded_scan.statement(
     "whatsapp_conversations",
     _CONVERSATION,
     fits=_FITS,
@@ -304,13 +304,13 @@ async def conversations(
     look: int = LOOK,
 ) -> tuple[list[Conversation], UUID | None]:
     """Conversations of the actor's mode, the one that began last first, up to `limit` + 1; and where the look ended
-    (`looks.judged`).
+    (`bounded_scan.judged`).
 
     `look`: most conversations that are looked at.
     """
     values = (
         actor.organization_id,
-        *looks.bounds(after),
+        *bounded_scan.bounds(after),
         limit + 1,
         look,
         actor.mode,
@@ -322,7 +322,7 @@ async def conversations(
         rows = await conn.fetch(CONVERSATIONS, *values)
     else:
         rows = await conn.fetch(CONVERSATIONS_OF_RECIPIENT, *values, filters.recipient)
-    found, seen = looks.judged(rows, limit=limit, look=look)
+    found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     return [Conversation(**{name: row[name] for name in Conversation.__struct_fields__}) for row in found], seen
 
 

@@ -21,15 +21,15 @@ from heliograph.consent import keywords
 from heliograph.consent.people import Link
 from heliograph.suppliers.whatsapp_cloud.items import MessageItem
 from heliograph.webhooks import events
-from heliograph.whatsapp import conversations, words
+from heliograph.whatsapp import conversations, opt_out_words
 from heliograph.whatsapp.conversations import Heard, User
-from heliograph.whatsapp.words import Said
+from heliograph.whatsapp.opt_out_words import Said
 
 #: Characters of a text that an event repeats: with all of them escaped, its body is still below 20 kB.
 SHOWN_TEXT = 3000
 
 
-class Received(msgspec.Struct, frozen=True, gc=False):
+class InboundMessage(msgspec.Struct, frozen=True, gc=False):
     """A message and whose number it came to."""
 
     organization_id: UUID
@@ -43,7 +43,7 @@ class _Message(msgspec.Struct, gc=False):
     """One that is new."""
 
     id: UUID
-    received: Received
+    received: InboundMessage
     user: User
     #: When it was written; not in the future.
     at: datetime
@@ -81,7 +81,7 @@ SELECT n.id, n.digits FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_
 """
 
 
-async def receive(conn: Connection, received: Sequence[Received]) -> tuple[int, int]:
+async def receive(conn: Connection, received: Sequence[InboundMessage]) -> tuple[int, int]:
     """Store those that are new, with all that follows from them, in the caller's transaction.
 
     Returns how many were new, and the webhook deliveries queued.
@@ -165,10 +165,10 @@ async def _store(conn: Connection, messages: Sequence[_Message]) -> None:
 
 async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
     """Do what words ask for, and note in each message whether it was one."""
-    spoken = [one for one in messages if one.received.item.type in words.SPOKEN and one.received.item.text]
+    spoken = [one for one in messages if one.received.item.type in opt_out_words.SPOKEN and one.received.item.text]
     if not spoken:
         return 0
-    own = await words.additions(conn, {one.received.organization_id for one in spoken})
+    own = await opt_out_words.additions(conn, {one.received.organization_id for one in spoken})
     said: list[Said] = []
     spoken_words: list[_Message] = []
     for one in spoken:
@@ -180,7 +180,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
             continue
         one.keyword, one.word = found
         spoken_words.append(one)
-    campaign = await words.after_campaign(conn, [(one.received.organization_id, one.user.recipient)
+    campaign = await opt_out_words.after_campaign(conn, [(one.received.organization_id, one.user.recipient)
                                                  for one in spoken_words if one.keyword == "doubtful"])  # fmt: skip
     for one in spoken_words:
         pair = (one.received.organization_id, one.user.recipient)
@@ -188,7 +188,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
             one.keyword = "stop" if pair in campaign else None
         if one.keyword is not None:
             said.append(Said(*pair, one.at, one.keyword, one.word, one.id))
-    meant, deliveries = await words.obey(conn, said)
+    meant, deliveries = await opt_out_words.obey(conn, said)
     for one in spoken:
         if one.id not in meant:
             one.keyword = None

@@ -14,9 +14,9 @@ from heliograph.queue import leases
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.whatsapp import accounts, apps, expiry, test_mode
-from heliograph.whatsapp.accounts import Line
+from heliograph.whatsapp.accounts import SendingNumber
 from heliograph.whatsapp.dispatch import Dispatcher
-from heliograph.whatsapp.lines import CloudFactory, LineConnector, Lines
+from heliograph.whatsapp.number_pool import CloudFactory, NumberPool, PooledConnector
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.recorder import Recorder
 
@@ -34,7 +34,7 @@ class Sending:
         grace = settings.whatsapp_uncertain_grace_seconds
         self._recorder = Recorder(pool, grace=grace)
         self._factory: CloudFactory | None = None
-        self._lines = Lines(
+        self._lines = NumberPool(
             pool,
             factory=self._connect,
             unseal=lambda line: accounts.credential_of(key, line),
@@ -111,7 +111,7 @@ class Sending:
         if number_id == test_mode.LINE:
             self.wake_tests.set()
 
-    def _connect(self, line: Line, credential: Credential, on_outcome: OnCloudOutcome) -> LineConnector:
+    def _connect(self, line: SendingNumber, credential: Credential, on_outcome: OnCloudOutcome) -> PooledConnector:
         if self._factory is None:
             self._factory = CloudFactory()  # its connections belong to the running loop
         return self._factory(line, credential, on_outcome)

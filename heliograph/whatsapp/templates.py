@@ -1,4 +1,4 @@
-"""Templates as sending needs them. Identity is account, name and language; `template_rows` follows Meta.
+"""Templates as sending needs them. Identity is account, name and language; `template_sync` follows Meta.
 
 The rule nobody may break: a template that an operator disabled is not there for a customer, whatever Meta says of it.
 """
@@ -15,10 +15,10 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool, is_down
 from heliograph.base.errors import Refusal
-from heliograph.base.fresh import Fresh
+from heliograph.base.loading_cache import LoadingCache
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp.numbers import Number
-from heliograph.whatsapp.template_rows import apply_item, hold, set_disabled, shown, store_listing, store_one
+from heliograph.whatsapp.template_sync import apply_item, hold, set_disabled, shown, store_listing, store_one
 
 __all__ = [
     "Template",
@@ -103,8 +103,8 @@ class TemplateBook:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._named: Fresh[_Named, Template] = Fresh(self._load_named, indivisible=is_down)
-        self._by_id: Fresh[tuple[UUID, UUID], Template] = Fresh(self._load_by_id, indivisible=is_down)
+        self._named: LoadingCache[_Named, Template] = LoadingCache(self._load_named, indivisible=is_down)
+        self._by_id: LoadingCache[tuple[UUID, UUID], Template] = LoadingCache(self._load_by_id, indivisible=is_down)
 
     async def find(self, actor: Actor, number: Number, name: str, language: str) -> Template:
         """The template of the number's account. `language` is matched exactly, as Meta writes it (`en_US`).

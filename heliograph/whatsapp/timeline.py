@@ -14,8 +14,8 @@ import asyncpg
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
-from heliograph.webhooks import story
-from heliograph.webhooks.story import Entry, Timeline, known
+from heliograph.webhooks import timeline
+from heliograph.webhooks.timeline import Entry, Timeline, known
 from heliograph.whatsapp.money import decimal
 
 # Messages are found by organization and id: asking for each organization in turn costs a look-up each.
@@ -90,8 +90,8 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
         *_doubled(wamids),
         *_moves(row),
         *(_money(one) for one in await conn.fetch(MONEY, organization_id, id)),
-        *(story.of_event(one) for one in events),
-        *(story.of_webhook(one) for one in await story.tried(conn, organization_id, events)),
+        *(timeline.of_event(one) for one in events),
+        *(timeline.of_webhook(one) for one in await timeline.tried(conn, organization_id, events)),
     ]  # fmt: skip
     queued = await conn.fetch(QUEUE, organization_id, [id, *(one["id"] for one in events)])
     return Timeline(

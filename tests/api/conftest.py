@@ -21,7 +21,7 @@ from heliograph.base.db import Pool
 from heliograph.base.settings import Settings
 from heliograph.serve import serve
 from heliograph.sms import sender_ids
-from tests.rules.making_whatsapp import SECRET_KEY
+from tests.rules.whatsapp_factories import SECRET_KEY
 
 
 class Tenant(msgspec.Struct):

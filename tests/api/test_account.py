@@ -11,7 +11,7 @@ from heliograph.accounts import organizations, plans, quota
 from heliograph.accounts.quota import Reset
 from heliograph.base.clock import iso, now
 from heliograph.base.db import Pool
-from tests.rules.making import check_ledger
+from tests.rules.factories import check_ledger
 
 from .conftest import Api, Tenant, make_tenant, running
 

@@ -22,8 +22,8 @@ from heliograph.base.crypto import seal, unseal
 from heliograph.base.db import Pool
 from heliograph.base.settings import Settings
 from heliograph.whatsapp.apps import App, AppBook
-from heliograph.whatsapp.callbacks import KIND, Intake, NotGenuine, context
-from tests.rules.making_whatsapp import APP_SECRET, KEY, VERIFY_TOKEN, make_app
+from heliograph.whatsapp.callbacks import KIND, CallbackIntake, NotGenuine, context
+from tests.rules.whatsapp_factories import APP_SECRET, KEY, VERIFY_TOKEN, make_app
 
 from .conftest import Api, running
 from .test_guard import Counting
@@ -248,7 +248,7 @@ async def test_a_body_past_the_limit_is_refused_however_it_comes(narrow: Api, po
     assert await stored(pool) == [b"x" * 2000]
 
 
-class Refusing(Intake):
+class Refusing(CallbackIntake):
     """Knows every app, and takes nothing; remembers what it raised for as long as that is there."""
 
     def __init__(self, pool: Pool) -> None:

@@ -16,10 +16,10 @@ import pytest
 
 from heliograph.base.db import Pool
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
-from tests.rules.making import until
-from tests.rules.making_callbacks import Meta
-from tests.rules.making_whatsapp import APP_SECRET, VERIFY_TOKEN, Made, check_wallets, conversation, made
-from tests.rules.making_whatsapp import message as outbound
+from tests.rules.callback_factories import Meta
+from tests.rules.factories import until
+from tests.rules.whatsapp_factories import APP_SECRET, VERIFY_TOKEN, Made, check_wallets, conversation, made
+from tests.rules.whatsapp_factories import message as outbound
 
 from .conftest import Api
 

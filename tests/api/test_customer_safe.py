@@ -19,10 +19,10 @@ import msgspec
 from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.webhooks import events
-from tests.rules import making
-from tests.rules import making_whatsapp as whatsapp
-from tests.rules.making_callbacks import Change, Meta, message, status
-from tests.rules.making_whatsapp import Made
+from tests.rules import factories
+from tests.rules import whatsapp_factories as whatsapp
+from tests.rules.callback_factories import Change, Meta, message, status
+from tests.rules.whatsapp_factories import Made
 
 from .conftest import Api, Tenant
 
@@ -114,7 +114,7 @@ class Walk:
 
 async def test_nothing_of_metas_reaches_a_customer(api: Api, tenant: Tenant, pool: Pool) -> None:
     made = await whatsapp.made(pool, organization_id=tenant.id)
-    await making.endpoint(pool, made.actor, *events.KINDS)
+    await factories.endpoint(pool, made.actor, *events.KINDS)
     await whatsapp.template(pool, made.organization_id, made.account_id, name="rejected", status="rejected")
     await whatsapp.conversation(pool, made)
     sent = [await whatsapp.message(pool, made, status="sent", queued=False) for _ in range(4)]

@@ -13,7 +13,7 @@ from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from tests.processes import until_true
-from tests.rules.making_whatsapp import made, message
+from tests.rules.whatsapp_factories import made, message
 
 from .conftest import Api, Tenant, running
 

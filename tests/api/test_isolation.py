@@ -26,7 +26,7 @@ from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.webhooks import events
 from heliograph.webhooks.events import Event
-from tests.rules import making_whatsapp
+from tests.rules import whatsapp_factories
 
 from .conftest import Api, Tenant, make_tenant, running
 
@@ -260,20 +260,20 @@ class Party:
 
     async def _make_whatsapp(self, pool: Pool) -> None:
         """An account with a number, templates and a wallet; conversations with messages; a campaign."""
-        made = await making_whatsapp.made(pool, organization_id=self.tenant.id)
+        made = await whatsapp_factories.made(pool, organization_id=self.tenant.id)
         await pool.execute(
             "UPDATE whatsapp_numbers SET verified_name = $2 WHERE organization_id = $1", self.tenant.id, self.name
         )
         for number in (1, 2):
             to = f"+2588{number}{made.digits[-7:]}"
-            conversation = await making_whatsapp.conversation(pool, made, to=to)
-            message = await making_whatsapp.message(pool, made, to=to)
+            conversation = await whatsapp_factories.conversation(pool, made, to=to)
+            message = await whatsapp_factories.message(pool, made, to=to)
             self.own["whatsapp_message"] = str(message)
             self.marks |= {to, to[1:], str(conversation), str(message)}
         await pool.execute(
             "UPDATE whatsapp_messages SET client_reference = $2 WHERE organization_id = $1", self.tenant.id, self.name
         )
-        self.own["whatsapp_campaign"] = str(await making_whatsapp.campaign(pool, made))
+        self.own["whatsapp_campaign"] = str(await whatsapp_factories.campaign(pool, made))
         self.own["whatsapp_number"] = str(made.number_id)
         self.marks |= {made.digits, str(made.account_id), str(made.template_id), str(made.code_id)}
 

@@ -16,7 +16,7 @@ import pytest
 
 from heliograph.api.routes import OPERATIONS
 from heliograph.base.db import Pool
-from tests.rules import making_whatsapp
+from tests.rules import whatsapp_factories
 
 from .conftest import Api, Tenant, make_tenant, running
 
@@ -57,12 +57,12 @@ async def make_whatsapp(pool: Pool, tenant: Tenant) -> None:
     (example,) = [one.example for one in OPERATIONS if one.id == "sendWhatsAppMessage"]
     assert example is not None
     number = UUID(example["phoneNumberId"])
-    made = await making_whatsapp.made(pool, organization_id=tenant.id, balance=10**15)
+    made = await whatsapp_factories.made(pool, organization_id=tenant.id, balance=10**15)
     await pool.execute("UPDATE whatsapp_numbers SET id = $2 WHERE organization_id = $1", tenant.id, number)
     made = msgspec.structs.replace(made, number_id=number)
-    await making_whatsapp.conversation(pool, made)
-    await making_whatsapp.message(pool, made, queued=False)
-    await making_whatsapp.campaign(pool, made)
+    await whatsapp_factories.conversation(pool, made)
+    await whatsapp_factories.message(pool, made, queued=False)
+    await whatsapp_factories.campaign(pool, made)
 
 
 @pytest.mark.timeout(7200 if LONG else 170)

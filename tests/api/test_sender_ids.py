@@ -9,7 +9,7 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.sms import sender_ids
-from tests.rules.making import endpoint
+from tests.rules.factories import endpoint
 
 from .conftest import Api, Tenant, make_tenant
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.webhooks import again
+from heliograph.webhooks import replays
 
 from .conftest import Api, Tenant, make_tenant
 
@@ -162,7 +162,7 @@ async def test_replay_runs_and_is_listed(api: Api, tenant: Tenant, pool: Pool) -
     assert (status, refused["error"]["code"]) == (409, "webhook_replay_running")
     assert refused["error"]["details"] == {"id": begun["id"]}
     async with pool.acquire() as conn:
-        assert await again.advance(conn) == 4
+        assert await replays.advance(conn) == 4
     _, _, listed = await api.ask("GET", path + "/replays", headers=tenant.headers)
     (done,) = listed["items"]
     assert (done["id"], done["status"], done["queued"]) == (begun["id"], "completed", 4)
@@ -170,7 +170,7 @@ async def test_replay_runs_and_is_listed(api: Api, tenant: Tenant, pool: Pool) -
     for _ in range(4):
         await api.ask("POST", path + "/replay", json={"from": body["from"]}, headers=tenant.headers)
         async with pool.acquire() as conn:
-            await again.advance(conn)
+            await replays.advance(conn)
     ids = [one["id"] for one in await all_pages(api, tenant, path + "/replays", limit=2)]
     assert (len(ids), ids) == (5, sorted(ids, reverse=True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
-from tests.rules import making_whatsapp
+from tests.rules import whatsapp_factories
 
 from .conftest import Api, Tenant, make_tenant
 
@@ -12,8 +12,8 @@ COUNTS = ("total", "pending", "queued", "sent", "delivered", "read", "failed", "
 
 
 async def test_how_it_goes(api: Api, tenant: Tenant, pool: Pool) -> None:
-    made = await making_whatsapp.made(pool, organization_id=tenant.id)
-    id = await making_whatsapp.campaign(pool, made)
+    made = await whatsapp_factories.made(pool, organization_id=tenant.id)
+    id = await whatsapp_factories.campaign(pool, made)
     path = f"/whatsapp/campaigns/{id}"
     status, _, answer = await api.ask("GET", path, headers=tenant.headers)
     assert (status, answer["success"]) == (200, True), answer
@@ -44,8 +44,8 @@ async def test_how_it_goes(api: Api, tenant: Tenant, pool: Pool) -> None:
 
 
 async def test_ids_of_others_and_of_nothing(api: Api, tenant: Tenant, pool: Pool) -> None:
-    made = await making_whatsapp.made(pool, organization_id=tenant.id)
-    id = str(await making_whatsapp.campaign(pool, made))
+    made = await whatsapp_factories.made(pool, organization_id=tenant.id)
+    id = str(await whatsapp_factories.campaign(pool, made))
     body = {"name": "Text", "content": "hi", "recipients": ["+258841234567"]}
     _, _, answer = await api.ask("POST", "/campaigns", json=body, headers=tenant.headers)
     sms = answer["campaign"]["id"]
@@ -66,8 +66,8 @@ async def test_ids_of_others_and_of_nothing(api: Api, tenant: Tenant, pool: Pool
 
 
 async def test_the_scope(api: Api, tenant: Tenant, pool: Pool) -> None:
-    made = await making_whatsapp.made(pool, organization_id=tenant.id)
-    id = await making_whatsapp.campaign(pool, made)
+    made = await whatsapp_factories.made(pool, organization_id=tenant.id)
+    id = await whatsapp_factories.campaign(pool, made)
     without = await make_tenant(pool, profile="sms")
     status, _, refused = await api.ask("GET", f"/whatsapp/campaigns/{id}", headers=without.headers)
     assert (status, refused["error"]["code"]) == (403, "api_key_scope_required")

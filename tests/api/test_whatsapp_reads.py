@@ -17,11 +17,11 @@ from heliograph.base import clock
 from heliograph.base.clock import iso
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
-from heliograph.whatsapp import accounts, messages, reads, template_rows
+from heliograph.whatsapp import accounts, messages, reads, template_sync
 from heliograph.whatsapp.messages import Filters
 from heliograph.whatsapp.reads import ConversationFilters
-from tests.rules import making_whatsapp as making
-from tests.rules.making_whatsapp import Made
+from tests.rules import whatsapp_factories as making
+from tests.rules.whatsapp_factories import Made
 
 from .conftest import Api, Tenant, make_tenant
 
@@ -458,7 +458,7 @@ async def test_templates_by_filter_in_every_spelling(client: Client, made: Made,
 async def test_an_event_shows_a_template_as_the_list_does(client: Client, made: Made, pool: Pool) -> None:
     listed = {one["id"]: one for one in (await client.read("templates"))["items"]}
     rows = await pool.fetch("SELECT * FROM whatsapp_templates")
-    shown = {str(row["id"]): template_rows.shown(row) for row in rows}
+    shown = {str(row["id"]): template_sync.shown(row) for row in rows}
     assert msgspec.json.decode(msgspec.json.encode(shown)) == listed
 
 

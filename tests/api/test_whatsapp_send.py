@@ -10,9 +10,9 @@ import pytest
 from heliograph.base.db import Pool
 from heliograph.consent import people
 from heliograph.queue.runner import CHANNEL
-from tests.rules import making_whatsapp
-from tests.rules.making import TO, until
-from tests.rules.making_whatsapp import Made, check_wallets
+from tests.rules import whatsapp_factories
+from tests.rules.factories import TO, until
+from tests.rules.whatsapp_factories import Made, check_wallets
 
 from .conftest import Api, Tenant, make_tenant, running
 
@@ -22,8 +22,8 @@ PATH = "/whatsapp/messages"
 @pytest.fixture
 async def made(pool: Pool, tenant: Tenant) -> Made:
     """The tenant's number, templates, rates and wallet, and an open window with TO."""
-    found = await making_whatsapp.made(pool, organization_id=tenant.id)
-    await making_whatsapp.conversation(pool, found)
+    found = await whatsapp_factories.made(pool, organization_id=tenant.id)
+    await whatsapp_factories.conversation(pool, found)
     return found
 
 
@@ -156,7 +156,7 @@ async def test_a_key_needs_the_scope_and_another_organizations_number_is_unknown
 
 async def test_sends_count_in_the_window_of_mutations(database_url: str, pool: Pool) -> None:
     tenant = await make_tenant(pool)
-    made = await making_whatsapp.made(pool, organization_id=tenant.id)
+    made = await whatsapp_factories.made(pool, organization_id=tenant.id)
     statuses = []
     async with running(database_url, rate_mutations=3) as api:
         while 429 not in statuses:  # a minute that turns meanwhile allows more
@@ -185,7 +185,7 @@ async def test_a_user_id_gets_texts_and_templates_but_no_codes(
     api: Api, tenant: Tenant, made: Made, pool: Pool
 ) -> None:
     user_id = "MZ.13490000000000000001"
-    await making_whatsapp.conversation(pool, made, to=user_id)
+    await whatsapp_factories.conversation(pool, made, to=user_id)
     for body in (template(made, to=user_id), text(made, to=user_id)):
         status, _, answer = await api.ask("POST", PATH, json=body, headers=tenant.headers)
         assert status == 202, answer

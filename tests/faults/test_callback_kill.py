@@ -22,9 +22,9 @@ import pytest
 from heliograph.base.db import open_pool
 from tests.database import Cluster
 from tests.processes import LONG, Installation, installation, until, until_true
-from tests.rules.making_callbacks import Change, batch, message, status
-from tests.rules.making_whatsapp import APP_SECRET, SECRET_KEY, Made, check_wallets, made
-from tests.rules.making_whatsapp import message as outbound
+from tests.rules.callback_factories import Change, batch, message, status
+from tests.rules.whatsapp_factories import APP_SECRET, SECRET_KEY, Made, check_wallets, made
+from tests.rules.whatsapp_factories import message as outbound
 
 pytestmark = pytest.mark.xdist_group("processes")
 

@@ -28,7 +28,7 @@ import pytest
 
 from heliograph.base.migrate import migrate
 from heliograph.base.postgres_files import choose_port
-from heliograph.base.postgres_install import Account, Install, account_for, install_for
+from heliograph.base.postgres_install import Install, SystemUser, account_for, install_for
 from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.processes import LONG, WINDOW, below, installation, until, until_true
@@ -49,7 +49,7 @@ pytestmark = [
 class Node:
     """One of the three: a Patroni, and the PostgreSQL below it."""
 
-    def __init__(self, home: Path, number: int, account: Account, install: Install) -> None:
+    def __init__(self, home: Path, number: int, account: SystemUser, install: Install) -> None:
         self.name = f"node{number}"
         self.home = home / self.name
         self.rest, self.raft, self.port = (choose_port(None) for _ in range(3))

@@ -27,8 +27,8 @@ from tests.database import Cluster
 from tests.faults.test_whatsapp_crash_points import FAST as SENDING
 from tests.faults.test_whatsapp_crash_points import cloud
 from tests.processes import LONG, installation, until, until_true
-from tests.rules import making_whatsapp
-from tests.rules.making_whatsapp import PRICES, SECRET_KEY, UNIT, Made, check_wallets
+from tests.rules import whatsapp_factories
+from tests.rules.whatsapp_factories import PRICES, SECRET_KEY, UNIT, Made, check_wallets
 
 KILLS = 40 if LONG else 3
 #: Recipients: enough for a kill to find some of them staged and others not.
@@ -70,7 +70,7 @@ async def test_kills_while_staging_and_while_taking_back(database_server: Cluste
     async with database_server.database() as url, installation(url, tmp_path, **FAST) as made:
         pool = await open_pool(url, size=2)
         try:
-            known = await making_whatsapp.made(pool, organization_id=made.actor.organization_id, balance=BALANCE)
+            known = await whatsapp_factories.made(pool, organization_id=made.actor.organization_id, balance=BALANCE)
             # Meta is not asked for anything.
             await pool.execute(
                 "UPDATE whatsapp_accounts SET held_until = now() + interval '1 day', held_reason = 'test'"

@@ -18,8 +18,17 @@ from heliograph.base.db import Pool, open_pool
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from tests.database import Cluster
 from tests.processes import LONG, Installation, installation, until_true
-from tests.rules import making_whatsapp
-from tests.rules.making_whatsapp import APP_SECRET, BODY, PRICES, SECRET_KEY, TOKEN, VERIFY_TOKEN, Made, check_wallets
+from tests.rules import whatsapp_factories
+from tests.rules.whatsapp_factories import (
+    APP_SECRET,
+    BODY,
+    PRICES,
+    SECRET_KEY,
+    TOKEN,
+    VERIFY_TOKEN,
+    Made,
+    check_wallets,
+)
 
 #: Each as the worker is told to end there.
 CRASHES: list[dict[str, str]] = [
@@ -42,7 +51,7 @@ FAST = {
 @contextlib.asynccontextmanager
 async def cloud(made: Installation, pool: Pool) -> AsyncIterator[tuple[Made, GraphSimulator]]:
     """A WhatsApp number of the installation's organization at a simulated Graph API, which calls back."""
-    known = await making_whatsapp.made(pool, organization_id=made.actor.organization_id)
+    known = await whatsapp_factories.made(pool, organization_id=made.actor.organization_id)
     options = quick(
         latency_ms=20.0,
         p99_ms=60.0,
@@ -78,7 +87,7 @@ async def test_a_crash_at_any_point_costs_no_message_and_doubles_none(database_s
                 ids: list[Any] = []
                 for crash in CRASHES * ROUNDS:
                     for _ in range(MANY):
-                        ids.append(await making_whatsapp.message(pool, known, to=f"+25884{len(ids):07}"))
+                        ids.append(await whatsapp_factories.message(pool, known, to=f"+25884{len(ids):07}"))
                     (point,) = crash.values()
                     worker = await made.worker(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(1, 3)}")
                     assert await worker.ended() == -signal.SIGKILL, worker.err

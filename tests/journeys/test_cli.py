@@ -23,7 +23,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.settings import DEFAULT_SECRET_KEY, Settings
 from heliograph.sms import diagnosis, receipts
 from heliograph.webhooks import endpoints
-from tests.rules.making import organization, receipt, sent
+from tests.rules.factories import organization, receipt, sent
 
 SECRET_KEY = "a secret key for these tests only, and long"
 NOWHERE = "postgresql://heliograph:geheim@127.0.0.1:1/heliograph"
@@ -321,7 +321,7 @@ async def test_doctor_says_which_setting_cures_receipts_that_fit_nothing(cli: Cl
     id = UUID(added.data["id"])
     await sent(pool, await organization(pool), id, "33e95179")
     async with pool.acquire() as conn, conn.transaction():
-        await receipts.store(conn, [receipts.Received(id, receipt("870928761"))], policies={})
+        await receipts.store(conn, [receipts.ReceivedReceipt(id, receipt("870928761"))], policies={})
         words = diagnosis.Words()
         words.add(id, "XYZZY")
         await words.store(conn)

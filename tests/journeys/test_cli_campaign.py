@@ -20,7 +20,7 @@ from heliograph.campaigns.plan import Campaign
 from heliograph.campaigns.sms_channel import Wish
 from heliograph.campaigns.staging import Stager
 from heliograph.cli import app
-from tests.rules.making import organization
+from tests.rules.factories import organization
 
 
 async def call(url: str, *arguments: str) -> Result:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from heliograph.base.db import Pool
 from heliograph.cli import app
-from tests.rules.making_whatsapp import SECRET_KEY, TOKEN, account, made, make_app, message
+from tests.rules.whatsapp_factories import SECRET_KEY, TOKEN, account, made, make_app, message
 
 
 async def examined(url: str) -> dict[str, Any]:

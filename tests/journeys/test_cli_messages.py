@@ -7,7 +7,7 @@ from uuid import UUID
 
 from heliograph.base.db import Pool
 from tests.journeys.test_cli import Cli
-from tests.rules.making import message, organization
+from tests.rules.factories import message, organization
 
 
 async def test_messages_are_listed_newest_first_by_what_the_api_filters_by(pool: Pool, database_url: str) -> None:

@@ -11,7 +11,7 @@ from heliograph.base.db import Pool
 from tests.journeys.test_cli import Cli
 from tests.load import Client
 from tests.processes import installation, until_true
-from tests.rules.making import message, organization, status_of
+from tests.rules.factories import message, organization, status_of
 
 
 async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdrawn(

@@ -14,7 +14,7 @@ from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.base.errors import Refusal
 from heliograph.cli import app
-from heliograph.webhooks import again, endpoints
+from heliograph.webhooks import endpoints, replays
 from tests.hooks import endpoint, organization, record, settings
 
 URL = "https://example.com/hooks"
@@ -47,7 +47,7 @@ async def test_an_operator_sends_again(database_url: str, pool: Pool) -> None:
     begun = await cli.data("replay", str(id), "--from", "2h", "--kind", "message.delivered", "--only-failed")
     assert (begun["status"], begun["kinds"], begun["only_failed"]) == ("running", ["message.delivered"], True)
     async with pool.acquire() as conn:
-        await again.advance(conn)
+        await replays.advance(conn)
     (listed,) = await cli.data("replays", str(id))
     assert (listed["id"], listed["status"]) == (begun["id"], "completed")
     at = clock.iso(clock.now() - timedelta(days=2))

@@ -18,7 +18,7 @@ from heliograph.cli import app
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.whatsapp import accounts, apps
 from heliograph.whatsapp.accounts import AccountExists
-from tests.rules.making import organization
+from tests.rules.factories import organization
 
 SECRET_KEY = "a secret key for tests of WhatsApp commands, long"
 KEY = apps.seal_key(Settings(secret_key=SECRET_KEY))

@@ -18,7 +18,7 @@ from heliograph.campaigns.staging import Stager
 from heliograph.cli import app
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
-from tests.rules.making_whatsapp import Made, made
+from tests.rules.whatsapp_factories import Made, made
 
 WHAT = (
     *("--template", "order_shipped", "--language", "en", "--name", "Delivery day", "--tag", "porto"),

@@ -18,10 +18,10 @@ from heliograph.cli import app
 from heliograph.cli.console import Problem
 from heliograph.serve import listen, serve
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
-from tests.rules.making import TO
-from tests.rules.making_callbacks import Meta, message
-from tests.rules.making_whatsapp import SECRET_KEY, Made, made, number
-from tests.rules.making_whatsapp import message as outbound
+from tests.rules.callback_factories import Meta, message
+from tests.rules.factories import TO
+from tests.rules.whatsapp_factories import SECRET_KEY, Made, made, number
+from tests.rules.whatsapp_factories import message as outbound
 
 Command = Callable[..., Awaitable[Any]]
 

@@ -13,8 +13,8 @@ from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid
 from heliograph.cli import app
 from heliograph.whatsapp.wallet import WalletInsufficientFunds
-from tests.rules import making_whatsapp
-from tests.rules.making import organization
+from tests.rules import whatsapp_factories
+from tests.rules.factories import organization
 
 
 async def call(url: str, *arguments: str) -> Result:
@@ -54,7 +54,7 @@ async def test_money_comes_and_is_corrected(pool: Pool, database_url: str) -> No
         assert isinstance((await call(database_url, "wallet", *arguments)).exception, error)
     wrong = await call(database_url, "wallet", "top-up", "1,5")
     assert (wrong.exit_code, "such as 12.50" in wrong.output) == (2, True)
-    await making_whatsapp.check_wallets(pool, [actor.organization_id])
+    await whatsapp_factories.check_wallets(pool, [actor.organization_id])
 
 
 async def test_rates_come_by_the_file(pool: Pool, database_url: str, tmp_path: Path) -> None:

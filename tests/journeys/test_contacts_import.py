@@ -19,7 +19,7 @@ from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
 from heliograph.contacts.records import MAX_TAGS
 from tests.journeys.test_cli import Cli
-from tests.rules.making import organization
+from tests.rules.factories import organization
 from tests.rules.test_contacts import APART
 
 PEOPLE = """Telemóvel;Primeiro nome;Apelido;Grupos;Email

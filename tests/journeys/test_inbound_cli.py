@@ -17,7 +17,7 @@ from heliograph.cli import app
 from heliograph.queue import timers
 from heliograph.sms import inbound, inbox
 from heliograph.suppliers.contract import Inbound
-from tests.rules.making import TO, organization, sender
+from tests.rules.factories import TO, organization, sender
 
 NUMBER = "258800001234"
 Command = Callable[..., Awaitable[Any]]

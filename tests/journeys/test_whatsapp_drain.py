@@ -11,7 +11,7 @@ import pytest
 from tests.cloud import cloud
 from tests.load import Client
 from tests.processes import installation, until, until_true
-from tests.rules.making_whatsapp import check_wallets
+from tests.rules.whatsapp_factories import check_wallets
 
 MESSAGES = 40
 

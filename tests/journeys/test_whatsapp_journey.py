@@ -13,7 +13,7 @@ from heliograph.whatsapp import accounts, apps
 from tests.cloud import CODE, NAMED, PRICES, REMINDER, SHIPPED, Cloud, cloud, listen, told
 from tests.load import Client
 from tests.processes import Installation, Program, installation, until, until_true
-from tests.rules.making_whatsapp import check_wallets
+from tests.rules.whatsapp_factories import check_wallets
 
 pytestmark = pytest.mark.xdist_group("processes")
 

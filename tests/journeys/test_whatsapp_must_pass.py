@@ -19,7 +19,7 @@ from heliograph.whatsapp import accounts, apps
 from tests.cloud import CURRENCY, PRICES, Cloud, cloud, listen, told
 from tests.load import Client
 from tests.processes import Installation, installation, until, until_true
-from tests.rules.making_whatsapp import check_wallets
+from tests.rules.whatsapp_factories import check_wallets
 
 pytestmark = pytest.mark.xdist_group("processes")
 

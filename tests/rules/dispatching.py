@@ -7,13 +7,13 @@ from uuid import UUID
 
 from heliograph.base.db import Pool
 from heliograph.sms import test_mode
-from heliograph.sms.dispatch import Account, Dispatcher
-from heliograph.sms.fleet import TEST_ACCOUNT
-from heliograph.sms.receipts import Received
+from heliograph.sms.dispatch import Dispatcher, PooledSupplier
+from heliograph.sms.receipts import ReceivedReceipt
 from heliograph.sms.recorder import Recorder
 from heliograph.sms.routing import Breaker, Senders, Supplier
+from heliograph.sms.supplier_pool import TEST_ACCOUNT
 from heliograph.suppliers.contract import Receipt
-from tests.rules.making import Scripted, supplier
+from tests.rules.factories import Scripted, supplier
 
 
 class Bench:
@@ -32,7 +32,7 @@ class Bench:
         #: What the circuit breakers take for the time.
         self.now = 1000.0
         self.recorder = Recorder(pool, grace=grace)
-        self.accounts: dict[UUID, Account] = {}
+        self.accounts: dict[UUID, PooledSupplier] = {}
         self.connectors: dict[UUID, Scripted] = {}
         self._make = lambda: Dispatcher(
             pool,
@@ -52,7 +52,7 @@ class Bench:
         connector = Scripted()
         connector.on_outcome = lambda submission, outcome: self.dispatcher.answered(row.id, submission, outcome)
         self.connectors[row.id] = connector
-        self.accounts[row.id] = Account(row, connector, Breaker(lambda: self.now), Senders(lambda: self.now))
+        self.accounts[row.id] = PooledSupplier(row, connector, Breaker(lambda: self.now), Senders(lambda: self.now))
         self.recorder.policies[row.id] = row.parts
         return connector
 
@@ -84,7 +84,7 @@ class Bench:
         await self.recorder.drain()
 
     async def receive(self, supplier_id: UUID, *receipts: Receipt) -> None:
-        await self.recorder.receipts([Received(supplier_id, one) for one in receipts])
+        await self.recorder.receipts([ReceivedReceipt(supplier_id, one) for one in receipts])
 
     async def later(self, **by: float) -> None:
         """Let time pass for leases, pauses, attempts and messages."""

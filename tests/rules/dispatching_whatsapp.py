@@ -17,15 +17,15 @@ from heliograph.suppliers.whatsapp_cloud.credential import Credential, credentia
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
 from heliograph.suppliers.whatsapp_cloud.items import ErrorNote, StatusItem
 from heliograph.whatsapp import matching, outcomes, test_mode
-from heliograph.whatsapp.accounts import Line
+from heliograph.whatsapp.accounts import SendingNumber
 from heliograph.whatsapp.dispatch import Dispatcher
-from heliograph.whatsapp.lines import Lines
 from heliograph.whatsapp.matching import Matched
+from heliograph.whatsapp.number_pool import NumberPool
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.recorder import Recorder
 from heliograph.whatsapp.status import move_many
 from tests.rules import dispatching
-from tests.rules.making_whatsapp import Made
+from tests.rules.whatsapp_factories import Made
 
 Script = Callable[[CloudSubmission], CloudOutcome | None]
 
@@ -121,7 +121,7 @@ class Bench:
         self.recorder = Recorder(pool, grace=grace)
         self.connectors: dict[UUID, Scripted] = {}
         self.rates = RateBook(pool)
-        self.lines = Lines(
+        self.lines = NumberPool(
             pool,
             factory=self._factory,
             unseal=lambda line: credential(line.token.hex(), line.app_secret),
@@ -156,7 +156,7 @@ class Bench:
         (connector,) = self.connectors.values()
         return connector
 
-    def _factory(self, line: Line, shown: Credential, on_outcome: OnCloudOutcome) -> Scripted:
+    def _factory(self, line: SendingNumber, shown: Credential, on_outcome: OnCloudOutcome) -> Scripted:
         made = self.connectors[line.number_id] = Scripted(on_outcome)
         made.token = shown.token
         return made

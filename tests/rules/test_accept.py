@@ -23,7 +23,7 @@ from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms import accept
 from heliograph.sms.accept import Acceptor
 from heliograph.sms.sender_ids import SenderIdNotApproved
-from tests.rules.making import TO, blocked, check_books, message, organization, send, sender
+from tests.rules.factories import TO, blocked, check_books, message, organization, send, sender
 
 
 @pytest.fixture

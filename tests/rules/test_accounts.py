@@ -17,7 +17,7 @@ from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.sms.accept import Acceptor
-from tests.rules.making import organization, send
+from tests.rules.factories import organization, send
 
 
 async def test_an_organization_lives(pool: Pool) -> None:

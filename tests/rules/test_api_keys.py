@@ -16,7 +16,7 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from tests.rules.making import organization
+from tests.rules.factories import organization
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from heliograph.queue import holds, leases
 from heliograph.queue.holds import Selection
 from heliograph.sms import encoding
 from heliograph.sms.sender_ids import SenderIdNotApproved
-from tests.rules.making import check_books, endpoint, message, organization, sender
+from tests.rules.factories import check_books, endpoint, message, organization, sender
 
 SUPPLIER = UUID(int=7)
 NOBODY = Counts(*[0] * len(Counts.__struct_fields__))

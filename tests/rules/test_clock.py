@@ -25,8 +25,8 @@ from heliograph.whatsapp.accept import Send as WhatsAppSend
 from heliograph.whatsapp.accept import TemplateSend
 from heliograph.worker import work
 from tests.processes import until
-from tests.rules.making import TO, organization, send
-from tests.rules.making_whatsapp import made
+from tests.rules.factories import TO, organization, send
+from tests.rules.whatsapp_factories import made
 
 HOUR, YEARS = timedelta(hours=1), timedelta(days=400)
 SHIFTS = (HOUR, -HOUR, YEARS, -YEARS)

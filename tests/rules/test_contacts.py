@@ -15,7 +15,7 @@ from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records
 from heliograph.contacts.records import MAX_TAGS, ContactAlreadyExists, Entry, OnDuplicate, Written
-from tests.rules.making import blocked, organization
+from tests.rules.factories import blocked, organization
 
 ANA = Entry("+258841234567", "Ana Silva", "Ana", "Silva", ("vip",))
 

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from heliograph.base.crypto import derive_key
 from heliograph.base.db import Pool
 from heliograph.sms import diagnosis, receipts, suppliers
-from heliograph.sms.receipts import Received
+from heliograph.sms.receipts import ReceivedReceipt
 from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.suppliers.smpp.receipts import id_key
-from tests.rules.making import SENDER, TO, organization, sent, status_of
+from tests.rules.factories import SENDER, TO, organization, sent, status_of
 
 KEY = derive_key("a secret key of a test installation", "suppliers")
 #: Ids as one supplier writes them: in the answer in hex, in the receipt in decimal, padded.
@@ -32,7 +32,7 @@ async def added(pool: Pool, **settings: Any) -> UUID:
 async def unmatched(pool: Pool, supplier_id: UUID, *keys: str, to: str = TO, age: float = 10.0) -> None:
     one = Receipt(keys, ReceiptState.DELIVERED, to[1:], SENDER, " ".join(keys).encode())
     async with pool.acquire() as conn, conn.transaction():
-        await receipts.store(conn, [Received(supplier_id, one)], policies={})
+        await receipts.store(conn, [ReceivedReceipt(supplier_id, one)], policies={})
     await pool.execute("UPDATE receipts SET received_at = now() - $1::interval", timedelta(seconds=age))
 
 

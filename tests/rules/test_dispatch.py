@@ -18,7 +18,7 @@ from heliograph.sms.status import FAILURES
 from heliograph.sms.uncertain import OVERTAKEN
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, pause_of, queued
-from tests.rules.making import (
+from tests.rules.factories import (
     SENDER,
     TO,
     accepted,

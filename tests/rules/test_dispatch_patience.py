@@ -11,7 +11,7 @@ from heliograph.base.db import Pool
 from heliograph.sms.routing import Supplier
 from heliograph.suppliers.contract import Outcome, Scope, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, queued
-from tests.rules.making import message, organization, status_of, supplier, taking
+from tests.rules.factories import message, organization, status_of, supplier, taking
 
 THROTTLED = Outcome(Verdict.BUSY, code="0x00000058", counts=False)
 ELSEWHERE = Outcome(Verdict.REFUSED, code="0x0000000B", failover=True, scope=Scope.MESSAGE)

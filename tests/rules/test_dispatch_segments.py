@@ -11,7 +11,7 @@ from heliograph.base.db import Pool
 from heliograph.sms import receipts
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, queued
-from tests.rules.making import message, organization, receipt, status_of, supplier, taking
+from tests.rules.factories import message, organization, receipt, status_of, supplier, taking
 
 FIVE = "x" * 700
 #: The session is lost at the third of five segments: two were answered, the third was written, two never left.

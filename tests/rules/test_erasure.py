@@ -14,9 +14,9 @@ from heliograph.queue import timers
 from heliograph.sms import inbound, inbox
 from heliograph.sms.accept import Acceptor
 from heliograph.suppliers.contract import Inbound
-from tests.rules.making import check_books, organization, send, sender
-from tests.rules.making_callbacks import Meta, message
-from tests.rules.making_whatsapp import made
+from tests.rules.callback_factories import Meta, message
+from tests.rules.factories import check_books, organization, send, sender
+from tests.rules.whatsapp_factories import made
 
 ANA, ANA_8, BIA = "+5511987654321", "+551187654321", "+258841234568"
 

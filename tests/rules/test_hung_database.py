@@ -19,7 +19,7 @@ from heliograph.base.errors import Unavailable
 from heliograph.queue.runner import CHANNEL, listen
 from heliograph.sms.accept import Acceptor
 from tests.processes import until, until_true
-from tests.rules.making import blocked, organization, send
+from tests.rules.factories import blocked, organization, send
 from tests.wire import wire
 
 #: Longer than anything here takes, and shorter than what waits for a statement's end.

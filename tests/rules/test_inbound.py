@@ -24,7 +24,7 @@ from heliograph.sms import inbound, inbox, replies
 from heliograph.sms.accept import Acceptor
 from heliograph.suppliers.contract import Inbound
 from tests.rules.dispatching import Bench
-from tests.rules.making import TO, check_books, endpoint, key, organization, send, sender
+from tests.rules.factories import TO, check_books, endpoint, key, organization, send, sender
 
 NUMBER = "258800001234"
 ONE = UUID(int=101)

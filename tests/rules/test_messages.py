@@ -26,7 +26,7 @@ from heliograph.sms.messages import Filters, MessageNotCancelable
 from heliograph.sms.sender_ids import SenderIdNotApproved
 from heliograph.suppliers.contract import Outcome, Verdict
 from tests.rules.dispatching import Bench, queued
-from tests.rules.making import (
+from tests.rules.factories import (
     SENDER,
     TO,
     blocked,

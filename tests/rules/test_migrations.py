@@ -17,7 +17,7 @@ from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.migrate import PARTITIONED, MigrationBlocked, MigrationChanged, make_partitions, migrate, pending
 from tests.database import Cluster
-from tests.rules.making import organization
+from tests.rules.factories import organization
 
 SHAPE = """
 SELECT 'column', format('%s.%s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,

@@ -21,7 +21,7 @@ from heliograph.contacts.records import Entry
 from heliograph.sms import preview
 from heliograph.sms.accept import Acceptor
 from tests.rules.dispatching import Bench
-from tests.rules.making import blocked, endpoint, organization, send
+from tests.rules.factories import blocked, endpoint, organization, send
 
 #: Spellings of one number each: Brazil, Mexico, Argentina.
 SPELLINGS = [

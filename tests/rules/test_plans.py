@@ -12,7 +12,7 @@ import pytest
 from heliograph import erasure
 from heliograph.base.db import Pool
 from heliograph.campaigns import audience, whatsapp_channel
-from heliograph.whatsapp import due, holds, matching, numbers, parking, status, template_rows, templates, wallet
+from heliograph.whatsapp import claimed, holds, matching, numbers, parking, status, template_sync, templates, wallet
 
 #: Each statement, and for each table of it the columns that its search has to be bound by.
 STATEMENTS = {
@@ -45,13 +45,13 @@ STATEMENTS = {
             "contacts": "organization_id mode id",
         },
     ),
-    "templates of messages that are due": (due.TEMPLATES, {"whatsapp_templates": "organization_id id"}),
+    "templates of messages that are due": (claimed.TEMPLATES, {"whatsapp_templates": "organization_id id"}),
     "templates by name": (templates.LOAD, {"whatsapp_templates": "organization_id account_id name language"}),
-    "a template by id": (template_rows.BY_ID, {"whatsapp_templates": "organization_id id"}),
+    "a template by id": (template_sync.BY_ID, {"whatsapp_templates": "organization_id id"}),
     "a number's hold": (holds.HOLD_NUMBER, {"whatsapp_numbers": "organization_id id"}),
     "a number's row": (numbers.WRITE, {"whatsapp_numbers": "organization_id id"}),
     "messages that are due": (
-        due.DUE,
+        claimed.DUE,
         {
             "whatsapp_messages": "organization_id id",
             "whatsapp_contents": "organization_id message_id",

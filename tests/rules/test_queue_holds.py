@@ -18,9 +18,9 @@ from heliograph.queue.holds import OUTGOING, Overtaken, Selection, Withdrawn
 from heliograph.sms import routing, suppliers, timeline, withdrawal
 from heliograph.sms.accept import Acceptor
 from heliograph.whatsapp import withdrawal as whatsapp_withdrawal
-from tests.rules import making, making_whatsapp
+from tests.rules import factories, whatsapp_factories
 from tests.rules.dispatching import Bench, queued
-from tests.rules.making import check_ledger, message, organization, send, status_of, supplier
+from tests.rules.factories import check_ledger, message, organization, send, status_of, supplier
 
 ALL = Selection()
 SMS = Selection(kinds=("sms",))
@@ -137,7 +137,7 @@ async def test_who_has_work_in_hand_is_counted(pool: Pool) -> None:
 
 
 async def test_what_waits_for_a_template_is_listed_under_its_name(pool: Pool) -> None:
-    acme = await making_whatsapp.made(pool)
+    acme = await whatsapp_factories.made(pool)
     await fill(pool, acme.actor.organization_id, kind="whatsapp", line=acme.template_id, count=2)
     async with pool.acquire() as conn:
         (waiting,) = await holds.summary(conn, ALL, limit=10)
@@ -249,8 +249,8 @@ async def test_one_that_a_worker_tried_in_between_undoes_the_batch(pool: Pool) -
 
 
 async def test_whatsapp_messages_are_canceled_or_end_as_unknown_and_their_money_comes_back(pool: Pool) -> None:
-    who = await making_whatsapp.made(pool)
-    fresh, tried = await making_whatsapp.message(pool, who), await making_whatsapp.message(pool, who)
+    who = await whatsapp_factories.made(pool)
+    fresh, tried = await whatsapp_factories.message(pool, who), await whatsapp_factories.message(pool, who)
     await pool.execute(
         "INSERT INTO whatsapp_attempts (organization_id, message_id, attempt, number_id, state, started_at)"
         " SELECT $1, $2, 1, number_id, 'unknown', now() FROM whatsapp_messages WHERE id = $2",
@@ -268,7 +268,7 @@ async def test_whatsapp_messages_are_canceled_or_end_as_unknown_and_their_money_
     moved = await pool.fetch("SELECT id, status, failure_code FROM whatsapp_messages")
     found = {row["id"]: (row["status"], row["failure_code"]) for row in moved}
     assert found == {fresh: ("canceled", None), tried: ("failed", "unknown")}
-    await making_whatsapp.check_wallets(pool, [who.organization_id])
+    await whatsapp_factories.check_wallets(pool, [who.organization_id])
 
 
 async def test_webhook_deliveries_are_dropped_for_the_endpoint_that_is_meant(pool: Pool) -> None:
@@ -298,14 +298,14 @@ async def test_a_message_that_two_workers_sent_says_so(pool: Pool) -> None:
     id, once = await message(pool, actor), await message(pool, actor)
     await stopped.round()
     held = {one.message_id: one for one in stopped.only.submitted}
-    stopped.dispatcher.answered(row.id, held[once], making.accepted("ONCE"))
+    stopped.dispatcher.answered(row.id, held[once], factories.accepted("ONCE"))
     await stopped.settle()
     await stopped.later(seconds=61)
     await other.round()
     await other.later(seconds=91)
     await other.round()
     assert [one.attempt for one in other.only.submitted] == [2]
-    stopped.dispatcher.answered(row.id, held[id], making.accepted("FIRST"))
+    stopped.dispatcher.answered(row.id, held[id], factories.accepted("FIRST"))
     await stopped.settle()
     async with pool.acquire() as conn:
         twice = [one for one in (await timeline.of_message(conn, id=id)).entries if one.what == "sent twice"]

@@ -19,8 +19,8 @@ from heliograph.base.errors import Refusal
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms.accept import Acceptor
 from heliograph.sms.status import STATUSES, Move, guard, may_move, move_many
+from tests.rules.factories import TO, check_ledger, message, organization, send
 from tests.rules.machines import Machine, run_machine
-from tests.rules.making import TO, check_ledger, message, organization, send
 
 KEYS = [None, "a", "b", "c"]
 TEXTS = ["one", "two"]

@@ -15,11 +15,11 @@ from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.queue import timers
 from heliograph.sms import receipts
-from heliograph.sms.receipts import Applied, Received
+from heliograph.sms.receipts import Applied, ReceivedReceipt
 from heliograph.sms.recorder import Recorder
 from heliograph.suppliers.contract import Outcome, Part, Receipt, ReceiptState, Verdict
 from tests.rules.dispatching import Bench
-from tests.rules.making import (
+from tests.rules.factories import (
     SENDER,
     TO,
     accepted,
@@ -40,7 +40,7 @@ EXPIRED, FAILED, REJECTED = ReceiptState.EXPIRED, ReceiptState.FAILED, ReceiptSt
 
 async def receive(pool: Pool, *some: Receipt, supplier_id: UUID = ONE, policy: str = "all") -> Applied:
     async with pool.acquire() as conn, conn.transaction():
-        received = [Received(supplier_id, one) for one in some]
+        received = [ReceivedReceipt(supplier_id, one) for one in some]
         return await receipts.store(conn, received, policies={supplier_id: policy})
 
 
@@ -570,7 +570,7 @@ async def test_no_message_is_passed_over_while_no_worker_runs(pool: Pool) -> Non
 async def test_receipts_return_only_after_their_commit(pool: Pool) -> None:
     recorder = Recorder(pool, grace=90)
     id = await sent(pool, await organization(pool), ONE, "7")
-    await recorder.receipts([Received(ONE, receipt("7"))])
+    await recorder.receipts([ReceivedReceipt(ONE, receipt("7"))])
     assert await status_of(pool, id) == "delivered"
 
 
@@ -580,7 +580,7 @@ async def test_a_receipt_that_cannot_be_stored_sinks_no_other(pool: Pool) -> Non
     ids = [await sent(pool, actor, ONE, str(n)) for n in range(5)]
     bad = Receipt(("9",), DELIVERED, "1", "2", "no bytes")  # type: ignore[arg-type]
     results = await asyncio.gather(
-        *(recorder.receipts([Received(ONE, one)]) for one in (*(receipt(str(n)) for n in range(5)), bad)),
+        *(recorder.receipts([ReceivedReceipt(ONE, one)]) for one in (*(receipt(str(n)) for n in range(5)), bad)),
         return_exceptions=True,
     )
     assert [isinstance(one, Exception) for one in results] == [False] * 5 + [True]

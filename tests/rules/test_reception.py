@@ -17,13 +17,13 @@ from heliograph.sms.reception import Reception
 from heliograph.suppliers.contract import Inbound, OnAnswered, Outcome, Receipt, Submission
 from heliograph.suppliers.smpp.connector import SmppConnector
 from heliograph.suppliers.smpp.settings import settings_from
-from tests.rules.making import TO, organization, sender, until
+from tests.rules.factories import TO, organization, sender, until
 
 NUMBER = "258800001234"
 ONE = UUID(int=101)
 
 
-class Line:
+class ScriptedLine:
     """A supplier, our connector to it, and a worker's reception behind that."""
 
     def __init__(self, pool: Pool, smsc: Smsc) -> None:
@@ -65,10 +65,10 @@ async def acme(pool: Pool) -> Actor:
 
 
 @pytest.fixture
-async def line(pool: Pool, acme: Actor) -> AsyncIterator[Line]:
+async def line(pool: Pool, acme: Actor) -> AsyncIterator[ScriptedLine]:
     smsc = Smsc(SmscOptions(port=0, systems={"esme": "secret"}, redeliver_after=0.05))
     await smsc.start()
-    made = Line(pool, smsc)
+    made = ScriptedLine(pool, smsc)
     await made.connector.start()
     await until(lambda: made.connector.health().sessions == 1)
     yield made
@@ -82,7 +82,7 @@ async def states(pool: Pool) -> list[tuple[str, bool]]:
     return [tuple(row) for row in rows]
 
 
-async def work(line: Line, rows: int) -> None:
+async def work(line: ScriptedLine, rows: int) -> None:
     """Work through so many."""
     async with asyncio.timeout(10):
         while rows:
@@ -93,7 +93,7 @@ async def work(line: Line, rows: int) -> None:
                 await line.reception.wake.wait()
 
 
-async def test_the_same_again_after_an_answer_that_left_is_another_message(pool: Pool, line: Line) -> None:
+async def test_the_same_again_after_an_answer_that_left_is_another_message(pool: Pool, line: ScriptedLine) -> None:
     for count in (1, 2):
         line.smsc.send_inbound(TO, NUMBER, "YES")
         await until(lambda count=count: line.smsc.counters.inbound_acked == count)
@@ -102,7 +102,7 @@ async def test_the_same_again_after_an_answer_that_left_is_another_message(pool:
     assert await states(pool) == [("received", True)] * 2
 
 
-async def test_the_same_again_after_an_answer_that_was_lost_is_the_same_message(pool: Pool, line: Line) -> None:
+async def test_the_same_again_after_an_answer_that_was_lost_is_the_same_message(pool: Pool, line: ScriptedLine) -> None:
     line.cut = True
     line.smsc.send_inbound(TO, NUMBER, "YES")
     await work(line, 2)
@@ -111,7 +111,7 @@ async def test_the_same_again_after_an_answer_that_was_lost_is_the_same_message(
     assert await states(pool) == [("received", False), ("duplicate", True)]
 
 
-async def test_whoever_waits_for_deliveries_and_replies_is_woken(pool: Pool, acme: Actor, line: Line) -> None:
+async def test_whoever_waits_for_deliveries_and_replies_is_woken(pool: Pool, acme: Actor, line: ScriptedLine) -> None:
     await pool.execute(
         "INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, secret, created_at)"
         " VALUES ($1, gen_random_uuid(), 'https://example.com/', '{message.received}', '', now())",

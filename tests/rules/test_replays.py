@@ -14,8 +14,8 @@ from heliograph.base.errors import Invalid
 from heliograph.base.settings import Settings
 from heliograph.sms.accept import Acceptor
 from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
-from tests.rules import making_whatsapp
-from tests.rules.making import check_books, organization, send
+from tests.rules import whatsapp_factories
+from tests.rules.factories import check_books, organization, send
 from tests.rules.test_whatsapp_accept import send as send_whatsapp
 
 AGE = "UPDATE idempotency SET created_at = now() - $1::interval"
@@ -80,7 +80,7 @@ async def test_an_sms_key_ends_after_72_hours_without_a_worker(pool: Pool) -> No
 
 
 async def test_a_whatsapp_key_ends_after_72_hours_without_a_worker(pool: Pool) -> None:
-    one = await making_whatsapp.made(pool)
+    one = await whatsapp_factories.made(pool)
     acceptor = WhatsAppAcceptor(pool, settings=Settings())
     await acceptor.accept(send_whatsapp(one, key_name="k"))
     await pool.execute(AGE, timedelta(hours=71, minutes=59))
@@ -89,7 +89,7 @@ async def test_a_whatsapp_key_ends_after_72_hours_without_a_worker(pool: Pool) -
     assert not (await acceptor.accept(send_whatsapp(one, key_name="k"))).replayed
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2
     assert await pool.fetchval("SELECT count(*) FROM idempotency") == 1
-    await making_whatsapp.check_wallets(pool, [one.organization_id])
+    await whatsapp_factories.check_wallets(pool, [one.organization_id])
 
 
 async def test_what_is_refused_takes_an_old_key_from_nobody(pool: Pool) -> None:

@@ -19,7 +19,7 @@ from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.migrate import make_partitions
 from heliograph.base.settings import Settings
 from heliograph.sms.accept import Acceptor
-from tests.rules.making import organization, send
+from tests.rules.factories import organization, send
 
 SETTINGS = Settings(secret_key="a secret key for tests, long enough")
 NOW = datetime.now(UTC)

@@ -11,7 +11,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.sms import sender_ids
 from heliograph.sms.sender_ids import SenderBook, SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
-from tests.rules.making import SENDER, organization, sender
+from tests.rules.factories import SENDER, organization, sender
 
 
 async def test_one_default_however_many_are_approved_at_once(pool: Pool) -> None:

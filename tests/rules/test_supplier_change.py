@@ -16,12 +16,12 @@ from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.simulator import Smsc
 from heliograph.sms import suppliers
 from heliograph.sms.dispatch import Dispatcher
-from heliograph.sms.fleet import Fleet
-from heliograph.sms.receipts import Received
+from heliograph.sms.receipts import ReceivedReceipt
 from heliograph.sms.recorder import Recorder
+from heliograph.sms.supplier_pool import SupplierPool
 from heliograph.suppliers.contract import Receipt
 from heliograph.suppliers.smpp import connector as smpp
-from tests.rules.making import message, organization, status_of
+from tests.rules.factories import message, organization, status_of
 
 KEY = derive_key("a secret key of a test installation", "suppliers")
 
@@ -42,11 +42,11 @@ async def test_receipts_of_what_was_sent_before_find_their_messages(pool: Pool) 
     async def received(supplier_id: UUID, some: Sequence[Receipt]) -> None:
         if not willing:
             raise Unwilling
-        await recorder.receipts([Received(supplier_id, one) for one in some])
+        await recorder.receipts([ReceivedReceipt(supplier_id, one) for one in some])
 
     worker = uuid7()
     await pool.execute("INSERT INTO workers VALUES ($1, 'w', now(), now())", worker)
-    fleet = Fleet(
+    fleet = SupplierPool(
         pool,
         worker,
         factories={"smpp": smpp.connect},

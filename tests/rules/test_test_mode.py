@@ -14,13 +14,13 @@ from heliograph.base.db import Pool
 from heliograph.queue import leases
 from heliograph.sms import receipts, test_mode
 from heliograph.sms.accept import Acceptor
-from heliograph.sms.dispatch import Account, Dispatcher
-from heliograph.sms.fleet import TEST_ACCOUNT
-from heliograph.sms.receipts import Received
+from heliograph.sms.dispatch import Dispatcher, PooledSupplier
+from heliograph.sms.receipts import ReceivedReceipt
 from heliograph.sms.recorder import Recorder
 from heliograph.sms.routing import Breaker
+from heliograph.sms.supplier_pool import TEST_ACCOUNT
 from heliograph.suppliers.contract import Outcome, Receipt, Submission, Verdict
-from tests.rules.making import endpoint, events_of, organization, send, status_of, until
+from tests.rules.factories import endpoint, events_of, organization, send, status_of, until
 
 
 class Desk:
@@ -32,7 +32,7 @@ class Desk:
         self.connector = test_mode.Connector(
             lambda submission, outcome: self.dispatcher.answered(test_mode.SUPPLIER, submission, outcome), self.received
         )
-        account = Account(TEST_ACCOUNT, self.connector, Breaker(lambda: 0.0))
+        account = PooledSupplier(TEST_ACCOUNT, self.connector, Breaker(lambda: 0.0))
         self.dispatcher = Dispatcher(
             pool,
             lambda: {test_mode.SUPPLIER: account},
@@ -43,7 +43,7 @@ class Desk:
         )
 
     async def received(self, some: Sequence[Receipt]) -> None:
-        await self.recorder.receipts([Received(test_mode.SUPPLIER, one) for one in some])
+        await self.recorder.receipts([ReceivedReceipt(test_mode.SUPPLIER, one) for one in some])
 
     async def work(self) -> None:
         """Dispatch, then bring what receipts are due."""

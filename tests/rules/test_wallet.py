@@ -14,8 +14,8 @@ from heliograph.base.ids import uuid7
 from heliograph.whatsapp import wallet
 from heliograph.whatsapp.money import UNIT, decimal, micros
 from heliograph.whatsapp.wallet import Movement, Wallet, WalletInsufficientFunds
-from tests.rules import making_whatsapp as making
-from tests.rules.making_whatsapp import Made, check_wallets, made
+from tests.rules import whatsapp_factories as making
+from tests.rules.whatsapp_factories import Made, check_wallets, made
 
 
 async def settle(pool: Pool, *movements: Movement) -> set[tuple[UUID, str]]:

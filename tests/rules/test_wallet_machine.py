@@ -15,9 +15,9 @@ from heliograph.base.settings import Settings
 from heliograph.whatsapp import wallet
 from heliograph.whatsapp.accept import Acceptor, Send, TemplateSend, TextReply, WindowClosed
 from heliograph.whatsapp.wallet import Movement, WalletInsufficientFunds
-from tests.rules import making, making_whatsapp
+from tests.rules import factories, whatsapp_factories
 from tests.rules.machines import Machine, run_machine
-from tests.rules.making_whatsapp import Made, check_wallets, made
+from tests.rules.whatsapp_factories import Made, check_wallets, made
 
 #: Contents with what they cost in the machine's rates.
 CONTENTS: list[tuple[TemplateSend | TextReply, int]] = [
@@ -63,13 +63,13 @@ class Money(Machine):
 
     @initialize(balances=st.lists(st.integers(0, 25), min_size=2, max_size=2))
     def begin(self, balances: list[int]) -> None:
-        self.run(making_whatsapp.rates(self.pool, prices=RATES))
+        self.run(whatsapp_factories.rates(self.pool, prices=RATES))
         self.makes: list[Made] = []
         self.available: dict[UUID, int] = {}
         for balance in balances:
             one = self.run(made(self.pool, balance=balance))
-            self.run(making_whatsapp.conversation(self.pool, one, to=OPEN))
-            self.run(making_whatsapp.conversation(self.pool, one, to=FREE, free=timedelta(hours=2)))
+            self.run(whatsapp_factories.conversation(self.pool, one, to=OPEN))
+            self.run(whatsapp_factories.conversation(self.pool, one, to=FREE, free=timedelta(hours=2)))
             self.makes.append(one)
             self.available[one.organization_id] = balance
         self.total = dict(self.available)
@@ -109,7 +109,7 @@ class Money(Machine):
         one = self.makes[who]
         values = {}
         if key is not None:
-            values = {"key_hash": making.key(key), "request_hash": f"{what} {to}".encode().ljust(32)}
+            values = {"key_hash": factories.key(key), "request_hash": f"{what} {to}".encode().ljust(32)}
         return Send(actor=one.actor, to=to, number_id=one.number_id, content=CONTENTS[what][0], **values)  # type: ignore[arg-type]
 
     def check(self, who: int, what: int, to: str, key: str | None, outcome: Answer | BaseException) -> None:

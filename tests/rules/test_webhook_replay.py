@@ -18,10 +18,10 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import leases
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.webhooks import again, attempts, endpoints, feed, history, signing
-from heliograph.webhooks.again import Replay, ReplayRunning
+from heliograph.webhooks import attempts, endpoints, feed, history, replays, signing
 from heliograph.webhooks.attempts import Attempt, Ended, Record
 from heliograph.webhooks.endpoints import EndpointDisabled
+from heliograph.webhooks.replays import Replay, ReplayRunning
 from tests.hooks import DATA, KIND, attempted, delivering, endpoint, organization, queued, record, settings, until
 from tests.hooks import attempts as all_attempts
 
@@ -59,17 +59,17 @@ async def tried(pool: Pool, actor: Actor, endpoint_id: UUID, event_id: UUID, res
 
 async def start(pool: Pool, actor: Actor, id: UUID, *, ago: float = 3600, **values: Any) -> Replay:
     async with pool.acquire() as conn:
-        return await again.replay(conn, actor, endpoint_id=id, from_at=clock.now() - timedelta(seconds=ago), **values)
+        return await replays.replay(conn, actor, endpoint_id=id, from_at=clock.now() - timedelta(seconds=ago), **values)
 
 
 async def advance(pool: Pool) -> int:
     async with pool.acquire() as conn:
-        return await again.advance(conn)
+        return await replays.advance(conn)
 
 
 async def replay_of(pool: Pool, actor: Actor, id: UUID) -> Replay:
     async with pool.acquire() as conn:
-        (found,) = await again.list_replays(conn, actor, endpoint_id=id, limit=1)
+        (found,) = await replays.list_replays(conn, actor, endpoint_id=id, limit=1)
     return found
 
 
@@ -91,7 +91,7 @@ async def test_a_resend_keeps_the_event_and_goes_on_counting_attempts(pool: Pool
         await until(lambda: _empty(pool))
         # The schedule is at its end. A resend begins it anew; two of its attempts fail.
         async with pool.acquire() as conn:
-            await again.resend(conn, actor, endpoint_id=id, event_id=UUID(event_id))
+            await replays.resend(conn, actor, endpoint_id=id, event_id=UUID(event_id))
         await attempted(pool, 5)
         receiver.options = Options()
         await attempted(pool, 6)
@@ -110,11 +110,11 @@ async def test_a_resend_of_what_waits_brings_its_next_attempt_forward(pool: Pool
     event_id = UUID((await record(pool, actor))[0])
     await pool.execute("UPDATE queue SET due_at = now() + interval '5 hours', tries = 6")
     async with pool.acquire() as conn:
-        await again.resend(conn, actor, endpoint_id=id, event_id=event_id)
+        await replays.resend(conn, actor, endpoint_id=id, event_id=event_id)
         (lease,) = await leases.claim(conn, "webhook", {id: 5}, seconds=60)
         assert (lease.id, lease.tries) == (event_id, 6)
         # It is under way: another resend leaves it to its worker.
-        await again.resend(conn, actor, endpoint_id=id, event_id=event_id)
+        await replays.resend(conn, actor, endpoint_id=id, event_id=event_id)
         assert await queued(pool) == 1
         assert await leases.finish(conn, [lease]) == {event_id}
 
@@ -134,17 +134,17 @@ async def test_what_cannot_be_sent_again_is_refused(pool: Pool) -> None:
             (disabled, event_id, EndpointDisabled),
         ):
             with pytest.raises(refusal):
-                await again.resend(conn, actor, endpoint_id=endpoint_id, event_id=event)
+                await replays.resend(conn, actor, endpoint_id=endpoint_id, event_id=event)
         at = clock.now() - timedelta(hours=1)
         for endpoint_id, refusal in ((theirs, NotFound), (disabled, EndpointDisabled)):
             with pytest.raises(refusal):
-                await again.replay(conn, actor, endpoint_id=endpoint_id, from_at=at)
+                await replays.replay(conn, actor, endpoint_id=endpoint_id, from_at=at)
             with pytest.raises(refusal):
-                await again.send_example(conn, actor, endpoint_id=endpoint_id, request_id="r")
+                await replays.send_example(conn, actor, endpoint_id=endpoint_id, request_id="r")
             with pytest.raises(refusal):
                 await endpoints.rotate_secret(conn, actor, id=endpoint_id, rules=RULES)
         with pytest.raises(NotFound):
-            await again.list_replays(conn, actor, endpoint_id=theirs, limit=5)
+            await replays.list_replays(conn, actor, endpoint_id=theirs, limit=5)
         with pytest.raises(NotFound):
             await history.attempts(conn, actor, endpoint_id=theirs)
     assert await queued(pool) == 0
@@ -238,22 +238,22 @@ async def test_a_replay_of_what_failed_leaves_out_what_arrived(pool: Pool) -> No
 async def test_a_replay_goes_in_steps_and_waits_while_the_endpoint_is_behind(pool: Pool) -> None:
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, URL)
-    count = 2 * again.BACKLOG + 500
+    count = 2 * replays.BACKLOG + 500
     await past(pool, actor, [3600 - n / 10 for n in range(count)])
     (live,) = await record(pool, actor)
     await start(pool, actor, id, ago=4000)
     # It stops at the backlog, however often it is asked.
-    assert await advance(pool) + await advance(pool) == again.BACKLOG
+    assert await advance(pool) + await advance(pool) == replays.BACKLOG
     running = await replay_of(pool, actor, id)
-    assert (running.status, running.queued) == ("running", again.BACKLOG)
+    assert (running.status, running.queued) == ("running", replays.BACKLOG)
     # What happens now goes first.
     async with pool.acquire() as conn:
         (lease,) = await leases.claim(conn, "webhook", {id: 1}, seconds=60)
         assert str(lease.id) == live
-        total = again.BACKLOG
+        total = replays.BACKLOG
         while (await replay_of(pool, actor, id)).status == "running":
             await conn.execute("DELETE FROM queue WHERE lane = 1")
-            total += await again.advance(conn)
+            total += await replays.advance(conn)
     assert total == count + 1  # the live one too: it was recorded before the replay began
 
 
@@ -272,13 +272,13 @@ async def test_what_waits_for_a_later_attempt_is_brought_forward(pool: Pool) -> 
 async def test_workers_share_the_steps(pool: Pool) -> None:
     actor = await organization(pool)
     ids = [(await endpoint(pool, actor, URL))[0] for _ in range(4)]
-    await past(pool, actor, [100 + n for n in range(again.STEP + 10)])
+    await past(pool, actor, [100 + n for n in range(replays.STEP + 10)])
     for id in ids:
         await start(pool, actor, id)
     done = await asyncio.gather(*(advance(pool) for _ in range(4)))
     while left := await advance(pool):
         done.append(left)
-    assert sum(done) == await queued(pool) == 4 * (again.STEP + 10)
+    assert sum(done) == await queued(pool) == 4 * (replays.STEP + 10)
     assert {row["status"] for row in await pool.fetch("SELECT status FROM webhook_replays")} == {"completed"}
 
 
@@ -326,7 +326,7 @@ async def test_a_range_that_cannot_be_meant(
     to_at = None if to is None else now - timedelta(seconds=to)
     async with pool.acquire() as conn:
         with pytest.raises(Invalid) as refused:
-            await again.replay(
+            await replays.replay(
                 conn, actor, endpoint_id=id, from_at=now - timedelta(seconds=back), to_at=to_at, kinds=kinds
             )
     assert refused.value.details["fields"][0]["field"] == field
@@ -357,7 +357,7 @@ async def test_an_example_goes_to_one_endpoint_alone(pool: Pool) -> None:
     actor = await organization(pool)
     (id, _), (other, _) = await endpoint(pool, actor, URL), await endpoint(pool, actor, URL, kinds=["webhook.test"])
     async with pool.acquire() as conn:
-        event_id = await again.send_example(conn, actor, endpoint_id=id, request_id="req-7")
+        event_id = await replays.send_example(conn, actor, endpoint_id=id, request_id="req-7")
         row = await conn.fetchrow("SELECT kind, request_id, data FROM events WHERE id = $1", event_id)
     assert tuple(row)[:2] == ("webhook.test", "req-7")
     assert '"message"' in row["data"]

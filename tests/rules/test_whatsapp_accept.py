@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
-from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, Toll
+from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit
 from heliograph.base import clock
 from heliograph.base.db import Pool, open_pool
 from heliograph.base.errors import Invalid, Refusal, Unavailable
@@ -31,9 +31,9 @@ from heliograph.whatsapp.templates import (
     TemplateParameterMismatch,
 )
 from heliograph.whatsapp.wallet import WalletInsufficientFunds
-from tests.rules import making, making_whatsapp
-from tests.rules.making import TO
-from tests.rules.making_whatsapp import Made, check_wallets, made
+from tests.rules import factories, whatsapp_factories
+from tests.rules.factories import TO
+from tests.rules.whatsapp_factories import Made, check_wallets, made
 
 SHIPPED = TemplateSend("order_shipped", "en", "utility", ("Ana", "7"))
 CODE = TemplateSend("login_code", "en", "authentication", ("481920",))
@@ -65,7 +65,7 @@ def send(one: Made, content: TemplateSend | TextReply = SHIPPED, *, key_name: st
     values.setdefault("to", TO)
     values.setdefault("number_id", one.number_id)
     if key_name is not None:
-        values["key_hash"] = making.key(key_name)
+        values["key_hash"] = factories.key(key_name)
         values["request_hash"] = hashlib.sha256(msgspec.json.encode([values["to"], content])).digest()
     return Send(content=content, request_id="req", **values)
 
@@ -137,8 +137,8 @@ async def test_a_202_is_message_content_reservation_queue_row_and_record(accepto
 
 async def test_how_long_each_kind_may_take(acceptor: Acceptor, pool: Pool) -> None:
     one = await made(pool)
-    await making_whatsapp.conversation(pool, one)
-    await making_whatsapp.template(pool, one.organization_id, one.account_id, name="short", ttl_seconds=60)
+    await whatsapp_factories.conversation(pool, one)
+    await whatsapp_factories.template(pool, one.organization_id, one.account_id, name="short", ttl_seconds=60)
     at = clock.now() + timedelta(days=2)
     found = []
     for content in (CODE, TextReply("hello"), TemplateSend("short", "en", "utility", ("Ana", "7"))):
@@ -151,7 +151,7 @@ async def test_how_long_each_kind_may_take(acceptor: Acceptor, pool: Pool) -> No
 
 async def test_a_reply_is_kept_as_it_was_sent_and_costs_the_rate_of_its_country(acceptor: Acceptor, pool: Pool) -> None:
     one = await made(pool, balance=100_000)
-    thread = await making_whatsapp.conversation(pool, one)
+    thread = await whatsapp_factories.conversation(pool, one)
     id = id_of(await acceptor.accept(send(one, TextReply('Olá "€"', preview_url=True))))
     row = await pool.fetchrow("SELECT * FROM whatsapp_messages WHERE id = $1", id)
     assert (row["type"], row["billing_category"], row["conversation_id"]) == ("text", "service", thread)
@@ -165,7 +165,7 @@ async def test_a_reply_is_kept_as_it_was_sent_and_costs_the_rate_of_its_country(
 
 async def test_what_is_free_for_now_reserves_nothing(acceptor: Acceptor, pool: Pool) -> None:
     one = await made(pool, balance=0)
-    await making_whatsapp.conversation(pool, one, free=timedelta(hours=1))
+    await whatsapp_factories.conversation(pool, one, free=timedelta(hours=1))
     id = id_of(await acceptor.accept(send(one)))
     assert await pool.fetchrow("SELECT charge, reserved FROM whatsapp_messages WHERE id = $1", id) == ("reserved", 0)
     await pool.execute("UPDATE wallets SET available = -5, total = -5")
@@ -192,7 +192,7 @@ async def test_a_test_key_costs_nothing_and_needs_neither_wallet_nor_rate(accept
 async def test_a_test_key_has_conversations_of_its_own(acceptor: Acceptor, pool: Pool) -> None:
     """It neither sees nor moves a live window, and a text of its own needs none."""
     one = await made(pool)
-    live = await making_whatsapp.conversation(pool, one, opened=timedelta(hours=25))
+    live = await whatsapp_factories.conversation(pool, one, opened=timedelta(hours=25))
     tester = msgspec.structs.replace(one.actor, mode="test")
     mine = id_of(await acceptor.accept(send(one)))
     tests = [id_of(await acceptor.accept(send(one, content, actor=tester))) for content in (SHIPPED, TextReply("hi"))]
@@ -258,7 +258,7 @@ async def test_the_first_thing_that_is_wrong_is_the_answer(pool: Pool) -> None:
     """Known key → organization, destination (403) → what is missing or does not fit (400) → opt-out → number,
     template, window → wallet (409)."""
     one = await made(pool, balance=0)
-    await making_whatsapp.template(pool, one.organization_id, one.account_id, name="new", status="pending")
+    await whatsapp_factories.template(pool, one.organization_id, one.account_id, name="new", status="pending")
     pending = TemplateSend("new", "en", "utility", ("Ana", "7"))
     await pool.execute(
         "INSERT INTO opt_outs (organization_id, recipient, since, source) VALUES ($1, $2, '2026-01-02T03:04:05Z', 't')",
@@ -306,8 +306,8 @@ async def test_the_first_thing_that_is_wrong_is_the_answer(pool: Pool) -> None:
 async def test_a_template_that_cannot_be_filled_is_refused_as_such(acceptor: Acceptor, pool: Pool) -> None:
     """Whatever values it is sent with: no number of texts would fit."""
     one = await made(pool)
-    parts = [*making_whatsapp.BODY, {"type": "HEADER", "format": "IMAGE"}]
-    id = await making_whatsapp.template(
+    parts = [*whatsapp_factories.BODY, {"type": "HEADER", "format": "IMAGE"}]
+    id = await whatsapp_factories.template(
         pool, one.organization_id, one.account_id, name="pictured", components=parts, parameter_count=2
     )
     for values in ((), ("Ana", "7"), ("Ana", "7", "https://x.example/p.png")):
@@ -321,10 +321,10 @@ async def test_a_template_that_cannot_be_filled_is_refused_as_such(acceptor: Acc
 
 async def test_refusals_say_what_they_know(acceptor: Acceptor, pool: Pool) -> None:
     one = await made(pool, balance=25_000)
-    await making_whatsapp.template(
+    await whatsapp_factories.template(
         pool, one.organization_id, one.account_id, name="held", status="paused", parameter_count=2
     )
-    await making_whatsapp.conversation(pool, one, opened=timedelta(hours=24))
+    await whatsapp_factories.conversation(pool, one, opened=timedelta(hours=24))
 
     async def details(content: TemplateSend | TextReply, **values: Any) -> dict[str, Any]:
         refusal = await attempt(acceptor, send(one, content, **values))
@@ -363,15 +363,15 @@ async def test_a_window_counts_as_closed_a_minute_before_its_end(
     acceptor: Acceptor, pool: Pool, left: int, open: bool
 ) -> None:
     one = await made(pool)
-    await making_whatsapp.conversation(pool, one, opened=timedelta(days=1, seconds=-left))
+    await whatsapp_factories.conversation(pool, one, opened=timedelta(days=1, seconds=-left))
     outcome = await attempt(acceptor, send(one, TextReply("hello")))
     assert isinstance(outcome, Answer if open else WindowClosed)
 
 
 async def test_a_window_is_that_of_one_number_and_one_user(acceptor: Acceptor, pool: Pool) -> None:
     one, other = await made(pool), await made(pool)
-    await making_whatsapp.conversation(pool, one)
-    second, _, _ = await making_whatsapp.number(pool, one.organization_id, one.account_id)
+    await whatsapp_factories.conversation(pool, one)
+    second, _, _ = await whatsapp_factories.number(pool, one.organization_id, one.account_id)
     assert isinstance(await attempt(acceptor, send(one, TextReply("hello"), number_id=second)), WindowClosed)
     assert isinstance(await attempt(acceptor, send(other, TextReply("hello"))), WindowClosed)
     assert isinstance(await attempt(acceptor, send(one, TextReply("hello"))), Answer)
@@ -390,7 +390,7 @@ async def test_a_wallet_in_another_currency_pays_for_nothing(acceptor: Acceptor,
 
 async def test_a_bad_item_never_sinks_its_batch(acceptor: Acceptor, pool: Pool) -> None:
     one, other = await made(pool), await made(pool, balance=0)
-    await making_whatsapp.conversation(pool, one)
+    await whatsapp_factories.conversation(pool, one)
     sends = [
         send(one),
         send(other),
@@ -447,10 +447,12 @@ async def test_a_user_has_one_conversation_whoever_meets_them_first(
 async def test_a_unit_of_the_rate_window_is_taken_in_the_same_commit(acceptor: Acceptor, pool: Pool) -> None:
     one = await made(pool)
     key = uuid7()
-    tolls = [Toll(key, 2) for _ in range(4)]
-    outcomes = await asyncio.gather(*(acceptor.accept(send(one, toll=toll)) for toll in tolls), return_exceptions=True)
+    rate_units = [RateUnit(key, 2) for _ in range(4)]
+    outcomes = await asyncio.gather(
+        *(acceptor.accept(send(one, rate_unit=rate_unit)) for rate_unit in rate_units), return_exceptions=True
+    )
     assert [type(each) for each in outcomes] == [Answer, Answer, OverLimit, OverLimit]
-    assert [toll.used for toll in tolls] == [1, 2, 3, 4]
+    assert [rate_unit.used for rate_unit in rate_units] == [1, 2, 3, 4]
     assert await pool.fetchrow("SELECT bucket, taken FROM rate_windows") == ("mutations", 4)
     assert await stored(pool) == 2
 
@@ -473,7 +475,7 @@ async def test_a_deadlock_is_nobody_s_fault_and_nobody_sees_it(
                     uuid7(),
                 )
                 accepting = asyncio.create_task(attempt(acceptor, send(one)))
-                await making.blocked(pool)
+                await factories.blocked(pool)
                 await other.execute("SELECT FROM wallets WHERE organization_id = $1 FOR UPDATE", one.organization_id)
                 raise asyncpg.DeadlockDetectedError  # the conversation is not begun after all
         answer = await accepting

@@ -12,8 +12,8 @@ from heliograph.whatsapp import accounts, apps, holds
 from heliograph.whatsapp.accounts import AccountExists, Route, load_lines, open_token
 from heliograph.whatsapp.apps import AppBook
 from heliograph.whatsapp.numbers import NumberBook, PhoneNumberUnavailable
-from tests.rules import whatsapping as made
-from tests.rules.making import endpoint, organization
+from tests.rules import whatsapp_account_factories as made
+from tests.rules.factories import endpoint, organization
 
 
 async def route_of(pool: Pool, waba_id: str) -> Route | None:

@@ -15,9 +15,9 @@ from heliograph.base.ids import uuid7
 from heliograph.base.settings import Settings
 from heliograph.whatsapp.accept import Acceptor, Send, TemplateSend
 from heliograph.whatsapp.bulk import Bulk, accept_bulk
-from tests.rules import making_whatsapp
-from tests.rules.making import TO, blocked
-from tests.rules.making_whatsapp import Made, check_wallets, made
+from tests.rules import whatsapp_factories
+from tests.rules.factories import TO, blocked
+from tests.rules.whatsapp_factories import Made, check_wallets, made
 
 PRICE = 10_000
 #: Whoever waits for a lock has written to the ledger.
@@ -106,7 +106,7 @@ async def test_the_rows_are_those_of_a_single_send(pool: Pool) -> None:
 
 async def test_what_is_free_is_accepted_whatever_the_wallet_holds(pool: Pool) -> None:
     one = await made(pool, balance=0)
-    await making_whatsapp.conversation(pool, one, free=timedelta(hours=1))
+    await whatsapp_factories.conversation(pool, one, free=timedelta(hours=1))
     await pool.execute("UPDATE wallets SET available = -5, total = -5")
     assert await accept(pool, one, [TO]) == -5
     assert await accept(pool, one, numbers(1)) is None

@@ -24,8 +24,8 @@ from heliograph.contacts.records import Entry
 from heliograph.whatsapp import wallet
 from heliograph.whatsapp.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
-from tests.rules.making import endpoint
-from tests.rules.making_whatsapp import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
+from tests.rules.factories import endpoint
+from tests.rules.whatsapp_factories import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
 
 NOBODY = Counts(*[0] * len(Counts.__struct_fields__))
 #: For `order_shipped`: who, and what.

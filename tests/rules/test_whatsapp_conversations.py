@@ -12,10 +12,10 @@ import pytest
 from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.whatsapp import conversations, messages, reads
-from tests.rules.making import TO
-from tests.rules.making_callbacks import Meta, message, status, wamid
-from tests.rules.making_whatsapp import Made, conversation, made
-from tests.rules.making_whatsapp import message as outbound
+from tests.rules.callback_factories import Meta, message, status, wamid
+from tests.rules.factories import TO
+from tests.rules.whatsapp_factories import Made, conversation, made
+from tests.rules.whatsapp_factories import message as outbound
 
 DAY = timedelta(days=1)
 

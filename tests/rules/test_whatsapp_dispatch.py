@@ -30,8 +30,8 @@ from tests.rules.dispatching_whatsapp import (
     tries_of,
     wamid,
 )
-from tests.rules.making import TO, blocked, events_of
-from tests.rules.making_whatsapp import Made, account, check_wallets, conversation, made, message, number
+from tests.rules.factories import TO, blocked, events_of
+from tests.rules.whatsapp_factories import Made, account, check_wallets, conversation, made, message, number
 
 BACK = ("queued", None, "reserved")
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from heliograph.base.db import Pool
 from heliograph.whatsapp import expiry
 from tests.rules.dispatching_whatsapp import Bench, queued, says, status_of, taken
-from tests.rules.making import events_of
-from tests.rules.making_whatsapp import check_wallets, made, message
+from tests.rules.factories import events_of
+from tests.rules.whatsapp_factories import check_wallets, made, message
 
 
 async def sweep(pool: Pool, bench: Bench) -> int:

@@ -13,11 +13,11 @@ from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.credential import credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp import holds
-from heliograph.whatsapp.lines import Lines
+from heliograph.whatsapp.number_pool import NumberPool
 from heliograph.whatsapp.probing import DOUBLES, DOUBLINGS, FEW, Probe
+from tests.rules.callback_factories import Change, Meta, status
 from tests.rules.dispatching_whatsapp import Bench, attempts, fault, queued, status_of, taken
-from tests.rules.making_callbacks import Change, Meta, status
-from tests.rules.making_whatsapp import Made, check_wallets, made, message, number
+from tests.rules.whatsapp_factories import Made, check_wallets, made, message, number
 
 UNPAID = 131042
 STANDING = "SELECT held_until, held_until > now() AS held, held_for_status, trying_id FROM whatsapp_accounts"
@@ -172,7 +172,7 @@ async def test_a_hold_that_is_shortened_is_shortened_for_connectors_too(pool: Po
     """They never shorten one by themselves."""
     who = await made(pool)
     client = CloudClient("http://127.0.0.1:1")
-    lines = Lines(
+    lines = NumberPool(
         pool,
         factory=lambda line, shown, ended: CloudConnector(client, line.graph_id, shown, ended),
         unseal=lambda line: credential("t", b"s"),

@@ -19,13 +19,13 @@ from heliograph.base.crypto import unseal
 from heliograph.base.db import Pool
 from heliograph.consent import optouts
 from heliograph.whatsapp.callbacks import KIND
+from heliograph.whatsapp.dead_letters import context
 from heliograph.whatsapp.inbound import Inbox, retry
 from heliograph.whatsapp.rates import RateBook
-from heliograph.whatsapp.rejects import context
-from tests.rules.making import TO, endpoint
-from tests.rules.making_callbacks import Change, Meta, batch, message, status, wamid
-from tests.rules.making_whatsapp import KEY, Made, check_wallets, conversation, made, make_app
-from tests.rules.making_whatsapp import message as outbound
+from tests.rules.callback_factories import Change, Meta, batch, message, status, wamid
+from tests.rules.factories import TO, endpoint
+from tests.rules.whatsapp_factories import KEY, Made, check_wallets, conversation, made, make_app
+from tests.rules.whatsapp_factories import message as outbound
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityIte
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber, CloudTemplate
 from heliograph.suppliers.whatsapp_cloud.webhooks import parse
 from heliograph.whatsapp import accounts, holds, numbers, templates
-from heliograph.whatsapp.accounts import Account
+from heliograph.whatsapp.accounts import BusinessAccount
 from heliograph.whatsapp.mirror import Mirror
-from tests.rules import whatsapping as made
-from tests.rules.making import endpoint, organization, until
+from tests.rules import whatsapp_account_factories as made
+from tests.rules.factories import endpoint, organization, until
 from tests.suppliers.graph_peer import hooked
 
 MANAGEMENT, MESSAGING = "whatsapp_business_management", "whatsapp_business_messaging"
@@ -40,7 +40,7 @@ async def mirror(pool: Pool) -> AsyncIterator[Mirror]:
     await one.close()
 
 
-async def begun(pool: Pool, graph: GraphSimulator, actor: Actor | None = None, **values: Any) -> Account:
+async def begun(pool: Pool, graph: GraphSimulator, actor: Actor | None = None, **values: Any) -> BusinessAccount:
     """An account that the simulator knows; nothing has been read of it yet."""
     given = {
         "app_id": graph.options.app_id,

@@ -16,10 +16,10 @@ from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityIte
 from heliograph.suppliers.whatsapp_cloud.management import tier_of
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber
 from heliograph.whatsapp import accounts, numbers
-from heliograph.whatsapp.accounts import Account
+from heliograph.whatsapp.accounts import BusinessAccount
 from heliograph.whatsapp.numbers import NumberBook, PhoneNumberUnavailable
-from tests.rules import whatsapping as made
-from tests.rules.making import endpoint, organization
+from tests.rules import whatsapp_account_factories as made
+from tests.rules.factories import endpoint, organization
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 DIGITS = "212520001234"
@@ -55,14 +55,14 @@ def listed(**values: Any) -> CloudNumber:
     return found
 
 
-async def apply(pool: Pool, account: Account, item: NumberItem | CapabilityItem | AccountItem) -> int:
+async def apply(pool: Pool, account: BusinessAccount, item: NumberItem | CapabilityItem | AccountItem) -> int:
     async with pool.acquire() as conn:
         return await numbers.apply_item(conn, account.organization_id, account.id, item, NOW + timedelta(hours=1))
 
 
 async def store(
     pool: Pool,
-    account: Account,
+    account: BusinessAccount,
     *listing: CloudNumber,
     seconds: float = 0.0,
     asked: dict[str, CloudNumber | None] | None = None,

@@ -34,8 +34,8 @@ from tests.rules.dispatching_whatsapp import (
     tries_of,
     wamid,
 )
-from tests.rules.making import TO, blocked, events_of
-from tests.rules.making_whatsapp import Made, check_wallets, conversation, made, message
+from tests.rules.factories import TO, blocked, events_of
+from tests.rules.whatsapp_factories import Made, check_wallets, conversation, made, message
 
 REGULAR = Pricing(type="regular", category="utility")
 

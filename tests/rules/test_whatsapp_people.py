@@ -16,12 +16,12 @@ from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms import preview
 from heliograph.whatsapp import messages
 from heliograph.whatsapp.accept import Acceptor, Send, TextReply
-from tests.rules import making
+from tests.rules import factories
+from tests.rules.callback_factories import Change, Meta, message
 from tests.rules.dispatching_whatsapp import Bench
-from tests.rules.making import TO
-from tests.rules.making_callbacks import Change, Meta, message
-from tests.rules.making_whatsapp import Made, conversation, made
-from tests.rules.making_whatsapp import message as outbound
+from tests.rules.factories import TO
+from tests.rules.whatsapp_factories import Made, conversation, made
+from tests.rules.whatsapp_factories import message as outbound
 
 NEW = "+258849999999"
 
@@ -106,7 +106,7 @@ async def test_a_stop_before_a_change_of_number_or_id_holds_after_it(pool: Pool,
             pair = (acme.organization_id, name)
             assert await optouts.current(conn, {pair}) == {pair}
         with pytest.raises(RecipientOptedOut):
-            await preview.preview(conn, making.send(acme.actor, to=NEW))
+            await preview.preview(conn, factories.send(acme.actor, to=NEW))
     with pytest.raises(RecipientOptedOut):
         await reply(pool, acme, "MZ.2")
     await meta.say(acme, message(acme, "START", by=NEW))

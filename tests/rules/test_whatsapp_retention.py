@@ -12,10 +12,10 @@ from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.settings import Settings
 from heliograph.whatsapp.callbacks import KIND
-from tests.rules.making import TO, endpoint
-from tests.rules.making_callbacks import Meta, message
-from tests.rules.making_whatsapp import Made, conversation, made
-from tests.rules.making_whatsapp import message as outbound
+from tests.rules.callback_factories import Meta, message
+from tests.rules.factories import TO, endpoint
+from tests.rules.whatsapp_factories import Made, conversation, made
+from tests.rules.whatsapp_factories import message as outbound
 
 OTHER = "+258840000001"
 SECRET = "my secret plan"

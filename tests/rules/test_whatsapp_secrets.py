@@ -10,10 +10,10 @@ from heliograph.base.db import Pool
 from heliograph.base.logs import clean
 from heliograph.whatsapp import accounts, apps
 from heliograph.whatsapp.apps import App
-from tests.rules.making import organization
-from tests.rules.making_callbacks import Meta, message
-from tests.rules.making_whatsapp import APP_SECRET, KEY, TOKEN, VERIFY_TOKEN, account, made
+from tests.rules.callback_factories import Meta, message
+from tests.rules.factories import organization
 from tests.rules.test_whatsapp_retention import holding
+from tests.rules.whatsapp_factories import APP_SECRET, KEY, TOKEN, VERIFY_TOKEN, account, made
 
 OTHER = KEY[::-1]
 

@@ -19,9 +19,9 @@ from heliograph.suppliers.whatsapp_cloud import errors as whatsapp_errors
 from heliograph.whatsapp import status
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.status import Move, Pricing, move_many
+from tests.rules.factories import endpoint, events_of
 from tests.rules.machines import Machine, run_machine
-from tests.rules.making import endpoint, events_of
-from tests.rules.making_whatsapp import Made, check_wallets, made, message
+from tests.rules.whatsapp_factories import Made, check_wallets, made, message
 
 REGULAR, FREE = Pricing("regular", "utility"), Pricing("free_customer_service", "service")
 ABROAD = Pricing("regular", "authentication")

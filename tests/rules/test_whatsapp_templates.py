@@ -19,12 +19,12 @@ from heliograph.suppliers.whatsapp_cloud.items import TemplateItem
 from heliograph.suppliers.whatsapp_cloud.objects import CloudTemplate
 from heliograph.suppliers.whatsapp_cloud.webhooks import parse
 from heliograph.whatsapp import reads, templates
-from heliograph.whatsapp.accounts import Account
+from heliograph.whatsapp.accounts import BusinessAccount
 from heliograph.whatsapp.numbers import NumberBook
-from heliograph.whatsapp.template_rows import kept
+from heliograph.whatsapp.template_sync import kept
 from heliograph.whatsapp.templates import TemplateBook, TemplateNotFound
-from tests.rules import whatsapping as made
-from tests.rules.making import endpoint, organization
+from tests.rules import whatsapp_account_factories as made
+from tests.rules.factories import endpoint, organization
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 GRAPH_ID = "1200000000000017"
@@ -52,7 +52,7 @@ def listed(**values: Any) -> CloudTemplate:
     return found
 
 
-async def apply(pool: Pool, account: Account, one: TemplateItem, at: datetime | None = None) -> int:
+async def apply(pool: Pool, account: BusinessAccount, one: TemplateItem, at: datetime | None = None) -> int:
     async with pool.acquire() as conn:
         return await templates.apply_item(
             conn, account.organization_id, account.id, one, at or NOW + timedelta(hours=1)
@@ -60,7 +60,12 @@ async def apply(pool: Pool, account: Account, one: TemplateItem, at: datetime | 
 
 
 async def store(
-    pool: Pool, account: Account, *listing: CloudTemplate, seconds: float = 0.0, gone: bool = True, **values: Any
+    pool: Pool,
+    account: BusinessAccount,
+    *listing: CloudTemplate,
+    seconds: float = 0.0,
+    gone: bool = True,
+    **values: Any,
 ) -> Any:
     """A reading of all, which speaks of NOW + `seconds`; its time is put down as the mirror does. `gone`: of what it
     lacks, Meta says that it is gone; otherwise it cannot be asked."""
@@ -80,7 +85,7 @@ async def row(pool: Pool) -> Any:
     return found
 
 
-async def begun(pool: Pool) -> tuple[Actor, Account, UUID]:
+async def begun(pool: Pool) -> tuple[Actor, BusinessAccount, UUID]:
     """An organization with an account and the template GRAPH_ID."""
     actor = await organization(pool)
     account = await made.account(pool, actor)

@@ -8,8 +8,8 @@ from heliograph.base.db import Pool
 from heliograph.queue import leases
 from heliograph.whatsapp import test_mode
 from tests.rules.dispatching_whatsapp import Bench, attempts, queued, row_of
-from tests.rules.making import endpoint, events_of
-from tests.rules.making_whatsapp import check_wallets, made, message
+from tests.rules.factories import endpoint, events_of
+from tests.rules.whatsapp_factories import check_wallets, made, message
 
 
 async def bring(bench: Bench) -> int:

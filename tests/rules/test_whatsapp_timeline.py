@@ -11,8 +11,8 @@ from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.items import Pricing
 from heliograph.whatsapp import timeline
 from tests.rules.dispatching_whatsapp import Bench, fault, says, taken, wamid
-from tests.rules.making import endpoint
-from tests.rules.making_whatsapp import made, message
+from tests.rules.factories import endpoint
+from tests.rules.whatsapp_factories import made, message
 
 
 async def test_the_whole_way_of_a_message(pool: Pool) -> None:

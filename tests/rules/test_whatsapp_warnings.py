@@ -12,8 +12,8 @@ import structlog
 from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.whatsapp import warnings
-from tests.rules.making_callbacks import Meta
-from tests.rules.making_whatsapp import Made, made
+from tests.rules.callback_factories import Meta
+from tests.rules.whatsapp_factories import Made, made
 
 #: An hour ago, Unix seconds.
 BEGAN = int(clock.now().timestamp()) - 3600

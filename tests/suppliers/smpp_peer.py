@@ -89,7 +89,7 @@ class Peer:
         return [pdu for pdu in self.read if isinstance(pdu, kind)]
 
 
-class Account:
+class PeerAccount:
     """A connector, and what came out of it."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Account:
     async def take_inbound(self, inbound: Sequence[Inbound]) -> None:
         self.inbound += inbound
 
-    async def start(self, *, bound: int = 1) -> Account:
+    async def start(self, *, bound: int = 1) -> PeerAccount:
         await self.connector.start()
         await until(lambda: self.connector.health().sessions == bound)
         return self

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from heliograph.base.ids import uuid7
 from heliograph.sms.routing import Breaker, choose, covers
-from tests.rules.making import TO, supplier
+from tests.rules.factories import TO, supplier
 
 
 def test_prefixes_are_of_the_number_without_plus() -> None:

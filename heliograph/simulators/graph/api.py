@@ -23,7 +23,7 @@ from heliograph.simulators.graph.errors import GraphError, missing_object
 from heliograph.simulators.graph.events import reviewed
 from heliograph.simulators.graph.http import Reply, Request
 from heliograph.simulators.graph.limits import Hourly
-from heliograph.simulators.graph.objects import Account, App, Message, Received, Template, Token
+from heliograph.simulators.graph.objects import App, Message, SentMessage, SimulatedAccount, Template, Token
 from heliograph.simulators.graph.outbox import Outbox
 from heliograph.simulators.graph.scripts import Script, Step
 from heliograph.simulators.graph.state import World
@@ -276,7 +276,7 @@ class Api:
         self._count(account.id)
         return self._answer(self._of_account(request, account, edge, token), account.id)
 
-    def _of_account(self, request: Request, account: Account, edge: str, token: Token) -> Any:
+    def _of_account(self, request: Request, account: SimulatedAccount, edge: str, token: Token) -> Any:
         world, method = self.world, request.method
         shown = {key: value for key, value in request.query.items() if key not in _UNSHOWN}
         link = f"{self._base()}{request.path}?{urllib.parse.urlencode(shown)}"
@@ -392,5 +392,5 @@ class Api:
             body = request.body.decode("latin-1")
         kind = fault.kind if fault is not None else ""
         world.requests.append(
-            Received(world.clock.now(), request.method, request.path, query, headers, body, status, code, kind)
+            SentMessage(world.clock.now(), request.method, request.path, query, headers, body, status, code, kind)
         )

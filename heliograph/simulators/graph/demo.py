@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from heliograph.simulators.graph.objects import Account, App, Number, Setup, Template, Token
+from heliograph.simulators.graph.objects import App, Number, Setup, SimulatedAccount, Template, Token
 from heliograph.simulators.graph.options import GraphOptions
 
 ORDER_SHIPPED = Template(
@@ -110,7 +110,7 @@ def setup(options: GraphOptions) -> Setup:
                 webhook_url=options.webhook_url,
             )
         ],
-        accounts=[Account(id=options.waba, business=options.business, subscribed=[options.app_id])],
+        accounts=[SimulatedAccount(id=options.waba, business=options.business, subscribed=[options.app_id])],
         numbers=[Number(id=options.number_id, account=options.waba, digits=options.number.lstrip("+"))],
         templates=[msgspec.structs.replace(one, account=one.account or options.waba) for one in templates],
         tokens=[Token(token=options.token, app=options.app_id)],

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.graph.objects import Account, Template
+from heliograph.simulators.graph.objects import SimulatedAccount, Template
 from heliograph.simulators.graph.state import World
 from heliograph.simulators.graph.webhooks import Item
 
@@ -193,7 +193,7 @@ def account_event(world: World, given: AccountEvent) -> Item:
     return _item(world, account.id, "account_update", made)
 
 
-def _unrestrict(world: World, account: Account, restricted: str) -> None:
+def _unrestrict(world: World, account: SimulatedAccount, restricted: str) -> None:
     world.change(account, restrictions=[one for one in account.restrictions if one != restricted])
 
 

@@ -24,7 +24,7 @@ class App(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str = "Simulated app"
 
 
-class Account(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SimulatedAccount(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A WhatsApp Business Account."""
 
     id: str
@@ -145,7 +145,7 @@ class Message(msgspec.Struct, gc=False):
     reached: bool = False
 
 
-class Received(msgspec.Struct, gc=False):
+class SentMessage(msgspec.Struct, gc=False):
     """A request as it came, without its token."""
 
     at: float
@@ -191,7 +191,7 @@ class Setup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Whom a simulator knows at its start."""
 
     apps: list[App] = []
-    accounts: list[Account] = []
+    accounts: list[SimulatedAccount] = []
     numbers: list[Number] = []
     templates: list[Template] = []
     tokens: list[Token] = []

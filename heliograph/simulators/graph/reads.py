@@ -9,7 +9,7 @@ import base64
 from typing import Any
 
 from heliograph.simulators.graph.errors import GraphError, missing_object
-from heliograph.simulators.graph.objects import MANAGEMENT, Account, Number, Template, Token
+from heliograph.simulators.graph.objects import MANAGEMENT, Number, SimulatedAccount, Template, Token
 from heliograph.simulators.graph.state import World
 
 _NUMBER_DEFAULT = ("id", "display_phone_number", "verified_name", "quality_rating")
@@ -51,13 +51,13 @@ def one(world: World, wanted: str, token: Token, fields: str, base: str) -> dict
     raise missing_object(wanted)
 
 
-def numbers(world: World, account: Account, query: dict[str, str], link: str) -> dict[str, Any]:
+def numbers(world: World, account: SimulatedAccount, query: dict[str, str], link: str) -> dict[str, Any]:
     """`GET /{waba}/phone_numbers`."""
     found = [number_view(world, one) for one in world.numbers.values() if one.account == account.id]
     return _page(found, query, _NUMBER_DEFAULT, link)
 
 
-def templates(world: World, account: Account, query: dict[str, str], link: str) -> dict[str, Any]:
+def templates(world: World, account: SimulatedAccount, query: dict[str, str], link: str) -> dict[str, Any]:
     """`GET /{waba}/message_templates`, with its filters and `summary`."""
     every = [template_view(world, one) for one in world.templates.values() if one.account == account.id]
     found = every
@@ -175,7 +175,7 @@ def number_view(world: World, number: Number) -> dict[str, Any]:
     }
 
 
-def account_view(world: World, account: Account) -> dict[str, Any]:
+def account_view(world: World, account: SimulatedAccount) -> dict[str, Any]:
     """Every field of an account."""
     seen = world.view(account)
     state = "BLOCKED" if seen["refusal"] else "LIMITED" if seen["restrictions"] else "AVAILABLE"

@@ -16,7 +16,7 @@ from heliograph.base import phones
 from heliograph.simulators.graph import parameters
 from heliograph.simulators.graph.errors import GraphError, missing_object
 from heliograph.simulators.graph.limits import Bucket, Daily
-from heliograph.simulators.graph.objects import MESSAGING, Account, Message, Number, Template, Token, User
+from heliograph.simulators.graph.objects import MESSAGING, Message, Number, SimulatedAccount, Template, Token, User
 from heliograph.simulators.graph.scripts import Script, Step
 from heliograph.simulators.graph.state import ENTRY_POINT_SECONDS, World
 
@@ -36,7 +36,7 @@ class Accepted(msgspec.Struct, frozen=True):
     message: Message | None
 
 
-def send(world: World, number: Number, account: Account, version: float, body: Any) -> Accepted:
+def send(world: World, number: Number, account: SimulatedAccount, version: float, body: Any) -> Accepted:
     """Take a send from a number that `usable` returned. Raises GraphError."""
     if not isinstance(body, dict):
         raise GraphError(100, "The request body is not a JSON object")
@@ -113,7 +113,7 @@ def send(world: World, number: Number, account: Account, version: float, body: A
     )
 
 
-def usable(world: World, number_id: str, token: Token) -> tuple[Number, Account]:
+def usable(world: World, number_id: str, token: Token) -> tuple[Number, SimulatedAccount]:
     """The number and its account, when this token may send from it now. Raises GraphError."""
     number = world.numbers.get(number_id)
     if number is not None and token.accounts is not None and number.account not in token.accounts:
@@ -202,7 +202,7 @@ def _recipient(world: World, number: Number, body: dict[str, Any]) -> tuple[str,
     return str(to), world.user(digits)
 
 
-def _limited(world: World, number: Number, account: Account, user: User, inside: bool) -> str:
+def _limited(world: World, number: Number, account: SimulatedAccount, user: User, inside: bool) -> str:
     """Count the send. Raises GraphError; returns how a breach of the day's limit shows, empty when there is none."""
     options, now = world.options, world.clock.now()
     if not world.take_throughput(number):
@@ -225,7 +225,7 @@ def _limited(world: World, number: Number, account: Account, user: User, inside:
     return ""
 
 
-def _template(world: World, account: Account, content: dict[str, Any]) -> Template:
+def _template(world: World, account: SimulatedAccount, content: dict[str, Any]) -> Template:
     name, language = content["name"], content["language"]["code"]
     template = world.by_name.get((account.id, name, language))
     status = template.status if template is not None else ""

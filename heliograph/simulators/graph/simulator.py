@@ -47,13 +47,13 @@ from heliograph.simulators.graph.events import (
 from heliograph.simulators.graph.http import Connection, Reply, Request
 from heliograph.simulators.graph.inbound import Inbound, alarm, receive
 from heliograph.simulators.graph.objects import (
-    Account,
     App,
     Counters,
     Message,
     Number,
-    Received,
+    SentMessage,
     Setup,
+    SimulatedAccount,
     Template,
     Token,
     User,
@@ -66,8 +66,25 @@ from heliograph.simulators.graph.statuses import metadata
 from heliograph.simulators.graph.webhooks import Item
 
 __all__ = [
-    "MAGIC", "SCRIPTS", "Account", "App", "Attempt", "Counters", "Fault", "GraphOptions", "GraphSimulator",
-    "Message", "Number", "Received", "Script", "Setup", "Step", "Template", "Token", "body_of", "quick",
+    "MAGIC",
+    "SCRIPTS",
+    "App",
+    "Attempt",
+    "Counters",
+    "Fault",
+    "GraphOptions",
+    "GraphSimulator",
+    "Message",
+    "Number",
+    "Script",
+    "SentMessage",
+    "Setup",
+    "SimulatedAccount",
+    "Step",
+    "Template",
+    "Token",
+    "body_of",
+    "quick",
 ]  # fmt: skip
 
 
@@ -181,10 +198,10 @@ class GraphSimulator:
         self._box(app)
         return app
 
-    def add_account(self, id: str, *, app: str = "", **fields: Any) -> Account:
+    def add_account(self, id: str, *, app: str = "", **fields: Any) -> SimulatedAccount:
         """A WABA, subscribed by `app` (the first one) unless `subscribed` says otherwise."""
         fields.setdefault("subscribed", [app or next(iter(self._world.apps))])
-        account = self._world.accounts[id] = Account(id=id, **fields)
+        account = self._world.accounts[id] = SimulatedAccount(id=id, **fields)
         return account
 
     def add_number(self, id: str, digits: str, *, account: str = "", **fields: Any) -> Number:
@@ -212,7 +229,7 @@ class GraphSimulator:
         self._world.change(found, **fields)
         return found
 
-    def set_account(self, account: str = "", **fields: Any) -> Account:
+    def set_account(self, account: str = "", **fields: Any) -> SimulatedAccount:
         """Change an account without an event: refusal, restrictions …"""
         found = self._world.account_of(account)
         self._world.change(found, **fields)
@@ -340,7 +357,7 @@ class GraphSimulator:
         return self._world.counters
 
     @property
-    def requests(self) -> list[Received]:
+    def requests(self) -> list[SentMessage]:
         """The last requests, tokens redacted."""
         return list(self._world.requests)
 

@@ -20,13 +20,13 @@ from heliograph.simulators.graph import demo
 from heliograph.simulators.graph.clock import VirtualClock
 from heliograph.simulators.graph.limits import Bucket, Daily, Hourly
 from heliograph.simulators.graph.objects import (
-    Account,
     App,
     Counters,
     Message,
     Number,
-    Received,
+    SentMessage,
     Setup,
+    SimulatedAccount,
     Template,
     Token,
     User,
@@ -34,7 +34,7 @@ from heliograph.simulators.graph.objects import (
 from heliograph.simulators.graph.options import GraphOptions
 from heliograph.simulators.graph.scripts import Scripts
 
-Thing = TypeVar("Thing", Account, Number, Template)
+Thing = TypeVar("Thing", SimulatedAccount, Number, Template)
 
 WINDOW_SECONDS = 86_400
 ENTRY_POINT_SECONDS = 72 * 3600
@@ -54,7 +54,7 @@ class World:
         self.scripts = Scripts(options)
         self.counters = Counters()
         self.apps: dict[str, App] = {}
-        self.accounts: dict[str, Account] = {}
+        self.accounts: dict[str, SimulatedAccount] = {}
         self.numbers: dict[str, Number] = {}
         self.templates: dict[str, Template] = {}
         self.tokens: dict[str, Token] = {}
@@ -71,7 +71,7 @@ class World:
         self.served: dict[tuple[str, int], int] = {}
         #: biz_opaque_callback_data: how many messages were accepted with it.
         self.trackers: dict[str, int] = {}
-        self.requests: deque[Received] = deque(maxlen=options.keep_requests)
+        self.requests: deque[SentMessage] = deque(maxlen=options.keep_requests)
         self.buckets: dict[str, Bucket] = {}
         self.pairs: dict[tuple[str, str], Bucket] = {}
         self.daily: dict[str, Daily] = {}
@@ -128,7 +128,7 @@ class World:
                 return number
         raise KeyError(f"no number {wanted}")
 
-    def account_of(self, wanted: str) -> Account:
+    def account_of(self, wanted: str) -> SimulatedAccount:
         """By id; empty: the first. Raises KeyError."""
         if not wanted:
             return next(iter(self.accounts.values()))

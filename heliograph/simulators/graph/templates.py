@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.simulators.graph.errors import GraphError
 from heliograph.simulators.graph.events import TemplateEvent, template_event
-from heliograph.simulators.graph.objects import Account, Template
+from heliograph.simulators.graph.objects import SimulatedAccount, Template
 from heliograph.simulators.graph.state import World
 from heliograph.simulators.graph.webhooks import Item
 
@@ -27,7 +27,7 @@ _EDIT_SECONDS = 86_400
 NAME_BLOCKED_SECONDS = 30 * 86_400
 
 
-def create(world: World, account: Account, body: Any, submit: Callable[[Template], None]) -> dict[str, Any]:
+def create(world: World, account: SimulatedAccount, body: Any, submit: Callable[[Template], None]) -> dict[str, Any]:
     """`submit` is given what is to be reviewed. Raises GraphError."""
     try:
         template = msgspec.convert(
@@ -85,7 +85,7 @@ def unpause(world: World, template: Template) -> tuple[dict[str, Any], Item | No
     return {"success": True}, template_event(world, TemplateEvent(template=template.id, event="APPROVED"))
 
 
-def delete(world: World, account: Account, query: dict[str, str]) -> tuple[dict[str, Any], list[Item]]:
+def delete(world: World, account: SimulatedAccount, query: dict[str, str]) -> tuple[dict[str, Any], list[Item]]:
     """By `hsm_id`, or by `name` in every language. Raises GraphError."""
     name, wanted = query.get("name", ""), query.get("hsm_id", "")
     if not name and not wanted:

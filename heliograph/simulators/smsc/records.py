@@ -48,7 +48,7 @@ class Counters(msgspec.Struct):
     nacks: int = 0
 
 
-class Received(msgspec.Struct, frozen=True):
+class SubmittedMessage(msgspec.Struct, frozen=True):
     """A submit as it is kept for a look."""
 
     #: Unix time.
@@ -81,7 +81,7 @@ class Records:
 
     def __init__(self, options: SmscOptions) -> None:
         self.counters = Counters()
-        self.received: deque[Received] = deque(maxlen=options.keep)
+        self.received: deque[SubmittedMessage] = deque(maxlen=options.keep)
         self.destinations: dict[str, int] = {}
         #: Whether `add` is of any use.
         self.wanted = bool(options.keep or options.count_destinations or options.ledger)
@@ -120,7 +120,7 @@ class Records:
             except PduError:
                 pdu = codec.SubmitSm()
             self.received.append(
-                Received(
+                SubmittedMessage(
                     at=time.time(),
                     system_id=system_id,
                     message_id=message_id,

@@ -33,7 +33,7 @@ class Hub:
 
     def __init__(self, options: SmscOptions) -> None:
         self.records = Records(options)
-        self.accounts: dict[str, Account] = {}
+        self.accounts: dict[str, SmscAccount] = {}
         self.sessions: set[Session] = set()
         self.later = Later(self.flush)
         #: Set while no connection is open.
@@ -48,10 +48,10 @@ class Hub:
         self.fate = fates(options)
         self.writer = ReceiptWriter(options)
 
-    def account(self, system_id: str) -> Account:
+    def account(self, system_id: str) -> SmscAccount:
         account = self.accounts.get(system_id)
         if account is None:
-            account = self.accounts[system_id] = Account(self, system_id)
+            account = self.accounts[system_id] = SmscAccount(self, system_id)
         return account
 
     def flush(self) -> None:
@@ -73,7 +73,7 @@ class Parcel(msgspec.Struct, gc=False):
     again: bool = False
 
 
-class Account:
+class SmscAccount:
     """A system_id: its sessions, and what waits for one of them."""
 
     def __init__(self, hub: Hub, system_id: str) -> None:
@@ -135,7 +135,7 @@ class Session(asyncio.Protocol):
     def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
         self.hub = hub
         self.loop = loop
-        self.account: Account | None = None
+        self.account: SmscAccount | None = None
         self.submits = self.receives = False
         self.pending: dict[int, Parcel] = {}
         self.out: list[bytes] = []

@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 
 from heliograph.simulators.smsc.options import SmscOptions
-from heliograph.simulators.smsc.records import Counters, Received
+from heliograph.simulators.smsc.records import Counters, SubmittedMessage
 from heliograph.simulators.smsc.session import Hub, Parcel, Session
 from heliograph.sms import encoding
 from heliograph.suppliers.smpp import pdu as codec
 from heliograph.suppliers.smpp.wire import NO_TLVS, Command
 
-__all__ = ["Counters", "Received", "Smsc", "SmscOptions", "run"]
+__all__ = ["Counters", "Smsc", "SmscOptions", "SubmittedMessage", "run"]
 
 _TICK_SECONDS = 0.25
 
@@ -85,7 +85,7 @@ class Smsc:
         return self._hub.records.counters
 
     @property
-    def received(self) -> deque[Received]:
+    def received(self) -> deque[SubmittedMessage]:
         """The last submits, when `keep` asks for them."""
         return self._hub.records.received
 

@@ -33,7 +33,7 @@ from heliograph.suppliers.contract import (
 from heliograph.suppliers.smpp import pdu as p
 from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
 from heliograph.suppliers.smpp.bucket import Bucket
-from heliograph.suppliers.smpp.intake import Intake
+from heliograph.suppliers.smpp.intake import PduIntake
 from heliograph.suppliers.smpp.link import Connection, Link, tls_context
 from heliograph.suppliers.smpp.receipts import ReceiptRules, id_key, parse
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
@@ -97,8 +97,8 @@ class SmppConnector:
             sniff=settings.dlr_sniff,
         )
         self._wanted = sessions
-        self._receipts: Intake[Receipt] = Intake(on_receipts, limit=settings.receipts_queue, name="receipts")
-        self._inbound: Intake[Inbound] = Intake(on_inbound, limit=settings.receipts_queue, name="inbound")
+        self._receipts: PduIntake[Receipt] = PduIntake(on_receipts, limit=settings.receipts_queue, name="receipts")
+        self._inbound: PduIntake[Inbound] = PduIntake(on_inbound, limit=settings.receipts_queue, name="inbound")
         # One list of links a session: a transceiver, or a transmitter and a receiver.
         self._sessions: list[list[Link]] = []
         self._transmitters: list[Link] = []

@@ -27,7 +27,7 @@ LATER = 0x64
 _BATCH = 2000
 
 
-class Intake(Generic[Item]):
+class PduIntake(Generic[Item]):
     """A bounded queue in front of `handle`, with one batch in flight.
 
     `handle` may return a function; it is told which of the batch were answered.

@@ -37,10 +37,10 @@ class Pool(Generic[Job]):
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self.queue: deque[Line[Job]] = deque()
+        self.queue: deque[EndpointQueue[Job]] = deque()
 
 
-class Line(Generic[Job]):
+class EndpointQueue(Generic[Job]):
     """One endpoint as this worker sees it."""
 
     __slots__ = ("heard_at", "id", "in_flight", "knee", "pool", "queued", "streak", "took", "waiting", "window")
@@ -67,7 +67,7 @@ class Line(Generic[Job]):
         return len(self.waiting) + self.in_flight
 
 
-class Places(Generic[Job]):
+class Concurrency(Generic[Job]):
     """All places of one worker."""
 
     def __init__(self, concurrency: int, *, widest: int) -> None:
@@ -81,11 +81,11 @@ class Places(Generic[Job]):
         self.unknown: Pool[Job] = Pool(max(1, concurrency // 4))
         self.failing: Pool[Job] = Pool(max(1, concurrency // 4))
 
-    def line(self, id: UUID) -> Line[Job]:
+    def line(self, id: UUID) -> EndpointQueue[Job]:
         """An endpoint that nothing is known of yet."""
-        return Line(id, self.unknown)
+        return EndpointQueue(id, self.unknown)
 
-    def depth(self, line: Line[Job]) -> int:
+    def depth(self, line: EndpointQueue[Job]) -> int:
         """How many jobs the endpoint may hold, under way and waiting."""
         if line.pool is self.failing:
             return 1
@@ -93,17 +93,17 @@ class Places(Generic[Job]):
             return int(line.window)
         return int(int(line.window) * min(AHEAD, max(1.0, 1.0 / max(line.took, 0.001))))
 
-    def crowded(self, line: Line[Job]) -> bool:
+    def crowded(self, line: EndpointQueue[Job]) -> bool:
         """True if enough endpoints in like standing wait for a place: it would only hold its jobs back from others."""
         return line.pool is not self.good and len(line.pool.queue) >= line.pool.limit
 
-    def offer(self, line: Line[Job]) -> None:
+    def offer(self, line: EndpointQueue[Job]) -> None:
         """The endpoint has jobs waiting, or a place less than before."""
         if line.waiting and not line.queued:
             line.queued = True
             line.pool.queue.append(line)
 
-    def pick(self, now: float) -> tuple[Line[Job], Job] | None:
+    def pick(self, now: float) -> tuple[EndpointQueue[Job], Job] | None:
         """An endpoint whose turn it is, its place taken, and the job; None when nobody waits or no place is free."""
         for pool in (self.good, self.unknown, self.failing):
             queue = pool.queue
@@ -127,14 +127,14 @@ class Places(Generic[Job]):
                 return line, job
         return None
 
-    def release(self, line: Line[Job]) -> None:
+    def release(self, line: EndpointQueue[Job]) -> None:
         """Give a place back."""
         line.in_flight -= 1
         line.pool.used -= 1
         self.open -= 1
         self.offer(line)
 
-    def expect(self, line: Line[Job], *, failures: int, succeeded: bool) -> None:
+    def expect(self, line: EndpointQueue[Job], *, failures: int, succeeded: bool) -> None:
         """What the database knows of an endpoint that is new to this worker."""
         if line.pool is self.unknown and line.in_flight == 0:
             if failures >= STREAK:
@@ -142,7 +142,7 @@ class Places(Generic[Job]):
             elif succeeded and failures == 0:
                 self._move(line, self.good)
 
-    def succeeded(self, line: Line[Job], now: float, took: float) -> None:
+    def succeeded(self, line: EndpointQueue[Job], now: float, took: float) -> None:
         """An attempt was answered with 2xx after `took` seconds."""
         line.streak = 0
         line.took = took
@@ -151,7 +151,7 @@ class Places(Generic[Job]):
         if line.pool is not self.good:
             self._move(line, self.good)
 
-    def failed(self, line: Line[Job], now: float, *, grave: bool) -> None:
+    def failed(self, line: EndpointQueue[Job], now: float, *, grave: bool) -> None:
         """An attempt failed; `grave`: by taking all the time there is."""
         line.streak += 1
         line.heard_at = now
@@ -160,11 +160,11 @@ class Places(Generic[Job]):
             line.window = 1.0
             self._move(line, self.failing)
 
-    def busy(self, line: Line[Job]) -> None:
+    def busy(self, line: EndpointQueue[Job]) -> None:
         """Nothing could be sent beside what is under way: others use this destination as well."""
         line.window = line.knee = max(1.0, line.in_flight - 1.0)
 
-    def unsettle(self, line: Line[Job], now: float) -> None:
+    def unsettle(self, line: EndpointQueue[Job], now: float) -> None:
         """No longer count on an endpoint that is silent."""
         if line.pool is not self.failing and line.in_flight and now - line.heard_at > SILENT:
             self._move(line, self.failing)
@@ -174,12 +174,12 @@ class Places(Generic[Job]):
             return False
         return pool is self.good or self.unknown.used + self.failing.used < self._doubtful
 
-    def _allowed(self, line: Line[Job]) -> int:
+    def _allowed(self, line: EndpointQueue[Job]) -> int:
         if line.pool is not self.good:
             return 1
         return min(int(line.window), max(1, line.pool.limit - line.pool.used))
 
-    def _move(self, line: Line[Job], pool: Pool[Job]) -> None:
+    def _move(self, line: EndpointQueue[Job], pool: Pool[Job]) -> None:
         line.pool.used -= line.in_flight
         pool.used += line.in_flight
         line.pool = pool

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from heliograph.base import clock
 from heliograph.base.db import Pool, is_down
-from heliograph.base.fresh import Fresh
+from heliograph.base.loading_cache import LoadingCache
 from heliograph.whatsapp import holds
 
 #: A worker that has not been seen for longer counts as gone, seconds.
@@ -80,12 +80,12 @@ SELECT coalesce((SELECT extract(epoch FROM now() - min(due_at))
 """
 
 
-class Vitals:
+class HealthChecks:
     """One per process."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._fresh: Fresh[str, Checks] = Fresh(self._load, max_age=MAX_AGE)
+        self._fresh: LoadingCache[str, Checks] = LoadingCache(self._load, max_age=MAX_AGE)
 
     async def read(self) -> Checks:
         """The present checks, at most MAX_AGE old. Never raises because the database is down: that is an answer."""

@@ -12,7 +12,7 @@ from heliograph.base.crypto import derive_key
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.whatsapp import accounts
-from heliograph.whatsapp.accounts import Account
+from heliograph.whatsapp.accounts import BusinessAccount
 
 KEY = derive_key("a secret key that only the tests ever use", "whatsapp")
 APP, SECRET, VERIFY = "660000000000001", "app secret", "verify me"
@@ -21,7 +21,7 @@ TOKEN = "EAAtoken"
 BODY = [{"type": "BODY", "text": "Bonjour {{1}}, livraison {{2}}."}]
 
 
-async def account(pool: Pool, actor: Actor, **values: Any) -> Account:
+async def account(pool: Pool, actor: Actor, **values: Any) -> BusinessAccount:
     """An account of the organization; nothing has been read of it yet."""
     async with pool.acquire() as conn:
         return await accounts.add(
@@ -40,7 +40,7 @@ async def account(pool: Pool, actor: Actor, **values: Any) -> Account:
         )
 
 
-async def number(pool: Pool, account: Account, graph_id: str = GRAPH_ID, **values: Any) -> UUID:
+async def number(pool: Pool, account: BusinessAccount, graph_id: str = GRAPH_ID, **values: Any) -> UUID:
     """A number of the account, connected and green unless `values` say otherwise."""
     id = uuid7()
     row = {
@@ -61,7 +61,7 @@ async def number(pool: Pool, account: Account, graph_id: str = GRAPH_ID, **value
     return id
 
 
-async def template(pool: Pool, account: Account, name: str = "order_shipped", **values: Any) -> UUID:
+async def template(pool: Pool, account: BusinessAccount, name: str = "order_shipped", **values: Any) -> UUID:
     """A template of the account: approved, for utility, in French, with two parameters."""
     id = uuid7()
     row = {
@@ -99,7 +99,7 @@ async def events_of(pool: Pool, actor: Actor) -> list[tuple[str, dict[str, Any]]
     return [(row["kind"], json.loads(row["data"])) for row in rows]
 
 
-async def ago(pool: Pool, account: Account, column: str, age: timedelta) -> None:
+async def ago(pool: Pool, account: BusinessAccount, column: str, age: timedelta) -> None:
     """Set a time of the account to `age` ago."""
     await pool.execute(
         f"UPDATE whatsapp_accounts SET {column} = now() - $3::interval WHERE organization_id = $1 AND id = $2",

@@ -19,7 +19,7 @@ from heliograph.queue.leases import Lease
 UNSENT = ("accepted", "sending")
 
 
-class Due(msgspec.Struct, frozen=True, gc=False):
+class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     """A claimed message. What begins with `attempt` is of its last attempt; attempt 0: it has none."""
 
     lease: Lease
@@ -96,7 +96,7 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accep
 """
 
 
-async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Due]:
+async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessage]:
     """The claimed messages, in their order."""
     rows = await conn.fetch(
         DUE,
@@ -104,4 +104,4 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Due]:
         [lease.id for lease in claimed],
         [lease.again for lease in claimed],
     )
-    return [Due(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+    return [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from heliograph.base.fresh import Fresh
+from heliograph.base.loading_cache import LoadingCache
 
 
 class Table:
@@ -26,7 +26,7 @@ class Table:
 
 async def test_a_fresh_value_costs_no_load_and_a_missing_one_is_known_too() -> None:
     table = Table(a=1)
-    fresh = Fresh(table.load)
+    fresh = LoadingCache(table.load)
     assert fresh.peek("a") == (False, None)
     for _ in range(3):
         assert (await fresh.get("a"), await fresh.get("b")) == (1, None)
@@ -37,7 +37,7 @@ async def test_a_fresh_value_costs_no_load_and_a_missing_one_is_known_too() -> N
 async def test_those_who_ask_at_once_share_a_load() -> None:
     table = Table(a=1, b=2)
     table.gate.clear()
-    fresh = Fresh(table.load)
+    fresh = LoadingCache(table.load)
     first = asyncio.create_task(fresh.get("a"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -50,7 +50,7 @@ async def test_those_who_ask_at_once_share_a_load() -> None:
 
 async def test_a_value_is_loaded_again_when_it_is_too_old() -> None:
     table = Table(a=1)
-    fresh = Fresh(table.load, max_age=0.02)
+    fresh = LoadingCache(table.load, max_age=0.02)
     assert await fresh.get("a") == 1
     table.rows["a"] = 2
     async with asyncio.timeout(5):
@@ -63,7 +63,7 @@ async def test_the_age_counts_from_before_the_load() -> None:
     """What was changed while a slow load was under way must not be believed for longer than its age allows."""
     table = Table(a=1)
     table.gate.clear()
-    fresh = Fresh(table.load, max_age=0.02)
+    fresh = LoadingCache(table.load, max_age=0.02)
     slow = asyncio.create_task(fresh.get("a"))
     await asyncio.sleep(0.04)
     table.rows["a"] = 2
@@ -76,7 +76,7 @@ async def test_the_age_counts_from_before_the_load() -> None:
 async def test_anew_is_never_answered_by_a_load_that_began_before() -> None:
     table = Table(a=1)
     table.gate.clear()
-    fresh = Fresh(table.load)
+    fresh = LoadingCache(table.load)
     early = asyncio.create_task(fresh.get("a"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -90,7 +90,7 @@ async def test_anew_is_never_answered_by_a_load_that_began_before() -> None:
 
 async def test_a_forgotten_value_is_loaded_again() -> None:
     table = Table(a=1)
-    fresh = Fresh(table.load)
+    fresh = LoadingCache(table.load)
     await fresh.get("a")
     fresh.forget("a")
     await fresh.get("a")
@@ -106,7 +106,7 @@ async def test_a_failed_load_is_not_remembered() -> None:
             raise OSError
         return await table.load(keys)
 
-    fresh = Fresh(load, indivisible=lambda error: isinstance(error, OSError))
+    fresh = LoadingCache(load, indivisible=lambda error: isinstance(error, OSError))
     with pytest.raises(OSError):
         await fresh.get("a")
     broken = False
@@ -116,7 +116,7 @@ async def test_a_failed_load_is_not_remembered() -> None:
 async def test_a_caller_that_leaves_does_not_cancel_the_others_load() -> None:
     table = Table(a=1)
     table.gate.clear()
-    fresh = Fresh(table.load)
+    fresh = LoadingCache(table.load)
     leaving, staying = asyncio.create_task(fresh.get("a")), asyncio.create_task(fresh.get("a"))
     await asyncio.sleep(0)
     leaving.cancel()
@@ -126,7 +126,7 @@ async def test_a_caller_that_leaves_does_not_cancel_the_others_load() -> None:
 
 
 async def test_it_does_not_grow_for_ever() -> None:
-    fresh = Fresh(Table(a=1).load, limit=10)
+    fresh = LoadingCache(Table(a=1).load, limit=10)
     for n in range(100):
         await fresh.get(str(n))
         assert sum(fresh.peek(str(k))[0] for k in range(100)) <= 11

@@ -23,7 +23,7 @@ from heliograph.suppliers.whatsapp_cloud.credential import Credential, app_crede
 from heliograph.suppliers.whatsapp_cloud.errors import Kind
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
 from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumber, CloudTemplate, credential_state
-from heliograph.whatsapp import numbers, template_rows
+from heliograph.whatsapp import numbers, template_sync
 from heliograph.whatsapp.accounts import INVALID
 from heliograph.whatsapp.apps import App
 from heliograph.whatsapp.numbers import LAG
@@ -87,7 +87,7 @@ class Changed(msgspec.Struct, frozen=True):
     """What storing a reading came to."""
 
     numbers: int = 0
-    templates: template_rows.Changes = template_rows.Changes()
+    templates: template_sync.Changes = template_sync.Changes()
     deliveries: int = 0
 
 
@@ -309,19 +309,19 @@ async def _store_credential(conn: Connection, ids: tuple[UUID, UUID], account: a
 
 async def _store_templates(
     conn: Connection, ids: tuple[UUID, UUID], account: asyncpg.Record, found: Reading
-) -> template_rows.Changes:
+) -> template_sync.Changes:
     read_at = account["templates_read_at"]
     if found.templates is not None and _newer(found.at, read_at):
-        changes = await template_rows.store_listing(
+        changes = await template_sync.store_listing(
             conn, *ids, found.templates, at=found.at, asked_at=found.asked_at, quiet=read_at is None,
             asked=found.single,
         )  # fmt: skip
         await conn.execute(TEMPLATES_READ, *ids, found.at)
         return changes
     single = [
-        await template_rows.store_one(conn, ids[0], id, one, at=found.at) for id, one in sorted(found.single.items())
+        await template_sync.store_one(conn, ids[0], id, one, at=found.at) for id, one in sorted(found.single.items())
     ]
-    return template_rows.Changes(
+    return template_sync.Changes(
         0, sum(one.changed for one in single), sum(one.removed for one in single), sum(one.deliveries for one in single)
     )
 

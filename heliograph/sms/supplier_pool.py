@@ -19,7 +19,7 @@ import structlog
 from heliograph.base.db import Connection, Pool
 from heliograph.queue import leases
 from heliograph.sms import routing, test_mode
-from heliograph.sms.dispatch import Account
+from heliograph.sms.dispatch import PooledSupplier
 from heliograph.sms.routing import Breaker, Supplier
 from heliograph.suppliers.contract import Connector, ConnectorFactory, Health, Inbound, OnAnswered, Receipt, Submission
 
@@ -116,7 +116,7 @@ class Absent:
         """There is nothing to stop."""
 
 
-class Fleet:
+class SupplierPool:
     """All accounts of one worker."""
 
     def __init__(
@@ -138,7 +138,7 @@ class Fleet:
         self._on_outcome = on_outcome
         self._on_receipts = on_receipts
         self._on_inbound = on_inbound
-        self._accounts: dict[UUID, Account] = {}
+        self._accounts: dict[UUID, PooledSupplier] = {}
         #: Connectors on their way out, by supplier.
         self._leaving: dict[asyncio.Task[None], UUID] = {}
 
@@ -149,9 +149,9 @@ class Fleet:
             await self._on_receipts(test_mode.SUPPLIER, received)
 
         connector = test_mode.Connector(lambda s, o: self._on_outcome(test_mode.SUPPLIER, s, o), receipts)
-        self._accounts[test_mode.SUPPLIER] = Account(TEST_ACCOUNT, connector, Breaker(time.monotonic))
+        self._accounts[test_mode.SUPPLIER] = PooledSupplier(TEST_ACCOUNT, connector, Breaker(time.monotonic))
 
-    def accounts(self) -> Mapping[UUID, Account]:
+    def accounts(self) -> Mapping[UUID, PooledSupplier]:
         """Active and paused suppliers by id, and the one of test keys."""
         return self._accounts
 
@@ -217,10 +217,10 @@ class Fleet:
                 log.error("supplier cannot be opened", supplier=supplier.name, error=str(error))
             self._absent(supplier, str(error))
             return
-        self._accounts[supplier.id] = Account(supplier, connector, Breaker(time.monotonic))
+        self._accounts[supplier.id] = PooledSupplier(supplier, connector, Breaker(time.monotonic))
 
     def _absent(self, supplier: Supplier, error: str) -> None:
-        self._accounts[supplier.id] = Account(supplier, Absent(error), Breaker(time.monotonic))
+        self._accounts[supplier.id] = PooledSupplier(supplier, Absent(error), Breaker(time.monotonic))
 
     def _is_absent(self, id: UUID) -> bool:
         return isinstance(self._accounts[id].connector, Absent)

@@ -13,10 +13,10 @@ import pytest
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.sms import suppliers, test_mode
-from heliograph.sms.fleet import Fleet
 from heliograph.sms.routing import Supplier
+from heliograph.sms.supplier_pool import SupplierPool
 from heliograph.suppliers.contract import Inbound, OnInbound, OnOutcome, OnReceipts, Outcome, Receipt, Submission
-from tests.rules.making import Scripted, message, organization, receipt, until
+from tests.rules.factories import Scripted, message, organization, receipt, until
 
 SEAL = b"k" * 32
 
@@ -34,7 +34,7 @@ class Ship:
         self.made: list[tuple[dict[str, Any], str, Scripted]] = []
         self.outcomes: list[tuple[UUID, Submission, Outcome]] = []
         self.receipts: list[tuple[UUID, Sequence[Receipt]]] = []
-        self.fleet = Fleet(
+        self.fleet = SupplierPool(
             pool,
             self.id,
             factories={"smpp": self.make},

@@ -14,11 +14,11 @@ import msgspec
 from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.whatsapp.apps import App, AppBook
-from heliograph.whatsapp.callbacks import Intake
+from heliograph.whatsapp.callbacks import CallbackIntake
 from heliograph.whatsapp.inbound import Inbox
 from heliograph.whatsapp.rates import RateBook
-from tests.rules.making import TO
-from tests.rules.making_whatsapp import APP_SECRET, KEY, Made
+from tests.rules.factories import TO
+from tests.rules.whatsapp_factories import APP_SECRET, KEY, Made
 
 _numbers = count(1)
 
@@ -89,7 +89,7 @@ class Meta:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.deliveries = 0
-        self.intake = Intake(pool, AppBook(pool, KEY), KEY)
+        self.intake = CallbackIntake(pool, AppBook(pool, KEY), KEY)
         self.inbox = Inbox(pool, KEY, RateBook(pool), on_deliveries=self._count)
 
     def _count(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heliograph.base.db import Connection
-from heliograph.whatsapp.accounts import Line
+from heliograph.whatsapp.accounts import SendingNumber
 
 #: A message whose portfolio may reach no further users today waits so long, and one whose count another worker holds;
 #: seconds.
@@ -68,10 +68,10 @@ UPDATE whatsapp_portfolios p SET users = p.users + added.users
 """
 
 #: A message about to leave: its line, its user, and whether the user's window is open.
-Leaving = tuple[Line | None, str, bool]
+Leaving = tuple[SendingNumber | None, str, bool]
 
 
-class Reach:
+class MessagingLimits:
     """The way of one worker to the counts, which are in the database."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class Content(msgspec.Struct, frozen=True):
     previewUrl: bool = False
 
 
-class Due(msgspec.Struct, frozen=True, gc=False):
+class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     """A claimed message with all that decides about it."""
 
     lease: Lease
@@ -109,7 +109,7 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
 """
 
 
-async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Due]:
+async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessage]:
     """The messages of these rows, in their order."""
     rows = await conn.fetch(
         DUE,
@@ -117,7 +117,7 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Due]:
         [lease.id for lease in claimed],
         [lease.again for lease in claimed],
     )
-    return [Due(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+    return [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
 
 
 TEMPLATES = """
@@ -128,7 +128,7 @@ SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.hel
 """
 
 
-async def load_templates(conn: Connection, dues: Sequence[Due]) -> dict[UUID, Template]:
+async def load_templates(conn: Connection, dues: Sequence[ClaimedMessage]) -> dict[UUID, Template]:
     """The templates of these messages, by id."""
     asked = {(due.lease.organization_id, due.template_id) for due in dues if due.template_id is not None}
     if not asked:

@@ -18,8 +18,8 @@ from heliograph.base.ids import uuid7
 from heliograph.campaigns import whatsapp_channel
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.whatsapp_channel import Wish
-from tests.rules import making
-from tests.rules.making import TO
+from tests.rules import factories
+from tests.rules.factories import TO
 
 #: What seals an app's secrets and an account's token; `accounts.seal_key` of settings with this secret key.
 SECRET_KEY = "a secret key for tests of WhatsApp only, long"
@@ -70,7 +70,7 @@ async def made(
 ) -> Made:
     """An organization (a new one without `organization_id`) with all that a send needs. `balance`: in millionths."""
     if organization_id is None:
-        known = await making.organization(pool, scopes=frozenset({"whatsapp:send"}), **actor)
+        known = await factories.organization(pool, scopes=frozenset({"whatsapp:send"}), **actor)
     else:
         known = Actor(organization_id, None, "live", frozenset({"whatsapp:send"}), "active")
     await rates(pool, currency=currency)
@@ -389,7 +389,7 @@ async def campaign(pool: Pool, made: Made, *, name: str = "Delivery day", recipi
 
 def key(name: str) -> dict[str, Any]:
     """`key_hash` and `request_hash` of a Send under the idempotency key `name`; its payload is always the same."""
-    return {"key_hash": making.key(name), "request_hash": hashlib.sha256(name.encode()).digest()}
+    return {"key_hash": factories.key(name), "request_hash": hashlib.sha256(name.encode()).digest()}
 
 
 async def check_wallets(pool: Pool, organizations: Iterable[UUID]) -> None:

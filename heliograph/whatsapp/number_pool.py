@@ -26,7 +26,7 @@ from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubm
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp import accounts, test_mode
-from heliograph.whatsapp.accounts import Line
+from heliograph.whatsapp.accounts import SendingNumber
 from heliograph.whatsapp.probing import Probe
 
 log = structlog.get_logger()
@@ -37,7 +37,7 @@ WORKER_ALIVE = 15.0
 WORKERS = "SELECT count(*) FROM workers WHERE seen_at > now() - make_interval(secs => $1)"
 
 
-class LineConnector(NumberConnector, Protocol):
+class PooledConnector(NumberConnector, Protocol):
     """A connector whose credential and rate may change while it runs."""
 
     def set_credential(self, credential: Credential) -> None: ...
@@ -45,10 +45,10 @@ class LineConnector(NumberConnector, Protocol):
     def set_rate(self, rate: float) -> None: ...
 
 
-class Slot(msgspec.Struct):
+class PooledNumber(msgspec.Struct):
     """A number and its connector. `line` None: where messages of test keys go."""
 
-    line: Line | None
+    line: SendingNumber | None
     connector: NumberConnector
     #: What its account's numbers share here; None: `line` is.
     probe: Probe | None = None
@@ -76,7 +76,7 @@ class Slot(msgspec.Struct):
 
 
 #: Builds a number's connector: (line, credential, on_outcome).
-Factory = Callable[[Line, Credential, OnCloudOutcome], LineConnector]
+Factory = Callable[[SendingNumber, Credential, OnCloudOutcome], PooledConnector]
 #: A line's end of an attempt: (number, submission, outcome).
 OnOutcome = Callable[[UUID, CloudSubmission, CloudOutcome], None]
 
@@ -87,7 +87,7 @@ class CloudFactory:
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str], CloudClient] = {}
 
-    def __call__(self, line: Line, credential: Credential, on_outcome: OnCloudOutcome) -> LineConnector:
+    def __call__(self, line: SendingNumber, credential: Credential, on_outcome: OnCloudOutcome) -> PooledConnector:
         where = (line.base_url, line.api_version)
         client = self._clients.get(where)
         if client is None:
@@ -100,7 +100,7 @@ class CloudFactory:
             await client.close()
 
 
-class Lines:
+class NumberPool:
     """The lines of one worker."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Lines:
         pool: Pool,
         *,
         factory: Factory,
-        unseal: Callable[[Line], Credential],
+        unseal: Callable[[SendingNumber], Credential],
         on_outcome: OnOutcome,
         on_early: Callable[[UUID], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
@@ -121,7 +121,7 @@ class Lines:
         self._on_outcome = on_outcome
         self._on_early = on_early
         self._clock = clock
-        self._slots: dict[UUID, Slot] = {}
+        self._slots: dict[UUID, PooledNumber] = {}
         self._probes: dict[UUID, Probe] = {}
         self._broken: dict[UUID, str] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -129,9 +129,9 @@ class Lines:
     async def start(self) -> None:
         """Open the line of test keys."""
         connector = test_mode.Connector(self._outcomes_of(test_mode.LINE), self._on_early)
-        await self._put(test_mode.LINE, Slot(None, connector))
+        await self._put(test_mode.LINE, PooledNumber(None, connector))
 
-    def slots(self) -> Mapping[UUID, Slot]:
+    def slots(self) -> Mapping[UUID, PooledNumber]:
         """By number; the one of test keys under `test_mode.LINE`."""
         return self._slots
 
@@ -159,7 +159,7 @@ class Lines:
             self._leave(id, grace)
         await asyncio.gather(*self._leaving, return_exceptions=True)
 
-    async def _open(self, id: UUID, line: Line) -> Slot | None:
+    async def _open(self, id: UUID, line: SendingNumber) -> PooledNumber | None:
         try:
             connector = self._factory(line, self._unseal(line), self._outcomes_of(id))
         except Exception as error:
@@ -169,15 +169,15 @@ class Lines:
             self._broken[id] = str(error)
             return None
         self._broken.pop(id, None)
-        slot = Slot(line, connector, self._probes.setdefault(line.account_id, Probe(self._clock)))
+        slot = PooledNumber(line, connector, self._probes.setdefault(line.account_id, Probe(self._clock)))
         await self._put(id, slot)
         return slot
 
-    async def _put(self, id: UUID, slot: Slot) -> None:
+    async def _put(self, id: UUID, slot: PooledNumber) -> None:
         await slot.connector.start()
         self._slots[id] = slot
 
-    def _follow(self, slot: Slot, line: Line, workers: int) -> None:
+    def _follow(self, slot: PooledNumber, line: SendingNumber, workers: int) -> None:
         connector = slot.connector
         if slot.line is not None and (slot.line.token, slot.line.app_secret) != (line.token, line.app_secret):
             connector.set_credential(self._unseal(line))  # type: ignore[attr-defined]
@@ -212,7 +212,7 @@ async def live_workers(conn: Connection) -> int:
     return max(1, await conn.fetchval(WORKERS, WORKER_ALIVE))
 
 
-def _opens_anew(old: Line | None, new: Line) -> bool:
+def _opens_anew(old: SendingNumber | None, new: SendingNumber) -> bool:
     return old is not None and (old.base_url, old.api_version, old.graph_id) != (
         new.base_url,
         new.api_version,

@@ -17,7 +17,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Fresh(Generic[Key, Value]):
+class LoadingCache(Generic[Key, Value]):
     """`load` gets the keys that are due and returns those that exist; a missing one is cached as None."""
 
     def __init__(

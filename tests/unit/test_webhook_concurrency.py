@@ -7,21 +7,21 @@ from uuid import UUID
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from heliograph.webhooks.places import SILENT, STREAK, Line, Places
+from heliograph.webhooks.concurrency import SILENT, STREAK, Concurrency, EndpointQueue
 
 
-def _places(concurrency: int = 16) -> Places[int]:
-    return Places(concurrency, widest=8)
+def _places(concurrency: int = 16) -> Concurrency[int]:
+    return Concurrency(concurrency, widest=8)
 
 
-def _line(places: Places[int], number: int, jobs: int) -> Line[int]:
+def _line(places: Concurrency[int], number: int, jobs: int) -> EndpointQueue[int]:
     line = places.line(UUID(int=number))
     line.waiting.extend(range(jobs))
     places.offer(line)
     return line
 
 
-def _start(places: Places[int], now: float = 0.0) -> list[Line[int]]:
+def _start(places: Concurrency[int], now: float = 0.0) -> list[EndpointQueue[int]]:
     started = []
     while (picked := places.pick(now)) is not None:
         started.append(picked[0])
@@ -82,7 +82,7 @@ def test_endpoints_that_hang_leave_places_to_those_who_answer() -> None:
     for n in range(1, 100):
         _line(places, n, 10)
     now = 0.0
-    hanging: list[Line[int]] = []
+    hanging: list[EndpointQueue[int]] = []
     for _ in range(10):
         hanging += _start(places, now)
         now += SILENT + 0.1
@@ -95,7 +95,7 @@ def test_endpoints_that_hang_leave_places_to_those_who_answer() -> None:
 
 
 def test_one_endpoint_never_takes_the_last_place() -> None:
-    places = Places[int](16, widest=16)
+    places = Concurrency[int](16, widest=16)
     greedy = _line(places, 1, 100)
     places.expect(greedy, failures=0, succeeded=True)
     greedy.window = 16
@@ -119,9 +119,9 @@ class Life(RuleBasedStateMachine):
     @initialize(concurrency=strategies.integers(1, 40))
     def begin(self, concurrency: int) -> None:
         self.concurrency = concurrency
-        self.places: Places[int] = Places(concurrency, widest=max(1, concurrency // 2))
+        self.places: Concurrency[int] = Concurrency(concurrency, widest=max(1, concurrency // 2))
         self.lines = [self.places.line(UUID(int=n)) for n in range(6)]
-        self.under_way: list[tuple[Line[int], int]] = []
+        self.under_way: list[tuple[EndpointQueue[int], int]] = []
         self.now = 0.0
         self.given = 0
         self.ended: list[int] = []
