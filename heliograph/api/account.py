@@ -96,7 +96,7 @@ class UsageList(msgspec.Struct, rename="camel"):
 
 
 async def get_account_summary(call: Call) -> AccountSummary:
-    """GET /account"""
+    """State, subscription and quota."""
     organization = await organizations.get(call.conn, id=call.actor.organization_id)
     balance = await quota.get(call.conn, call.actor.organization_id)
     subscribed = plans.subscription(organization)
@@ -111,9 +111,11 @@ async def get_account_summary(call: Call) -> AccountSummary:
     )
 
 
-async def list_usage(call: Call) -> UsageList:
-    """GET /usage"""
-    query: UsageQuery = call.query
+async def list_usage(call: Call, query: UsageQuery) -> UsageList:
+    """List the usage ledger.
+
+    Every change of the quota, newest first: messages, grants, adjustments and refunds.
+    """
     rows = await usage.entries(
         call.conn,
         call.actor,

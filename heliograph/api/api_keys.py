@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.accounts import api_keys
-from heliograph.accounts.api_keys import PROFILES, SCOPES
+from heliograph.accounts.api_keys import PROFILES, SCOPES, LiveKeyRequired, TooManyActiveKeys
 from heliograph.api.fields import CreatedAt, Items, Success, Time
-from heliograph.api.operation import Call
+from heliograph.api.operation import Call, operation
 from heliograph.base.clock import iso
 
 
@@ -101,24 +101,8 @@ class ApiKeyList(msgspec.Struct):
 
 
 async def list_api_keys(call: Call) -> ApiKeyList:
-    """GET /api-keys"""
+    """List API keys."""
     return ApiKeyList(True, [_shown(each) for each in await api_keys.list_all(call.conn, call.actor)])
-
-
-async def create_api_key(call: Call) -> ApiKeyCreated:
-    """POST /api-keys"""
-    body: CreateApiKey = call.body
-    key, secret = await api_keys.issue(
-        call.conn,
-        call.actor,
-        name=body.name,
-        profile=body.profile,
-        scopes=body.scopes,
-        mode=body.mode,
-        allowed_ips=body.allowed_ips,
-        expires_at=body.expires_at,
-    )
-    return ApiKeyCreated(True, _shown(key), secret)
 
 
 async def canonical(body: CreateApiKey) -> CreateApiKey:
@@ -132,9 +116,31 @@ async def canonical(body: CreateApiKey) -> CreateApiKey:
     )
 
 
-async def revoke_api_key(call: Call) -> ApiKeyRevoked:
-    """DELETE /api-keys/{apiKeyId}"""
-    return ApiKeyRevoked(True, _shown(await api_keys.revoke(call.conn, call.actor, id=call.id("apiKeyId"))))
+@operation(status=201, canonical=canonical, has_secret=True, refusals=(LiveKeyRequired, TooManyActiveKeys))
+async def create_api_key(call: Call, body: CreateApiKey) -> ApiKeyCreated:
+    """Create an API key.
+
+    The secret is shown here and never again. A key grants only scopes that it holds itself.
+    """
+    key, secret = await api_keys.issue(
+        call.conn,
+        call.actor,
+        name=body.name,
+        profile=body.profile,
+        scopes=body.scopes,
+        mode=body.mode,
+        allowed_ips=body.allowed_ips,
+        expires_at=body.expires_at,
+    )
+    return ApiKeyCreated(True, _shown(key), secret)
+
+
+async def revoke_api_key(call: Call, api_key_id: UUID) -> ApiKeyRevoked:
+    """Revoke an API key.
+
+    For good, and on every process within one second. A second time changes nothing.
+    """
+    return ApiKeyRevoked(True, _shown(await api_keys.revoke(call.conn, call.actor, id=api_key_id)))
 
 
 def _shown(key: api_keys.ApiKey) -> ApiKey:

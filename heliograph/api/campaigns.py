@@ -11,15 +11,17 @@ from msgspec import Meta
 
 from heliograph.api import paging
 from heliograph.api.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time
-from heliograph.api.operation import Call
+from heliograph.api.operation import Call, operation
+from heliograph.api.paging import PageQuery
 from heliograph.api.schemas import alias_of, needed
 from heliograph.base.errors import Invalid
 from heliograph.campaigns import audience, plan, sms_channel, template
 from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS
-from heliograph.campaigns.plan import MAX_NAME, MAX_PACE, STATES
+from heliograph.campaigns.plan import MAX_NAME, MAX_PACE, STATES, CampaignAudienceEmpty, CampaignNotCancelable
 from heliograph.campaigns.sms_channel import Wish
 from heliograph.campaigns.template import MAX_LENGTH
 from heliograph.contacts.records import MAX_TAG
+from heliograph.sms.sender_ids import SenderIdNotApproved
 
 COLLECTION = "campaigns"
 
@@ -173,29 +175,6 @@ class CampaignList(msgspec.Struct, rename="camel"):
     has_more: HasMore
 
 
-async def create_campaign(call: Call) -> CampaignAnswer:
-    """POST /campaigns"""
-    return _answer(await sms_channel.create(call.conn, call.actor, wish=call.body, request_id=call.request_id))
-
-
-async def list_campaigns(call: Call) -> CampaignList:
-    """GET /campaigns"""
-    found = await plan.list_page(
-        call.conn, call.actor, after=paging.after_id(call, COLLECTION), limit=call.query.limit + 1
-    )
-    return CampaignList(True, *paging.page(call, COLLECTION, found, position=lambda row: [row.id], shown=_shown))
-
-
-async def get_campaign(call: Call) -> CampaignAnswer:
-    """GET /campaigns/{campaignId}"""
-    return _answer(await plan.get(call.conn, call.actor, id=call.id("campaignId")))
-
-
-async def cancel_campaign(call: Call) -> CampaignAnswer:
-    """DELETE /campaigns/{campaignId}"""
-    return _answer(await plan.cancel(call.conn, call.actor, id=call.id("campaignId")))
-
-
 async def canonical(body: CreateCampaign) -> Wish:
     """Both forms of the request as one, with its numbers and tags as they are stored. Raises Invalid."""
     wish = _wish(body)
@@ -204,6 +183,37 @@ async def canonical(body: CreateCampaign) -> Wish:
     if recipients is not None:
         recipients = await audience.spelled(recipients)
     return msgspec.structs.replace(wish, name=plan.checked_name(wish.name), recipients=recipients, audience_tags=tags)
+
+
+@operation(status=201, canonical=canonical, refusals=(SenderIdNotApproved, CampaignAudienceEmpty))
+async def create_campaign(call: Call, body: Wish) -> CampaignAnswer:
+    """Create a campaign.
+
+    One text to many recipients, at once or at a set time: to contacts by tag, or to a list of numbers. Everybody
+    gets it once; who opted out gets none. When the quota runs out it waits for more.
+    """
+    return _answer(await sms_channel.create(call.conn, call.actor, wish=body, request_id=call.request_id))
+
+
+async def list_campaigns(call: Call, query: PageQuery) -> CampaignList:
+    """List campaigns."""
+    found = await plan.list_page(call.conn, call.actor, after=paging.after_id(call, COLLECTION), limit=query.limit + 1)
+    return CampaignList(True, *paging.page(call, COLLECTION, found, position=lambda row: [row.id], shown=_shown))
+
+
+async def get_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
+    """Show a campaign."""
+    return _answer(await plan.get(call.conn, call.actor, id=campaign_id))
+
+
+@operation(refusals=(CampaignNotCancelable,))
+async def cancel_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
+    """Cancel a campaign.
+
+    Nothing more is staged from this answer on. What no supplier has yet is canceled in the following seconds, and
+    its quota comes back.
+    """
+    return _answer(await plan.cancel(call.conn, call.actor, id=campaign_id))
 
 
 def _wish(body: CreateCampaign) -> Wish:

@@ -10,13 +10,13 @@ from msgspec import Meta
 
 from heliograph.api import paging
 from heliograph.api.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time
-from heliograph.api.operation import Call
+from heliograph.api.operation import Call, operation
 from heliograph.api.paging import PageQuery
 from heliograph.api.schemas import alias_of, needed
 from heliograph.base.clock import iso
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, NotFound
 from heliograph.contacts import records
-from heliograph.contacts.records import MAX_NAME, MAX_TAG, MAX_TAGS, Entry
+from heliograph.contacts.records import MAX_NAME, MAX_TAG, MAX_TAGS, ContactAlreadyExists, Entry
 
 COLLECTION = "contacts"
 
@@ -101,9 +101,8 @@ class WhichContact(msgspec.Struct, frozen=True):
     ]
 
 
-async def list_contacts(call: Call) -> ContactList:
-    """GET /contacts"""
-    query: ContactQuery = call.query
+async def list_contacts(call: Call, query: ContactQuery) -> ContactList:
+    """List contacts."""
     found = await records.list_page(
         call.conn,
         call.actor,
@@ -112,17 +111,6 @@ async def list_contacts(call: Call) -> ContactList:
         tag=None if query.tag is None else records.tag(query.tag, "tag"),
     )
     return ContactList(True, *paging.page(call, COLLECTION, found, position=lambda row: [row.id], shown=_shown))
-
-
-async def create_contact(call: Call) -> ContactCreated:
-    """POST /contacts"""
-    return ContactCreated(True, _shown(await records.create(call.conn, call.actor, entry=call.body)))
-
-
-async def delete_contact(call: Call) -> ContactDeleted:
-    """DELETE /contacts?id="""
-    await records.delete(call.conn, call.actor, id=UUID(call.query.id))
-    return ContactDeleted(True)
 
 
 async def canonical(body: CreateContact) -> Entry:
@@ -147,6 +135,23 @@ async def canonical(body: CreateContact) -> Entry:
     if len(set(given.values())) > 1:
         raise Invalid(("phoneNumber", "disagrees", "`phone` and `phoneNumber` are different numbers"))
     return Entry(next(iter(given.values())), name, first, last, records.tags(body.tags or ()))
+
+
+@operation(canonical=canonical, refusals=(ContactAlreadyExists,))
+async def create_contact(call: Call, body: Entry) -> ContactCreated:
+    """Create a contact.
+
+    Either `name` and `phone`, or `firstName`, `lastName` and `phoneNumber`; what is given twice must agree. A
+    number has one contact.
+    """
+    return ContactCreated(True, _shown(await records.create(call.conn, call.actor, entry=body)))
+
+
+@operation(refusals=(NotFound,))
+async def delete_contact(call: Call, query: WhichContact) -> ContactDeleted:
+    """Delete a contact."""
+    await records.delete(call.conn, call.actor, id=UUID(query.id))
+    return ContactDeleted(True)
 
 
 def _shown(contact: records.Contact) -> Contact:

@@ -13,13 +13,14 @@ from msgspec import Meta
 
 from heliograph.api import paging
 from heliograph.api.fields import HasMore, Items, NextCursor, Queued, Success, Time
-from heliograph.api.operation import Call
+from heliograph.api.operation import Call, operation
 from heliograph.api.paging import PageQuery
 from heliograph.base.clock import iso
 from heliograph.webhooks import history, replays
+from heliograph.webhooks.endpoints import EndpointDisabled
 from heliograph.webhooks.events import KINDS
 from heliograph.webhooks.history import Tried
-from heliograph.webhooks.replays import REPLAY_DAYS, Replay
+from heliograph.webhooks.replays import REPLAY_DAYS, Replay, ReplayRunning
 
 Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 At = Annotated[datetime, Meta(tz=True)]
@@ -128,12 +129,14 @@ class WebhookReplayList(msgspec.Struct, rename="camel"):
     has_more: HasMore
 
 
-async def list_attempts(call: Call) -> WebhookAttemptList:
-    """GET /webhooks/{webhookEndpointId}/attempts"""
-    endpoint_id = call.id("webhookEndpointId")
+async def list_webhook_attempts(call: Call, webhook_endpoint_id: UUID, query: PageQuery) -> WebhookAttemptList:
+    """List attempts to deliver to an endpoint.
+
+    Newest first. Attempts are kept for 30 days.
+    """
+    endpoint_id = webhook_endpoint_id
     # The cursor is bound to the endpoint by the collection's name.
     collection = f"webhooks/{endpoint_id}/attempts"
-    query: PageQuery = call.query
     found = await history.attempts(
         call.conn,
         call.actor,
@@ -149,28 +152,39 @@ async def list_attempts(call: Call) -> WebhookAttemptList:
     )
 
 
-async def resend(call: Call) -> WebhookQueued:
-    """POST /webhooks/{webhookEndpointId}/resend"""
-    body: ResendEvent = call.body
-    endpoint_id = call.id("webhookEndpointId")
+@operation(status=202, refusals=(EndpointDisabled,))
+async def resend_webhook_event(call: Call, webhook_endpoint_id: UUID, body: ResendEvent) -> WebhookQueued:
+    """Deliver one event again.
+
+    The event keeps its id and is tried as a new one is. Its kind need not be subscribed to.
+    """
+    endpoint_id = webhook_endpoint_id
     await replays.resend(call.conn, call.actor, endpoint_id=endpoint_id, event_id=body.event_id)
     return WebhookQueued(True, True, WebhookDelivery(body.event_id, endpoint_id))
 
 
-async def send_example(call: Call) -> WebhookQueued:
-    """POST /webhooks/{webhookEndpointId}/test"""
-    endpoint_id = call.id("webhookEndpointId")
+@operation(status=202, refusals=(EndpointDisabled,))
+async def test_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookQueued:
+    """Deliver an example.
+
+    A `webhook.test` event goes to this endpoint alone, whether it subscribed to that kind or not.
+    """
+    endpoint_id = webhook_endpoint_id
     event_id = await replays.send_example(call.conn, call.actor, endpoint_id=endpoint_id, request_id=call.request_id)
     return WebhookQueued(True, True, WebhookDelivery(event_id, endpoint_id))
 
 
-async def replay(call: Call) -> WebhookReplayStarted:
-    """POST /webhooks/{webhookEndpointId}/replay"""
-    body: ReplayEvents = call.body
+@operation(status=202, refusals=(EndpointDisabled, ReplayRunning))
+async def replay_webhook_events(call: Call, webhook_endpoint_id: UUID, body: ReplayEvents) -> WebhookReplayStarted:
+    """Deliver a range of time again.
+
+    Goes on in the background, behind what happens meanwhile, and never faster than the endpoint answers. Events
+    keep their ids. An endpoint has one replay at a time.
+    """
     started = await replays.replay(
         call.conn,
         call.actor,
-        endpoint_id=call.id("webhookEndpointId"),
+        endpoint_id=webhook_endpoint_id,
         from_at=body.from_at,
         to_at=body.to_at,
         kinds=body.kinds,
@@ -179,11 +193,13 @@ async def replay(call: Call) -> WebhookReplayStarted:
     return WebhookReplayStarted(True, True, _replay(started))
 
 
-async def list_replays(call: Call) -> WebhookReplayList:
-    """GET /webhooks/{webhookEndpointId}/replays"""
-    endpoint_id = call.id("webhookEndpointId")
+async def list_webhook_replays(call: Call, webhook_endpoint_id: UUID, query: PageQuery) -> WebhookReplayList:
+    """List an endpoint's replays.
+
+    Newest first, with how far each has come.
+    """
+    endpoint_id = webhook_endpoint_id
     collection = f"webhooks/{endpoint_id}/replays"
-    query: PageQuery = call.query
     found = await replays.list_replays(
         call.conn,
         call.actor,

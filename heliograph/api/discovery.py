@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from heliograph.api.fields import Success
 from heliograph.api.health import Checks
-from heliograph.api.operation import Call
+from heliograph.api.operation import Call, operation
 from heliograph.api.static import Answer
 from heliograph.base import clock
 from heliograph.base.errors import Unavailable
@@ -47,8 +47,8 @@ class OpenApiDocument(msgspec.Struct):
     paths: Annotated[dict[str, Any], Meta(description="Operations by path and method.")]
 
 
-async def get_index(call: Call) -> ApiIndex:
-    """GET /"""
+async def get_api_index(call: Call) -> ApiIndex:
+    """Version and addresses."""
     return index()
 
 
@@ -57,14 +57,15 @@ def index() -> ApiIndex:
     return ApiIndex(True, "Heliograph", "v1", docs="/docs", openapi="/v1/openapi.json", health="/v1/health")
 
 
+@operation(is_probe=True)
 async def get_health(call: Call) -> Health:
-    """GET /health. 200 also when degraded; 503 once this process is going down, so that traffic goes elsewhere."""
+    """Health snapshot."""
     if call.services.is_draining():
         raise Unavailable
     checks = await call.services.health.read()
     return Health(True, "ok" if checks.is_ok else "degraded", "v1", clock.iso(clock.now()), checks)
 
 
-async def get_openapi_document(call: Call) -> Answer:
-    """GET /openapi.json"""
+async def get_open_api_document(call: Call) -> Annotated[Answer, OpenApiDocument]:
+    """This document."""
     return await call.services.document.answer(call.headers)

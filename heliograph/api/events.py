@@ -52,9 +52,13 @@ class EventList(msgspec.Struct, rename="camel"):
     has_more: Annotated[bool, Meta(description="More is there already. True also after a page that is short.")]
 
 
-async def list_events(call: Call) -> EventList:
-    """GET /events"""
-    query: EventQuery = call.query
+async def list_events(call: Call, query: EventQuery) -> EventList:
+    """Fetch events.
+
+    Oldest first, for those who fetch what they missed. `nextCursor` is always there: keep it, and ask with it again
+    later. An event appears some three seconds after it happened, and none is ever passed over. `dateFrom` and
+    `dateTo` are of the time when it was recorded. A page may be short, or empty, while `hasMore` is true.
+    """
     page = await feed.read(
         call.conn,
         call.actor,

@@ -277,11 +277,11 @@ class Guard:
     async def _run(self, call: Call) -> tuple[int, envelope.Headers, bytes]:
         operation = call.operation
         if operation.own_commit:
-            answer: Answer = await operation.handler(call)
+            answer: Answer = await operation.run(call)
             replayed = None if call.key_hash is None else answer.replayed
             return answer.status, _headers(answer.body, replayed), answer.body
         if operation.scope is None:
-            return self._answered(call, await operation.handler(call))
+            return self._answered(call, await operation.run(call))
         settings = self._services.settings
         async with self._services.pool.acquire(timeout=settings.idempotency_wait_seconds) as conn:
             call.conn = conn
@@ -301,12 +301,12 @@ class Guard:
                 async with conn.transaction():
                     status, body = await self._mutate(call)
                 return status, _headers(body, None), body
-            return self._answered(call, await operation.handler(call))
+            return self._answered(call, await operation.run(call))
 
     async def _mutate(self, call: Call) -> tuple[int, bytes]:
         if call.actor.state in STOPPED:
             raise OrganizationSuspended
-        return call.operation.status, _encode(await call.operation.handler(call))
+        return call.operation.status, _encode(await call.operation.run(call))
 
     def _answered(self, call: Call, answer: Any) -> tuple[int, envelope.Headers, bytes]:
         if isinstance(answer, static.Answer):

@@ -11,14 +11,14 @@ from msgspec import Meta
 
 from heliograph.api import paging
 from heliograph.api.fields import HasMore, Items, NextCursor, Success, Time
-from heliograph.api.operation import Call
+from heliograph.api.operation import Call, operation
 from heliograph.api.paging import DateFrom, DateTo, PageQuery
 from heliograph.api.sms import NUMBER
 from heliograph.base import phones
 from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.sms import messages
-from heliograph.sms.messages import Filters, Step
+from heliograph.sms.messages import Filters, MessageNotCancelable, Step
 from heliograph.sms.status import FAILURES, STATUSES
 
 StatusName = Annotated[str, Meta(extra_json_schema={"enum": list(STATUSES)})]
@@ -141,9 +141,13 @@ class SmsCanceled(msgspec.Struct):
     message: Annotated[SmsMessage, Meta(description="The message, canceled.")]
 
 
-async def list_messages(call: Call) -> SmsMessageList:
-    """GET /sms/messages"""
-    query: MessageQuery = call.query
+async def list_sms_messages(call: Call, query: MessageQuery) -> SmsMessageList:
+    """List messages.
+
+    Newest first. One page is looked for among 20,000 messages at most: with filters it may hold fewer than asked
+    for, or none, while `hasMore` is true; `nextCursor` then goes on from there. Give `dateFrom` and `dateTo` to
+    look in the right place at once.
+    """
     if query.recipient is not None:
         # A `+` that was not encoded arrives as a space. Two spellings of a number are one filter, also in cursors.
         recipient = phones.parse(query.recipient.lstrip(" "))
@@ -164,16 +168,21 @@ async def list_messages(call: Call) -> SmsMessageList:
     return SmsMessageList(True, items, following, more)
 
 
-async def get_message(call: Call) -> SmsMessageRead:
-    """GET /sms/messages/{messageId}"""
-    story = await messages.get(call.conn, call.actor, id=call.id("messageId"))
+async def get_sms_message(call: Call, message_id: UUID) -> SmsMessageRead:
+    """Read a message and what happened to it."""
+    story = await messages.get(call.conn, call.actor, id=message_id)
     message = SmsMessageWithText(message=story.text, **_shown(story.message))
     return SmsMessageRead(True, message, [_step(step) for step in story.steps])
 
 
-async def cancel_message(call: Call) -> SmsCanceled:
-    """DELETE /sms/messages/{messageId}"""
-    message = await messages.cancel(call.conn, call.actor, id=call.id("messageId"))
+@operation(refusals=(MessageNotCancelable,))
+async def cancel_sms_message(call: Call, message_id: UUID) -> SmsCanceled:
+    """Cancel a message.
+
+    Works as long as no supplier has it: while it waits for its time or for its turn. Its unit of quota comes back.
+    Canceling again answers the same.
+    """
+    message = await messages.cancel(call.conn, call.actor, id=message_id)
     return SmsCanceled(True, SmsMessage(**_shown(message)))
 
 

@@ -32,8 +32,16 @@ from heliograph.api.refusals import (
 from heliograph.base.errors import Invalid, NotFound, Refusal, Unavailable
 from heliograph.base.settings import Settings
 
-#: An answer of each operation that succeeds, by its id; most are those of docs/api.md.
-ANSWERS: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes())
+
+class Example(msgspec.Struct, frozen=True):
+    """A request's body and the answer when it succeeds."""
+
+    answer: Any
+    request: Any = None
+
+
+#: One of each operation, by its id; most are those of docs/api.md.
+EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=dict[str, Example])
 
 #: In its usual form; a format alone is a hint.
 _UUID = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
@@ -188,8 +196,8 @@ def _operation(each: Operation, settings: Settings) -> dict[str, Any]:
     }
     if each.request is not None:
         media: dict[str, Any] = {"schema": _body(each.request)}
-        if each.example is not None:
-            media["example"] = each.example
+        if (example := EXAMPLES[each.id].request) is not None:
+            media["example"] = example
         described["requestBody"] = {"required": True, "content": {"application/json": media}}
     return described
 
@@ -238,7 +246,7 @@ def _responses(each: Operation, settings: Settings) -> dict[str, Any]:
         str(each.status): {
             "description": _first_words(each.response),
             "headers": success,
-            "content": {"application/json": {"schema": _ref(each.response), "example": ANSWERS[each.id]}},
+            "content": {"application/json": {"schema": _ref(each.response), "example": EXAMPLES[each.id].answer}},
         }
     }
     by_status: dict[int, list[type[Refusal]]] = {}

@@ -8,10 +8,12 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from heliograph.accounts.api_keys import LiveKeyRequired
 from heliograph.api.fields import CreatedAt, Items, Success, Time
-from heliograph.api.operation import Call
+from heliograph.api.operation import Call, operation
 from heliograph.base.clock import iso
 from heliograph.sms import sender_ids
+from heliograph.sms.sender_ids import SenderIdAlreadyExists, TooManyPending
 
 
 class CreateSenderIdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +62,7 @@ class SenderIdList(msgspec.Struct):
 
 
 async def list_sender_ids(call: Call) -> SenderIdList:
-    """GET /sender-ids"""
+    """List sender IDs."""
     return SenderIdList(True, [_shown(each) for each in await sender_ids.list_all(call.conn, call.actor)])
 
 
@@ -70,9 +72,15 @@ async def canonical(body: CreateSenderIdRequest) -> CreateSenderIdRequest:
     return body
 
 
-async def create_sender_id_request(call: Call) -> SenderIdRequested:
-    """POST /sender-ids"""
-    body: CreateSenderIdRequest = call.body
+@operation(
+    status=201, canonical=canonical, live_only=True, refusals=(LiveKeyRequired, SenderIdAlreadyExists, TooManyPending)
+)
+async def create_sender_id_request(call: Call, body: CreateSenderIdRequest) -> SenderIdRequested:
+    """Request a sender ID.
+
+    A new or rejected value becomes pending; one that is pending stays as it is. Operators decide, and
+    `sender_id.approved` or `sender_id.rejected` says what.
+    """
     return SenderIdRequested(True, _shown(await sender_ids.request(call.conn, call.actor, value=body.value)))
 
 

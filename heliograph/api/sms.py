@@ -9,15 +9,18 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.requests import Answer
 from heliograph.api.fields import Queued, Success, Time
 from heliograph.api.idempotency import request_hash
-from heliograph.api.operation import Call
+from heliograph.api.operation import Call, operation
 from heliograph.base import phones
 from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
+from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms import preview
-from heliograph.sms.accept import Send
+from heliograph.sms.accept import QuotaExceeded, Send
+from heliograph.sms.sender_ids import SenderIdNotApproved
 
 
 def _number_pattern() -> str:
@@ -163,14 +166,28 @@ class SmsPreviewed(msgspec.Struct):
     preview: Annotated[Previewed, Meta(description="The message as it would be.")]
 
 
-async def send_sms(call: Call) -> Answer:
-    """POST /sms/send"""
-    return await call.services.acceptor.accept(_send(call))
+#: Of a send, and of its preview.
+REFUSALS = (OrganizationSuspended, DestinationNotAllowed, RecipientOptedOut, SenderIdNotApproved, QuotaExceeded)
 
 
-async def preview_sms(call: Call) -> SmsPreviewed:
-    """POST /sms/preview"""
-    found = await preview.preview(call.conn, _send(call))
+@operation(status=202, refusals=REFUSALS)
+async def send_sms(call: Call, body: SendSms) -> Annotated[Answer, SmsAccepted]:
+    """Send an SMS.
+
+    The message is stored and queued; delivery is reported by events. The same `Idempotency-Key` and payload give
+    the first answer again, byte for byte.
+    """
+    return await call.services.acceptor.accept(_send(call, body))
+
+
+@operation(refusals=REFUSALS)
+async def preview_sms(call: Call, body: SendSms) -> SmsPreviewed:
+    """See what a send would do.
+
+    Takes the body of a send and says how it would be encoded, cut and paid for, or refuses it as the send would be
+    refused. Nothing is stored.
+    """
+    found = await preview.preview(call.conn, _send(call, body))
     return SmsPreviewed(
         True,
         Previewed(
@@ -189,8 +206,7 @@ async def preview_sms(call: Call) -> SmsPreviewed:
     )
 
 
-def _send(call: Call) -> Send:
-    body: SendSms = call.body
+def _send(call: Call, body: SendSms) -> Send:
     to = phones.parse(body.to)
     if to is None:
         raise Invalid(("to", "pattern", "`to` must be a phone number with country code: `+258841234567`"))

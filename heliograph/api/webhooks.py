@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.api.fields import CreatedAt, Items, Success, Time
-from heliograph.api.operation import Call
+from heliograph.api.operation import Call, operation
 from heliograph.base.clock import iso
 from heliograph.webhooks import endpoints
-from heliograph.webhooks.endpoints import Endpoint
+from heliograph.webhooks.endpoints import Endpoint, EndpointDisabled, TooManyEndpoints
 from heliograph.webhooks.events import KINDS
 
 
@@ -83,13 +83,18 @@ class WebhookList(msgspec.Struct):
 
 
 async def list_webhooks(call: Call) -> WebhookList:
-    """GET /webhooks"""
+    """List webhook endpoints."""
     return WebhookList(True, [_shown(each) for each in await endpoints.list_all(call.conn, call.actor)])
 
 
-async def create_webhook(call: Call) -> WebhookCreated:
-    """POST /webhooks"""
-    body: CreateWebhook = call.body
+async def canonical(body: CreateWebhook) -> CreateWebhook:
+    """The kinds as a set. Raises Invalid."""
+    return msgspec.structs.replace(body, subscribed_events=sorted(endpoints.checked_kinds(body.subscribed_events)))
+
+
+@operation(status=201, canonical=canonical, has_secret=True, refusals=(TooManyEndpoints,))
+async def create_webhook(call: Call, body: CreateWebhook) -> WebhookCreated:
+    """Register a webhook endpoint."""
     endpoint, secret = await endpoints.create(
         call.conn,
         call.actor,
@@ -100,21 +105,21 @@ async def create_webhook(call: Call) -> WebhookCreated:
     return WebhookCreated(True, _shown(endpoint), secret)
 
 
-async def canonical(body: CreateWebhook) -> CreateWebhook:
-    """The kinds as a set. Raises Invalid."""
-    return msgspec.structs.replace(body, subscribed_events=sorted(endpoints.checked_kinds(body.subscribed_events)))
-
-
-async def disable_webhook(call: Call) -> WebhookDisabled:
-    """DELETE /webhooks/{webhookEndpointId}"""
-    endpoint = await endpoints.disable(call.conn, call.actor, id=call.id("webhookEndpointId"))
+async def disable_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookDisabled:
+    """Disable a webhook endpoint."""
+    endpoint = await endpoints.disable(call.conn, call.actor, id=webhook_endpoint_id)
     return WebhookDisabled(True, _shown(endpoint))
 
 
-async def rotate_secret(call: Call) -> WebhookSecretRotated:
-    """POST /webhooks/{webhookEndpointId}/rotate-secret"""
+@operation(has_secret=True, refusals=(EndpointDisabled,))
+async def rotate_webhook_secret(call: Call, webhook_endpoint_id: UUID) -> WebhookSecretRotated:
+    """Replace a webhook endpoint's secret.
+
+    For 24 hours the old secret signs too: `webhook-signature` holds a signature of each, `x-service-signature` that
+    of the new one.
+    """
     endpoint, secret, until = await endpoints.rotate_secret(
-        call.conn, call.actor, id=call.id("webhookEndpointId"), rules=call.services.webhook_rules
+        call.conn, call.actor, id=webhook_endpoint_id, rules=call.services.webhook_rules
     )
     return WebhookSecretRotated(True, _shown(endpoint), secret, iso(until))
 

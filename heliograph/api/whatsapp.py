@@ -8,15 +8,25 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from heliograph.accounts.organizations import DestinationNotAllowed
 from heliograph.accounts.requests import Answer
 from heliograph.api.fields import Queued, Success
 from heliograph.api.idempotency import request_hash
-from heliograph.api.operation import Call
+from heliograph.api.operation import Call, operation
 from heliograph.api.sms import NUMBER, AcceptedMessage
 from heliograph.base import phones
 from heliograph.base.errors import Invalid
+from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.suppliers.whatsapp_cloud.bodies import USER_ID, is_user_id
-from heliograph.whatsapp.accept import Send, TemplateSend, TextReply
+from heliograph.whatsapp.accept import Send, TemplateSend, TextReply, WindowClosed
+from heliograph.whatsapp.numbers import PhoneNumberUnavailable
+from heliograph.whatsapp.templates import (
+    TemplateNotApproved,
+    TemplateNotFound,
+    TemplateNotSendable,
+    TemplateParameterMismatch,
+)
+from heliograph.whatsapp.wallet import WalletInsufficientFunds
 
 Recipient = Annotated[
     str,
@@ -97,9 +107,26 @@ class WhatsAppAccepted(msgspec.Struct, rename="camel"):
     message: Annotated[AcceptedMessage, Meta(description="The message.")]
 
 
-async def send_whatsapp_message(call: Call) -> Answer:
-    """POST /whatsapp/messages"""
-    body: SendWhatsAppMessage = call.body
+@operation(
+    status=202,
+    refusals=(
+        TemplateNotFound,
+        TemplateParameterMismatch,
+        DestinationNotAllowed,
+        RecipientOptedOut,
+        PhoneNumberUnavailable,
+        TemplateNotSendable,
+        TemplateNotApproved,
+        WindowClosed,
+        WalletInsufficientFunds,
+    ),
+)
+async def send_whatsapp_message(call: Call, body: SendWhatsAppMessage) -> Annotated[Answer, WhatsAppAccepted]:
+    """Send a WhatsApp message.
+
+    An approved utility or authentication template at any time, or a text in reply to a user who wrote within the
+    last day. Its price is reserved in the wallet, and taken when it is delivered.
+    """
     to = body.to if is_user_id(body.to) else phones.parse(body.to)
     if to is None:
         rule = "`to` must be a phone number with country code: `+258841234567`, or a user id"

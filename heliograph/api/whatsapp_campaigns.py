@@ -68,9 +68,13 @@ class WhatsAppCampaignRead(msgspec.Struct):
     campaign: Annotated[WhatsAppCampaign, Meta(description="The campaign.")]
 
 
-async def get_campaign(call: Call) -> WhatsAppCampaignRead:
-    """GET /whatsapp/campaigns/{campaignId}"""
-    found = await plan.get(call.conn, call.actor, id=call.id("campaignId"), channel=NAME)
+async def get_whatsapp_campaign_status(call: Call, campaign_id: UUID) -> WhatsAppCampaignRead:
+    """Show how a WhatsApp campaign goes.
+
+    `counts` are disjoint and add up to `total`; they follow the messages by a second or a few. `campaign.completed`
+    tells of the end.
+    """
+    found = await plan.get(call.conn, call.actor, id=campaign_id, channel=NAME)
     counts = {name: getattr(found.counts, name) for name in WhatsAppCampaignCounts.__struct_fields__}
     return WhatsAppCampaignRead(
         True,

@@ -166,9 +166,14 @@ class WhatsAppConversationList(msgspec.Struct, rename="camel"):
     has_more: HasMore
 
 
-async def list_messages(call: Call) -> WhatsAppMessageList:
-    """GET /whatsapp/messages"""
-    query: WhatsAppMessageQuery = call.query
+async def list_whatsapp_messages(call: Call, query: WhatsAppMessageQuery) -> WhatsAppMessageList:
+    """List WhatsApp messages.
+
+    What was sent and what came in, newest first; `dateFrom` and `dateTo` are of `acceptedAt`. One page is looked
+    for among 20,000 messages at most (with `recipient`, of that user's): with filters it may hold fewer than asked
+    for, or none, while `hasMore` is true; `nextCursor` then goes on from there. A live key sees live messages, a
+    test key what test keys sent.
+    """
     call.query = query = msgspec.structs.replace(
         query,
         recipient=_user(query.recipient),
@@ -192,14 +197,22 @@ async def list_messages(call: Call) -> WhatsAppMessageList:
     )
 
 
-async def get_message(call: Call) -> WhatsAppMessageRead:
-    """GET /whatsapp/messages/{messageId}"""
-    return WhatsAppMessageRead(True, _message(await messages.get(call.conn, call.actor, id=call.id("messageId"))))
+async def get_whatsapp_message(call: Call, message_id: UUID) -> WhatsAppMessageRead:
+    """Read a WhatsApp message.
+
+    Where a message stands, with the time of each step, and why it failed if it did.
+    """
+    return WhatsAppMessageRead(True, _message(await messages.get(call.conn, call.actor, id=message_id)))
 
 
-async def list_conversations(call: Call) -> WhatsAppConversationList:
-    """GET /whatsapp/conversations"""
-    query: WhatsAppConversationQuery = call.query
+async def list_whatsapp_conversations(call: Call, query: WhatsAppConversationQuery) -> WhatsAppConversationList:
+    """List WhatsApp conversations.
+
+    One for each of your numbers and each user that it wrote to or heard from, the one that began last first;
+    `dateFrom` and `dateTo` are of the last message in either direction. With filters a page may hold fewer than
+    asked for, or none, while `hasMore` is true: `nextCursor` goes on from there. A test key has conversations of
+    its own, which are always open.
+    """
     call.query = query = msgspec.structs.replace(query, recipient=_user(query.recipient))
     is_open = None if query.status is None else query.status == "open"
     filters = ConversationFilters(is_open, query.recipient, query.date_from, query.date_to)

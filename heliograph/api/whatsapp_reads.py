@@ -181,9 +181,13 @@ class WhatsAppWalletSummary(msgspec.Struct):
     wallet: Annotated[WhatsAppWallet, Meta(description="The wallet; all zero where nothing was paid in.")]
 
 
-async def list_templates(call: Call) -> WhatsAppTemplateList:
-    """GET /whatsapp/templates"""
-    query: WhatsAppTemplateQuery = call.query
+async def list_whatsapp_templates(call: Call, query: WhatsAppTemplateQuery) -> WhatsAppTemplateList:
+    """List WhatsApp templates.
+
+    Newest first; `dateFrom` and `dateTo` are of `updatedAt`. A template has an entry for each language. Those that
+    this service's operator took out of use are not listed, and cannot be sent. `whatsapp.template.updated` tells of
+    changes.
+    """
     call.query = query = msgspec.structs.replace(
         query, name=one_of("templateName", query.name, "name", query.template_name), template_name=None
     )
@@ -203,15 +207,23 @@ async def list_templates(call: Call) -> WhatsAppTemplateList:
     )
 
 
-async def list_phone_numbers(call: Call) -> WhatsAppPhoneNumberHealth:
-    """GET /whatsapp/phone-numbers"""
+async def get_whatsapp_phone_number_health(call: Call) -> WhatsAppPhoneNumberHealth:
+    """Show the health of WhatsApp numbers.
+
+    All numbers, oldest first: connection, quality, messaging limit and credential. `whatsapp.phone_number.updated`
+    tells of changes.
+    """
     return WhatsAppPhoneNumberHealth(
         True, [_phone_number(one) for one in await reads.phone_numbers(call.conn, call.actor)]
     )
 
 
-async def get_wallet(call: Call) -> WhatsAppWalletSummary:
-    """GET /whatsapp/wallet"""
+async def get_whatsapp_wallet_summary(call: Call) -> WhatsAppWalletSummary:
+    """Show the WhatsApp wallet.
+
+    A message's price is reserved when it is accepted, spent when it is delivered, and released when it fails.
+    `total` is `available` + `reserved` + `consumed`, at every moment.
+    """
     wallet = await reads.wallet(call.conn, call.actor)
     return WhatsAppWalletSummary(
         True,

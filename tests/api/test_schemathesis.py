@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.api.routes import OPERATIONS
+from heliograph.api import openapi
 from heliograph.base.db import Pool
 from tests.rules import whatsapp_factories
 
@@ -54,9 +54,7 @@ async def test_with_a_key_the_server_does_what_its_document_says(database_url: s
 
 async def make_whatsapp(pool: Pool, tenant: Tenant) -> None:
     """An account whose number has the id that the document's example sends from, and something to list."""
-    (example,) = [one.example for one in OPERATIONS if one.id == "sendWhatsAppMessage"]
-    assert example is not None
-    number = UUID(example["phoneNumberId"])
+    number = UUID(openapi.EXAMPLES["sendWhatsAppMessage"].request["phoneNumberId"])
     made = await whatsapp_factories.made(pool, organization_id=tenant.id, balance=10**15)
     await pool.execute("UPDATE whatsapp_numbers SET id = $2 WHERE organization_id = $1", tenant.id, number)
     made = msgspec.structs.replace(made, number_id=number)
