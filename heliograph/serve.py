@@ -21,17 +21,19 @@ import uvicorn
 import uvloop
 
 from heliograph.accounts.keyring import Keyring
-from heliograph.api import callbacks, openapi, probes
-from heliograph.api.callbacks import Callbacks
-from heliograph.api.docs import Docs
-from heliograph.api.guard import Guard, Receive, Scope, Send
-from heliograph.api.health import HealthChecks
-from heliograph.api.limits import Limiter, Strangers
-from heliograph.api.operation import Services
-from heliograph.api.probes import Probes
+from heliograph.api.callbacks import whatsapp as callbacks
+from heliograph.api.callbacks.whatsapp import Callbacks
+from heliograph.api.document import openapi
+from heliograph.api.document.docs import Docs
+from heliograph.api.door import probes
+from heliograph.api.door.guard import Guard, Receive, Scope, Send
+from heliograph.api.door.health import HealthChecks
+from heliograph.api.door.limits import Limiter, Strangers
+from heliograph.api.door.operation import Services
+from heliograph.api.door.probes import Probes
+from heliograph.api.door.static import Page
 from heliograph.api.protocol import Connection
 from heliograph.api.routes import OPERATIONS, PREFIX
-from heliograph.api.static import Page
 from heliograph.api.trust import Trust
 from heliograph.api.watch import Watch, limits_of
 from heliograph.base import clock, crash, pulse, signals

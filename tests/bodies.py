@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from heliograph.api.event_bodies import DATA
+from heliograph.api.document.event_bodies import DATA
 from heliograph.base.db import Pool
 
 #: Tests of delivery make up events that say hardly anything; a real one has more fields than that.
@@ -16,7 +16,7 @@ STUB = 3
 
 
 async def events_are_as_documented(pool: Pool) -> None:
-    """Every event in the database has the fields of `heliograph.api.event_bodies`, and no others."""
+    """Every event in the database has the fields of `heliograph.api.document.event_bodies`, and no others."""
     try:
         rows = await pool.fetch("SELECT kind, data FROM events", timeout=5)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
@@ -28,8 +28,9 @@ async def events_are_as_documented(pool: Pool) -> None:
         try:
             told = msgspec.to_builtins(_decoder(kind).decode(text))
         except msgspec.ValidationError as error:
-            raise AssertionError(f"{kind} is not as `api/event_bodies.py` describes it: {error}\n{text}") from error
-        assert told == data, f"`api/event_bodies.py` does not describe all that {kind} says"
+            said = f"{kind} is not as `api/document/event_bodies.py` describes it"
+            raise AssertionError(f"{said}: {error}\n{text}") from error
+        assert told == data, f"`api/document/event_bodies.py` does not describe all that {kind} says"
 
 
 @cache

@@ -14,8 +14,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
-from heliograph.api import envelope
-from heliograph.api.refusals import RequestTimeout
+from heliograph.api.shapes import envelope
+from heliograph.api.shapes.refusals import RequestTimeout
 from heliograph.base.errors import Refusal
 
 #: Bytes of an answer's body that are written at once.

@@ -6,7 +6,7 @@ smuggled past one of them.
 
 from __future__ import annotations
 
-from heliograph.api.refusals import BadRequest, HeadersTooLarge
+from heliograph.api.shapes.refusals import BadRequest, HeadersTooLarge
 from heliograph.api.watch import Limits
 from heliograph.base.errors import Refusal
 

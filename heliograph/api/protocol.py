@@ -28,11 +28,11 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from heliograph.api import envelope
 from heliograph.api.cutter import Cutter
 from heliograph.api.exchange import Exchange, head_of
 from heliograph.api.heads import Head, Refused
-from heliograph.api.refusals import BadRequest, HeadersTooLarge, RequestTimeout, UriTooLong
+from heliograph.api.shapes import envelope
+from heliograph.api.shapes.refusals import BadRequest, HeadersTooLarge, RequestTimeout, UriTooLong
 from heliograph.api.trust import NotProxied, Trust, read_prefix
 from heliograph.api.watch import Peer, Watch
 from heliograph.base import sockets

@@ -6,24 +6,21 @@ Unless a line says otherwise, GET takes none and everything else may have one.
 
 from __future__ import annotations
 
-from heliograph.api import (
+from heliograph.api.door.operation import NONE, OPTIONAL, REQUIRED, Handler, Operation, described
+from heliograph.api.operations import (
     account,
     api_keys,
     campaigns,
     contacts,
-    deliveries,
     discovery,
     events,
-    messages,
     sender_ids,
-    sms,
+    sms_messages,
+    sms_send,
+    webhook_deliveries,
     webhooks,
     whatsapp,
-    whatsapp_campaigns,
-    whatsapp_messages,
-    whatsapp_reads,
 )
-from heliograph.api.operation import NONE, OPTIONAL, REQUIRED, Handler, Operation, described
 from heliograph.sms.accept import BUCKET as SMS_SEND
 from heliograph.whatsapp.accept import BUCKET as WHATSAPP_SEND
 
@@ -48,19 +45,19 @@ OPERATIONS: tuple[Operation, ...] = (
     get("/", discovery.get_api_index),
     get("/health", discovery.get_health),
     get("/openapi.json", discovery.get_open_api_document),
-    post("/sms/send", sms.send_sms, "sms:send", SMS_SEND, REQUIRED),
-    post("/sms/preview", sms.preview_sms, "sms:read", READS, NONE),
-    get("/sms/messages", messages.list_sms_messages, "sms:read", READS),
-    get("/sms/messages/{messageId}", messages.get_sms_message, "sms:read", READS),
-    delete("/sms/messages/{messageId}", messages.cancel_sms_message, "sms:send", MUTATIONS),
-    post("/whatsapp/messages", whatsapp.send_whatsapp_message, "whatsapp:send", WHATSAPP_SEND),
-    get("/whatsapp/messages", whatsapp_messages.list_whatsapp_messages, "whatsapp:read", READS),
-    get("/whatsapp/messages/{messageId}", whatsapp_messages.get_whatsapp_message, "whatsapp:read", READS),
-    get("/whatsapp/templates", whatsapp_reads.list_whatsapp_templates, "whatsapp:read", READS),
-    get("/whatsapp/conversations", whatsapp_messages.list_whatsapp_conversations, "whatsapp:read", READS),
-    get("/whatsapp/phone-numbers", whatsapp_reads.get_whatsapp_phone_number_health, "whatsapp:read", READS),
-    get("/whatsapp/campaigns/{campaignId}", whatsapp_campaigns.get_whatsapp_campaign_status, "whatsapp:read", READS),
-    get("/whatsapp/wallet", whatsapp_reads.get_whatsapp_wallet_summary, "whatsapp:read", READS),
+    post("/sms/send", sms_send.send_sms, "sms:send", SMS_SEND, REQUIRED),
+    post("/sms/preview", sms_send.preview_sms, "sms:read", READS, NONE),
+    get("/sms/messages", sms_messages.list_sms_messages, "sms:read", READS),
+    get("/sms/messages/{messageId}", sms_messages.get_sms_message, "sms:read", READS),
+    delete("/sms/messages/{messageId}", sms_messages.cancel_sms_message, "sms:send", MUTATIONS),
+    post("/whatsapp/messages", whatsapp.send.send_whatsapp_message, "whatsapp:send", WHATSAPP_SEND),
+    get("/whatsapp/messages", whatsapp.messages.list_whatsapp_messages, "whatsapp:read", READS),
+    get("/whatsapp/messages/{messageId}", whatsapp.messages.get_whatsapp_message, "whatsapp:read", READS),
+    get("/whatsapp/templates", whatsapp.reads.list_whatsapp_templates, "whatsapp:read", READS),
+    get("/whatsapp/conversations", whatsapp.messages.list_whatsapp_conversations, "whatsapp:read", READS),
+    get("/whatsapp/phone-numbers", whatsapp.reads.get_whatsapp_phone_number_health, "whatsapp:read", READS),
+    get("/whatsapp/campaigns/{campaignId}", whatsapp.campaigns.get_whatsapp_campaign_status, "whatsapp:read", READS),
+    get("/whatsapp/wallet", whatsapp.reads.get_whatsapp_wallet_summary, "whatsapp:read", READS),
     get("/account", account.get_account_summary, "account:read", READS),
     get("/usage", account.list_usage, "account:read", READS),
     get("/sender-ids", sender_ids.list_sender_ids, "sender_ids:read", READS),
@@ -79,10 +76,10 @@ OPERATIONS: tuple[Operation, ...] = (
     post("/webhooks", webhooks.create_webhook, "webhooks:write", MUTATIONS),
     delete("/webhooks/{webhookEndpointId}", webhooks.disable_webhook, "webhooks:write", MUTATIONS),
     post("/webhooks/{webhookEndpointId}/rotate-secret", webhooks.rotate_webhook_secret, "webhooks:write", MUTATIONS),
-    get("/webhooks/{webhookEndpointId}/attempts", deliveries.list_webhook_attempts, "webhooks:read", READS),
-    post("/webhooks/{webhookEndpointId}/resend", deliveries.resend_webhook_event, "webhooks:write", MUTATIONS),
-    post("/webhooks/{webhookEndpointId}/replay", deliveries.replay_webhook_events, "webhooks:write", MUTATIONS),
-    get("/webhooks/{webhookEndpointId}/replays", deliveries.list_webhook_replays, "webhooks:read", READS),
-    post("/webhooks/{webhookEndpointId}/test", deliveries.test_webhook, "webhooks:write", MUTATIONS),
+    get("/webhooks/{webhookEndpointId}/attempts", webhook_deliveries.list_webhook_attempts, "webhooks:read", READS),
+    post("/webhooks/{webhookEndpointId}/resend", webhook_deliveries.resend_webhook_event, "webhooks:write", MUTATIONS),
+    post("/webhooks/{webhookEndpointId}/replay", webhook_deliveries.replay_webhook_events, "webhooks:write", MUTATIONS),
+    get("/webhooks/{webhookEndpointId}/replays", webhook_deliveries.list_webhook_replays, "webhooks:read", READS),
+    post("/webhooks/{webhookEndpointId}/test", webhook_deliveries.test_webhook, "webhooks:write", MUTATIONS),
     get("/events", events.list_events, "webhooks:read", READS),
 )

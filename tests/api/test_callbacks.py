@@ -16,8 +16,8 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from heliograph.api.callbacks import Callbacks
-from heliograph.api.limits import Limiter
+from heliograph.api.callbacks.whatsapp import Callbacks
+from heliograph.api.door.limits import Limiter
 from heliograph.base.crypto import seal, unseal
 from heliograph.base.db import Pool
 from heliograph.base.settings import Settings

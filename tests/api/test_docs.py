@@ -6,8 +6,8 @@ import gzip
 import hashlib
 import re
 
-from heliograph.api.docs import POLICY, Docs
-from heliograph.api.limits import Strangers
+from heliograph.api.document.docs import POLICY, Docs
+from heliograph.api.door.limits import Strangers
 from tests.house.project import VENDORED
 
 from .conftest import Api

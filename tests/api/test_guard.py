@@ -10,9 +10,9 @@ import aiohttp
 
 from heliograph.accounts import api_keys, organizations
 from heliograph.accounts.keyring import Keyring
-from heliograph.api.guard import Guard
-from heliograph.api.limits import Limiter, Strangers
-from heliograph.api.operation import Services
+from heliograph.api.door.guard import Guard
+from heliograph.api.door.limits import Limiter, Strangers
+from heliograph.api.door.operation import Services
 from heliograph.api.routes import OPERATIONS
 from heliograph.base.db import Pool
 from heliograph.base.settings import Settings

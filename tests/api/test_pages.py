@@ -9,8 +9,8 @@ from urllib.parse import urldefrag, urljoin
 
 import pytest
 
-from heliograph.api import pages
-from heliograph.api.docs import POLICY
+from heliograph.api.document import pages
+from heliograph.api.document.docs import POLICY
 
 from .conftest import Api, Tenant, running
 

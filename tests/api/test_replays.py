@@ -11,10 +11,10 @@ import pytest
 from yarl import URL
 
 from heliograph.accounts import api_keys
-from heliograph.api import campaigns
-from heliograph.api.idempotency import key_hash, request_hash
-from heliograph.api.reading import reader
-from heliograph.api.sms import SendSms
+from heliograph.api.door.idempotency import key_hash, request_hash
+from heliograph.api.door.reading import reader
+from heliograph.api.operations import campaigns
+from heliograph.api.operations.sms_send import SendSms
 from heliograph.base.db import Pool
 from tests.api.conftest import Api, Tenant, running
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.accounts.api_keys import SCOPES
-from heliograph.api.operation import NONE, OPTIONAL, REQUIRED
+from heliograph.api.door.operation import NONE, OPTIONAL, REQUIRED
 from heliograph.api.routes import OPERATIONS
 
 # Method, path, operationId, scope, success status, bucket, Idempotency-Key.

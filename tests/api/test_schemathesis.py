@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.api import openapi
+from heliograph.api.document import openapi
 from heliograph.base.db import Pool
 from tests.rules import whatsapp_factories
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.api.whatsapp_reads import amount
+from heliograph.api.operations.whatsapp.reads import amount
 from heliograph.base import clock
 from heliograph.base.clock import iso
 from heliograph.base.db import Pool

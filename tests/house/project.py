@@ -16,7 +16,7 @@ DOCS = ROOT / "docs"
 _FOLDERS = ("heliograph", "tests", "bench", "docs", ".ci")
 _FILES = ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore", "pyproject.toml")
 #: What others wrote, kept as they published it.
-VENDORED = ROOT / "heliograph" / "api" / "viewer"
+VENDORED = ROOT / "heliograph" / "api" / "document" / "viewer"
 _LEFT_OUT = frozenset({"__pycache__", "results", ".hypothesis", ".pytest_cache"})
 
 

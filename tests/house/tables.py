@@ -16,7 +16,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from bench.figures import BUDGETS
-from heliograph.api import pages
+from heliograph.api.document import pages
 from heliograph.base.settings import Settings
 from heliograph.suppliers.smpp.settings import SmppSettings
 from tests.house.project import DOCS, ROOT

@@ -16,7 +16,7 @@ import typer
 
 import heliograph
 from bench.figures import BUDGETS
-from heliograph.api import pages
+from heliograph.api.document import pages
 from heliograph.base.errors import Refusal
 from heliograph.campaigns import plan, standstill, whatsapp_channel
 from heliograph.cli import app
@@ -61,7 +61,7 @@ def refusals() -> set[type[Refusal]]:
 def test_every_error_is_documented_with_its_status() -> None:
     documented = {row[0]: int(row[1]) for row in table(DOCS / "errors.md", "Code")}
     declared = {kind.code: kind.status for kind in refusals()}
-    assert documented == declared, "describe the error in heliograph/api/errors.toml, then " + REMAKE
+    assert documented == declared, "describe the error in heliograph/api/document/errors.toml, then " + REMAKE
     for kind in refusals():
         assert declared[kind.code] == kind.status, f"{kind.code} has two statuses"
 
@@ -222,4 +222,4 @@ def test_every_detail_of_an_error_is_documented() -> None:
         for kind, name in raised_details()
         if name not in documented.get(codes[kind], {}) and codes[kind] != "not_found"
     }
-    assert missing == set(), "describe them in heliograph/api/errors.toml"
+    assert missing == set(), "describe them in heliograph/api/document/errors.toml"

@@ -27,6 +27,15 @@ def test_every_module_says_what_it_is() -> None:
     assert silent == []
 
 
+def test_rooms_are_small_and_say_what_they_own() -> None:
+    """A room: a folder of modules. So far those of the API."""
+    for room in sorted(path.parent for path in (ROOT / "heliograph" / "api").rglob("__init__.py")):
+        said = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
+        assert said, f"{name_of(room)} does not say what it owns"
+        modules = [path for path in room.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= 12, f"{name_of(room)} holds {len(modules)} files"
+
+
 def test_nothing_is_left_for_later() -> None:
     words = re.compile(rf"\b({'TO' + 'DO'}|{'FIX' + 'ME'}|X{'XX'}|{'NotImplemented' + 'Error'})\b")
     found = [

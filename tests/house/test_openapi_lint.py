@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from heliograph.api import event_bodies, openapi
+from heliograph.api.document import event_bodies, openapi
 from heliograph.api.routes import OPERATIONS
 from heliograph.base.settings import Settings
 from heliograph.webhooks.events import KINDS

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.api.limits import Limiter, Standing, Strangers
-from heliograph.api.refusals import RateLimited
+from heliograph.api.door.limits import Limiter, Standing, Strangers
+from heliograph.api.shapes.refusals import RateLimited
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import Settings

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from heliograph.api.bodies import STALLED, Bodies, Body, Room
+from heliograph.api.callbacks.bodies import STALLED, Bodies, Body, Room
 from heliograph.base.errors import Unavailable
 
 SMALL, LARGE = Room(100, 50), Room(1_000, 500)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from heliograph.accounts.requests import Answer
-from heliograph.api.operation import NONE, OPTIONAL, Call, Handler, Operation, described, operation
+from heliograph.api.door.operation import NONE, OPTIONAL, Call, Handler, Operation, described, operation
 from heliograph.base.errors import NotFound
 
 

@@ -1,0 +1,137 @@
+"""Pages for people: at /docs the OpenAPI document, shown by a vendored Swagger UI (`viewer/`, licence beside it); the
+front page, errors and the guide of `pages.py`.
+
+The rule nobody may break: the page runs and loads nothing that this server does not serve itself, and its policy
+says so to the browser. A file's address holds its digest, so it may be kept for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from heliograph.api.document import pages
+from heliograph.api.door.limits import Strangers
+from heliograph.api.door.static import ASKED, Headers, Page, digest
+from heliograph.api.operations import discovery
+from heliograph.api.shapes import envelope
+from heliograph.api.shapes.refusals import RateLimited
+from heliograph.base.ids import uuid7_text
+
+#: Inline scripts, inline styles and eval are all refused: Swagger UI sets styles through the CSSOM only.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+)
+PATH = "/docs"
+FRONT = "/"
+
+_FOLDER = Path(__file__).with_name("viewer")
+_TYPES = {
+    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+    "swagger-ui.css": "text/css; charset=utf-8",
+    "docs.js": "text/javascript; charset=utf-8",
+    "docs.css": "text/css; charset=utf-8",
+    "pages.css": "text/css; charset=utf-8",
+}
+_ALWAYS: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", POLICY.encode()),
+]
+
+_HTML = "text/html; charset=utf-8"
+
+
+class Docs:
+    """The pages as an ASGI application. `paths`: the addresses that it answers for."""
+
+    def __init__(self, strangers: Strangers, public_url: str = "") -> None:
+        self._strangers = strangers
+        self._public_url = public_url
+        self._styled: dict[str, str] = {}
+        self._pages: dict[str, Page] = {}
+        for name, kind in _TYPES.items():
+            body = (_FOLDER / name).read_bytes()
+            address = f"{PATH}/{digest(body)}/{name}"
+            self._pages[address] = Page(body, kind, "public, max-age=31536000, immutable", _ALWAYS)
+            self._styled[f"{{{name}}}"] = address
+        page = self._html((_FOLDER / "docs.html").read_text())
+        self._pages[PATH] = self._pages[PATH + "/"] = page
+        # To a browser a page, to all others the index of the API.
+        self._front = self._html(pages.front(), vary="accept, accept-encoding")
+        index = msgspec.json.encode(discovery.index())
+        self._pages[FRONT] = Page(index, "application/json", "no-cache", _ALWAYS, vary="accept, accept-encoding")
+        for address, text in pages.error_pages().items():
+            self._pages[address] = self._html(text)
+        self._guide = pages.guide()
+        if self._guide:
+            self._pages[pages.GUIDE] = self._html(pages.guide_list(list(self._guide.values())))
+        self.paths = frozenset(self._pages) | frozenset(self._guide)
+
+    def _html(self, text: str, vary: str = "accept-encoding") -> Page:
+        for place, address in self._styled.items():
+            text = text.replace(place, address)
+        return Page(text.encode(), _HTML, "no-cache", _ALWAYS, vary=vary)
+
+    async def _page(self, path: str, headers: Headers) -> Page:
+        if path == FRONT and _prefers_html(headers):
+            return self._front
+        page = self._pages.get(path)
+        if page is None:  # of the guide, which is made when it is first asked for
+            text = await asyncio.to_thread(pages.guide_page, self._guide[path])
+            page = self._pages[path] = self._html(text)
+        return page
+
+    async def __call__(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[dict[str, Any]]],
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        request_id = uuid7_text()
+        try:
+            self._strangers.admit(scope["client"][0] if scope["client"] else "")
+            if scope["method"] in ("GET", "HEAD"):
+                page = await self._page(scope["path"], scope["headers"])
+                answer = await page.answer(_asked(scope["headers"]))
+                status, headers, body = answer.status, answer.headers, answer.body
+            else:
+                status, headers, body = 405, [(b"allow", b"GET, HEAD"), (b"content-length", b"0"), *_ALWAYS], b""
+        except RateLimited as refusal:
+            status, headers, body = envelope.render(refusal, request_id=request_id, public_url=self._public_url)
+        headers.append((b"x-request-id", request_id.encode()))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def _asked(headers: Headers) -> dict[bytes, bytes]:
+    """Of the request's headers those that decide the answer; several lines of one are a list (RFC 9110 §5.3)."""
+    asked: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in ASKED:
+            asked[name] = b", ".join((asked[name], value)) if name in asked else value
+    return asked
+
+
+def _prefers_html(headers: Headers) -> bool:
+    """Does Accept name HTML, and JSON not before it? Browsers do; `*/*` alone, as of curl, is nobody's wish."""
+    weights = {b"text/html": 0.0, b"application/json": 0.0}
+    for name, value in headers:
+        if name == b"accept":
+            for given in value.split(b","):
+                kind, *options = (part.strip().lower() for part in given.split(b";"))
+                if kind in weights:
+                    weights[kind] = next((_weight(one[2:]) for one in options if one.startswith(b"q=")), 1.0)
+    return weights[b"text/html"] > 0 and weights[b"text/html"] >= weights[b"application/json"]
+
+
+def _weight(text: bytes) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,141 @@
+"""From msgspec's JSON Schemas to those of the OpenAPI document, in the form that generators of clients understand.
+
+Requests are described exactly, because they are checked exactly. Answers and events are described openly: a string
+that has a few values today may have more tomorrow, so no generated client may refuse one it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from heliograph.api.shapes.fields import ALIAS, NEEDED
+
+Schema = dict[str, Any]
+
+TEMPLATE = "#/components/schemas/{name}"
+_JSON_TYPES = {bool: "boolean", int: "integer", str: "string"}
+_NULL = {"type": "null"}
+
+
+def components(shapes: Iterable[Any]) -> dict[str, Schema]:
+    """The schemas of structs, and of all structs in them, by name."""
+    _, found = msgspec.json.schema_components(list(shapes), ref_template=TEMPLATE)
+    return found
+
+
+def of_requests(found: Mapping[str, Schema]) -> dict[str, Schema]:
+    """Schemas of bodies that clients send: closed, without aliases and without defaults.
+
+    Generators take a field with a default for one that is always there, and make it required; a description says what
+    holds without the field.
+    """
+    return {name: _plain(_described_fields(schema), keep_defaults=False) for name, schema in found.items()}
+
+
+def of_answers(found: Mapping[str, Schema]) -> dict[str, Schema]:
+    """Schemas of what clients receive: open."""
+    return {name: opened(_plain(schema, keep_defaults=False)) for name, schema in found.items()}
+
+
+def of_query(query: type[msgspec.Struct]) -> list[Schema]:
+    """The parameters that a struct of a query string stands for, as OpenAPI parameters."""
+    schema = _described_fields(components([query])[query.__name__])
+    parameters = []
+    for name, shape in schema["properties"].items():
+        # A parameter is absent, never null.
+        (given,) = [one for one in shape.get("anyOf", [shape]) if one != _NULL]
+        described = {key: value for key, value in given.items() if key != "description"}
+        parameter = {"name": name, "in": "query", "schema": _plain(described, keep_defaults=True)}
+        if "description" in shape:
+            parameter["description"] = shape["description"]
+        if name in schema.get("required", ()):
+            parameter["required"] = True
+        parameters.append(parameter)
+    return parameters
+
+
+def _described_fields(schema: Schema) -> Schema:
+    """An object without the aliases of its fields, and with what is needed among what is required."""
+    if "properties" not in schema:
+        return schema
+    properties, required = {}, list(schema.get("required", ()))
+    for name, shape in schema["properties"].items():
+        if ALIAS in shape:
+            continue
+        if NEEDED in shape:
+            required.append(name)
+            (given,) = [one for one in shape["anyOf"] if one != _NULL]
+            shape = given | {"description": shape["description"]}
+        properties[name] = shape
+    return schema | {"properties": properties} | ({"required": required} if required else {})
+
+
+def _plain(schema: Any, *, keep_defaults: bool) -> Any:
+    """A schema whose enumerations say of what type they are, single values as `const`, and without null defaults."""
+    if isinstance(schema, list):
+        return [_plain(one, keep_defaults=keep_defaults) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {}
+    for name, one in schema.items():
+        if name == "properties":  # of any name, `default` included
+            plain[name] = {field: _plain(shape, keep_defaults=keep_defaults) for field, shape in one.items()}
+        elif name != "default" or (keep_defaults and one is not None):
+            plain[name] = _plain(one, keep_defaults=keep_defaults)
+    values = plain.get("enum")
+    if isinstance(values, list) and (kind := _JSON_TYPES.get(type(values[0]))):
+        plain["type"] = kind
+        if len(values) == 1:
+            plain["const"] = plain.pop("enum")[0]
+    return plain
+
+
+def opened(schema: Schema) -> Schema:
+    """A schema of something received: what is listed for a string or a number is what there is today.
+
+    The values stay readable, in the description and in `x-extensible-enum`. A constant that is no string is told by
+    example: openapi-generator's Python client compares a constant with its text, and refuses `true` for not being
+    "true".
+    """
+    open_ = dict(schema)
+    if "properties" in schema:
+        open_["properties"] = {name: opened(shape) for name, shape in schema["properties"].items()}
+        return open_
+    if schema.get("type") == "null":  # nothing but null: generators know no such type
+        open_["type"] = ["string", "null"]
+        return open_
+    listed = [_values_out(open_)]
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            open_[key] = dict(schema[key])
+            listed.append(_values_out(open_[key]))
+    if "anyOf" in schema:
+        open_["anyOf"] = [dict(one) for one in schema["anyOf"]]
+        listed += [_values_out(one) for one in open_["anyOf"]]
+    text = open_.get("description", "")
+    values = [value for found in listed for value in found]
+    if any(f"`{value}`" not in text for value in values):
+        open_["description"] = f"{text} {'One of ' if len(values) > 1 else ''}{_listed(values)}; more may come.".strip()
+    elif values:
+        open_["description"] = f"{text} More values may come."
+    return open_
+
+
+def _values_out(schema: Schema) -> list[Any]:
+    """Takes the list of values out of a schema, and leaves it as a remark."""
+    if schema.get("type") in ("integer", "boolean") and "const" in schema:
+        schema["examples"] = [schema.pop("const")]
+        return []
+    if schema.get("type") != "string":
+        return []
+    values = schema.pop("enum", None) or ([schema.pop("const")] if "const" in schema else [])
+    if values:
+        schema["x-extensible-enum"] = values
+    return values
+
+
+def _listed(values: list[Any]) -> str:
+    return ", ".join(f"`{value}`" for value in values)

@@ -1,0 +1,335 @@
+"""What surrounds every operation, in order. The order is the contract's: it decides which of two faults is named.
+
+    request id → path 404, method 405 → key 401 → scope 403 → rate 429 → size 413, media type 415 →
+    body and headers 400 → idempotency → the operation → envelope
+
+The rule nobody may break: every answer goes out through `_send`, so each one carries x-request-id, each refusal is
+an envelope, and after a valid key each one says where the key stands in its minute.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts.api_keys import LiveKeyRequired, ScopeRequired, Unauthorized
+from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
+from heliograph.accounts.requests import Answer, RateUnit
+from heliograph.api.door import idempotency, static
+from heliograph.api.door.operation import REQUIRED, Call, Operation, Services
+from heliograph.api.door.reading import query_reader, reader
+from heliograph.api.shapes import envelope
+from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7_text
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+#: Headers that may come once only: two of them would let two readers of one request understand it differently.
+_SINGLE = frozenset({b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-encoding"})
+_WANTED = _SINGLE | static.ASKED | {b"x-request-id", b"content-length", b"transfer-encoding"}
+
+_is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
+# Spaces are taken for good, so that many of them are looked at once.
+_is_json = re.compile(
+    rb'application/json[ \t]*+(?:;[ \t]*+charset="?utf-?8"?[ \t]*+)?(?:;[ \t]*+)?', re.IGNORECASE
+).fullmatch
+
+_NO_STORE = (b"cache-control", b"no-store")
+_STORED = (b"x-idempotency-status", b"stored")
+_REPLAYED = (b"x-idempotency-status", b"replayed")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Disconnected(Exception):
+    """The client went away while it was sending."""
+
+
+class Guard:
+    """The API as an ASGI application: everything under `prefix`, and 404 for everything else."""
+
+    def __init__(self, operations: Sequence[Operation], services: Services, *, prefix: str = "/v1") -> None:
+        self._services = services
+        self._prefix = prefix
+        self._readers = {each.id: reader(each.request) for each in operations if each.request is not None}
+        self._queries = {each.id: query_reader(each.query) for each in operations if each.query is not None}
+        self._limits = {
+            each.id: services.settings.max_campaign_body_bytes
+            if each.bucket == "campaigns"
+            else services.settings.max_body_bytes
+            for each in operations
+        }
+        self._exact: dict[str, dict[str, Operation]] = {}
+        self._patterns: list[tuple[re.Pattern[str], dict[str, Operation]]] = []
+        by_path: dict[str, dict[str, Operation]] = {}
+        for each in operations:
+            by_path.setdefault(each.path, {})[each.method] = each
+        for path, methods in by_path.items():
+            if "{" in path:
+                expression = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(prefix + path))
+                self._patterns.append((re.compile(expression), methods))
+            else:
+                self._exact[prefix + path] = methods
+        self._exact[prefix] = by_path["/"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(self._services)
+        status: int
+        try:
+            self._begin(call, scope)
+            try:
+                self._route(call, scope)
+            except (NotFound, MethodNotAllowed):
+                self._services.strangers.admit(call.address)
+                raise
+            operation = call.operation
+            if operation.scope is not None:
+                await self._identify(call)
+                await self._admit(call)
+            elif not operation.is_probe:
+                self._services.strangers.admit(call.address)
+            self._check_size(call)
+            if operation.request is not None:
+                self._check_media_type(call)
+                call.body = self._readers[operation.id](await self._receive_body(call, receive))
+                if operation.canonical is not None:
+                    call.body = await operation.canonical(call.body)
+            if operation.query is not None:
+                call.query = self._queries[operation.id](scope["query_string"])
+            for name in call.parameters:
+                call.id(name)
+            self._read_idempotency_key(call)
+            status, headers, body = await self._run(call)
+            if call.rate_unit is not None:
+                await self._settle(call)
+        except Disconnected:
+            return
+        except Exception as error:
+            status, headers, body = envelope.render(
+                await self._refusal(call, error),
+                request_id=call.request_id,
+                public_url=self._services.settings.public_url,
+            )
+        await self._send(call, send, status, headers, body)
+
+    # ── The steps, in order ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, call: Call, scope: Scope) -> None:
+        headers = call.headers
+        doubled = None
+        for name, value in scope["headers"]:
+            if name in _WANTED:
+                if name in headers and name in _SINGLE and headers[name] != value:
+                    doubled = name
+                headers[name] = value
+        given = headers.get(b"x-request-id")
+        call.request_id = given.decode() if given is not None and _is_request_id(given) else uuid7_text()
+        call.method = scope["method"]
+        client = scope["client"]
+        call.address = client[0] if client else ""
+        if doubled is not None:
+            if doubled in (b"authorization", b"x-api-key"):
+                headers[b"x-api-key"], headers[b"authorization"] = b"twice", b"and different"
+            elif doubled == b"idempotency-key":
+                headers[doubled] = b""
+            else:
+                headers[doubled] = b"given twice"
+
+    def _route(self, call: Call, scope: Scope) -> None:
+        path = scope["path"]
+        methods = self._exact.get(path)
+        if methods is None:
+            for pattern, candidates in self._patterns:
+                match = pattern.fullmatch(path)
+                if match is not None:
+                    methods, call.parameters = candidates, match.groupdict()
+                    break
+            else:
+                raise NotFound("There is nothing at this address.", resource="path", id=path[:256])
+        operation = methods.get("GET" if call.method == "HEAD" else call.method)
+        if operation is None:
+            raise MethodNotAllowed(", ".join(sorted([*methods, "HEAD"] if "GET" in methods else methods)))
+        call.operation = operation
+        call.path = path[len(self._prefix) :] or "/"
+
+    async def _identify(self, call: Call) -> None:
+        headers, limiter = call.headers, self._services.limiter
+        key, bearer = headers.get(b"x-api-key"), headers.get(b"authorization")
+        try:
+            if bearer is not None:
+                if bearer[:7].lower() != b"bearer ":
+                    raise Unauthorized
+                token = bearer[7:].strip()
+                if key is not None and key != token:
+                    raise Unauthorized
+                key = token
+            if not key:
+                raise Unauthorized
+            guessing = limiter.is_locked_out(call.address)
+            call.actor = await self._services.keyring.authenticate(
+                key.decode("latin-1"), call.address, is_guess=guessing
+            )
+        except Unauthorized:
+            await limiter.fail(call.address)
+            raise
+
+    async def _admit(self, call: Call) -> None:
+        """Scope, then rate. Counted before either is judged, because the rate headers stand on a 403 too."""
+        actor, operation = call.actor, call.operation
+        assert actor.key_id is not None
+        assert operation.bucket is not None
+        limiter = self._services.limiter
+        if operation.own_commit and operation.scope in actor.scopes:
+            # Taken in the commit that stores the message; `_settle` looks afterwards what came of it.
+            rate_unit = limiter.rate_unit(actor.organization_id, actor.key_id, operation.bucket)
+            if isinstance(rate_unit, RateUnit):
+                call.rate_unit = rate_unit
+                return
+            standing = rate_unit
+        else:
+            standing = await limiter.take(actor.organization_id, actor.key_id, operation.bucket)
+        call.standing_headers = standing.headers
+        if operation.scope not in actor.scopes:
+            raise ScopeRequired(required=[operation.scope])
+        if operation.live_only and actor.mode != "live":
+            raise LiveKeyRequired
+        if standing.exceeded:
+            raise RateLimited(standing.bucket, standing.retry_after)
+
+    async def _settle(self, call: Call) -> None:
+        """Rate, for a request that carried its unit along: one that never came to a commit pays now."""
+        actor, bucket, rate_unit = call.actor, call.operation.bucket, call.rate_unit
+        assert actor.key_id is not None
+        assert bucket is not None
+        assert rate_unit is not None
+        limiter = self._services.limiter
+        if rate_unit.used:
+            standing = limiter.standing_of(rate_unit, actor.organization_id, bucket)
+        else:
+            standing = await limiter.take(actor.organization_id, actor.key_id, bucket)
+        call.standing_headers = standing.headers
+        if standing.exceeded:
+            raise RateLimited(standing.bucket, standing.retry_after)
+
+    async def _refusal(self, call: Call, error: Exception) -> Refusal:
+        """What to answer. The rate is judged before all that a body may be refused for."""
+        name = call.operation.id if hasattr(call, "operation") else "none"
+        if call.rate_unit is not None:
+            try:
+                await self._settle(call)
+            except Exception as instead:
+                # Kept by no name, or this frame and the error would hold each other, and the body.
+                return envelope.refusal_of(instead, request_id=call.request_id, operation=name)
+        return envelope.refusal_of(error, request_id=call.request_id, operation=name)
+
+    def _check_size(self, call: Call) -> None:
+        length = call.headers.get(b"content-length")
+        if length is not None and int(length) > (limit := self._limits[call.operation.id]):
+            raise PayloadTooLarge(limit)
+
+    def _check_media_type(self, call: Call) -> None:
+        kind = call.headers.get(b"content-type", b"")
+        if kind != b"application/json" and not _is_json(kind):
+            raise UnsupportedMediaType
+        if call.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise UnsupportedMediaType
+
+    async def _receive_body(self, call: Call, receive: Receive) -> bytes:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        body: bytes = message["body"]
+        limit = self._limits[call.operation.id]
+        if not message["more_body"]:
+            if len(body) > limit:
+                raise PayloadTooLarge(limit)
+            return body
+        parts = [body]
+        size = len(body)
+        while message["more_body"]:
+            if size > limit:
+                raise PayloadTooLarge(limit)
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            parts.append(message["body"])
+            size += len(parts[-1])
+        if size > limit:
+            raise PayloadTooLarge(limit)
+        return b"".join(parts)
+
+    def _read_idempotency_key(self, call: Call) -> None:
+        operation = call.operation
+        if not operation.mutates:
+            return
+        given = call.headers.get(b"idempotency-key")
+        if given is not None:
+            call.idempotency_key = idempotency.checked_key(given)
+            call.key_hash = idempotency.key_hash(call.actor.mode, call.method, call.path, call.idempotency_key)
+        elif operation.idempotency == REQUIRED:
+            raise Invalid(("Idempotency-Key", "required", "the header `Idempotency-Key` is required"))
+
+    async def _run(self, call: Call) -> tuple[int, envelope.Headers, bytes]:
+        operation = call.operation
+        if operation.own_commit:
+            answer: Answer = await operation.run(call)
+            replayed = None if call.key_hash is None else answer.replayed
+            return answer.status, _headers(answer.body, replayed), answer.body
+        if operation.scope is None:
+            return self._answered(call, await operation.run(call))
+        settings = self._services.settings
+        async with self._services.pool.acquire(timeout=settings.idempotency_wait_seconds) as conn:
+            call.conn = conn
+            if call.key_hash is not None:
+                outcome = await idempotency.once(
+                    conn,
+                    call.actor,
+                    key=call.key_hash,
+                    request=idempotency.request_hash(_asked(call)),
+                    hours=settings.idempotency_hours,
+                    wait_seconds=settings.idempotency_wait_seconds,
+                    run=lambda: self._mutate(call),
+                    seal_key=self._services.answer_key if operation.has_secret else None,
+                )
+                return outcome.status, _headers(outcome.body, outcome.replayed), outcome.body
+            if operation.mutates:
+                async with conn.transaction():
+                    status, body = await self._mutate(call)
+                return status, _headers(body, None), body
+            return self._answered(call, await operation.run(call))
+
+    async def _mutate(self, call: Call) -> tuple[int, bytes]:
+        if call.actor.state in STOPPED:
+            raise OrganizationSuspended
+        return call.operation.status, _encode(await call.operation.run(call))
+
+    def _answered(self, call: Call, answer: Any) -> tuple[int, envelope.Headers, bytes]:
+        if isinstance(answer, static.Answer):
+            return answer.status, answer.headers, answer.body
+        body = _encode(answer)
+        return call.operation.status, _headers(body, None), body
+
+    async def _send(self, call: Call, send: Send, status: int, headers: envelope.Headers, body: bytes) -> None:
+        headers.append((b"x-request-id", call.request_id.encode()))
+        headers += call.standing_headers
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if call.method == "HEAD" else body})
+
+
+def _asked(call: Call) -> list[Any]:
+    """What makes two requests under one idempotency key the same. A secret is shown once more to the API key that it
+    was shown to, and to no other: for that one the same request is another one."""
+    return [call.body, call.query, call.actor.key_id if call.operation.has_secret else None]
+
+
+def _headers(body: bytes, replayed: bool | None) -> envelope.Headers:
+    headers = [envelope.JSON, (b"content-length", b"%d" % len(body)), _NO_STORE]
+    if replayed is not None:
+        headers.append(_REPLAYED if replayed else _STORED)
+    return headers

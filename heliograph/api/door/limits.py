@@ -1,0 +1,234 @@
+"""Rate limits: how many requests a key may make in a minute, exact across processes.
+
+A window is a row of `rate_windows`, keyed by organization, key and bucket, and `rate_windows_1` (accounts/requests.sql)
+is the only one that takes of it. Requests that arrive while a batch of counts is being written go into the next one, so
+a minute of traffic costs one small statement per round trip, not one per request. The rule nobody may break: minutes
+are the database's, never this machine's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from heliograph.accounts.requests import RateUnit
+from heliograph.api.shapes.refusals import RateLimited
+from heliograph.base import clock
+from heliograph.base.addresses import sharer
+from heliograph.base.batching import Batcher
+from heliograph.base.clock import iso
+from heliograph.base.db import Pool, is_down
+from heliograph.base.settings import Settings
+
+#: The bucket of refused keys; its windows belong to an address, not to an organization.
+FAILURES = "failures"
+#: That of requests that need no key.
+STRANGERS = "unauthenticated"
+NOBODY = UUID(int=0)
+WINDOW = timedelta(seconds=60)
+#: Windows kept in memory; when there are more, all are forgotten, which costs each one query.
+CAPACITY = 100_000
+
+TAKE = """
+SELECT organization_id, key_id, bucket, taken, window_start, clock_timestamp() AS at
+  FROM rate_windows_1($1::uuid[], $2::uuid[], $3::text[], $4::int[])
+"""
+
+
+class Standing:
+    """Where a request stands in its window."""
+
+    __slots__ = ("bucket", "headers", "limit", "place", "retry_after")
+
+    def __init__(self, bucket: str, limit: int, place: int, reset: bytes, retry_after: int) -> None:
+        self.bucket = bucket
+        self.limit = limit
+        #: The how-manieth request of the window it is, from 1.
+        self.place = place
+        #: Seconds to the end of the window, at least 1.
+        self.retry_after = retry_after
+        self.headers = [
+            (b"x-ratelimit-limit", b"%d" % limit),
+            (b"x-ratelimit-remaining", b"%d" % max(limit - place, 0)),
+            (b"x-ratelimit-reset", reset),
+        ]
+
+    @property
+    def exceeded(self) -> bool:
+        return self.place > self.limit
+
+
+class _Meter:
+    """One window as this process knows it."""
+
+    __slots__ = ("bucket", "full_until", "key", "limit", "reset", "window_start")
+
+    def __init__(self, key: tuple[UUID, UUID, str], limit: int) -> None:
+        self.key = key
+        self.bucket = key[2]
+        self.limit = limit
+        self.window_start: datetime | None = None
+        self.reset = b""
+        #: Local time until which the window is known to be used up; asking the database again would change nothing.
+        self.full_until = 0.0
+
+
+class Limiter:
+    """Counts requests; one per process."""
+
+    def __init__(self, pool: Pool, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._pool = pool
+        self._now = monotonic
+        self.limits = {
+            "sms_send": settings.rate_sms_send,
+            "campaigns": settings.rate_campaigns,
+            "mutations": settings.rate_mutations,
+            "reads": settings.rate_reads,
+            FAILURES: settings.rate_failures,
+        }
+        self._meters: dict[tuple[UUID, UUID, str], _Meter] = {}
+        #: Local time until which some address is locked out.
+        self._locked_until = 0.0
+        self._batcher: Batcher[_Meter, Standing] = Batcher(self._take, indivisible=is_down)
+
+    async def take(self, organization_id: UUID, key_id: UUID, bucket: str) -> Standing:
+        """Count one request. Raises what the database raises: what cannot be counted is not let through."""
+        meter = self._meter(organization_id, key_id, bucket)
+        return self._known_full(meter) or await self._batcher.put(meter)
+
+    def rate_unit(self, organization_id: UUID, key_id: UUID, bucket: str) -> RateUnit | Standing:
+        """A unit for a rule that takes it in its own commit; a Standing if the window is known to be used up."""
+        meter = self._meter(organization_id, key_id, bucket)
+        return self._known_full(meter) or RateUnit(key_id, meter.limit)
+
+    def standing_of(self, rate_unit: RateUnit, organization_id: UUID, bucket: str) -> Standing:
+        """Where a rate_unit that was taken stands."""
+        assert rate_unit.window_start is not None
+        assert rate_unit.at is not None
+        meter = self._meter(organization_id, rate_unit.key_id, bucket)
+        left = self._learn(meter, rate_unit.window_start, rate_unit.at)
+        if rate_unit.used >= meter.limit:
+            meter.full_until = self._now() + left
+        return Standing(bucket, meter.limit, rate_unit.used, meter.reset, max(math.ceil(left), 1))
+
+    async def take_failure(self, address: str) -> Standing:
+        """Count a refused key against the address that it came from; an IPv6 address counts as its /64."""
+        return await self.take(NOBODY, _address_id(address), FAILURES)
+
+    async def fail(self, address: str) -> None:
+        """Count what came without a good key, signature or token. Raises RateLimited past the minute's failures.
+
+        Whoever is genuine is never asked here: others may share the address, behind a proxy all of them do.
+        """
+        try:
+            standing = await self.take_failure(address)
+        except Exception as error:
+            if is_down(error):
+                return  # it is refused all the same
+            raise
+        if standing.exceeded:
+            raise _refusal(standing)
+
+    def is_locked_out(self, address: str) -> bool:
+        """Whether the next failure from there in this minute gets 429, as far as this process knows. Asks nobody."""
+        if self._now() >= self._locked_until:
+            return False  # nobody is
+        meter = self._meters.get((NOBODY, _address_id(address), FAILURES))
+        return meter is not None and self._known_full(meter) is not None
+
+    async def close(self) -> None:
+        """Finish what is being counted."""
+        await self._batcher.drain()
+
+    def _meter(self, organization_id: UUID, key_id: UUID, bucket: str) -> _Meter:
+        key = (organization_id, key_id, bucket)
+        meter = self._meters.get(key)
+        if meter is None:
+            if len(self._meters) >= CAPACITY:
+                self._meters.clear()
+            meter = self._meters[key] = _Meter(key, self.limits[bucket])
+        return meter
+
+    def _known_full(self, meter: _Meter) -> Standing | None:
+        left = meter.full_until - self._now() if meter.full_until else 0.0
+        if left <= 0:
+            return None
+        return Standing(meter.bucket, meter.limit, meter.limit + 1, meter.reset, math.ceil(left))
+
+    def _learn(self, meter: _Meter, window_start: datetime, at: datetime) -> float:
+        """Take note of the window; returns the seconds that are left of it."""
+        end = window_start + WINDOW
+        if meter.window_start != window_start:
+            meter.window_start = window_start
+            meter.reset = iso(end).encode()
+        return (end - at).total_seconds()
+
+    async def _take(self, meters: list[_Meter]) -> list[Standing]:
+        units: dict[_Meter, int] = {}
+        for meter in meters:
+            units[meter] = units.get(meter, 0) + 1
+        asked = self._now()
+        rows = await self._pool.fetch(
+            TAKE,
+            [meter.key[0] for meter in units],
+            [meter.key[1] for meter in units],
+            [meter.key[2] for meter in units],
+            list(units.values()),
+        )
+        by_key = {meter.key: meter for meter in units}
+        places: dict[_Meter, int] = {}
+        waits: dict[_Meter, int] = {}
+        for row in rows:
+            meter = by_key[row["organization_id"], row["key_id"], row["bucket"]]
+            left = self._learn(meter, row["window_start"], row["at"])
+            waits[meter] = max(math.ceil(left), 1)
+            places[meter] = row["taken"] - units[meter]
+            # Counted from before the question was asked, so that it ends rather too early than too late.
+            meter.full_until = asked + left if row["taken"] >= meter.limit else 0.0
+            if meter.bucket == FAILURES:
+                self._locked_until = max(self._locked_until, meter.full_until)
+        standings = []
+        for meter in meters:
+            places[meter] += 1
+            standings.append(Standing(meter.bucket, meter.limit, places[meter], meter.reset, waits[meter]))
+        return standings
+
+
+class Strangers:
+    """Requests that need no key, counted by address in this process alone: each costs little, and must go on costing
+    little when there are many."""
+
+    def __init__(self, limit: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """`limit`: a minute, by address."""
+        self._limit = limit
+        self._now = monotonic
+        self._ends = 0.0
+        self._taken: dict[str, int] = {}
+
+    def admit(self, address: str) -> None:
+        """Count one. Raises RateLimited past the limit."""
+        now = self._now()
+        if now >= self._ends or len(self._taken) > CAPACITY:
+            self._taken.clear()
+            self._ends = now + WINDOW.total_seconds()
+        name = sharer(address)
+        taken = self._taken[name] = self._taken.get(name, 0) + 1
+        if taken > self._limit:
+            left = self._ends - now
+            reset = iso(clock.now() + timedelta(seconds=left)).encode()
+            raise _refusal(Standing(STRANGERS, self._limit, taken, reset, max(math.ceil(left), 1)))
+
+
+def _refusal(standing: Standing) -> RateLimited:
+    """With the rate's headers, which otherwise go with a key."""
+    refusal = RateLimited(standing.bucket, standing.retry_after)
+    refusal.headers |= {name.decode(): value.decode() for name, value in standing.headers}
+    return refusal
+
+
+def _address_id(address: str) -> UUID:
+    return UUID(bytes=hashlib.sha256((sharer(address) or "unknown").encode()).digest()[:16])

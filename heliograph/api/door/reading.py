@@ -1,0 +1,260 @@
+"""From the bytes of a body to a validated struct, or to a refusal that names the field.
+
+The rule nobody may break: whatever the bytes are, the answer is a 400. What msgspec leaves open is closed here: names
+given twice, NUL in texts, nesting deeper than the stack, bytes that are not UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from types import UnionType
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from heliograph.api.shapes.refusals import InvalidJson
+from heliograph.base import clock
+from heliograph.base.errors import Invalid
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+#: Words that a field may say, by its path.
+Choices: TypeAlias = Mapping[str, tuple[str, ...]]
+
+# What msgspec and json raise for bytes that are not JSON. RecursionError is their limit of nesting.
+_BROKEN = (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, OverflowError)
+
+# A name in an object ends with a quote and a colon. Texts can hold that too, so this counts at least all names.
+_names = re.compile(rb'"[ \t\n\r]*:').findall
+_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_anything = msgspec.json.Decoder().decode
+
+
+def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
+    """A function that turns bytes into `kind`, or into one of a union of tagged structs.
+
+    It raises InvalidJson or Invalid, and nothing else.
+    """
+    decode = msgspec.json.Decoder(kind).decode
+    choices = _choices(kind)
+    times = _times(kind)
+
+    def read(raw: bytes) -> Body:
+        try:
+            body = decode(raw)
+        except msgspec.ValidationError as error:
+            _refuse(raw, error, choices)
+        except _BROKEN:
+            raise InvalidJson from None
+        # As many names as may be there and all of them different: no name stands twice. (1.5 µs; the exact way 10.)
+        if len(_names(raw)) != len(_top(raw)):
+            _check_names(raw)
+        if b"\\u0000" in raw:
+            _check_nul(msgspec.to_builtins(body), "")
+        return _in_utc(body, times) if times else body
+
+    return read
+
+
+Query = TypeVar("Query", bound=msgspec.Struct)
+Read = TypeVar("Read", bound=msgspec.Struct)
+
+
+def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
+    """A function that turns a query string into `kind`; it raises Invalid, and nothing else.
+
+    Parameters are taken in camelCase, snake_case and kebab-case; unknown ones are ignored. One that is given twice
+    with different values is refused: nobody could say which one counts.
+    """
+    names = {_folded(name): name for name in kind.__struct_encode_fields__}
+    choices = _choices(kind)
+    attributes = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+    times = _times(kind)
+    encoded_times = {encoded for encoded, attribute in attributes.items() if attribute in times}
+
+    def read(raw: bytes) -> Query:
+        values: dict[str, str] = {}
+        try:
+            pairs = urllib.parse.parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
+        except (ValueError, UnicodeError):
+            raise Invalid(("query", "format", "the query string is not valid")) from None
+        for given, value in pairs:
+            name = names.get(_folded(given))
+            if name is None:
+                continue
+            if values.setdefault(name, value) != value:
+                raise Invalid((name, "duplicate", f"`{name}` is given twice"))
+            if "\0" in value:
+                raise Invalid((name, "nul", f"`{name}` must not contain NUL"))
+        for name in encoded_times & values.keys():
+            values[name] = _with_plus(values[name])
+        try:
+            query = msgspec.convert(values, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise Invalid(_field(str(error), choices)) from None
+        for name, text in values.items():
+            # Where no text is wanted, msgspec takes the word `null` for nothing, so that a filter would silently be
+            # none, and a number for seconds since 1970.
+            value = getattr(query, attributes[name])
+            if value is None:
+                raise Invalid((name, "type", f"`{name}` has no null: leave it out"))
+            if isinstance(value, datetime) and not _is_dated(text):
+                raise Invalid((name, "format", f"`{name}`: Invalid RFC3339 encoded date-time"))
+        return _in_utc(query, times)
+
+    return read
+
+
+def one_of(name: str, value: str | None, other: str, alias: str | None) -> str | None:
+    """What either of two names of a parameter says. Raises Invalid if they disagree."""
+    if value is not None and alias is not None and value != alias:
+        raise Invalid((name, "disagrees", f"`{name}` and `{other}` say different things"))
+    return value if alias is None else alias
+
+
+_is_dated = re.compile(r"\d{4}-").match
+
+
+#: A `+` that was not encoded arrives as a space.
+_ZONE = re.compile(r" (?=[0-9]{2}:?[0-9]{2}\Z)")
+
+
+def _with_plus(time: str) -> str:
+    return _ZONE.sub("+", time) if len(time) <= 64 else time
+
+
+def _times(kind: type[msgspec.Struct] | UnionType) -> list[str]:
+    """Fields of a struct that hold a time; those of a union hold none."""
+    if isinstance(kind, UnionType):
+        return []
+    hints = typing.get_type_hints(kind)
+    return [name for name in kind.__struct_fields__ if datetime in (hints[name], *typing.get_args(hints[name]))]
+
+
+def _in_utc(value: Read, names: Sequence[str]) -> Read:
+    """Times in UTC, so that two spellings of one are one filter or payload."""
+    times = {name: clock.in_utc(at) for name in names if (at := getattr(value, name)) is not None}
+    return msgspec.structs.replace(value, **times) if times else value
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _refuse(raw: bytes, error: msgspec.ValidationError, choices: Choices) -> NoReturn:
+    """msgspec stops at the first wrong field: look at the rest, since what is no JSON has no fields."""
+    try:
+        _anything(raw)
+        _check_names(raw)
+    except msgspec.ValidationError:
+        pass  # a number out of range is JSON all the same
+    except _BROKEN:
+        raise InvalidJson from None
+    raise Invalid(_field(str(error), choices)) from None
+
+
+def _choices(kind: Any) -> Choices:
+    """What each field that takes one of a few words may say, by its path: `template.category`, `tags[]`."""
+    found: dict[str, tuple[str, ...]] = {}
+
+    def walk(type: inspect.Type, path: str) -> None:
+        below = f"{path}." if path else ""
+        match type:
+            case inspect.Metadata():
+                walk(type.type, path)
+            case inspect.LiteralType():
+                found[path] = tuple(map(str, type.values))
+            case inspect.ListType():
+                walk(type.item_type, path + "[]")
+            case inspect.UnionType():
+                for one in type.types:
+                    walk(one, path)
+            case inspect.StructType():
+                if type.tag_field is not None:
+                    name = below + type.tag_field
+                    found[name] = (*found.get(name, ()), str(type.tag))
+                for field in type.fields:
+                    walk(field.type, below + field.encode_name)
+
+    walk(inspect.type_info(kind), "")
+    return found
+
+
+_INDEX = re.compile(r"\[[0-9]*\]")
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$?(?P<path>[^`]*)`)?$", re.DOTALL)
+#: The first word found in msgspec's message decides; else the type is wrong.
+_ISSUES = (
+    ("Invalid enum", "enum"),
+    ("Invalid", "format"),
+    ("timezone", "format"),
+    ("multiple", "type"),
+    ("length", "length"),
+    ("regex", "pattern"),
+    (">=", "range"),
+    ("<=", "range"),
+    ("out of range", "range"),
+)
+#: msgspec speaks of Python's types; the client knows JSON's.
+_JSON = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "datetime": "date-time"}
+_PYTHON = re.compile(r"\b(?:str|int|float|bool|datetime)\b")
+_NAMED = re.compile(r"(?P<missing>missing required|unknown) field `(?P<name>.*)`", re.DOTALL)
+
+
+def _field(text: str, choices: Choices) -> tuple[str, str, str]:
+    """(field, issue, message) of msgspec's message: "Expected `str`, got `int` - at `$.to`"."""
+    match = _AT.match(text)
+    assert match is not None  # every part of the pattern may be empty
+    what, path = match["what"], (match["path"] or "").removeprefix("$").removeprefix(".").replace("[...]", "[]")
+    named = _NAMED.search(what)
+    if named:
+        field = _printable(f"{path}.{named['name']}" if path else named["name"])
+        if named["missing"] == "unknown":
+            return field, "unknown", f"`{field}` is not a field of this operation"
+        return field, "required", f"`{field}` is required"
+    field = _printable(path) or "body"
+    words = choices.get(_INDEX.sub("[]", path))
+    if words and what.startswith(("Invalid enum", "Invalid value")):
+        return field, "enum", f"`{field}` must be {'one of ' if len(words) > 1 else ''}{_listed(words)}"
+    issue = next((issue for word, issue in _ISSUES if word in what), "type")
+    what = _PYTHON.sub(lambda name: _JSON[name[0]], what)
+    return field, issue, f"`{field}`: {_printable(what)}"
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _printable(text: str) -> str:
+    """What came from outside goes back into an answer: short and without control characters."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text[:128])
+
+
+def _check_names(raw: bytes) -> None:
+    try:
+        json.loads(raw, object_pairs_hook=_all_different)
+    except _BROKEN:
+        raise InvalidJson from None
+
+
+def _all_different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    different = dict(pairs)
+    if len(different) != len(pairs):
+        raise ValueError("a name stands twice")
+    return different
+
+
+def _check_nul(value: Any, field: str) -> None:
+    if isinstance(value, str):
+        if "\0" in value:
+            raise Invalid((field, "nul", f"`{field}` must not contain NUL"))
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            _check_nul(part, f"{field}.{name}" if field else str(name))
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            _check_nul(part, f"{field}[{index}]")

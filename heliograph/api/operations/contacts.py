@@ -1,0 +1,167 @@
+"""Contacts: shapes and handlers. The rules are `contacts.records`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from heliograph.api.door.operation import Call, operation
+from heliograph.api.shapes import paging
+from heliograph.api.shapes.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time, alias_of, needed
+from heliograph.api.shapes.paging import PageQuery
+from heliograph.base.clock import iso
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.contacts import records
+from heliograph.contacts.records import MAX_NAME, MAX_TAG, MAX_TAGS, ContactAlreadyExists, Entry
+
+COLLECTION = "contacts"
+
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, extra_json_schema={"pattern": r"\S"})]
+Tag = Annotated[str, Meta(min_length=1, max_length=MAX_TAG, extra_json_schema={"pattern": r"\S"})]
+#: As short as "1 4155550100" may be written, as long as what people paste.
+Phone = Annotated[str, Meta(min_length=7, max_length=40, examples=["+258841234567"])]
+
+
+class CreateContact(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    rename={"first_name": "firstName", "last_name": "lastName", "phone_number": "phoneNumber"},
+    kw_only=True,
+):
+    """A contact to create: a name, whole or in parts, and a phone number."""
+
+    name: Annotated[Name | None, Meta(description="The whole name. Needed unless its parts are given.")] = None
+    phone: Annotated[Phone | None, needed("Phone number with country code, in any usual form.")] = None
+    first_name: Annotated[Name | None, Meta(description="With `lastName`: the parts of the name.")] = None
+    last_name: Annotated[Name | None, Meta(description="With `firstName`: the parts of the name.")] = None
+    phone_number: Annotated[Phone | None, alias_of("phone")] = None
+    tags: Annotated[
+        Annotated[list[Tag], Meta(max_length=MAX_TAGS)] | None,
+        Meta(description="Labels; stored in lower case, trimmed, each once."),
+    ] = None
+
+
+class Contact(msgspec.Struct):
+    """A person and their number."""
+
+    id: Annotated[UUID, Meta(description="Id of the contact.")]
+    name: Annotated[str, Meta(description="The whole name.")]
+    first_name: Annotated[str | None, Meta(description="Its first part, if the parts were given.")]
+    last_name: Annotated[str | None, Meta(description="Its last part, if the parts were given.")]
+    phone: Annotated[str, Meta(description="E.164.", examples=["+258841234567"])]
+    tags: Annotated[list[str], Meta(description="Labels, in lower case.")]
+    opted_out: Annotated[bool, Meta(description="They asked for no more messages, and get none.")]
+    created_at: CreatedAt
+    updated_at: Annotated[Time, Meta(description="When it was last changed.")]
+
+
+class ContactCreated(msgspec.Struct):
+    """The contact as it is stored."""
+
+    success: Success
+    contact: Annotated[Contact, Meta(description="The contact.")]
+
+
+class ContactDeleted(msgspec.Struct):
+    """The contact is gone."""
+
+    success: Success
+
+
+class ContactList(msgspec.Struct, rename="camel"):
+    """A page of contacts, newest first."""
+
+    success: Success
+    items: Items[Contact]
+    next_cursor: NextCursor
+    has_more: HasMore
+
+
+class ContactQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
+    """Which contacts to list."""
+
+    tag: Annotated[Tag | None, Meta(description="Only contacts with this tag, in any case.")] = None
+
+
+class WhichContact(msgspec.Struct, frozen=True):
+    """Which contact is meant."""
+
+    id: Annotated[
+        str,
+        Meta(
+            pattern="^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$",
+            description="Id of the contact.",
+            extra_json_schema={"format": "uuid"},
+        ),
+    ]
+
+
+async def list_contacts(call: Call, query: ContactQuery) -> ContactList:
+    """List contacts."""
+    found = await records.list_page(
+        call.conn,
+        call.actor,
+        limit=query.limit + 1,
+        after=paging.after_id(call, COLLECTION),
+        tag=None if query.tag is None else records.tag(query.tag, "tag"),
+    )
+    return ContactList(True, *paging.page(call, COLLECTION, found, position=lambda row: [row.id], shown=_shown))
+
+
+async def canonical(body: CreateContact) -> Entry:
+    """What both forms of the request say. Raises Invalid, also where they disagree."""
+    first = None if body.first_name is None else records.name(body.first_name, "firstName")
+    last = None if body.last_name is None else records.name(body.last_name, "lastName")
+    name = None if body.name is None else records.name(body.name)
+    joined = records.full_name(first, last)
+    if name is None:
+        if joined is None:
+            raise Invalid(("name", "required", "`name` is required, or `firstName` and `lastName`"))
+        name = records.name(joined, "firstName")
+    elif joined not in (None, name):
+        raise Invalid(("name", "disagrees", "`name` and `firstName` with `lastName` are different names"))
+    given = {
+        field: records.phone(text, field)
+        for field, text in (("phone", body.phone), ("phoneNumber", body.phone_number))
+        if text is not None
+    }
+    if not given:
+        raise Invalid(("phone", "required", "`phone` is required"))
+    if len(set(given.values())) > 1:
+        raise Invalid(("phoneNumber", "disagrees", "`phone` and `phoneNumber` are different numbers"))
+    return Entry(next(iter(given.values())), name, first, last, records.tags(body.tags or ()))
+
+
+@operation(canonical=canonical, refusals=(ContactAlreadyExists,))
+async def create_contact(call: Call, body: Entry) -> ContactCreated:
+    """Create a contact.
+
+    Either `name` and `phone`, or `firstName`, `lastName` and `phoneNumber`; what is given twice must agree. A
+    number has one contact.
+    """
+    return ContactCreated(True, _shown(await records.create(call.conn, call.actor, entry=body)))
+
+
+@operation(refusals=(NotFound,))
+async def delete_contact(call: Call, query: WhichContact) -> ContactDeleted:
+    """Delete a contact."""
+    await records.delete(call.conn, call.actor, id=UUID(query.id))
+    return ContactDeleted(True)
+
+
+def _shown(contact: records.Contact) -> Contact:
+    return Contact(
+        id=contact.id,
+        name=contact.name,
+        first_name=contact.first_name,
+        last_name=contact.last_name,
+        phone=contact.phone,
+        tags=contact.tags,
+        opted_out=contact.opted_out,
+        created_at=iso(contact.created_at),
+        updated_at=iso(contact.updated_at),
+    )

@@ -1,0 +1,5 @@
+"""The operations of WhatsApp."""
+
+from heliograph.api.operations.whatsapp import campaigns, messages, reads, send
+
+__all__ = ["campaigns", "messages", "reads", "send"]

@@ -1,0 +1,1 @@
+"""The shapes that operations share: fields, pages of lists, and refusals in their envelope."""

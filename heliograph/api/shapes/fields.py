@@ -1,0 +1,63 @@
+"""Fields that many requests or answers have, described once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from heliograph.base import phones
+
+#: Marks a field that is another spelling of one that the document describes.
+ALIAS = "x-alias-of"
+#: Marks a field that must be given, where the struct cannot say so because it may be given under its alias.
+NEEDED = "x-needed"
+
+Item = TypeVar("Item")
+
+#: A time as it is answered: ISO 8601, UTC, milliseconds.
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+Success = Annotated[Literal[True], Meta(description="Always true here; a refusal has false, and an `error`.")]
+Queued = Annotated[Literal[True], Meta(description="The work is stored and will be done.")]
+CreatedAt = Annotated[Time, Meta(description="When it was created.")]
+#: Of a WhatsApp template.
+TemplateName = Annotated[str, Meta(max_length=512)]
+Items = Annotated[list[Item], Meta(description="What was asked for, in the order that the operation names.")]
+NextCursor = Annotated[str | None, Meta(description="`cursor` of the next page; null: this is the last one.")]
+HasMore = Annotated[bool, Meta(description="Whether there is a next page.")]
+
+
+class AcceptedMessage(msgspec.Struct, rename="camel"):
+    """The message, as far as it is known when it is accepted."""
+
+    id: Annotated[UUID, Meta(description="Id of the message, in reads and in events.")]
+    client_reference: Annotated[str | None, Meta(description="As it was sent.")]
+
+
+def alias_of(name: str) -> Meta:
+    """The field is another spelling of `name`: it is accepted, and the document keeps silent about it.
+
+    Two spellings of one field in one schema become the same name in Java, Go and Python, and do not compile.
+    """
+    return Meta(description=f"Another spelling of `{name}`.", extra_json_schema={ALIAS: name})
+
+
+def needed(description: str) -> Meta:
+    """The field must be given under this name or under an alias of it."""
+    return Meta(description=description, extra_json_schema={NEEDED: True})
+
+
+def _number_pattern() -> str:
+    """What `phones.parse` takes, as a pattern for the document: a known calling code, 7 to 15 digits in all."""
+    by_length: dict[int, list[str]] = {}
+    for code in phones.REGIONS:
+        by_length.setdefault(len(code), []).append(code)
+    return "|".join(
+        rf"^\+?(?:{'|'.join(codes)})[0-9]{{{7 - length},{15 - length}}}$" for length, codes in sorted(by_length.items())
+    )
+
+
+NUMBER = _number_pattern()
