@@ -182,6 +182,7 @@ NEWEST = {
     "whatsapp_attempts": (("whatsapp_attempts", "started_at"),),
     "receipts": (("receipts", "received_at"),),
     "webhook_attempts": (("webhook_attempts", "started_at"),),
+    "webhook_successes": (("webhook_successes", "started_to"),),
     "message_texts": (("messages", "accepted_at"), ("received_messages", "received_at")),
     "whatsapp_contents": (("whatsapp_messages", "accepted_at"),),
 }
@@ -239,6 +240,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         *((table, months) for table in OF_MONTHS),
         ("receipts", receipts),
         ("webhook_attempts", webhook),
+        ("webhook_successes", webhook),
         ("message_texts", text),
         ("whatsapp_contents", text),
     ]

@@ -95,10 +95,20 @@ async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 10.
             await asyncio.sleep(0.01)
 
 
+ATTEMPTS = """
+SELECT organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail
+  FROM webhook_attempts
+UNION ALL
+SELECT organization_id, one.*, 'delivered', '' FROM webhook_successes s CROSS JOIN LATERAL (
+       SELECT event_id, s.endpoint_id, 1, at, ms, answer
+         FROM unnest(s.events, s.started_at, s.duration_ms, s.status) AS made (event_id, at, ms, answer)) one
+ ORDER BY started_at, attempt
+"""
+
+
 async def attempts(pool: Pool) -> list[dict[str, Any]]:
-    """All attempts in the order in which they began."""
-    rows = await pool.fetch("SELECT * FROM webhook_attempts ORDER BY started_at, attempt")
-    return [dict(row) for row in rows]
+    """All attempts, first successes included, in the order in which they began."""
+    return [dict(row) for row in await pool.fetch(ATTEMPTS)]
 
 
 async def attempted(pool: Pool, count: int) -> list[dict[str, Any]]:

@@ -76,6 +76,7 @@ PARTITIONED = {
     "sms_attempts": "uuid",
     "events": "uuid",
     "webhook_attempts": "uuid",
+    "webhook_successes": "uuid",
     "receipts": "date",
     "received_messages": "uuid",
     "whatsapp_messages": "uuid",

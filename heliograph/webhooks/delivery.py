@@ -30,8 +30,9 @@ from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.queue.retry import look_pause, webhook_pause
 from heliograph.webhooks import attempts, endpoints, signing
-from heliograph.webhooks.attempts import Attempt, Delivery, Destination, Ended, Record
+from heliograph.webhooks.attempts import Attempt, Delivery, Destination, Ended
 from heliograph.webhooks.concurrency import Concurrency, EndpointQueue
+from heliograph.webhooks.recording import Record
 
 log = structlog.get_logger()
 

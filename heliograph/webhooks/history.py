@@ -13,10 +13,12 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.db import Connection
 from heliograph.webhooks import endpoints
+from heliograph.webhooks.attempts import DELIVERED
+from heliograph.webhooks.successes import SPAN
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """One row of `webhook_attempts`, with the kind of its event; `kind` is None once retention took the event."""
+    """One attempt, with the kind of its event; `kind` is None once retention took the event."""
 
     event_id: UUID
     kind: str | None
@@ -30,13 +32,33 @@ class Tried(msgspec.Struct, frozen=True):
     detail: str
 
 
-# Newest first, from a position on: the index gives the order of the beginnings, the rest decides among equal ones.
-ATTEMPTS = """
+# Newest first, from a position on. A row of first successes covers up to SPAN seconds ($7). `near` are the newest of
+# those that end before the position, enough to fill the page, so no entry of the page is older than the oldest of
+# theirs. Every row that reaches into that time is opened.
+ATTEMPTS = f"""
+WITH near AS MATERIALIZED (
+    SELECT started_from, sum(cardinality(status)) OVER (ORDER BY started_to DESC, first_event) - cardinality(status)
+           AS newer
+      FROM (SELECT * FROM webhook_successes
+             WHERE organization_id = $1 AND endpoint_id = $2 AND started_to < $3
+             ORDER BY started_to DESC LIMIT $6) newest
+), tried AS MATERIALIZED (
+    (SELECT event_id, attempt, started_at, duration_ms, status, result, detail FROM webhook_attempts
+      WHERE organization_id = $1 AND endpoint_id = $2 AND started_at <= $3
+        AND (started_at, event_id, attempt) < ($3, $4, $5)
+      ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6)
+    UNION ALL
+    SELECT one.event_id, 1, one.at, one.took, one.answer, '{DELIVERED}', ''
+      FROM webhook_successes s
+           CROSS JOIN LATERAL unnest(s.events, s.started_at, s.duration_ms, s.status)
+                              AS one (event_id, at, took, answer)
+     WHERE s.organization_id = $1 AND s.endpoint_id = $2 AND s.started_from <= $3
+       AND s.started_to <= $3 + make_interval(secs => $7)
+       AND s.started_to >= (SELECT coalesce(min(started_from), $3) FROM near WHERE newer < $6)
+       AND (one.at, one.event_id, 1) < ($3, $4, $5)
+)
 SELECT w.event_id, e.kind, e.message_id, w.attempt, w.started_at, w.duration_ms, w.status, w.result, w.detail
-  FROM (SELECT * FROM webhook_attempts
-         WHERE organization_id = $1 AND endpoint_id = $2 AND started_at <= $3
-           AND (started_at, event_id, attempt) < ($3, $4, $5)
-         ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6) w
+  FROM (SELECT * FROM tried ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6) w
   LEFT JOIN LATERAL (SELECT kind, message_id FROM events WHERE organization_id = $1 AND id = w.event_id) e ON true
  ORDER BY w.started_at DESC, w.event_id DESC, w.attempt DESC
 """
@@ -57,5 +79,5 @@ async def attempts(
     Raises NotFound.
     """
     await endpoints.get(conn, actor, id=endpoint_id)
-    rows = await conn.fetch(ATTEMPTS, actor.organization_id, endpoint_id, *(before or NEWEST), limit)
+    rows = await conn.fetch(ATTEMPTS, actor.organization_id, endpoint_id, *(before or NEWEST), limit, float(SPAN))
     return [Tried(*row.values()) for row in rows]

@@ -19,7 +19,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.webhooks import endpoints
+from heliograph.webhooks import endpoints, successes
 
 #: The kind of an event that somebody asked for.
 TEST = "webhook.test"
@@ -57,10 +57,11 @@ class Replay(msgspec.Struct, frozen=True):
 
 
 # A row that is there already stays: it is on its way. Nobody waits for a lock here while holding one, so a worker that
-# finishes rows of the same endpoint at this moment cannot be in a deadlock with it.
+# finishes rows of the same endpoint at this moment cannot be in a deadlock with it. It counts as claimed before, since
+# there may be earlier attempts.
 QUEUE = """
-INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
-SELECT 'webhook', $2, $4, $1, now(), id FROM unnest($3::uuid[]) AS id
+INSERT INTO queue (kind, line, lane, organization_id, due_at, id, claims)
+SELECT 'webhook', $2, $4, $1, now(), id, 1 FROM unnest($3::uuid[]) AS id
 ON CONFLICT DO NOTHING
 """
 # Of those that were there, the ones that wait for a later attempt: theirs comes now.
@@ -194,13 +195,18 @@ SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, 
  ORDER BY r.stepped_at LIMIT 1 FOR UPDATE OF r SKIP LOCKED
 """
 # `place` numbers what was looked at, whatever its kind, so that a range without the wanted kinds is crossed in steps.
+# $9: the beginning of the second of $2.
 LOOK = """
 WITH looked AS MATERIALIZED (
     SELECT id, kind, mode FROM events WHERE organization_id = $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4
+), taken AS MATERIALIZED (
+    SELECT unnest(events) AS id FROM webhook_successes
+     WHERE $6 AND organization_id = $1 AND endpoint_id = $7
+       AND first_event >= $9 AND first_event <= (SELECT id FROM looked ORDER BY id DESC LIMIT 1)
 )
 SELECT (SELECT count(*) FROM looked), (SELECT id FROM looked ORDER BY id DESC LIMIT 1),
        ARRAY(SELECT id FROM looked
-              WHERE kind = ANY ($5) AND mode = $8
+              WHERE kind = ANY ($5) AND mode = $8 AND id NOT IN (SELECT id FROM taken)
                 AND NOT ($6 AND EXISTS (
                     SELECT FROM webhook_attempts w
                      WHERE w.organization_id = $1 AND w.event_id = looked.id AND w.endpoint_id = $7
@@ -245,6 +251,7 @@ async def _step(conn: Connection, taken: asyncpg.Record) -> int:
         taken["only_failed"],
         endpoint_id,
         taken["mode"],
+        successes.since(taken["position"]),
     )
     if wanted:
         await _queue(conn, organization_id, endpoint_id, wanted, LATER)

@@ -14,6 +14,8 @@ import asyncpg
 import msgspec
 
 from heliograph.base.db import Connection
+from heliograph.webhooks import successes
+from heliograph.webhooks.attempts import DELIVERED
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -36,16 +38,24 @@ class Timeline(msgspec.Struct, frozen=True):
     queued: list[dict[str, Any]]
 
 
-WEBHOOKS = """
+# $3: `successes.since` of each event.
+WEBHOOKS = f"""
 SELECT w.event_id, w.endpoint_id, e.url, w.attempt, w.started_at, w.duration_ms, w.status, w.result, w.detail
-  FROM webhook_attempts w LEFT JOIN webhook_endpoints e ON e.organization_id = $1 AND e.id = w.endpoint_id
- WHERE w.organization_id = $1 AND w.event_id = ANY ($2)
+  FROM (SELECT event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail FROM webhook_attempts
+         WHERE organization_id = $1 AND event_id = ANY ($2)
+        UNION ALL
+        SELECT item.id, s.endpoint_id, 1, s.started_at[at], s.duration_ms[at], s.status[at], '{DELIVERED}', ''
+          FROM unnest($2::uuid[], $3::uuid[]) AS item (id, since) CROSS JOIN LATERAL (
+               SELECT *, array_position(events, item.id) AS at FROM webhook_successes s
+                WHERE {successes.HOLDING.format(organization="$1", since="item.since", id="item.id")}) s) w
+  LEFT JOIN webhook_endpoints e ON e.organization_id = $1 AND e.id = w.endpoint_id
 """
 
 
 async def tried(conn: Connection, organization_id: UUID, events: Iterable[asyncpg.Record]) -> list[asyncpg.Record]:
     """The webhook attempts of these events."""
-    return await conn.fetch(WEBHOOKS, organization_id, [one["id"] for one in events])
+    ids = [one["id"] for one in events]
+    return await conn.fetch(WEBHOOKS, organization_id, ids, [successes.since(id) for id in ids])
 
 
 def of_event(row: asyncpg.Record) -> Entry:

@@ -19,8 +19,9 @@ from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import leases
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import attempts, endpoints, feed, history, replays, signing
-from heliograph.webhooks.attempts import Attempt, Ended, Record
+from heliograph.webhooks.attempts import Attempt, Ended
 from heliograph.webhooks.endpoints import EndpointDisabled
+from heliograph.webhooks.recording import Record
 from heliograph.webhooks.replays import Replay, ReplayRunning
 from tests.hooks import DATA, KIND, attempted, delivering, endpoint, organization, queued, record, settings, until
 from tests.hooks import attempts as all_attempts
