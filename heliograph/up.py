@@ -235,6 +235,7 @@ async def _keep_database(database: Embedded, say: Callable[[str], None]) -> None
 
 
 async def _migrate(url: str) -> None:
+    """Raises UpError and MigrationError."""
     try:
         await migrate(url)
     except (OSError, asyncpg.PostgresError) as error:

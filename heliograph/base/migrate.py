@@ -39,10 +39,18 @@ PATIENCE_MS, PAUSE, TRIES = 1000, 1.0, 120
 #: How long a partition's lock is waited for; the next round asks again.
 BRIEFLY_MS = 500
 
+#: Where the SQL files are.
+ROOT = files("heliograph")
+#: The file that every database of ours began with.
+FIRST = "0001_schema.sql"
+
 PREPARE = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
-    name text PRIMARY KEY, digest text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());
-ALTER TABLE schema_migrations ADD COLUMN IF NOT EXISTS version integer NOT NULL DEFAULT 1;
+    name       text PRIMARY KEY,
+    digest     text NOT NULL,
+    version    integer NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+);
 COMMENT ON TABLE schema_migrations IS 'control: which SQL files have been applied';
 COMMENT ON COLUMN schema_migrations.version IS 'of a function: an older program leaves a newer one alone';
 """
@@ -51,8 +59,8 @@ INSERT INTO schema_migrations (name, digest, version) VALUES ($1, $2, $3)
 ON CONFLICT (name) DO UPDATE SET digest = $2, version = $3, applied_at = now()
 """
 
-# Of a database that an older program prepared, all versions are the first.
-KNOWN = "SELECT name, digest, coalesce((to_jsonb(known) ->> 'version')::int, 1) AS version FROM schema_migrations known"
+NAMES = "SELECT name FROM schema_migrations"
+KNOWN = "SELECT name, digest, version FROM schema_migrations"
 # The partitions of a table that have no part of an index yet; those that were made after it have one of their own.
 LEAVES = """
 SELECT relid::regclass::text AS name FROM pg_partition_tree($1::text::regclass)
@@ -86,12 +94,26 @@ PARTITIONED = {
 FILL = {"messages": 75, "sms_attempts": 80, "whatsapp_messages": 75, "whatsapp_attempts": 80}
 
 
-class MigrationChanged(Exception):
+class MigrationError(Exception):
+    """The database was not, or cannot be, brought to this version. The text says why and what to do.
+
+    MigrationError
+    ├── MigrationChanged
+    ├── MigrationBlocked
+    └── ForeignSchema
+    """
+
+
+class MigrationChanged(MigrationError):
     """A migration that was applied to this database has another text now."""
 
 
-class MigrationBlocked(Exception):
+class MigrationBlocked(MigrationError):
     """Somebody holds a table that a migration needs, and does not let go."""
+
+
+class ForeignSchema(MigrationError):
+    """The database was not begun with our first migration: a development version from before it made it."""
 
 
 class _Script(msgspec.Struct, frozen=True):
@@ -111,18 +133,22 @@ class _Script(msgspec.Struct, frozen=True):
         return int(said[1]) if said else 1
 
 
-async def migrate(url: str, *, on_wait: Callable[[str], None] = lambda name: None) -> list[str]:
+async def migrate(
+    url: str, *, on_wait: Callable[[str], None] = lambda name: None, root: Traversable = ROOT
+) -> list[str]:
     """Bring the database to this version; returns the names of the files applied now.
 
     `on_wait` is told, now and then, of a file that waits for somebody's lock. Raises MigrationChanged if an applied
-    migration's text is not the one that was applied, and MigrationBlocked after two minutes of such waits.
+    migration's text is not the one that was applied, MigrationBlocked after two minutes of such waits, and
+    ForeignSchema, before it has changed anything. `root` is the folder with the SQL files.
     """
     connection = await connect(url)
     try:
         await _lock(connection)
+        await _patiently(connection, "schema_migrations", partial(_is_ours, connection), on_wait)
         await _patiently(connection, "schema_migrations", partial(connection.execute, PREPARE), on_wait)
         applied = []
-        for script in await _wanted(connection):
+        for script in await _wanted(connection, root):
             if script.kind == "concurrently":
                 for statement in _statements(script.text):
                     await _index(connection, script.name, statement, on_wait)
@@ -137,11 +163,11 @@ async def migrate(url: str, *, on_wait: Callable[[str], None] = lambda name: Non
         await connection.close()
 
 
-async def pending(connection: Connection) -> list[str]:
-    """Names of the files that `migrate` would apply."""
-    if not await connection.fetchval("SELECT to_regclass('schema_migrations') IS NOT NULL"):
-        return [script.name for script in _scripts()]
-    return [script.name for script in await _wanted(connection, judged=False)]
+async def pending(connection: Connection, *, root: Traversable = ROOT) -> list[str]:
+    """Names of the files that `migrate` would apply. Raises ForeignSchema."""
+    if not await _is_ours(connection):
+        return [script.name for script in _scripts(root)]
+    return [script.name for script in await _wanted(connection, root, judged=False)]
 
 
 async def make_partitions(connection: Connection, today: date, *, ahead: int = 2) -> list[str]:
@@ -189,10 +215,10 @@ async def _make_partition(connection: Connection, table: str, name: str, start: 
     await connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ('{start}') TO ('{end}')")
 
 
-async def _wanted(connection: Connection, *, judged: bool = True) -> list[_Script]:
+async def _wanted(connection: Connection, root: Traversable, *, judged: bool = True) -> list[_Script]:
     """The scripts that are to be applied, in order. `judged`: raise MigrationChanged."""
     known = {row["name"]: row for row in await connection.fetch(KNOWN)}
-    ours = _scripts()
+    ours = _scripts(root)
     names = {script.name for script in ours}
     # Who does not know all that was applied is the older one: what a newer one put in place is right.
     older = any(name[0].isdigit() and name not in names for name in known)
@@ -210,6 +236,19 @@ async def _wanted(connection: Connection, *, judged: bool = True) -> list[_Scrip
             )
         wanted.append(script)
     return wanted
+
+
+async def _is_ours(connection: Connection) -> bool:
+    """Whether migrations are recorded in it. Raises ForeignSchema if they are others than ours."""
+    if not await connection.fetchval("SELECT to_regclass('schema_migrations') IS NOT NULL"):
+        return False
+    names = {row["name"] for row in await connection.fetch(NAMES)}
+    if names and FIRST not in names:
+        raise ForeignSchema(
+            "the database was made by a development version from before the first release, whose schema cannot be"
+            " upgraded: use a new, empty database (of `heliograph up`: another --data-dir, or move the old one away)"
+        )
+    return True
 
 
 async def _lock(connection: Connection) -> None:
@@ -287,9 +326,8 @@ def _statements(text: str) -> list[str]:
     return [" ".join(statement.split()) for statement in plain.split(";") if statement.strip()]
 
 
-def _scripts() -> list[_Script]:
+def _scripts(root: Traversable) -> list[_Script]:
     """The migrations in order, then the server-side functions."""
-    root = files("heliograph")
     return [
         *(
             _Script(name, item.read_text("utf-8"), "concurrently" if name.endswith(CONCURRENTLY) else "once")

@@ -33,6 +33,7 @@ from heliograph.base.clock import ClockDiffers, iso
 from heliograph.base.connecting import connect
 from heliograph.base.db import Connection, follow_clock, is_down
 from heliograph.base.errors import Refusal
+from heliograph.base.migrate import ForeignSchema, MigrationError
 from heliograph.base.postgres import PostgresError, default_data_dir, url_of
 from heliograph.base.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
 
@@ -311,8 +312,14 @@ def run(app: typer.Typer) -> None:
         _end(str(error), UNREACHABLE)
     except ClockDiffers as error:
         _end(str(error), FAILED)
+    except ForeignSchema as error:
+        _end(str(error), UNREACHABLE)
+    except MigrationError as error:
+        _end(str(error), FAILED)
     except asyncpg.UndefinedTableError:
         _end("the database is not prepared: run `heliograph migrate` first", UNREACHABLE)
+    except (asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError):
+        _end("the database is older than this program: run `heliograph migrate` first", UNREACHABLE)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError, TimeoutError) as error:
         if not is_down(error):
             raise

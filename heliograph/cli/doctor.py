@@ -111,7 +111,10 @@ def _secret_key(settings: Settings) -> Check:
 
 async def _database(conn: Connection, settings: Settings) -> list[Check]:
     checks = [await _server(conn, settings), _encryption(settings.database_url), await _durable(conn), _clock()]
-    pending = await migrate.pending(conn)
+    try:
+        pending = await migrate.pending(conn)
+    except migrate.ForeignSchema as error:
+        return [*checks, Check("migrations", "failed", "of another schema", str(error))]
     if pending:
         checks.append(Check("migrations", "failed", f"pending: {', '.join(pending)}", "Run `heliograph migrate`."))
     else:

@@ -31,8 +31,6 @@ def command(
         raise typer.Exit(FAILED if pending else 0)
     try:
         applied = asyncio.run(migrate.migrate(settings.database_url, on_wait=_waiting))
-    except (migrate.MigrationChanged, migrate.MigrationBlocked) as error:
-        raise Problem(str(error)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise Problem(f"the database cannot be migrated: {error}", UNREACHABLE) from None
     _show("applied", applied, json, "Nothing to do.")

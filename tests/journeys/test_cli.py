@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -362,15 +363,37 @@ async def test_migrations(empty_database_url: str) -> None:
         cli("migrate", "--check", "--json"), cli("org", "list"), cli("worker", HELIOGRAPH_LOG_LEVEL="error")
     )
     assert pending.status == 1
-    assert "0001_foundation.sql" in msgspec.json.decode(pending.out)["pending"]
+    assert "0001_schema.sql" in msgspec.json.decode(pending.out)["pending"]
     assert (early.status, worker.status) == (3, 3)
     assert "heliograph migrate" in early.err
     assert "heliograph migrate" in worker.err
     applied = await cli("migrate", "--json")
-    assert "0001_foundation.sql" in applied.data["applied"]
+    assert "0001_schema.sql" in applied.data["applied"]
     again, check = await asyncio.gather(cli("migrate", "--json"), cli("migrate", "--check"))
     assert again.data == {"applied": []}
     assert (check.status, check.out) == (0, "")
+
+
+async def test_a_database_of_before_the_schema_was_made_anew_is_refused(pool: Pool, database_url: str) -> None:
+    """Whoever meets it says the same sentence, and ends with 3."""
+    await pool.execute("DELETE FROM schema_migrations WHERE name = '0001_schema.sql'")
+    await pool.execute("INSERT INTO schema_migrations VALUES ('0001_foundation.sql', 'x', 1)")
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    with tempfile.TemporaryDirectory() as place:
+        ended = await asyncio.gather(
+            cli("migrate"),
+            cli("migrate", "--check"),
+            cli("api"),
+            cli("worker"),
+            cli("up", "--port", "0", "--data-dir", place),
+        )
+    for one in ended:
+        assert (one.status, one.out) == (3, "")
+        assert "cannot be upgraded" in one.err
+        assert "Traceback" not in one.err
+    doctor = msgspec.json.decode((await cli("doctor", "--url", "http://127.0.0.1:1", "--json")).out)
+    (check,) = [check for check in doctor if check["check"] == "migrations"]
+    assert (check["state"], "cannot be upgraded" in check["remedy"]) == ("failed", True)
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,29 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import shutil
 import signal
 import sys
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from uuid import UUID
 
 import asyncpg
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection, Pool
 from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.base.migrate import PARTITIONED, MigrationBlocked, MigrationChanged, make_partitions, migrate, pending
+from heliograph.base.migrate import (
+    PARTITIONED,
+    ROOT,
+    ForeignSchema,
+    MigrationBlocked,
+    MigrationChanged,
+    make_partitions,
+    migrate,
+    pending,
+)
 from tests.database import Cluster
 from tests.rules.factories import organization
 
@@ -49,7 +61,7 @@ async def test_from_zero_twice_is_the_same_and_a_second_time_is_nothing(
     empty_database_url: str, database_url: str
 ) -> None:
     applied = await migrate(empty_database_url)
-    assert applied[0] == "0001_foundation.sql"
+    assert applied[0] == "0001_schema.sql"
     assert "sms/accept.sql" in applied
     assert applied == sorted(applied[: len(applied) - 1]) + applied[-1:]
     first = await shape(empty_database_url)
@@ -67,13 +79,24 @@ async def test_many_at_once_apply_each_file_once(empty_database_url: str, databa
 
 async def test_an_applied_migration_that_was_changed_is_refused(pool: Pool, database_url: str) -> None:
     before = await shape(database_url)
-    await pool.execute("UPDATE schema_migrations SET digest = 'another' WHERE name = '0001_foundation.sql'")
-    with pytest.raises(MigrationChanged, match="0001_foundation"):
+    await pool.execute("UPDATE schema_migrations SET digest = 'another' WHERE name = '0001_schema.sql'")
+    with pytest.raises(MigrationChanged, match="0001_schema"):
         await migrate(database_url)
     await pool.execute(
-        "UPDATE schema_migrations SET digest = $1 WHERE name = '0001_foundation.sql'",
+        "UPDATE schema_migrations SET digest = $1 WHERE name = '0001_schema.sql'",
         next(text.split()[1] for kind, text in before if kind == "migration" and text.startswith("0001")),
     )
+    assert await shape(database_url) == before
+
+
+async def test_a_schema_that_is_not_ours_is_refused_and_left_alone(pool: Pool, database_url: str) -> None:
+    await pool.execute("DELETE FROM schema_migrations WHERE name = '0001_schema.sql'")
+    before = await shape(database_url)
+    with pytest.raises(ForeignSchema, match="cannot be upgraded"):
+        await migrate(database_url)
+    async with pool.acquire() as conn:
+        with pytest.raises(ForeignSchema, match="cannot be upgraded"):
+            await pending(conn)
     assert await shape(database_url) == before
 
 
@@ -107,7 +130,7 @@ async def test_an_older_program_leaves_what_a_newer_one_put_in_place(pool: Pool,
     assert await shape(database_url) == newer
     # Migrations that this program does not know.
     await pool.execute("UPDATE schema_migrations SET version = 1 WHERE name = 'sms/accept.sql'")
-    await pool.execute("INSERT INTO schema_migrations (name, digest) VALUES ('9999_later.sql', 'x')")
+    await pool.execute("INSERT INTO schema_migrations VALUES ('9999_later.sql', 'x', 1)")
     async with pool.acquire() as conn:
         assert await pending(conn) == []
     assert await migrate(database_url) == []
@@ -116,28 +139,36 @@ async def test_an_older_program_leaves_what_a_newer_one_put_in_place(pool: Pool,
     assert await shape(database_url) == before
 
 
+def with_migration(place: Path, name: str, text: str) -> Path:
+    """The SQL files, in a folder of their own, and a later migration."""
+    root = Path(str(ROOT))
+    for file in root.rglob("*.sql"):
+        copy = place / file.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+    (place / "migrations" / name).write_text(text, "utf-8")
+    return place
+
+
 async def test_a_migration_that_waits_for_a_reader_lets_others_pass(
-    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+    pool: Pool, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("heliograph.base.migrate.PATIENCE_MS", 100)
     monkeypatch.setattr("heliograph.base.migrate.PAUSE", 0.05)
-    before = await shape(database_url)
-    await pool.execute("DELETE FROM schema_migrations WHERE name = '0023_retention.sql'")
-    await pool.execute("DROP TABLE retention_places")
-    await pool.execute("ALTER TABLE workers DROP COLUMN clock_ahead")
+    files = with_migration(tmp_path, "0002_later.sql", "ALTER TABLE workers ADD COLUMN later text;")
     waits: list[str] = []
     async with pool.acquire() as reader, reader.transaction():
         await reader.fetch("SELECT FROM workers")  # as a dump does, for hours
-        migrating = asyncio.create_task(migrate(database_url, on_wait=waits.append))
+        migrating = asyncio.create_task(migrate(database_url, on_wait=waits.append, root=files))
         async with asyncio.timeout(60):
             while not waits:
                 await pool.fetch("SELECT FROM workers")
             for _ in range(20):
                 await pool.fetch("SELECT FROM workers")
         assert not migrating.done()
-    assert await migrating == ["0023_retention.sql"]
-    assert set(waits) == {"0023_retention.sql"}
-    assert await shape(database_url) == before
+    assert await migrating == ["0002_later.sql"]
+    assert set(waits) == {"0002_later.sql"}
+    assert await pool.fetch("SELECT later FROM workers") == []
 
 
 async def test_a_lock_that_nobody_lets_go_ends_the_migration_with_a_word(
@@ -152,20 +183,21 @@ async def test_a_lock_that_nobody_lets_go_ends_the_migration_with_a_word(
             await migrate(database_url)
 
 
-AGES = "0024_ages.concurrently.sql"
+LATER = "0002_later.concurrently.sql"
+INDEX = "CREATE INDEX CONCURRENTLY messages_later{part} ON messages{part} (organization_id, sender)"
 
 
 async def test_an_index_is_made_while_its_table_is_written_and_a_half_made_one_is_made_anew(
-    pool: Pool, database_url: str
+    pool: Pool, database_url: str, tmp_path: Path
 ) -> None:
-    await pool.execute("DELETE FROM schema_migrations WHERE name = $1", AGES)
-    await pool.execute("DROP INDEX message_texts_age")
-    statement = "CREATE INDEX CONCURRENTLY message_texts_age_rest ON message_texts_rest USING brin (message_id)"
+    actor = await organization(pool)
+    files = with_migration(tmp_path, LATER, f"-- Tests.\n{INDEX.format(part='')};\n")
+    statement = INDEX.format(part="_rest")
     async with pool.acquire() as writer, writer.transaction():
-        await writer.execute("INSERT INTO message_texts VALUES ($1, $2, 'x')", uuid7(), UUID(int=1))
+        await put_message(writer, actor, UUID(int=1))
         killed = asyncio.create_task(pool.execute(statement))
         async with asyncio.timeout(60):
-            while not await pool.fetchval("SELECT to_regclass('message_texts_age_rest') IS NOT NULL"):
+            while not await pool.fetchval("SELECT to_regclass('messages_later_rest') IS NOT NULL"):
                 await pool.execute("SELECT pg_sleep(0.01)")
         await pool.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = $1 AND pid <> pg_backend_pid()",
@@ -174,27 +206,27 @@ async def test_an_index_is_made_while_its_table_is_written_and_a_half_made_one_i
         with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
             await killed
         assert not await pool.fetchval(
-            "SELECT indisvalid FROM pg_index WHERE indexrelid = 'message_texts_age_rest'::regclass"
+            "SELECT indisvalid FROM pg_index WHERE indexrelid = 'messages_later_rest'::regclass"
         )
-        migrating = asyncio.create_task(migrate(database_url))
+        migrating = asyncio.create_task(migrate(database_url, root=files))
         async with asyncio.timeout(60):
             # It waits for the writer, and nobody waits for it.
             while not await pool.fetchval(
                 "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()"
-                " AND wait_event_type = 'Lock' AND query LIKE '%INDEX CONCURRENTLY message_texts_age_rest%')"
+                " AND wait_event_type = 'Lock' AND query LIKE '%INDEX CONCURRENTLY messages_later_rest%')"
             ):
-                await pool.execute("INSERT INTO message_texts VALUES ($1, $2, 'x')", uuid7(), uuid7())
-            await pool.execute("INSERT INTO message_texts VALUES ($1, $2, 'x')", uuid7(), UUID(int=2))
+                await put_message(pool, actor, uuid7())
+            await put_message(pool, actor, UUID(int=2))
         assert not migrating.done()
-    assert await migrating == [AGES]
+    assert await migrating == [LATER]
     # Whole, as the table's is, and each partition has its part.
-    assert await pool.fetchval("SELECT indisvalid FROM pg_index WHERE indexrelid = 'message_texts_age'::regclass")
+    assert await pool.fetchval("SELECT indisvalid FROM pg_index WHERE indexrelid = 'messages_later'::regclass")
     parts, whole = await pool.fetchrow(
         "SELECT count(*), bool_and(indisvalid) FROM pg_inherits JOIN pg_index ON indexrelid = inhrelid"
-        " WHERE inhparent = 'message_texts_age'::regclass"
+        " WHERE inhparent = 'messages_later'::regclass"
     ) or (0, False)
     assert whole
-    assert parts == await pool.fetchval("SELECT count(*) FROM pg_inherits WHERE inhparent = 'message_texts'::regclass")
+    assert parts == await pool.fetchval("SELECT count(*) FROM pg_inherits WHERE inhparent = 'messages'::regclass")
 
 
 PROGRAM = "import asyncio, sys; from heliograph.base.migrate import migrate; asyncio.run(migrate(sys.argv[1]))"
@@ -266,9 +298,21 @@ async def place_of(pool: Pool, table: str, column: str, id: UUID) -> str:
     return place
 
 
-async def put_text(pool: Pool, id: UUID) -> str:
-    await pool.execute("INSERT INTO message_texts VALUES ($1, $2, 'x')", uuid7(), id)
-    return await place_of(pool, "message_texts", "message_id", id)
+PUT = """
+INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments, guarantee,
+                      request_id, accepted_at)
+SELECT $1, $2, 'accepted', 'live', '1', '1', id, 'gsm7', 1, 'at_least_once', '', now() FROM sender_ids LIMIT 1
+"""
+
+
+async def put_message(conn: Pool | Connection, actor: Actor, id: UUID) -> None:
+    await conn.execute(PUT, actor.organization_id, id)
+
+
+async def put(pool: Pool, actor: Actor, id: UUID) -> str:
+    """Store a message under `id`; says in which partition it lies."""
+    await put_message(pool, actor, id)
+    return await place_of(pool, "messages", "id", id)
 
 
 def month(ahead: int) -> datetime:
@@ -278,14 +322,15 @@ def month(ahead: int) -> datetime:
 
 
 async def test_ids_at_the_bounds_of_a_month_are_in_the_right_partition(pool: Pool) -> None:
+    actor = await organization(pool)
     for ahead in range(3):
         start, end = month(ahead), month(ahead + 1)
         last = UUID(int=uuid7_floor(end).int - 1)
         for id in (uuid7_floor(start), UUID(int=uuid7_floor(start).int + 1), last):
-            assert await put_text(pool, id) == f"message_texts_{start:%Y_%m}"
+            assert await put(pool, actor, id) == f"messages_{start:%Y_%m}"
     before = UUID(int=uuid7_floor(month(0)).int - 1)
-    assert await put_text(pool, before) == "message_texts_rest"
-    assert await put_text(pool, uuid7_floor(month(3))) == "message_texts_rest"
+    assert await put(pool, actor, before) == "messages_rest"
+    assert await put(pool, actor, uuid7_floor(month(3))) == "messages_rest"
 
 
 async def test_receipts_go_by_their_day(pool: Pool) -> None:
@@ -318,20 +363,13 @@ async def test_what_the_net_caught_moves_when_its_month_is_made(pool: Pool) -> N
     ids = [UUID(int=uuid7_floor(later).int + n) for n in range(5)]
     after = uuid7_floor(month(5))
     for id in (*ids, after):
-        assert await put_text(pool, id) == "message_texts_rest"
-        await pool.execute(
-            "INSERT INTO messages SELECT $1, $2, 'accepted', 'live', '1', '1', id, NULL, NULL, 'gsm7', 1,"
-            " 'at_least_once', '', now() FROM sender_ids LIMIT 1",
-            actor.organization_id,
-            id,
-        )
+        assert await put(pool, actor, id) == "messages_rest"
     async with pool.acquire() as conn:
         made = await make_partitions(conn, later.date(), ahead=0)
         assert len(made) == len(PARTITIONED)
         assert await make_partitions(conn, later.date(), ahead=0) == []
-    for table, column in (("message_texts", "message_id"), ("messages", "id")):
-        assert {await place_of(pool, table, column, id) for id in ids} == {f"{table}_{later:%Y_%m}"}
-        assert await place_of(pool, table, column, after) == f"{table}_rest"
+    assert {await place_of(pool, "messages", "id", id) for id in ids} == {f"messages_{later:%Y_%m}"}
+    assert await place_of(pool, "messages", "id", after) == "messages_rest"
     options = await pool.fetchval("SELECT reloptions FROM pg_class WHERE relname = $1", f"messages_{later:%Y_%m}")
     assert options == ["fillfactor=75"]
     before = await pool.fetchval("SELECT count(*) FROM pg_indexes WHERE tablename = 'messages_rest'")
@@ -341,8 +379,9 @@ async def test_what_the_net_caught_moves_when_its_month_is_made(pool: Pool) -> N
 
 
 async def test_partitions_of_december_end_in_january(pool: Pool) -> None:
+    actor = await organization(pool)
     async with pool.acquire() as conn:
         made = await make_partitions(conn, date(2031, 12, 31), ahead=1)
     assert {name[-7:] for name in made} == {"2031_12", "2032_01"}
     id = UUID(int=uuid7_floor(datetime(2032, 1, 1, tzinfo=UTC)).int - 1)
-    assert await put_text(pool, id) == "message_texts_2031_12"
+    assert await put(pool, actor, id) == "messages_2031_12"

@@ -1,0 +1,1194 @@
+-- The schema. Rules of the tables:
+--   * Every table's comment begins with its class. tenant: organization_id comes first in keys and hot indexes.
+--     reference: small, shared by all. control: routes work or identity and knows all organizations.
+--   * The application makes ids (UUIDv7). No sequences, triggers, extensions, enum types or session locks.
+--   * Times are timestamptz, and those that decide are the database's. State machines are also CHECKs here, and guards
+--     inside the UPDATEs.
+--   * What grows with traffic is range-partitioned by its UUIDv7 or its day, that is, by time. The partitions are made
+--     ahead by heliograph/base/migrate.py; `_rest` is the net under them: a row must never be refused because a clock
+--     ran ahead.
+--   * Tables that are filled by the million have no foreign keys: checking one costs as much as the row.
+--   * A row is looked up by (organization_id, id). On a table that is still empty the planner thinks nothing of using
+--     another index that begins with the organization, which then reads all of the organization's rows, and it keeps
+--     the plan when there are millions. Hence the predicates that are always true (`WHERE recipient IS NOT NULL`): only
+--     a search by that column implies them, so nothing else can use the index.
+-- A CHECK on one column is named table_column_check, a primary key table_pkey; everything else is named here.
+-- Areas: organizations and access, quota, contacts and consent, campaigns, suppliers, SMS sent, SMS received,
+-- WhatsApp, events and webhooks, work.
+
+
+-- -- Organizations and access -----------------------------------------------------------------------------------------
+
+CREATE TABLE organizations (
+    id                uuid PRIMARY KEY,
+    name              text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+    state             text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'trial', 'past_due', 'suspended', 'closed')),
+    country           text CHECK (country ~ '^[A-Z]{2}$'),
+    allowed_countries text[],
+    smart_encoding    boolean NOT NULL DEFAULT false,
+    replace_accents   boolean NOT NULL DEFAULT false,
+    opt_out_words     text[] NOT NULL DEFAULT '{}',
+    stop_reply        text,
+    start_reply       text,
+    help_reply        text,
+    plan              text,
+    allowance         bigint CHECK (allowance >= 0),
+    period_anchor     timestamptz,
+    period_months     smallint CHECK (period_months BETWEEN 1 AND 120),
+    period_start      timestamptz,
+    period_end        timestamptz,
+    created_at        timestamptz NOT NULL
+);
+CREATE UNIQUE INDEX organizations_name ON organizations (lower(name));
+CREATE INDEX organizations_due ON organizations (period_end) WHERE period_anchor IS NOT NULL;
+COMMENT ON TABLE organizations IS 'control: the customers. An operator names one by its name, so names differ, however they are spelt';
+COMMENT ON COLUMN organizations.country IS 'ISO region as which national numbers in files and on the command line are read; NULL: they are refused';
+COMMENT ON COLUMN organizations.allowed_countries IS 'ISO regions that may be sent to; NULL: all';
+COMMENT ON COLUMN organizations.replace_accents IS 'letters with accents that GSM-7 lacks are sent without them, if that makes the text fit it; smart_encoding is then on as well';
+COMMENT ON COLUMN organizations.stop_reply IS 'what STOP is answered with; NULL: a default, empty: nothing. The same for the other two';
+COMMENT ON COLUMN organizations.allowance IS 'quota of each period; NULL: the plan does not touch the quota';
+COMMENT ON COLUMN organizations.period_anchor IS 'the n-th period begins n × period_months after it, so that one that began on the 31st comes back to the 31st after a shorter month';
+
+CREATE TABLE api_keys (
+    id              uuid PRIMARY KEY,
+    organization_id uuid NOT NULL CONSTRAINT api_keys_organization REFERENCES organizations,
+    name            text NOT NULL,
+    mode            text NOT NULL CHECK (mode IN ('live', 'test')),
+    profile         text,
+    scopes          text[] NOT NULL,
+    status          text NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'suspended', 'revoked', 'expired')),
+    prefix          text NOT NULL,
+    last4           text NOT NULL,
+    secret_hash     bytea NOT NULL CONSTRAINT api_keys_secret_hash UNIQUE CHECK (length(secret_hash) = 32),
+    allowed_ips     text[] NOT NULL DEFAULT '{}',
+    created_at      timestamptz NOT NULL,
+    expires_at      timestamptz,
+    revoked_at      timestamptz,
+    last_used_at    timestamptz
+);
+-- An organization has few keys that are valid, and any number of others.
+CREATE INDEX api_keys_standing ON api_keys (organization_id, id) WHERE status IN ('active', 'suspended');
+CREATE INDEX api_keys_ended ON api_keys (organization_id, coalesce(revoked_at, expires_at))
+    WHERE status IN ('revoked', 'expired');
+COMMENT ON TABLE api_keys IS 'control: key hash to organization';
+
+CREATE UNLOGGED TABLE rate_windows (
+    organization_id uuid NOT NULL,
+    key_id          uuid NOT NULL,
+    bucket          text NOT NULL,
+    window_start    timestamptz NOT NULL,
+    taken           integer NOT NULL,
+    PRIMARY KEY (organization_id, key_id, bucket)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE rate_windows IS 'tenant: requests in the present minute. Unlogged: a crash may only reset a window';
+
+CREATE TABLE idempotency (
+    organization_id uuid NOT NULL,
+    key_hash        uuid NOT NULL,
+    request_hash    bytea NOT NULL CHECK (length(request_hash) = 32),
+    status          smallint NOT NULL CHECK (status BETWEEN 200 AND 299),
+    body            text NOT NULL,
+    created_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, key_hash)
+);
+CREATE INDEX idempotency_age ON idempotency USING brin (created_at);
+COMMENT ON TABLE idempotency IS 'tenant: stored outcomes; never partitioned by time, since a key must be unique across time';
+COMMENT ON COLUMN idempotency.key_hash IS 'first 16 bytes of SHA-256 over the API key''s mode, method, path and key';
+
+
+-- -- Quota ------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE quotas (
+    organization_id uuid PRIMARY KEY CONSTRAINT quotas_organization REFERENCES organizations,
+    total           bigint NOT NULL DEFAULT 0,
+    used            bigint NOT NULL DEFAULT 0 CHECK (used >= 0),
+    resets_at       timestamptz,
+    CONSTRAINT quotas_not_overdrawn CHECK (used <= total)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE quotas IS 'tenant: the maintained balance; its row lock also puts an organization''s accepts in order';
+
+CREATE TABLE usage_ledger (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    type            text NOT NULL CHECK (type IN ('usage', 'refund', 'adjustment', 'grant')),
+    channel         text NOT NULL CHECK (channel IN ('sms', 'whatsapp')),
+    quantity        bigint NOT NULL,
+    balance_after   bigint NOT NULL,
+    segments        smallint,
+    message_id      uuid,
+    campaign_id     uuid,
+    reason          text,
+    created_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, id)
+);
+-- A message is refunded once: finds what was refunded before, and guards against a second time.
+CREATE UNIQUE INDEX usage_ledger_refunds ON usage_ledger (organization_id, message_id) WHERE type = 'refund';
+COMMENT ON TABLE usage_ledger IS 'tenant: append-only; the sum of quantity is total - used of quotas. The id of a usage row is its message''s';
+
+
+-- -- Contacts and consent ---------------------------------------------------------------------------------------------
+
+CREATE TABLE contacts (
+    organization_id uuid NOT NULL,
+    mode            text NOT NULL DEFAULT 'live' CHECK (mode IN ('live', 'test')),
+    id              uuid NOT NULL,
+    name            text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+    first_name      text CHECK (length(first_name) BETWEEN 1 AND 200),
+    last_name       text CHECK (length(last_name) BETWEEN 1 AND 200),
+    phone           text NOT NULL CHECK (phone ~ '^\+[1-9][0-9]{6,14}$'),
+    tags            text[] NOT NULL DEFAULT '{}' CHECK (cardinality(tags) <= 50),
+    created_at      timestamptz NOT NULL,
+    updated_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, mode, id)
+);
+-- The phone comes before the mode: a look-up by id must not be able to use this index.
+CREATE UNIQUE INDEX contacts_phone ON contacts (organization_id, phone, mode);
+COMMENT ON TABLE contacts IS 'tenant: people and their numbers, one contact a number and mode. Whether somebody opted out is read from opt_outs, never stored twice';
+COMMENT ON COLUMN contacts.tags IS 'trimmed, in lower case, each once, in the order given; contact_tags says the same the other way round';
+
+CREATE TABLE contact_tags (
+    organization_id uuid NOT NULL,
+    mode            text NOT NULL DEFAULT 'live',
+    tag             text NOT NULL,
+    contact_id      uuid NOT NULL,
+    PRIMARY KEY (organization_id, mode, tag, contact_id)
+);
+COMMENT ON TABLE contact_tags IS 'tenant: tag to contacts, written in the transaction that writes contacts.tags';
+
+CREATE TABLE contact_imports (
+    organization_id uuid NOT NULL CONSTRAINT contact_imports_organization REFERENCES organizations,
+    id              uuid NOT NULL,
+    file            text NOT NULL,
+    started_at      timestamptz NOT NULL,
+    finished_at     timestamptz,
+    undone_at       timestamptz,
+    rows            integer NOT NULL DEFAULT 0,
+    created         integer NOT NULL DEFAULT 0,
+    updated         integer NOT NULL DEFAULT 0,
+    rejected        integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (organization_id, id)
+);
+COMMENT ON TABLE contact_imports IS 'tenant: files of contacts that were imported, kept as long as texts are, so that an import can be undone';
+COMMENT ON COLUMN contact_imports.finished_at IS 'NULL: it was stopped, or is still running';
+
+CREATE TABLE contact_import_batches (
+    organization_id uuid NOT NULL,
+    import_id       uuid NOT NULL,
+    batch           integer NOT NULL,
+    written_at      timestamptz NOT NULL,
+    created         uuid[] NOT NULL,
+    PRIMARY KEY (organization_id, import_id, batch)
+);
+COMMENT ON TABLE contact_import_batches IS 'tenant: contacts that a batch of an import made';
+COMMENT ON COLUMN contact_import_batches.written_at IS 'updated_at of all that it wrote: who has another one was changed since';
+
+CREATE TABLE contact_import_images (
+    organization_id uuid NOT NULL,
+    import_id       uuid NOT NULL,
+    batch           integer NOT NULL,
+    contact_id      uuid NOT NULL,
+    name            text NOT NULL,
+    first_name      text,
+    last_name       text,
+    tags            text[] NOT NULL,
+    updated_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, import_id, batch, contact_id)
+);
+COMMENT ON TABLE contact_import_images IS 'tenant: what contacts were before a batch of an import changed them';
+
+-- Consent is kept by person, not by spelling: `person_of` is what all spellings of a number have in common, and
+-- person_names says which numbers and user ids belong to one person besides. The function is the twin of
+-- `phones.person`, which a test compares with it; it stands here, not beside its Python, because columns are generated
+-- by it: another rule needs another migration, which computes those columns anew.
+CREATE FUNCTION person_of(p_address text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE left(p_address, 3)
+           WHEN '+55' THEN regexp_replace(p_address, '^(\+55[0-9]{2})9([6-9][0-9]{7})$', '\1\2')
+           WHEN '+52' THEN regexp_replace(p_address, '^\+521([0-9]{10})$', '+52\1')
+           WHEN '+54' THEN regexp_replace(regexp_replace(regexp_replace(regexp_replace(p_address,
+                               '^\+549([0-9]{10})$', '+54\1'),
+                               '^\+541115([0-9]{8})$', '+5411\1'),
+                               '^\+54([0-9]{3})15([0-9]{7})$', '+54\1\2'),
+                               '^\+54([0-9]{4})15([0-9]{6})$', '+54\1\2')
+           ELSE p_address END
+$$;
+COMMENT ON FUNCTION person_of(text) IS 'the key that all spellings of a phone number share, never to be dialed; a user id is its own';
+
+CREATE TABLE opt_outs (
+    organization_id uuid NOT NULL,
+    recipient       text NOT NULL,
+    since           timestamptz NOT NULL,
+    source          text NOT NULL,
+    keyword         text,
+    message_id      uuid,
+    person          text NOT NULL GENERATED ALWAYS AS (person_of(recipient)) STORED,
+    PRIMARY KEY (organization_id, person)
+);
+COMMENT ON TABLE opt_outs IS 'tenant: recipients that asked for no more messages. Looked up with every message, so it has no second index that could be taken for the right one; lists are sorted';
+COMMENT ON COLUMN opt_outs.person IS 'what is looked up: see person_of';
+COMMENT ON COLUMN opt_outs.recipient IS 'as it was written when it opted out: E.164 with +, or a user id';
+COMMENT ON COLUMN opt_outs.source IS 'keyword, operator, or another part''s name for itself';
+COMMENT ON COLUMN opt_outs.message_id IS 'of received_messages: the message that asked for it';
+
+CREATE TABLE person_names (
+    organization_id uuid NOT NULL,
+    name            text NOT NULL,
+    person          uuid NOT NULL,
+    linked_at       timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (organization_id, name)
+);
+CREATE INDEX person_names_by_person ON person_names (organization_id, person) WHERE person IS NOT NULL;
+COMMENT ON TABLE person_names IS 'tenant: names (keys of numbers, user ids) that Meta said are one person''s; who has a single name is not here';
+
+
+-- -- Campaigns --------------------------------------------------------------------------------------------------------
+-- One text or template for many recipients, staged into messages chunk by chunk. The counts of a campaign are disjoint
+-- and add up to its total at every commit. They are moved by differences: a chunk keeps what was last counted of its
+-- own messages, which lie in one range of ids.
+
+CREATE TABLE campaigns (
+    organization_id         uuid NOT NULL CONSTRAINT campaigns_organization REFERENCES organizations,
+    id                      uuid NOT NULL,
+    channel                 text NOT NULL DEFAULT 'sms' CHECK (channel IN ('sms', 'whatsapp')),
+    mode                    text NOT NULL CHECK (mode IN ('live', 'test')),
+    name                    text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+    status                  text NOT NULL CHECK (status IN ('scheduled', 'staging', 'running', 'paused', 'completed',
+                                                            'canceled', 'failed')),
+    status_reason           text,
+    request_id              text NOT NULL,
+    created_at              timestamptz NOT NULL,
+    scheduled_at            timestamptz,
+    started_at              timestamptz,
+    completed_at            timestamptz,
+
+    -- What it says: an SMS campaign a text, a WhatsApp campaign a template.
+    message_template        text,
+    sender_id               uuid,
+    number_id               uuid,
+    template_id             uuid,
+    template_name           text,
+    template_language       text,
+    parameters              jsonb,
+    with_names              boolean NOT NULL DEFAULT true,
+
+    -- To whom, and how fast.
+    audience_tags           text[],
+    audience_tag_match_mode text NOT NULL CHECK (audience_tag_match_mode IN ('any', 'all')),
+    messages_per_minute     integer CHECK (messages_per_minute > 0),
+
+    -- What became of it.
+    total                   integer NOT NULL DEFAULT 0,
+    pending                 integer NOT NULL DEFAULT 0 CHECK (pending >= 0),
+    queued                  integer NOT NULL DEFAULT 0 CHECK (queued >= 0),
+    sent                    integer NOT NULL DEFAULT 0 CHECK (sent >= 0),
+    delivered               integer NOT NULL DEFAULT 0 CHECK (delivered >= 0),
+    read                    integer NOT NULL DEFAULT 0 CHECK (read >= 0),
+    failed                  integer NOT NULL DEFAULT 0 CHECK (failed >= 0),
+    unknown                 integer NOT NULL DEFAULT 0 CHECK (unknown >= 0),
+    canceled                integer NOT NULL DEFAULT 0 CHECK (canceled >= 0),
+    opted_out               integer NOT NULL DEFAULT 0 CHECK (opted_out >= 0),
+    invalid                 integer NOT NULL DEFAULT 0 CHECK (invalid >= 0),
+
+    -- How far the worker has come.
+    step_at                 timestamptz,
+    gather_tag              smallint NOT NULL DEFAULT 0,
+    gather_after            uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
+    staged_to               text COLLATE "C" NOT NULL DEFAULT '',
+    due_at                  timestamptz,
+    drained_at              timestamptz,
+    forgotten               boolean NOT NULL DEFAULT false,
+
+    PRIMARY KEY (organization_id, id),
+    CONSTRAINT campaigns_total CHECK (
+        total = pending + queued + sent + delivered + read + failed + unknown + canceled + opted_out + invalid),
+    CONSTRAINT campaigns_content CHECK (
+        CASE channel
+            WHEN 'sms' THEN num_nonnulls(message_template, sender_id) = 2
+                 AND num_nulls(number_id, template_id, template_name, template_language, parameters) = 5
+            ELSE num_nulls(message_template, sender_id) = 2
+                 AND num_nonnulls(number_id, template_id, template_name, template_language, parameters) = 5
+        END),
+    CONSTRAINT campaigns_completed CHECK ((status = 'completed') = (completed_at IS NOT NULL)),
+    CONSTRAINT campaigns_nothing_left CHECK (status <> 'completed' OR (pending = 0 AND queued = 0))
+) WITH (fillfactor = 50);
+CREATE INDEX campaigns_step ON campaigns (organization_id, step_at) WHERE step_at IS NOT NULL;
+CREATE INDEX campaigns_forget ON campaigns (organization_id, id)
+    WHERE NOT forgotten AND status IN ('completed', 'canceled', 'failed');
+CREATE INDEX campaigns_by_channel ON campaigns (organization_id, channel, id) WHERE channel IS NOT NULL;
+COMMENT ON TABLE campaigns IS 'tenant: one text or template for many recipients, with maintained counts';
+COMMENT ON COLUMN campaigns.parameters IS 'for each parameter of the template, where its value comes from';
+COMMENT ON COLUMN campaigns.with_names IS 'its messages say something of the recipient beyond the number';
+COMMENT ON COLUMN campaigns.audience_tags IS 'NULL: the recipients were listed';
+COMMENT ON COLUMN campaigns.read IS 'delivered, and the recipient has looked at it; delivered counts the others';
+COMMENT ON COLUMN campaigns.step_at IS 'when a worker has something to do for it; NULL: never again';
+COMMENT ON COLUMN campaigns.staged_to IS 'the last recipient that has a message or was skipped; moves in the same commit';
+COMMENT ON COLUMN campaigns.due_at IS 'when the next message is due, under messages_per_minute';
+COMMENT ON COLUMN campaigns.drained_at IS 'since when nothing waits to be sent';
+COMMENT ON COLUMN campaigns.forgotten IS 'its recipients were deleted, after its end';
+
+CREATE TABLE campaign_recipients (
+    organization_id uuid NOT NULL,
+    campaign_id     uuid NOT NULL,
+    phone           text COLLATE "C" NOT NULL,
+    name            text,
+    first_name      text,
+    last_name       text,
+    PRIMARY KEY (organization_id, campaign_id, phone)
+);
+COMMENT ON TABLE campaign_recipients IS 'tenant: the audience as it was at the start, each number once, with what the text needs of the contact; deleted after its end';
+COMMENT ON COLUMN campaign_recipients.phone IS 'sorts bytewise: the cursor''s order must not depend on a locale';
+
+CREATE TABLE campaign_chunks (
+    organization_id uuid NOT NULL,
+    campaign_id     uuid NOT NULL,
+    first_id        uuid NOT NULL,
+    last_id         uuid NOT NULL,
+    queued          integer NOT NULL,
+    sent            integer NOT NULL DEFAULT 0,
+    delivered       integer NOT NULL DEFAULT 0,
+    read            integer NOT NULL DEFAULT 0,
+    failed          integer NOT NULL DEFAULT 0,
+    unknown         integer NOT NULL DEFAULT 0,
+    canceled        integer NOT NULL DEFAULT 0,
+    withdrawn       boolean NOT NULL DEFAULT false,
+    staged_at       timestamptz NOT NULL,
+    changed_at      timestamptz NOT NULL,
+    count_at        timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, campaign_id, first_id)
+) WITH (fillfactor = 70);
+CREATE INDEX campaign_chunks_due ON campaign_chunks (count_at);
+COMMENT ON TABLE campaign_chunks IS 'tenant: messages staged together and what was last counted of them, until nothing more can change';
+COMMENT ON COLUMN campaign_chunks.withdrawn IS 'the campaign was canceled, and what was not sent of this chunk is canceled too';
+
+
+-- -- Suppliers --------------------------------------------------------------------------------------------------------
+
+CREATE TABLE suppliers (
+    id         uuid PRIMARY KEY,
+    name       text NOT NULL CONSTRAINT suppliers_name UNIQUE,
+    kind       text NOT NULL CHECK (kind IN ('smpp')),
+    state      text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'removed')),
+    simulated  boolean NOT NULL DEFAULT false,
+    settings   jsonb NOT NULL,
+    secret     bytea NOT NULL,
+    sessions   smallint NOT NULL DEFAULT 1 CHECK (sessions > 0),
+    parts      text NOT NULL DEFAULT 'all' CHECK (parts IN ('all', 'any', 'first', 'last')),
+    prefixes   text[] NOT NULL DEFAULT '{}',
+    priority   smallint NOT NULL DEFAULT 10,
+    weight     smallint NOT NULL DEFAULT 1 CHECK (weight > 0),
+    created_at timestamptz NOT NULL,
+    changed_at timestamptz NOT NULL
+);
+COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. secret is sealed; prefixes: E.164 digits, empty for all';
+COMMENT ON COLUMN suppliers.simulated IS 'a simulator: takes live messages only while there is no other supplier';
+COMMENT ON COLUMN suppliers.parts IS 'whose receipts decide a message of several parts';
+
+CREATE TABLE supplier_sessions (
+    supplier_id uuid NOT NULL CONSTRAINT supplier_sessions_supplier REFERENCES suppliers,
+    slot        smallint NOT NULL,
+    worker_id   uuid NOT NULL,
+    lease_until timestamptz NOT NULL,
+    bound       boolean NOT NULL DEFAULT false,
+    ready       boolean NOT NULL DEFAULT false,
+    detail      text NOT NULL DEFAULT '',
+    PRIMARY KEY (supplier_id, slot)
+);
+COMMENT ON TABLE supplier_sessions IS 'control: which worker may open which of an account''s sessions';
+COMMENT ON COLUMN supplier_sessions.ready IS 'its worker has it bound, and the supplier''s circuit is closed there: others leave to it what it carries better';
+
+CREATE TABLE receipt_words (
+    supplier_id uuid NOT NULL CONSTRAINT receipt_words_supplier REFERENCES suppliers,
+    word        text NOT NULL,
+    count       bigint NOT NULL,
+    first_at    timestamptz NOT NULL,
+    last_at     timestamptz NOT NULL,
+    PRIMARY KEY (supplier_id, word)
+);
+COMMENT ON TABLE receipt_words IS 'control: words for a message''s state in receipts that nobody knows, counted, for operators; at most a hundred of a supplier';
+
+
+-- -- SMS sent ---------------------------------------------------------------------------------------------------------
+
+CREATE TABLE sender_ids (
+    organization_id  uuid NOT NULL CONSTRAINT sender_ids_organization REFERENCES organizations,
+    id               uuid NOT NULL,
+    value            text NOT NULL,
+    status           text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'approved', 'rejected', 'suspended')),
+    is_default       boolean NOT NULL DEFAULT false,
+    rejection_reason text,
+    created_at       timestamptz NOT NULL,
+    reviewed_at      timestamptz,
+    PRIMARY KEY (organization_id, id),
+    CONSTRAINT sender_ids_default_is_approved CHECK (NOT is_default OR status = 'approved')
+);
+CREATE UNIQUE INDEX sender_ids_value ON sender_ids (organization_id, lower(value));
+CREATE UNIQUE INDEX sender_ids_default ON sender_ids (organization_id) WHERE is_default;
+-- Whose number it is that a handset wrote to: the one look-up that knows a number and no organization.
+CREATE INDEX sender_ids_approved ON sender_ids (lower(value)) WHERE status = 'approved';
+COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send as';
+
+-- No index by recipient or reference: a search looks through a bounded number of messages, rather than having every
+-- message pay for an index when it is accepted.
+CREATE TABLE messages (
+    organization_id  uuid NOT NULL,
+    id               uuid NOT NULL,
+    mode             text NOT NULL CHECK (mode IN ('live', 'test')),
+    status           text NOT NULL CHECK (status IN ('accepted', 'sending', 'sent', 'delivered', 'undelivered', 'failed',
+                                                     'expired', 'rejected', 'canceled', 'unknown')),
+    recipient        text NOT NULL,
+    sender           text NOT NULL,
+    sender_id        uuid NOT NULL,
+    encoding         text NOT NULL CHECK (encoding IN ('gsm7', 'ucs2')),
+    segments         smallint NOT NULL,
+    guarantee        text NOT NULL CHECK (guarantee IN ('at_least_once', 'at_most_once')),
+    client_reference text,
+    campaign_id      uuid,
+    request_id       text NOT NULL,
+    accepted_at      timestamptz NOT NULL,
+    send_at          timestamptz,
+    expires_at       timestamptz,
+    sent_at          timestamptz,
+    delivered_at     timestamptz,
+    failed_at        timestamptz,
+    ended_at         timestamptz,
+    failure_code     text,
+    event_id         uuid,
+    PRIMARY KEY (organization_id, id)
+) PARTITION BY RANGE (id);
+-- Rows come in the order of time, so a few pages tell whether a month that is to be dropped holds a row that is younger
+-- than its id says. The same for the other indexes named `_age`.
+CREATE INDEX messages_age ON messages USING brin (accepted_at) WITH (autosummarize = on);
+CREATE TABLE messages_rest PARTITION OF messages DEFAULT WITH (fillfactor = 75);
+COMMENT ON TABLE messages IS 'tenant: one row an SMS. No text, so that erasing text leaves these rows alone';
+COMMENT ON COLUMN messages.send_at IS 'not before this, as the sender asked; NULL: at once';
+COMMENT ON COLUMN messages.expires_at IS 'not worth delivering after this; NULL: the default of the retry schedule';
+COMMENT ON COLUMN messages.ended_at IS 'when it became canceled or unknown; other ends have columns of their own';
+COMMENT ON COLUMN messages.event_id IS 'the one contract event that this message raised';
+
+CREATE TABLE message_texts (
+    organization_id uuid NOT NULL,
+    message_id      uuid NOT NULL,
+    body            text NOT NULL,
+    PRIMARY KEY (organization_id, message_id)
+) PARTITION BY RANGE (message_id);
+CREATE INDEX message_texts_age ON message_texts USING brin (message_id) WITH (autosummarize = on);
+CREATE TABLE message_texts_rest PARTITION OF message_texts DEFAULT;
+COMMENT ON TABLE message_texts IS 'tenant: what a message says, erased after the retention time';
+
+CREATE TABLE sms_attempts (
+    organization_id uuid NOT NULL,
+    message_id      uuid NOT NULL,
+    attempt         smallint NOT NULL,
+    supplier_id     uuid NOT NULL,
+    reference       integer NOT NULL,
+    state           text NOT NULL CHECK (state IN ('open', 'accepted', 'refused', 'busy', 'unreachable', 'unknown')),
+    started_at      timestamptz NOT NULL,
+    answered_at     timestamptz,
+    code            text NOT NULL DEFAULT '',
+    detail          text NOT NULL DEFAULT '',
+    continues       smallint,
+    parts           smallint NOT NULL DEFAULT 1,
+    doubtful        smallint[],
+    PRIMARY KEY (organization_id, message_id, attempt)
+) PARTITION BY RANGE (message_id);
+CREATE INDEX sms_attempts_age ON sms_attempts USING brin (started_at) WITH (autosummarize = on);
+CREATE TABLE sms_attempts_rest PARTITION OF sms_attempts DEFAULT WITH (fillfactor = 80);
+COMMENT ON TABLE sms_attempts IS 'tenant: tries to hand a message to a supplier, committed before the first byte leaves';
+COMMENT ON COLUMN sms_attempts.continues IS 'the first attempt of the series that this one completes: a long message of which the supplier has some segments is completed under the same reference, and its segments are booked under that attempt; NULL: it begins one';
+COMMENT ON COLUMN sms_attempts.parts IS 'segments that the whole message has in this supplier''s form';
+COMMENT ON COLUMN sms_attempts.doubtful IS 'of an attempt of unknown outcome, segments that were written and not answered; NULL: all it was to send';
+
+CREATE TABLE sms_parts (
+    supplier_id      uuid NOT NULL,
+    id_key           text NOT NULL,
+    message_id       uuid NOT NULL,
+    attempt          smallint NOT NULL,
+    part             smallint NOT NULL,
+    parts            smallint NOT NULL,
+    organization_id  uuid NOT NULL,
+    recipient_suffix text NOT NULL,
+    state            text,
+    created_at       timestamptz NOT NULL,
+    PRIMARY KEY (supplier_id, id_key, message_id, attempt, part)
+);
+CREATE INDEX sms_parts_by_message ON sms_parts (message_id) WHERE parts > 1;
+-- Parts that still wait for a receipt; with the others in it, each look at them would read days of traffic.
+CREATE INDEX sms_parts_open ON sms_parts (created_at) WHERE parts > 1 AND state IS NULL;
+CREATE INDEX sms_parts_age ON sms_parts USING brin (created_at) WITH (pages_per_range = 16);
+COMMENT ON TABLE sms_parts IS 'control: supplier message id to message. Ids come again (wrap, restart), so the key is not unique';
+COMMENT ON COLUMN sms_parts.attempt IS 'the first attempt of its series';
+COMMENT ON COLUMN sms_parts.state IS 'final state that a receipt named, kept for messages of several parts only';
+
+CREATE TABLE receipts (
+    received_on     date NOT NULL,
+    supplier_id     uuid NOT NULL,
+    fingerprint     uuid NOT NULL,
+    keys            text[] NOT NULL,
+    state           text NOT NULL,
+    error           text NOT NULL,
+    recipient       text NOT NULL,
+    sender          text NOT NULL,
+    reference       integer,
+    submitted       integer,
+    delivered       integer,
+    raw             bytea NOT NULL,
+    received_at     timestamptz NOT NULL,
+    organization_id uuid,
+    message_id      uuid,
+    attempt         smallint,
+    part            smallint,
+    tries           smallint NOT NULL DEFAULT 0,
+    next_try_at     timestamptz,
+    PRIMARY KEY (received_on, supplier_id, fingerprint)
+) PARTITION BY RANGE (received_on);
+-- Receipts that wait for their message are found by each of the ids they name, by the time of their next look, and, for
+-- an attempt whose answer was lost, by the time they came. Most receipts are matched at once and never enter these
+-- indexes. Orphans are in the last one only: a supplier whose receipts fit nothing leaves many. The supplier comes last
+-- in each: an index that leads with it looks as good as the right one until the table was analyzed.
+CREATE INDEX receipts_early_1 ON receipts ((keys[1]), supplier_id) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
+CREATE INDEX receipts_early_2 ON receipts ((keys[2]), supplier_id) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
+CREATE INDEX receipts_due ON receipts (next_try_at) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
+CREATE INDEX receipts_unmatched ON receipts (received_at, supplier_id) WHERE message_id IS NULL;
+CREATE INDEX receipts_by_message ON receipts (message_id) WHERE message_id IS NOT NULL;
+CREATE INDEX receipts_age ON receipts USING brin (received_at) WITH (autosummarize = on);
+CREATE TABLE receipts_rest PARTITION OF receipts DEFAULT;
+COMMENT ON TABLE receipts IS 'control: every receipt with its raw bytes; a redelivered one meets its own fingerprint';
+COMMENT ON COLUMN receipts.submitted IS '`sub` of the text; with `dlvrd` it decides about all parts, also of a receipt that is matched later';
+COMMENT ON COLUMN receipts.next_try_at IS 'when an unmatched one is looked at again; NULL on an unmatched one: an orphan';
+
+
+-- -- SMS received -----------------------------------------------------------------------------------------------------
+
+CREATE TABLE inbound_messages (
+    id              uuid PRIMARY KEY,
+    supplier_id     uuid NOT NULL,
+    sender          text NOT NULL,
+    sender_ton      smallint NOT NULL DEFAULT 0,
+    recipient       text NOT NULL,
+    recipient_ton   smallint NOT NULL DEFAULT 0,
+    data_coding     smallint NOT NULL,
+    locking_shift   smallint NOT NULL DEFAULT 0,
+    single_shift    smallint NOT NULL DEFAULT 0,
+    concatenation   integer[],
+    body            bytea NOT NULL,
+    raw             bytea NOT NULL,
+    received_at     timestamptz NOT NULL,
+    acknowledged    boolean NOT NULL DEFAULT false,
+    state           text NOT NULL DEFAULT 'new'
+                    CHECK (state IN ('new', 'waiting', 'received', 'duplicate', 'unassigned')),
+    due_at          timestamptz DEFAULT now(),
+    organization_id uuid,
+    message_id      uuid
+);
+CREATE INDEX inbound_messages_due ON inbound_messages (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX inbound_messages_unassigned ON inbound_messages (id) WHERE state = 'unassigned';
+-- One handset that writes ten thousand times must not make each look at what it wrote before read all of it: a
+-- repetition is looked for among what was not acknowledged, a part among parts of the same reference.
+CREATE INDEX inbound_messages_unanswered ON inbound_messages (sender, recipient, received_at)
+    WHERE NOT acknowledged AND concatenation IS NULL;
+CREATE INDEX inbound_messages_parts ON inbound_messages (sender, recipient, (concatenation[1]), received_at)
+    WHERE concatenation IS NOT NULL;
+COMMENT ON TABLE inbound_messages IS 'control: messages from handsets as they came, stored before they are acknowledged. Then parts are put together, the organization is found and words such as STOP are obeyed';
+COMMENT ON COLUMN inbound_messages.sender_ton IS 'type of number (SMPP 3.4 5.2.5): 0 unknown, 1 international, 2 national';
+COMMENT ON COLUMN inbound_messages.locking_shift IS 'language identifier (3GPP 23.038 annex A) of the table in place of the alphabet; 0: none';
+COMMENT ON COLUMN inbound_messages.single_shift IS 'language identifier of the table behind an escape; 0: none';
+COMMENT ON COLUMN inbound_messages.acknowledged IS 'our answer was written to its connection; the same again is then another message';
+COMMENT ON COLUMN inbound_messages.state IS 'waiting: for its other parts; unassigned: to a number of no organization, or of several';
+COMMENT ON COLUMN inbound_messages.due_at IS 'when it is looked at; NULL: done';
+COMMENT ON COLUMN inbound_messages.message_id IS 'of received_messages: the message that it is, or is a part of';
+
+CREATE TABLE received_messages (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    supplier_id     uuid NOT NULL,
+    sender          text NOT NULL,
+    recipient       text NOT NULL,
+    sender_id       uuid NOT NULL,
+    segments        smallint NOT NULL,
+    missing         smallint NOT NULL DEFAULT 0,
+    keyword         text CHECK (keyword IN ('stop', 'start', 'help')),
+    received_at     timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, id)
+) PARTITION BY RANGE (id);
+CREATE INDEX received_messages_age ON received_messages USING brin (received_at) WITH (autosummarize = on);
+CREATE TABLE received_messages_rest PARTITION OF received_messages DEFAULT;
+COMMENT ON TABLE received_messages IS 'tenant: messages from handsets, parts put together. Their text is in message_texts';
+COMMENT ON COLUMN received_messages.sender IS 'the handset: E.164, or as the supplier wrote it when that is no such number';
+COMMENT ON COLUMN received_messages.sender_id IS 'the sender ID that it was sent to';
+COMMENT ON COLUMN received_messages.missing IS 'parts that have not come';
+
+CREATE TABLE automatic_replies (
+    organization_id uuid NOT NULL,
+    recipient       text NOT NULL,
+    kind            text NOT NULL CHECK (kind IN ('stop', 'start', 'help')),
+    message_id      uuid NOT NULL,
+    sender_id       uuid NOT NULL,
+    replied_at      timestamptz NOT NULL,
+    refusal         text,
+    PRIMARY KEY (organization_id, recipient, kind)
+);
+CREATE INDEX automatic_replies_by_message ON automatic_replies (organization_id, message_id);
+COMMENT ON TABLE automatic_replies IS 'tenant: the last confirmation of each kind to a number. It bounds them, and message_id may go out though the number opted out';
+COMMENT ON COLUMN automatic_replies.refusal IS 'code of the refusal, when it could not be accepted';
+
+
+-- -- WhatsApp ---------------------------------------------------------------------------------------------------------
+-- By Meta's Cloud API. Money is kept in millionths of the wallet's currency, as whole numbers.
+
+CREATE TABLE whatsapp_apps (
+    id               uuid PRIMARY KEY,
+    app_id           text NOT NULL CONSTRAINT whatsapp_apps_app_id UNIQUE,
+    secret           bytea NOT NULL,
+    old_secret       bytea,
+    old_secret_till  timestamptz,
+    verify_token     bytea NOT NULL,
+    verified_at      timestamptz,
+    last_callback_at timestamptz,
+    created_at       timestamptz NOT NULL,
+    changed_at       timestamptz NOT NULL
+);
+COMMENT ON TABLE whatsapp_apps IS 'reference: Meta apps, each with the secret that signs its callbacks to /in/whatsapp/{id}. Several organizations may share one. secret, old_secret and verify_token are sealed';
+COMMENT ON COLUMN whatsapp_apps.verified_at IS 'when the address last answered the handshake with the right token';
+
+CREATE TABLE whatsapp_accounts (
+    organization_id       uuid NOT NULL CONSTRAINT whatsapp_accounts_organization REFERENCES organizations,
+    id                    uuid NOT NULL,
+    app                   uuid NOT NULL CONSTRAINT whatsapp_accounts_app REFERENCES whatsapp_apps,
+    waba_id               text NOT NULL,
+    name                  text NOT NULL DEFAULT '',
+    state                 text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'removed')),
+    currency              text NOT NULL CHECK (currency ~ '^[A-Z]{3}$'),
+    portfolio             text NOT NULL,
+    base_url              text NOT NULL,
+    api_version           text NOT NULL,
+    subscribed            boolean,
+
+    token                 bytea NOT NULL,
+    credential_status     text NOT NULL DEFAULT 'unknown'
+                          CHECK (credential_status IN ('ok', 'expiring', 'missing_scope', 'invalid', 'unknown')),
+    credential_detail     text NOT NULL DEFAULT '',
+    credential_expires_at timestamptz,
+    credential_checked_at timestamptz,
+
+    held_until            timestamptz,
+    held_reason           text,
+    held_for_status       boolean NOT NULL DEFAULT false,
+    trying_id             uuid,
+    trying_at             timestamptz,
+    released_at           timestamptz,
+
+    mirror_at             timestamptz NOT NULL DEFAULT now(),
+    mirrored_at           timestamptz,
+    mirror_detail         text NOT NULL DEFAULT '',
+    numbers_at            timestamptz NOT NULL DEFAULT now(),
+    numbers_read_at       timestamptz,
+    templates_at          timestamptz NOT NULL DEFAULT now(),
+    templates_read_at     timestamptz,
+    failures              integer NOT NULL DEFAULT 0,
+
+    created_at            timestamptz NOT NULL,
+    changed_at            timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, id)
+);
+CREATE UNIQUE INDEX whatsapp_accounts_waba ON whatsapp_accounts (waba_id) WHERE state <> 'removed';
+CREATE INDEX whatsapp_accounts_mirror ON whatsapp_accounts (mirror_at) WHERE state <> 'removed';
+COMMENT ON TABLE whatsapp_accounts IS 'tenant: WhatsApp Business Accounts and the credential for each. token is sealed';
+COMMENT ON COLUMN whatsapp_accounts.portfolio IS 'business portfolio whose messaging limit its numbers share; the account''s own WABA id where Meta named none';
+COMMENT ON COLUMN whatsapp_accounts.subscribed IS 'our app gets this account''s callbacks; NULL: not asked yet';
+COMMENT ON COLUMN whatsapp_accounts.held_until IS 'nothing is sent before this: credential, policy or billing trouble. Then one message tries';
+COMMENT ON COLUMN whatsapp_accounts.held_for_status IS 'the fault came as a status, so that only a status ends the hold: an answer says nothing of it';
+COMMENT ON COLUMN whatsapp_accounts.trying_id IS 'the one message that left since the hold''s time was over; what becomes of it decides';
+COMMENT ON COLUMN whatsapp_accounts.trying_at IS 'when a worker got leave to let one message try; others have none for a while';
+COMMENT ON COLUMN whatsapp_accounts.released_at IS 'when an operator last ended a hold by hand';
+COMMENT ON COLUMN whatsapp_accounts.mirror_at IS 'when templates, numbers and credential are read from Meta again';
+COMMENT ON COLUMN whatsapp_accounts.numbers_at IS 'when numbers, their health and the credential are read again; templates_at: all templates. mirror_at is the next of them';
+COMMENT ON COLUMN whatsapp_accounts.templates_read_at IS 'what all templates looked like at this time is known; an older event changes nothing. numbers_read_at likewise';
+COMMENT ON COLUMN whatsapp_accounts.failures IS 'readings in a row that failed: the pause grows with them';
+
+CREATE TABLE whatsapp_warnings (
+    organization_id uuid NOT NULL,
+    account_id      uuid NOT NULL,
+    kind            text NOT NULL CHECK (kind IN (
+                    'violation', 'scheduled_disable', 'disabled', 'restriction', 'review_rejected', 'alert', 'pin_changed',
+                    'partner_removed')),
+    detail          text NOT NULL,
+    said_at         timestamptz NOT NULL,
+    over_at         timestamptz,
+    PRIMARY KEY (organization_id, account_id, kind, detail),
+    CONSTRAINT whatsapp_warnings_account FOREIGN KEY (organization_id, account_id) REFERENCES whatsapp_accounts
+);
+COMMENT ON TABLE whatsapp_warnings IS 'tenant: what Meta said of an account that its operator must know';
+COMMENT ON COLUMN whatsapp_warnings.detail IS 'Meta''s own words for it, for operators; empty: there were none';
+COMMENT ON COLUMN whatsapp_warnings.over_at IS 'Meta took it back, or an operator has seen to it, then; said again later, it is open once more';
+
+CREATE TABLE whatsapp_numbers (
+    organization_id       uuid NOT NULL,
+    id                    uuid NOT NULL,
+    account_id            uuid NOT NULL,
+    graph_id              text NOT NULL,
+    display_phone_number  text NOT NULL,
+    digits                text NOT NULL,
+    verified_name         text NOT NULL DEFAULT '',
+    state                 text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'removed')),
+    connection_status     text NOT NULL DEFAULT 'unknown'
+                          CHECK (connection_status IN ('connected', 'pending', 'disconnected', 'restricted', 'banned', 'unknown')),
+    quality_rating        text NOT NULL DEFAULT 'unknown' CHECK (quality_rating IN ('green', 'yellow', 'red', 'unknown')),
+    messaging_tier        text NOT NULL DEFAULT 'unknown',
+    messaging_limit       integer,
+    throughput_per_second integer NOT NULL DEFAULT 80 CHECK (throughput_per_second > 0),
+
+    held_until            timestamptz,
+    held_reason           text,
+    held_for_status       boolean NOT NULL DEFAULT false,
+    trying_id             uuid,
+    trying_at             timestamptz,
+    released_at           timestamptz,
+
+    last_callback_at      timestamptz,
+    last_sent_at          timestamptz,
+    last_checked_at       timestamptz,
+    missing_at            timestamptz,
+    applied_at            timestamptz,
+    applied               jsonb NOT NULL DEFAULT '{}',
+    created_at            timestamptz NOT NULL,
+    changed_at            timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, id),
+    CONSTRAINT whatsapp_numbers_account FOREIGN KEY (organization_id, account_id) REFERENCES whatsapp_accounts
+) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX whatsapp_numbers_graph_id ON whatsapp_numbers (graph_id) WHERE state <> 'removed';
+CREATE INDEX whatsapp_numbers_by_account ON whatsapp_numbers (organization_id, account_id)
+    WHERE account_id IS NOT NULL;
+COMMENT ON TABLE whatsapp_numbers IS 'tenant: senders of an account, mirrored from Meta';
+COMMENT ON COLUMN whatsapp_numbers.graph_id IS 'Meta''s phone number id; never shown to a customer';
+COMMENT ON COLUMN whatsapp_numbers.messaging_limit IS 'unique users a day outside of service windows; NULL: unlimited or unknown';
+COMMENT ON COLUMN whatsapp_numbers.held_until IS 'as in whatsapp_accounts, for this number alone; the columns after it too';
+COMMENT ON COLUMN whatsapp_numbers.last_sent_at IS 'when a status last said that a message of this number was sent, give or take a quarter of a minute';
+COMMENT ON COLUMN whatsapp_numbers.missing_at IS 'since when listings lack it although Meta has not said that it is gone';
+COMMENT ON COLUMN whatsapp_numbers.applied_at IS 'time of the newest event that was applied; an older one changes nothing';
+COMMENT ON COLUMN whatsapp_numbers.applied IS 'for each facet of the record, the Unix time of the newest event on it';
+
+CREATE TABLE whatsapp_templates (
+    organization_id  uuid NOT NULL,
+    id               uuid NOT NULL,
+    account_id       uuid NOT NULL,
+    graph_id         text NOT NULL,
+    name             text NOT NULL,
+    language         text NOT NULL,
+    category         text NOT NULL CHECK (category IN ('utility', 'authentication', 'marketing')),
+    status           text NOT NULL
+                     CHECK (status IN ('approved', 'pending', 'rejected', 'paused', 'disabled', 'in_appeal', 'removed')),
+    rejection_reason text,
+    quality          text NOT NULL DEFAULT 'unknown',
+    disabled_locally boolean NOT NULL DEFAULT false,
+    held_until       timestamptz,
+    parameter_format text NOT NULL DEFAULT 'POSITIONAL' CHECK (parameter_format IN ('POSITIONAL', 'NAMED')),
+    parameter_count  smallint NOT NULL,
+    components       jsonb NOT NULL,
+    body_preview     text NOT NULL,
+    ttl_seconds      integer,
+    reread_at        timestamptz,
+    missing_at       timestamptz,
+    applied_at       timestamptz,
+    applied          jsonb NOT NULL DEFAULT '{}',
+    created_at       timestamptz NOT NULL,
+    updated_at       timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, id),
+    CONSTRAINT whatsapp_templates_account FOREIGN KEY (organization_id, account_id) REFERENCES whatsapp_accounts
+);
+CREATE UNIQUE INDEX whatsapp_templates_name ON whatsapp_templates (organization_id, account_id, name, language)
+    WHERE name IS NOT NULL;
+CREATE INDEX whatsapp_templates_graph_id ON whatsapp_templates (graph_id);
+CREATE INDEX whatsapp_templates_reread ON whatsapp_templates (organization_id, account_id, reread_at)
+    WHERE reread_at IS NOT NULL;
+COMMENT ON TABLE whatsapp_templates IS 'tenant: templates, mirrored from Meta';
+COMMENT ON COLUMN whatsapp_templates.disabled_locally IS 'an operator took it out of use; no synchronization sets it back';
+COMMENT ON COLUMN whatsapp_templates.held_until IS 'a paused one is looked at again then';
+COMMENT ON COLUMN whatsapp_templates.reread_at IS 'an event spoke of it: it alone is read again then';
+COMMENT ON COLUMN whatsapp_templates.missing_at IS 'since when listings lack it although Meta has not said that it is gone: what needs it waits';
+COMMENT ON COLUMN whatsapp_templates.applied_at IS 'time of the newest event or reading that was applied; an older one changes nothing';
+COMMENT ON COLUMN whatsapp_templates.applied IS 'for each facet of the record, the Unix time of the newest event on it alone';
+
+CREATE TABLE whatsapp_conversations (
+    organization_id  uuid NOT NULL,
+    id               uuid NOT NULL,
+    mode             text NOT NULL DEFAULT 'live' CHECK (mode IN ('live', 'test')),
+    number_id        uuid NOT NULL,
+    recipient        text NOT NULL,
+    user_id          text,
+    merged_into      uuid,
+    opened_at        timestamptz,
+    expires_at       timestamptz,
+    closed_at        timestamptz,
+    referred_at      timestamptz,
+    free_until       timestamptz,
+    last_inbound_at  timestamptz,
+    last_outbound_at timestamptz,
+    created_at       timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, id)
+) WITH (fillfactor = 70);
+CREATE INDEX whatsapp_conversations_by_recipient ON whatsapp_conversations (organization_id, recipient, id)
+    WHERE recipient IS NOT NULL;
+CREATE INDEX whatsapp_conversations_merged ON whatsapp_conversations (organization_id, merged_into)
+    WHERE merged_into IS NOT NULL;
+CREATE INDEX whatsapp_conversations_referred ON whatsapp_conversations (referred_at) WHERE referred_at IS NOT NULL;
+COMMENT ON TABLE whatsapp_conversations IS 'tenant: one for each pair of number and user, with the service window that the user''s messages open';
+COMMENT ON COLUMN whatsapp_conversations.mode IS 'a test key sees nothing of a user''s window, and a live key nothing of tests; aliases of test ones begin with `test:`, which no number and no user id does';
+COMMENT ON COLUMN whatsapp_conversations.recipient IS 'E.164 with +; for a user who hides the number, the user id';
+COMMENT ON COLUMN whatsapp_conversations.merged_into IS 'its user turned out to be that conversation''s: what speaks of this one means that one';
+COMMENT ON COLUMN whatsapp_conversations.opened_at IS 'when the user last wrote what opens the window for a day';
+COMMENT ON COLUMN whatsapp_conversations.closed_at IS 'Meta said then that the window was closed: only what the user wrote later opens it';
+COMMENT ON COLUMN whatsapp_conversations.referred_at IS 'the user came by an advertisement: an answer within a day begins 72 free hours';
+
+CREATE TABLE whatsapp_aliases (
+    organization_id uuid NOT NULL,
+    number_id       uuid NOT NULL,
+    alias           text NOT NULL,
+    conversation_id uuid NOT NULL,
+    PRIMARY KEY (organization_id, number_id, alias)
+);
+CREATE INDEX whatsapp_aliases_by_alias ON whatsapp_aliases (organization_id, alias) WHERE alias IS NOT NULL;
+COMMENT ON TABLE whatsapp_aliases IS 'tenant: by which name a user''s conversation with a number is found; person_names has the user''s others';
+COMMENT ON COLUMN whatsapp_aliases.alias IS 'a key of person_of without +, or a user id';
+
+CREATE TABLE whatsapp_words (
+    organization_id uuid NOT NULL,
+    recipient       text NOT NULL,
+    word            text NOT NULL CHECK (word IN ('stop', 'start')),
+    said_at         timestamptz NOT NULL,
+    person          text NOT NULL GENERATED ALWAYS AS (person_of(recipient)) STORED,
+    PRIMARY KEY (organization_id, person)
+);
+COMMENT ON TABLE whatsapp_words IS 'tenant: the newest word for STOP or START that a user sent by WhatsApp; an older one that comes late changes nothing';
+
+CREATE TABLE whatsapp_messages (
+    organization_id   uuid NOT NULL,
+    id                uuid NOT NULL,
+    direction         text NOT NULL CHECK (direction IN ('outbound', 'inbound')),
+    mode              text NOT NULL CHECK (mode IN ('live', 'test')),
+    status            text NOT NULL
+                      CHECK (status IN ('accepted', 'queued', 'sent', 'delivered', 'read', 'failed', 'canceled')),
+    number_id         uuid NOT NULL,
+    conversation_id   uuid NOT NULL,
+    recipient         text NOT NULL,
+    type              text NOT NULL,
+    template_id       uuid,
+    template_name     text,
+    template_language text,
+    client_reference  text,
+    campaign_id       uuid,
+    request_id        text NOT NULL,
+    accepted_at       timestamptz NOT NULL,
+    deadline_at       timestamptz,
+    sent_at           timestamptz,
+    delivered_at      timestamptz,
+    read_at           timestamptz,
+    failed_at         timestamptz,
+    failure_code      text,
+    event_id          uuid,
+    delivered_event   boolean NOT NULL DEFAULT false,
+
+    -- Money.
+    billing_category  text,
+    country           text,
+    charge            text NOT NULL DEFAULT 'none' CHECK (charge IN ('none', 'reserved', 'consumed', 'released')),
+    reserved          bigint NOT NULL DEFAULT 0 CHECK (reserved >= 0),
+    consumed          bigint NOT NULL DEFAULT 0 CHECK (consumed >= 0),
+    pricing           text,
+    priced_by         text,
+    PRIMARY KEY (organization_id, id),
+    CONSTRAINT whatsapp_messages_reserved CHECK (charge = 'reserved' OR reserved = 0)
+) PARTITION BY RANGE (id);
+CREATE INDEX whatsapp_messages_by_recipient ON whatsapp_messages (organization_id, recipient, id)
+    WHERE recipient IS NOT NULL;
+CREATE INDEX whatsapp_messages_deadline ON whatsapp_messages (deadline_at) WHERE status IN ('accepted', 'queued', 'sent');
+CREATE INDEX whatsapp_messages_age ON whatsapp_messages USING brin (accepted_at) WITH (autosummarize = on);
+CREATE TABLE whatsapp_messages_rest PARTITION OF whatsapp_messages DEFAULT WITH (fillfactor = 75);
+COMMENT ON TABLE whatsapp_messages IS 'tenant: one row a WhatsApp message, in either direction. What it says is in whatsapp_contents';
+COMMENT ON COLUMN whatsapp_messages.recipient IS 'the user, in either direction: E.164 with +, or a user id';
+COMMENT ON COLUMN whatsapp_messages.deadline_at IS 'Meta drops it silently after this: without a status by then it has expired';
+COMMENT ON COLUMN whatsapp_messages.event_id IS 'the first contract event that this message raised';
+COMMENT ON COLUMN whatsapp_messages.delivered_event IS 'message.delivered was raised: the only contract event that may follow a failure, once';
+COMMENT ON COLUMN whatsapp_messages.reserved IS 'what is reserved of the wallet now, in millionths';
+COMMENT ON COLUMN whatsapp_messages.pricing IS 'what Meta''s status said of the price, as "type/category"; evidence, never shown';
+COMMENT ON COLUMN whatsapp_messages.priced_by IS 'the status that said `pricing`: Meta may say the price with any status, and one of lower rank changes it no more';
+
+CREATE TABLE whatsapp_contents (
+    organization_id uuid NOT NULL,
+    message_id      uuid NOT NULL,
+    content         text NOT NULL,
+    PRIMARY KEY (organization_id, message_id)
+) PARTITION BY RANGE (message_id);
+CREATE INDEX whatsapp_contents_age ON whatsapp_contents USING brin (message_id) WITH (autosummarize = on);
+CREATE TABLE whatsapp_contents_rest PARTITION OF whatsapp_contents DEFAULT;
+COMMENT ON TABLE whatsapp_contents IS 'tenant: what a WhatsApp message says, as JSON: parameters of a template, a text, or what came in. Erased after the retention time';
+
+CREATE TABLE whatsapp_attempts (
+    organization_id uuid NOT NULL,
+    message_id      uuid NOT NULL,
+    attempt         smallint NOT NULL,
+    number_id       uuid NOT NULL,
+    state           text NOT NULL CHECK (state IN ('open', 'accepted', 'refused', 'busy', 'unreachable', 'unknown')),
+    started_at      timestamptz NOT NULL,
+    answered_at     timestamptz,
+    code            text NOT NULL DEFAULT '',
+    detail          text NOT NULL DEFAULT '',
+    PRIMARY KEY (organization_id, message_id, attempt)
+) PARTITION BY RANGE (message_id);
+CREATE INDEX whatsapp_attempts_age ON whatsapp_attempts USING brin (started_at) WITH (autosummarize = on);
+CREATE TABLE whatsapp_attempts_rest PARTITION OF whatsapp_attempts DEFAULT WITH (fillfactor = 80);
+COMMENT ON TABLE whatsapp_attempts IS 'tenant: tries to hand a message to Meta, committed before the first byte leaves';
+
+CREATE TABLE whatsapp_wamids (
+    number_id       uuid NOT NULL,
+    wamid           text NOT NULL,
+    organization_id uuid NOT NULL,
+    message_id      uuid NOT NULL,
+    created_at      timestamptz NOT NULL,
+    PRIMARY KEY (number_id, wamid)
+);
+CREATE INDEX whatsapp_wamids_age ON whatsapp_wamids USING brin (created_at);
+COMMENT ON TABLE whatsapp_wamids IS 'control: Meta''s message id to ours, in both directions. Meta writes an id once, so the key is unique';
+
+CREATE TABLE whatsapp_early_statuses (
+    number_id    uuid NOT NULL,
+    wamid        text NOT NULL,
+    status       text NOT NULL,
+    at           timestamptz NOT NULL,
+    failure_code text,
+    pricing      text,
+    received_at  timestamptz NOT NULL,
+    PRIMARY KEY (number_id, wamid, status)
+);
+CREATE INDEX whatsapp_early_statuses_age ON whatsapp_early_statuses (received_at);
+COMMENT ON TABLE whatsapp_early_statuses IS 'control: statuses of messages that nobody knows yet; recording the answer of the send looks here. Dropped after a week';
+
+CREATE TABLE whatsapp_callbacks (
+    id          uuid PRIMARY KEY,
+    app         uuid NOT NULL,
+    body        bytea NOT NULL,
+    items       integer NOT NULL DEFAULT 0,
+    received_at timestamptz NOT NULL
+);
+-- Sealed bytes do not get smaller: an attempt to compress them would only cost time.
+ALTER TABLE whatsapp_callbacks ALTER COLUMN body SET STORAGE EXTERNAL;
+COMMENT ON TABLE whatsapp_callbacks IS 'control: what Meta posted, as it came, stored before it is answered and deleted once it is processed. Sealed';
+COMMENT ON COLUMN whatsapp_callbacks.items IS 'statuses and messages in it, about';
+
+CREATE TABLE whatsapp_rejects (
+    id          uuid PRIMARY KEY,
+    app         uuid NOT NULL,
+    body        bytea NOT NULL,
+    reason      text NOT NULL,
+    received_at timestamptz NOT NULL
+);
+ALTER TABLE whatsapp_rejects ALTER COLUMN body SET STORAGE EXTERNAL;
+COMMENT ON TABLE whatsapp_rejects IS 'control: items of callbacks that could not be applied, kept for operators for a while. Sealed';
+
+CREATE TABLE whatsapp_portfolios (
+    portfolio text PRIMARY KEY,
+    users     integer NOT NULL,
+    frees_at  timestamptz NOT NULL
+) WITH (fillfactor = 50);
+COMMENT ON TABLE whatsapp_portfolios IS 'control: how many users of whatsapp_reached count against a portfolio''s messaging limit. Whoever adds one has this row locked, so it holds for any number of workers';
+COMMENT ON COLUMN whatsapp_portfolios.users IS 'never too few: who was written to more than 24 hours ago is taken off when the limit is met';
+COMMENT ON COLUMN whatsapp_portfolios.frees_at IS 'no user stops counting before this';
+
+CREATE TABLE whatsapp_reached (
+    portfolio  text NOT NULL,
+    recipient  text NOT NULL,
+    reached_at timestamptz NOT NULL,
+    PRIMARY KEY (portfolio, recipient)
+) WITH (fillfactor = 80);
+CREATE INDEX whatsapp_reached_age ON whatsapp_reached (portfolio, reached_at);
+COMMENT ON TABLE whatsapp_reached IS 'control: users written to outside of a service window, whom a portfolio''s messaging limit counts for 24 hours';
+
+CREATE TABLE whatsapp_rates (
+    currency   text NOT NULL CHECK (currency ~ '^[A-Z]{3}$'),
+    category   text NOT NULL,
+    country    text NOT NULL,
+    valid_from timestamptz NOT NULL,
+    price      bigint NOT NULL CHECK (price >= 0),
+    created_at timestamptz NOT NULL,
+    PRIMARY KEY (currency, category, country, valid_from)
+);
+COMMENT ON TABLE whatsapp_rates IS 'reference: price of one delivered message, in millionths, from a day on. country: an ISO region, or * for all others';
+
+CREATE TABLE wallets (
+    organization_id uuid PRIMARY KEY CONSTRAINT wallets_organization REFERENCES organizations,
+    currency        text NOT NULL CHECK (currency ~ '^[A-Z]{3}$'),
+    available       bigint NOT NULL DEFAULT 0,
+    reserved        bigint NOT NULL DEFAULT 0 CHECK (reserved >= 0),
+    consumed        bigint NOT NULL DEFAULT 0 CHECK (consumed >= 0),
+    total           bigint NOT NULL DEFAULT 0,
+    updated_at      timestamptz NOT NULL,
+    CONSTRAINT wallets_total CHECK (total = available + reserved + consumed)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE wallets IS 'tenant: the maintained balance for WhatsApp, in millionths; its row lock also puts an organization''s accepts in order';
+COMMENT ON COLUMN wallets.available IS 'may go below zero only when Meta delivers what was given up for lost';
+
+CREATE TABLE wallet_ledger (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    movement        text NOT NULL CHECK (movement IN ('top_up', 'adjustment', 'reserve', 'consume', 'release', 'reprice')),
+    message_id      uuid,
+    key             text NOT NULL DEFAULT '',
+    available       bigint NOT NULL,
+    reserved        bigint NOT NULL,
+    consumed        bigint NOT NULL,
+    reason          text,
+    created_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, id)
+);
+CREATE UNIQUE INDEX wallet_ledger_once ON wallet_ledger (organization_id, message_id, movement, key)
+    WHERE message_id IS NOT NULL;
+COMMENT ON TABLE wallet_ledger IS 'tenant: append-only changes of a wallet; the sums of available, reserved and consumed are the wallet''s';
+COMMENT ON COLUMN wallet_ledger.key IS 'tells movements of one kind and message apart: what Meta said of the price';
+
+
+-- -- Events and webhooks ----------------------------------------------------------------------------------------------
+
+CREATE TABLE events (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    mode            text NOT NULL DEFAULT 'live' CHECK (mode IN ('live', 'test')),
+    kind            text NOT NULL,
+    message_id      uuid,
+    request_id      text NOT NULL,
+    data            text NOT NULL,
+    created_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, id)
+) PARTITION BY RANGE (id);
+CREATE INDEX events_age ON events USING brin (created_at) WITH (autosummarize = on);
+-- Events that say what a handset wrote, until that is erased.
+CREATE INDEX events_with_text ON events (id) WHERE kind = 'message.received' AND data LIKE '%"text":"%';
+CREATE TABLE events_rest PARTITION OF events DEFAULT;
+COMMENT ON TABLE events IS 'tenant: what happened, recorded in the transaction that made it happen. data is JSON, sent as it stands';
+COMMENT ON COLUMN events.mode IS 'only endpoints and keys of this mode get it';
+
+CREATE TABLE webhook_endpoints (
+    organization_id      uuid NOT NULL CONSTRAINT webhook_endpoints_organization REFERENCES organizations,
+    id                   uuid NOT NULL,
+    mode                 text NOT NULL DEFAULT 'live' CHECK (mode IN ('live', 'test')),
+    url                  text NOT NULL CHECK (length(url) <= 2048),
+    subscribed_events    text[] NOT NULL,
+    status               text NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'disabled')),
+    secret               bytea NOT NULL,
+    old_secrets          bytea[] NOT NULL DEFAULT '{}',
+    old_secrets_until    timestamptz[] NOT NULL DEFAULT '{}',
+    created_at           timestamptz NOT NULL,
+    disabled_at          timestamptz,
+    disabled_reason      text,
+    last_success_at      timestamptz,
+    failing_since        timestamptz,
+    consecutive_failures integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (organization_id, id),
+    CONSTRAINT webhook_endpoints_old_secrets CHECK (cardinality(old_secrets) = cardinality(old_secrets_until))
+) WITH (fillfactor = 70);
+-- An organization has few endpoints that are active, and any number of others.
+CREATE INDEX webhook_endpoints_active ON webhook_endpoints (organization_id) WHERE status = 'active';
+CREATE INDEX webhook_endpoints_disabled ON webhook_endpoints (organization_id, disabled_at) WHERE status = 'disabled';
+COMMENT ON TABLE webhook_endpoints IS 'tenant: where events go. secret is sealed';
+COMMENT ON COLUMN webhook_endpoints.old_secrets IS 'replaced ones that still sign beside the new one, newest first; sealed as secret is';
+
+CREATE TABLE webhook_attempts (
+    organization_id uuid NOT NULL,
+    event_id        uuid NOT NULL,
+    endpoint_id     uuid NOT NULL,
+    attempt         smallint NOT NULL,
+    started_at      timestamptz NOT NULL,
+    duration_ms     integer NOT NULL,
+    status          smallint,
+    result          text NOT NULL,
+    detail          text NOT NULL,
+    PRIMARY KEY (organization_id, event_id, endpoint_id, attempt)
+) PARTITION BY RANGE (event_id);
+CREATE INDEX webhook_attempts_by_endpoint ON webhook_attempts (organization_id, endpoint_id, started_at);
+CREATE INDEX webhook_attempts_age ON webhook_attempts USING brin (started_at) WITH (autosummarize = on);
+CREATE TABLE webhook_attempts_rest PARTITION OF webhook_attempts DEFAULT;
+COMMENT ON TABLE webhook_attempts IS 'tenant: tries to deliver an event to an endpoint';
+
+CREATE TABLE webhook_replays (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    endpoint_id     uuid NOT NULL,
+    from_at         timestamptz NOT NULL,
+    to_at           timestamptz NOT NULL,
+    kinds           text[] NOT NULL,
+    only_failed     boolean NOT NULL,
+    status          text NOT NULL DEFAULT 'running' CHECK (status IN ('running', 'completed', 'canceled')),
+    position        uuid NOT NULL,
+    queued          bigint NOT NULL DEFAULT 0,
+    created_at      timestamptz NOT NULL,
+    stepped_at      timestamptz NOT NULL,
+    completed_at    timestamptz,
+    PRIMARY KEY (organization_id, id),
+    CONSTRAINT webhook_replays_endpoint FOREIGN KEY (organization_id, endpoint_id) REFERENCES webhook_endpoints,
+    CONSTRAINT webhook_replays_range CHECK (to_at > from_at),
+    CONSTRAINT webhook_replays_completed CHECK ((completed_at IS NULL) = (status = 'running'))
+);
+CREATE UNIQUE INDEX webhook_replays_one ON webhook_replays (organization_id, endpoint_id) WHERE status = 'running';
+CREATE INDEX webhook_replays_by_endpoint ON webhook_replays (organization_id, endpoint_id, id);
+CREATE INDEX webhook_replays_next ON webhook_replays (stepped_at) WHERE status = 'running';
+COMMENT ON TABLE webhook_replays IS 'tenant: ranges of time that an endpoint is sent again, and how far each has come';
+COMMENT ON COLUMN webhook_replays.position IS 'the last event that was looked at';
+
+
+-- -- Work -------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE queue (
+    id              uuid NOT NULL,
+    kind            text NOT NULL,
+    line            uuid NOT NULL,
+    lane            smallint NOT NULL DEFAULT 0,
+    organization_id uuid NOT NULL,
+    due_at          timestamptz NOT NULL,
+    tries           smallint NOT NULL DEFAULT 0,
+    claims          smallint NOT NULL DEFAULT 0,
+    lease_until     timestamptz,
+    lease_token     uuid,
+    PRIMARY KEY (id, line)
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
+CREATE INDEX queue_line ON queue (kind, line, lane, organization_id, due_at);
+COMMENT ON TABLE queue IS 'control: work to be done, narrow, deleted when done';
+COMMENT ON COLUMN queue.line IS 'a supplier or an endpoint, which is served in turn with others; no line is used by two kinds for one id';
+COMMENT ON COLUMN queue.lane IS '0 goes before 1';
+COMMENT ON COLUMN queue.claims IS 'times it was claimed; from the second on, earlier tries may have left traces';
+
+CREATE TABLE queue_holds (
+    id              uuid PRIMARY KEY,
+    kind            text NOT NULL CHECK (kind IN ('sms', 'whatsapp', 'webhook')),
+    line            uuid,
+    organization_id uuid,
+    before_id       uuid,
+    before          timestamptz,
+    reason          text NOT NULL DEFAULT '' CHECK (length(reason) <= 500),
+    created_at      timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT queue_holds_before CHECK ((before IS NULL) = (before_id IS NULL))
+);
+COMMENT ON TABLE queue_holds IS 'control: work that operators hold back, read by every claim: of a kind, of a line (supplier, number, endpoint), of an organization, made before a moment; all that is given must fit';
+
+CREATE TABLE timers (
+    name       text PRIMARY KEY,
+    next_at    timestamptz NOT NULL,
+    done_until timestamptz
+);
+COMMENT ON TABLE timers IS 'control: periodic work; the worker that moves next_at runs it';
+COMMENT ON COLUMN timers.done_until IS 'how far a sweep through time has come';
+
+CREATE TABLE workers (
+    id          uuid PRIMARY KEY,
+    name        text NOT NULL,
+    started_at  timestamptz NOT NULL,
+    seen_at     timestamptz NOT NULL,
+    clock_ahead double precision NOT NULL DEFAULT 0
+);
+COMMENT ON TABLE workers IS 'control: living worker processes, for health checks';
+COMMENT ON COLUMN workers.clock_ahead IS 'seconds by which its machine''s clock is ahead of the database''s';
+
+CREATE TABLE retention_places (
+    name       text PRIMARY KEY,
+    done_until timestamptz NOT NULL,
+    mark       jsonb
+);
+COMMENT ON TABLE retention_places IS 'control: how far forgetting has come in a table, so that no round reads what an earlier one has read';
+COMMENT ON COLUMN retention_places.mark IS 'the last key, where a sweep goes by keys';
