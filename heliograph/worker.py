@@ -26,10 +26,10 @@ from heliograph.accounts import plans
 from heliograph.base import clock, crash, pulse
 from heliograph.base.db import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
-from heliograph.base.outbound import Outbound
 from heliograph.base.settings import Settings
 from heliograph.campaigns import audience, counting
 from heliograph.campaigns.staging import Stager
+from heliograph.http.client import HttpClient
 from heliograph.queue import leases, timers
 from heliograph.queue.runner import announce, every, listen, loop, once
 from heliograph.sms import diagnosis, inbox, receipts, suppliers, test_mode
@@ -102,7 +102,7 @@ class Worker:
             on_deliveries=lambda: self._deliverer.wake.set(),
             on_standing=self._whatsapp.standing.set,
         )
-        self._outbound = Outbound(settings)
+        self._outbound = HttpClient(settings)
         self._deliverer = Deliverer(pool, self._outbound, settings, seal_key=endpoints.seal_key(settings))
         self._words, self._adviser = diagnosis.Words(), diagnosis.Adviser()
         self._test_wake = asyncio.Event()

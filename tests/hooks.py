@@ -12,8 +12,9 @@ from heliograph.base import clock
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
-from heliograph.base.outbound import Lookup, Outbound
 from heliograph.base.settings import Settings
+from heliograph.http.client import HttpClient
+from heliograph.http.resolver import Lookup
 from heliograph.queue.runner import every, loop
 from heliograph.webhooks import endpoints, events
 from heliograph.webhooks.delivery import Deliverer
@@ -69,7 +70,7 @@ async def delivering(
 ) -> AsyncIterator[Deliverer]:
     """A deliverer at work, as in a worker process."""
     under = under or settings()
-    outbound = Outbound(under, lookup=lookup)
+    outbound = HttpClient(under, lookup=lookup)
     deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
     stopping = asyncio.Event()
     tasks = [

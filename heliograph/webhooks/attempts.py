@@ -12,7 +12,7 @@ from heliograph.base import clock
 from heliograph.base.db import Connection
 from heliograph.queue.leases import Lease
 
-#: What an attempt came to, beside the kinds of `outbound.Failure`.
+#: What an attempt came to, beside the kinds of `http.answers.Failure`.
 DELIVERED, REFUSED, GONE = "delivered", "refused", "gone"
 
 #: What is kept of an answer that was no success, characters.

@@ -24,8 +24,9 @@ from heliograph.base.crash import crash_point
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
-from heliograph.base.outbound import Answer, Failure, Outbound
 from heliograph.base.settings import Settings
+from heliograph.http.answers import Answer, Failure
+from heliograph.http.client import HttpClient
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.queue.retry import look_pause, webhook_pause
@@ -58,7 +59,7 @@ class Deliverer:
     def __init__(
         self,
         pool: Pool,
-        outbound: Outbound,
+        outbound: HttpClient,
         settings: Settings,
         *,
         seal_key: bytes,
@@ -74,7 +75,7 @@ class Deliverer:
         self._claim_limit = settings.claim_limit
         self._chance = chance or random.Random()
         concurrency = settings.webhook_concurrency
-        # Outbound's own limit for one destination.
+        # HttpClient's own limit for one destination.
         self._places: Concurrency[Delivery] = Concurrency(
             concurrency, widest=min(concurrency, max(8, concurrency // 4))
         )

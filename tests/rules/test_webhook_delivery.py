@@ -15,7 +15,7 @@ import pytest
 
 from heliograph.base import clock
 from heliograph.base.db import Pool
-from heliograph.base.outbound import Outbound
+from heliograph.http.client import HttpClient
 from heliograph.queue import leases
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import endpoints, signing
@@ -340,7 +340,7 @@ async def test_a_drain_lets_open_attempts_end_and_gives_back_the_rest(pool: Pool
     await endpoint(pool, actor, receiver.url)
     await record(pool, actor, 20)
     under = settings()
-    outbound = Outbound(under)
+    outbound = HttpClient(under)
     deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
     assert await deliverer.round() > 0
     await receiver.wait_for(lambda it: it.counters.requests >= 1)

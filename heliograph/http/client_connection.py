@@ -1,9 +1,9 @@
-"""One connection to a destination: an exchange at a time, one write and one future each.
+"""One connection to a destination: a request at a time, one write and one future each.
 
-There is no timer of its own: `Outbound` sweeps over all connections and calls `expire` past their deadline, because a
+There is no timer of its own: `HttpClient` sweeps over all connections and calls `expire` past their deadline, because a
 timer set and cancelled for every request costs more than reading its answer.
 
-The rule nobody may break: after `exchange` its future gets a result, an `Answer` or a `Failure`, whatever the other
+The rule nobody may break: after `send` its future gets a result, an `Answer` or a `Failure`, whatever the other
 side does or leaves out; it is never an exception.
 """
 
@@ -15,41 +15,41 @@ from collections.abc import Callable
 from typing import cast
 
 from heliograph.base import clock, sockets
-from heliograph.base.http_exchange import Answer, AnswerReader, Failure, FailureKind, NotHttp, seconds_until
+from heliograph.http.answers import Answer, AnswerReader, Failure, FailureKind, NotHttp, seconds_until
 
 #: Once the status is known the outcome is, so a body that trickles is not waited for; seconds.
 BODY_SECONDS = 2.0
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """`deadline` and `idle_since` are on the clock of `time.monotonic`."""
 
     __slots__ = (
+        "_answer",
         "_in_body",
         "_loop",
         "_lost",
         "_outcome",
-        "_reader",
         "_started",
         "_transport",
         "deadline",
         "idle_since",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[Connection], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[ClientConnection], None]) -> None:
         """`lost` is told when the connection has ended."""
         self._loop = loop
         self._lost = lost
-        self._reader = AnswerReader()
+        self._answer = AnswerReader()
         self._outcome: asyncio.Future[Answer | Failure] | None = None
         self._started = 0.0
         self._in_body = False
         self.deadline = 0.0
         self.idle_since = 0.0
 
-    def exchange(self, request: bytes, *, started: float, deadline: float) -> asyncio.Future[Answer | Failure]:
+    def send(self, request: bytes, *, started: float, deadline: float) -> asyncio.Future[Answer | Failure]:
         """Send this and read the answer to it. `started`: from when its duration counts."""
-        self._reader.reset()
+        self._answer.reset()
         self._in_body = False
         self._started = started
         self.deadline = deadline
@@ -63,18 +63,18 @@ class Connection(asyncio.Protocol):
     @property
     def is_free(self) -> bool:
         """Another request may be sent: the last answer was read to its end, and nothing came after it."""
-        return self._outcome is None and self._reader.reusable and not self._transport.is_closing()
+        return self._outcome is None and self._answer.reusable and not self._transport.is_closing()
 
     def expire(self) -> None:
         """The deadline has passed."""
-        if self._outcome is not None and self._reader.is_in_trailer():
+        if self._outcome is not None and self._answer.is_in_trailer():
             self._settle(self._failure("timeout", "the trailer did not end in time"))
         self._conclude("timeout", "no answer in time")
         sockets.reset(self._transport)
         self._transport.abort()
 
     def abort(self, detail: str = "closed by us") -> None:
-        """Drop the connection at once; an exchange under way fails with `detail`."""
+        """Drop the connection at once; a request under way fails with `detail`."""
         self._conclude("closed", detail)
         self._transport.abort()
 
@@ -84,15 +84,15 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
 
     def data_received(self, data: bytes) -> None:
-        reader = self._reader
+        answer = self._answer
         if self._outcome is None:  # nobody asked
-            reader.reusable = False
+            answer.reusable = False
             self._transport.abort()
             return
         try:
-            if reader.feed(data):
-                self._answer()
-            elif reader.status and not self._in_body:
+            if answer.feed(data):
+                self._answered()
+            elif answer.status and not self._in_body:
                 self._in_body = True
                 self.deadline = min(self.deadline, time.monotonic() + BODY_SECONDS)
         except NotHttp as problem:
@@ -102,24 +102,24 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._conclude("closed", "the connection ended before an answer")
-        self._reader.close()
+        self._answer.close()
         self._lost(self)
 
     def _conclude(self, kind: FailureKind, detail: str) -> None:
         """There will be no more of the answer."""
-        self._reader.reusable = False
+        self._answer.reusable = False
         if self._outcome is None:
             return
-        if self._reader.status:
-            self._answer()  # the status stands, however its body ends
+        if self._answer.status:
+            self._answered()  # the status stands, however its body ends
         else:
             self._settle(self._failure(kind, detail))
 
-    def _answer(self) -> None:
-        reader = self._reader
-        said = reader.retry_after
+    def _answered(self) -> None:
+        answer = self._answer
+        said = answer.retry_after
         retry_after = None if said is None else seconds_until(said, clock.now())
-        self._settle(Answer(reader.status, reader.body, retry_after, time.monotonic() - self._started))
+        self._settle(Answer(answer.status, answer.body, retry_after, time.monotonic() - self._started))
 
     def _failure(self, kind: FailureKind, detail: str) -> Failure:
         return Failure(kind, detail, time.monotonic() - self._started)

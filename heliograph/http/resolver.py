@@ -33,7 +33,7 @@ class Blocked(OSError):
         super().__init__(f"{address} is not a public address")
 
 
-class Names:
+class Resolver:
     """Each look-up has a thread of its own, not one of the loop's few: names whose servers never answer must not hold
     up the others. The threads are daemons, so that none of them delays the process's end."""
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.base.http_exchange import (
+from heliograph.http.answers import (
     HEAD_BYTES,
     HEADERS,
     INTERIM_ANSWERS,
@@ -17,10 +17,9 @@ from heliograph.base.http_exchange import (
     READ_BYTES,
     AnswerReader,
     NotHttp,
-    post_start,
-    request,
     seconds_until,
 )
+from heliograph.http.writer import post_start, request
 
 START = post_start("receiver.example:8443", "/hook?a=%2F")
 

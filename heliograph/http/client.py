@@ -8,7 +8,7 @@ opened. Nothing is resolved between check and connect, so rebinding a name chang
 
 No redirect is followed, no proxy or netrc is read from the environment, no cookie is kept, no body is decompressed,
 and nothing is sent twice: a kept connection that the other side closes at the wrong moment is a failure like any other.
-Whatever the other side does, `Outbound.post` returns within the deadline and does not raise.
+Whatever the other side does, `HttpClient.post` returns within the deadline and does not raise.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
-from heliograph.base import http_exchange
-from heliograph.base.addresses import Address, Target, check_url, is_allowed, parse_networks, parse_url
-from heliograph.base.http_connection import Connection
-from heliograph.base.http_exchange import KEPT_BYTES, Answer, Failure, FailureKind
-from heliograph.base.names import Blocked, Lookup, Names
+from heliograph.base.addresses import Address, Target, is_allowed, parse_networks, parse_url
 from heliograph.base.settings import Settings
-
-__all__ = ["KEPT_BYTES", "Answer", "Failure", "FailureKind", "Lookup", "Outbound", "check_url"]
+from heliograph.http import writer
+from heliograph.http.answers import Answer, Failure, FailureKind
+from heliograph.http.client_connection import ClientConnection
+from heliograph.http.resolver import Blocked, Lookup, Resolver
 
 #: Most receivers close an idle connection after 5 s or later; a request on one that is being closed is lost.
 KEEP_ALIVE = 4.0
@@ -47,7 +45,7 @@ _REMEMBERED = 4_096
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS})
 
 
-class Outbound:
+class HttpClient:
     """Made and used inside one running loop. `close` it.
 
     `lookup` (name → addresses; raises OSError; runs in a thread) and `tls` stand for the system's resolver and trust
@@ -70,12 +68,12 @@ class Outbound:
         self._connect_seconds = min(settings.webhook_connect_seconds, settings.webhook_timeout_seconds)
         self._keep_alive = keep_alive
         self._tls = tls or ssl.create_default_context()
-        self._names = Names(lookup, self._check)
+        self._resolver = Resolver(lookup, self._check)
         #: By URL: the destination and what a POST to this path begins with, or why it is refused.
         self._targets: dict[str, tuple[_Destination, str] | str] = {}
         self._destinations: dict[str, _Destination] = {}
-        #: Connections with an exchange under way.
-        self._busy: set[Connection] = set()
+        #: Connections with a request under way.
+        self._busy: set[ClientConnection] = set()
         self._idle = 0
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweeps = 0
@@ -91,15 +89,15 @@ class Outbound:
         if destination.open >= self._destination_limit:
             return Failure("busy", f"{self._destination_limit} requests to this destination are open", 0.0)
         started = time.monotonic()
-        connection: Connection | None = None
+        connection: ClientConnection | None = None
         destination.open += 1
         try:
-            request = http_exchange.request(start, headers, body)
+            request = writer.request(start, headers, body)
             connection = self._kept(destination, started) or await self._connect(destination)
             self._busy.add(connection)
             if self._sweeper is None:
                 self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
-            return await connection.exchange(request, started=started, deadline=started + self._seconds)
+            return await connection.send(request, started=started, deadline=started + self._seconds)
         except _NotSent as why:
             return Failure(why.kind, why.detail, time.monotonic() - started)
         except Exception as error:
@@ -114,14 +112,14 @@ class Outbound:
     async def close(self) -> None:
         """Close all connections. Requests under way end as failures."""
         self._closed = True
-        self._names.close()
+        self._resolver.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in [*self._busy, *(one for known in self._destinations.values() for one in known.idle)]:
             connection.abort()
         await asyncio.sleep(0)  # the loop closes sockets in its next round
 
-    def _kept(self, destination: _Destination, now: float) -> Connection | None:
+    def _kept(self, destination: _Destination, now: float) -> ClientConnection | None:
         """The connection that was used last, because it is the least likely to be closed at this moment."""
         while destination.idle:
             connection = destination.idle.pop()
@@ -131,7 +129,7 @@ class Outbound:
             connection.abort()
         return None
 
-    def _keep(self, destination: _Destination, connection: Connection) -> None:
+    def _keep(self, destination: _Destination, connection: ClientConnection) -> None:
         if not connection.is_free or self._idle >= _IDLE or self._closed:
             connection.abort()
             return
@@ -156,7 +154,7 @@ class Outbound:
         if self._busy or self._idle:
             self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
 
-    async def _connect(self, destination: _Destination) -> Connection:
+    async def _connect(self, destination: _Destination) -> ClientConnection:
         """A new connection. Raises _NotSent."""
         if self._closed:
             raise _NotSent("closed", "closed by us")
@@ -171,7 +169,7 @@ class Outbound:
         if destination.address is not None:
             return [str(destination.address)]
         try:
-            return await self._names.resolve(destination.host)
+            return await self._resolver.resolve(destination.host)
         except Blocked as error:
             raise _NotSent("blocked", str(error)) from None
         except OSError as error:
@@ -221,11 +219,11 @@ class Outbound:
             raise _NotSent("busy" if error.errno in _OURS else "connect", _reason(error)) from None
         return sock
 
-    async def _open(self, destination: _Destination, sock: socket.socket) -> Connection:
+    async def _open(self, destination: _Destination, sock: socket.socket) -> ClientConnection:
         """The connection on a socket, with TLS if that is agreed on."""
 
-        def make() -> Connection:
-            return Connection(self._loop, functools.partial(self._lost, destination))
+        def make() -> ClientConnection:
+            return ClientConnection(self._loop, functools.partial(self._lost, destination))
 
         try:
             if destination.secure:
@@ -246,7 +244,7 @@ class Outbound:
             raise _NotSent("closed", "closed by us")
         return connection
 
-    def _lost(self, destination: _Destination, connection: Connection) -> None:
+    def _lost(self, destination: _Destination, connection: ClientConnection) -> None:
         if connection in destination.idle:
             destination.idle.remove(connection)
             self._idle -= 1
@@ -263,7 +261,7 @@ class Outbound:
             known: tuple[_Destination, str] | str = target
         else:
             destination = self._destinations.setdefault(target.origin, _Destination(target))
-            known = destination, http_exchange.post_start(_authority(target), _path(url))
+            known = destination, writer.post_start(_authority(target), _path(url))
         self._targets[url] = known
         return known
 
@@ -290,7 +288,7 @@ class _Destination:
         #: Requests under way, those that wait for a connection included.
         self.open = 0
         #: The one used last is last.
-        self.idle: list[Connection] = []
+        self.idle: list[ClientConnection] = []
 
 
 class _NotSent(Exception):

@@ -22,8 +22,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from heliograph.base.outbound import KEPT_BYTES, Answer, Failure, Outbound
 from heliograph.base.settings import Settings
+from heliograph.http.answers import KEPT_BYTES, Answer, Failure
+from heliograph.http.client import HttpClient
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -108,7 +109,7 @@ async def outbound(
     tls: ssl.SSLContext | None = None,
     keep_alive: float = 4.0,
     **settings: object,
-) -> AsyncIterator[Outbound]:
+) -> AsyncIterator[HttpClient]:
     values = {
         "webhook_allow_http": True,
         "webhook_allow_networks": networks,
@@ -122,7 +123,7 @@ async def outbound(
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return known[name]
 
-    client = Outbound(Settings(**(values | settings)), lookup=lookup or found, tls=tls, keep_alive=keep_alive)  # type: ignore[arg-type]
+    client = HttpClient(Settings(**(values | settings)), lookup=lookup or found, tls=tls, keep_alive=keep_alive)  # type: ignore[arg-type]
     try:
         yield client
     finally:
@@ -134,7 +135,7 @@ def ok(body: bytes = b"", *headers: bytes, status: bytes = b"200 OK") -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-async def post(client: Outbound, url: str, body: bytes = b"{}") -> Answer | Failure:
+async def post(client: HttpClient, url: str, body: bytes = b"{}") -> Answer | Failure:
     """A POST that must end in time, whatever happens."""
     started = time.monotonic()
     result = await client.post(url, body, {"content-type": "application/json"})

@@ -1,0 +1,68 @@
+"""HTTP/1.1 as it goes out: the heads of answers, whole requests. Pure but for the time of day in `Date`.
+
+The rule nobody may break: no header ends its line. Those of requests come from customers' settings and are looked at;
+those of answers are ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from email.utils import formatdate
+from http import HTTPStatus
+
+_REASONS = {int(status): status.phrase for status in HTTPStatus}
+#: Line ends that a request has beside those of the headers given: three of `post_start`, Content-Length, the last.
+_LINE_ENDS = 5
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class _Starts:
+    """Status line and Date, which are the same for all answers of a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._made: dict[int, bytes] = {}
+
+    def of(self, status: int) -> bytes:
+        now = int(time.time())
+        if now != self._second:
+            self._second = now
+            self._made.clear()
+        start = self._made.get(status)
+        if start is None:
+            line = f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\ndate: {formatdate(now, usegmt=True)}\r\n"
+            start = self._made[status] = line.encode()
+        return start
+
+
+_starts = _Starts()
+
+
+def response_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Status line, Date and these headers."""
+    lines = [_starts.of(status)]
+    for name, value in headers:
+        lines += (name, b": ", value, b"\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def post_start(authority: str, path: str) -> str:
+    """What all POSTs to a path begin with. `authority`: host, and port if it is not the scheme's own."""
+    return f"POST {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: Heliograph/1\r\n"
+
+
+def request(start: str, headers: Mapping[str, str], body: bytes) -> bytes:
+    """The whole request. `headers` go out as they are; Host, User-Agent and Content-Length are not among them.
+
+    Raises ValueError for a name or value that would end its line or cannot be encoded.
+    """
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    head = f"{start}{lines}Content-Length: {len(body)}\r\n\r\n"
+    # Counted over the whole head, which is cheaper than looking at each: one line end too many is somebody's own.
+    ends = len(headers) + _LINE_ENDS
+    if head.count("\n") != ends or head.count("\r") != ends or "\0" in head:
+        raise ValueError("a header holds a line break or a NUL")
+    return head.encode() + body
