@@ -24,7 +24,7 @@ from bench.stage import Stage, stage
 from heliograph.base import clock
 from heliograph.base.db import Pool, open_pool
 from heliograph.base.ids import uuid7
-from heliograph.base.outbound import Outbound
+from heliograph.http.client import HttpClient
 from heliograph.queue.runner import loop
 from heliograph.webhooks import endpoints, events
 from heliograph.webhooks.delivery import Deliverer
@@ -120,7 +120,7 @@ async def main(count: int) -> None:
         settings = made._settings()
         receiver = await made.start_receiver()
         pool = await open_pool(settings.database_url, size=8)
-        outbound = Outbound(settings)
+        outbound = HttpClient(settings)
         deliverer = Deliverer(pool, outbound, settings, seal_key=endpoints.seal_key(settings))
         bench = Bench(made, pool, deliverer, receiver, count)
         stopping = asyncio.Event()
