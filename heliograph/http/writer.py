@@ -6,10 +6,11 @@ those of answers are ours.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
+
+from heliograph.base import clock
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
 #: Line ends that a request has beside those of the headers given: three of `post_start`, Content-Length, the last.
@@ -26,7 +27,7 @@ class _Starts:
         self._made: dict[int, bytes] = {}
 
     def of(self, status: int) -> bytes:
-        now = int(time.time())
+        now = clock.milliseconds() // 1_000
         if now != self._second:
             self._second = now
             self._made.clear()
