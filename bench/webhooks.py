@@ -54,14 +54,16 @@ class Bench:
         """Callbacks that the receiver took, each once."""
         return int((await self.receiver.ask("counters"))["received"])
 
-    async def record(self, batch: int, *, organization: UUID | None = None) -> None:
+    async def record(self, batch: int, *, organization: UUID | None = None, handed: bool = False) -> None:
         """One transaction with as many events."""
         made = [
             events.Event(organization or self.organization, uuid7(), "message.delivered", "req-1", DATA, clock.now())
             for _ in range(batch)
         ]
+        handover = self.deliverer.handover()
         async with self.pool.acquire() as conn, conn.transaction():
-            await events.record(conn, made)
+            await events.record(conn, made, handover=handover if handed else None)
+        handover.deliver()
         self.deliverer.wake.set()
 
     async def unheard(self) -> None:
@@ -72,7 +74,7 @@ class Bench:
         goal, recorded = await self.came() + self.count // BATCH * BATCH, 0
         start = await self.came()
         while recorded < self.count // BATCH * BATCH:
-            await self.record(BATCH)
+            await self.record(BATCH, handed=True)
             recorded += BATCH
             while recorded - (await self.came() - start) > ON_THE_WAY:  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.002)

@@ -42,6 +42,7 @@ from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from heliograph.suppliers.smpp import connector as smpp
 from heliograph.webhooks import endpoints, replays
 from heliograph.webhooks.delivery import Deliverer
+from heliograph.webhooks.handover import Handover
 from heliograph.whatsapp import apps, expiry
 from heliograph.whatsapp.inbound import Inbox
 from heliograph.whatsapp.mirror import Mirror
@@ -68,7 +69,7 @@ class Worker:
         self._id = uuid7()
         self._stopping = asyncio.Event()
         key = suppliers.seal_key(settings)
-        self._recorder = Recorder(pool, grace=settings.uncertain_grace_seconds)
+        self._recorder = Recorder(pool, grace=settings.uncertain_grace_seconds, handover=self._handover)
         self._reception = Reception(
             pool,
             lease_seconds=settings.lease_seconds,
@@ -93,7 +94,7 @@ class Worker:
             grace=settings.uncertain_grace_seconds,
             patience=settings.supplier_patience_seconds,
         )
-        self._whatsapp = Sending(pool, settings)
+        self._whatsapp = Sending(pool, settings, handover=self._handover)
         self._mirror = Mirror(pool, key=apps.seal_key(settings), on_deliveries=lambda: self._deliverer.wake.set())
         self._callbacks = Inbox(
             pool,
@@ -101,6 +102,7 @@ class Worker:
             RateBook(pool),
             on_deliveries=lambda: self._deliverer.wake.set(),
             on_standing=self._whatsapp.standing.set,
+            handover=self._handover,
         )
         self._outbound = HttpClient(settings)
         self._deliverer = Deliverer(pool, self._outbound, settings, seal_key=endpoints.seal_key(settings))
@@ -212,6 +214,7 @@ class Worker:
             await asyncio.wait_for(self._recorder.drain(), grace)
             await asyncio.wait_for(self._whatsapp.drain(), grace)
             await asyncio.wait_for(self._reception.drain(), grace)
+            await self._deliverer.drain(0.0)  # what was handed over since
             await self._fleet.give_back()
             await self._pool.execute("DELETE FROM workers WHERE id = $1", self._id)
         except Exception as error:
@@ -259,6 +262,9 @@ class Worker:
         self._deliverer.wake.set()
         self._whatsapp.wake.set()
         self._callbacks.wake.set()
+
+    def _handover(self) -> Handover:
+        return self._deliverer.handover()
 
     def _outcome(self, supplier_id: UUID, submission: Submission, outcome: Outcome) -> None:
         self._dispatcher.answered(supplier_id, submission, outcome)

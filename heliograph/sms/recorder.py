@@ -7,7 +7,7 @@ The rule nobody may break: `receipts` and `inbound` return only after the commit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from heliograph.sms.receipts import ReceivedReceipt
 from heliograph.sms.status import Move, move_many
 from heliograph.suppliers.contract import Verdict
 from heliograph.webhooks.events import Subscriptions
+from heliograph.webhooks.handover import Handover
 
 log = structlog.get_logger()
 
@@ -32,8 +33,17 @@ RETRY = 0.5
 class Recorder:
     """Batches what suppliers say."""
 
-    def __init__(self, pool: Pool, *, grace: float, limit: int = 1000) -> None:
-        """`grace`: seconds that an unknown outcome waits for its receipt."""
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        grace: float,
+        limit: int = 1000,
+        handover: Callable[[], Handover | None] = lambda: None,
+    ) -> None:
+        """`grace`: seconds that an unknown outcome waits for its receipt. `handover`: for each batch, of the Deliverer
+        of this worker."""
+        self._handover = handover
         self._pool = pool
         self._grace = grace
         self._batcher: Batcher[Answered | Sequence[ReceivedReceipt], None] = Batcher(
@@ -93,6 +103,7 @@ class Recorder:
         accepted = [one.lease.organization_id for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
         announce = await self._subscriptions.wanting(accepted, "message.sent")
         policies: Mapping[UUID, str] = self.policies
+        handover = self._handover()
         crash_point("record.before_commit")
         async with self.writing, self._pool.acquire() as conn, conn.transaction():
             moves: list[Move] = []
@@ -100,7 +111,9 @@ class Recorder:
                 moves += await outcomes.record(conn, answered, grace=self._grace, policies=policies)
             if received:
                 moves += (await receipts.match(conn, received, policies=policies))[0]
-            _, deliveries = await move_many(conn, moves, announce_sent=announce)
+            _, deliveries = await move_many(conn, moves, announce_sent=announce, handover=handover)
         crash_point("record.after_commit")
+        if handover is not None:
+            handover.deliver()
         if deliveries:
             self.deliveries.set()

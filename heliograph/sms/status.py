@@ -127,13 +127,18 @@ RETURNING m.organization_id, m.id, m.mode, m.status, m.recipient, m.client_refer
 
 
 async def move_many(
-    conn: Connection, moves: Sequence[Move], *, announce_sent: events.Wanting = frozenset()
+    conn: Connection,
+    moves: Sequence[Move],
+    *,
+    announce_sent: events.Wanting = frozenset(),
+    handover: events.Leasing | None = None,
 ) -> tuple[set[UUID], int]:
     """Move messages to their new states where the table above allows it, and record the events this raises.
 
     Several moves of one message come in the order in which they happened; what was sent and has ended already costs
-    one step. `announce_sent`: who wants `message.sent`. Runs in the caller's transaction. Returns the
-    ids of the messages that moved and the number of webhook deliveries queued.
+    one step. `announce_sent`: who wants `message.sent`. `handover`: of a worker that delivers what it records. Runs in
+    the caller's transaction. Returns the ids of the messages that moved and the number of webhook deliveries that are
+    due.
     """
     if not moves:
         return set(), 0
@@ -150,7 +155,7 @@ async def move_many(
             one_each[move.message_id] = msgspec.structs.replace(move, was_sent=True)
         elif known.unsent and not move.unsent:
             one_each[move.message_id] = move
-    moved, deliveries = await move_many(conn, sent_first, announce_sent=announce_sent)
+    moved, deliveries = await move_many(conn, sent_first, announce_sent=announce_sent, handover=handover)
     # In one order, or two batches that share messages could deadlock.
     moves = sorted(one_each.values(), key=lambda move: move.message_id.int)
     rows = await conn.fetch(
@@ -172,7 +177,7 @@ async def move_many(
             if row["status"] == "sent" and (row["organization_id"], row["mode"]) in announce_sent
         ]
     moved.update(row["id"] for row in rows)
-    return moved, deliveries + await events.record(conn, raised)
+    return moved, deliveries + await events.record(conn, raised, handover=handover)
 
 
 def _event(row: asyncpg.Record, kind: str | None = None) -> events.Event:

@@ -28,6 +28,8 @@ class Delivery(msgspec.Struct, gc=False):
     body: bytes
     #: On the loop's clock.
     claimed_at: float = 0.0
+    #: It came without a claim.
+    handed: bool = False
     #: Another worker holds the row by now.
     lost: bool = False
 
@@ -83,13 +85,18 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Delivery | No
         if kind is None:
             found.append(None)
             continue
-        event_id = str(lease.id)
-        body = (
-            f'{{"id":"{event_id}","type":"{kind}","timestamp":"{clock.iso(created_at)}",'
-            f'"requestId":{_encode(request_id).decode()},"apiVersion":"v1","data":{data}}}'
-        )
-        found.append(Delivery(lease, event_id, request_id, body.encode()))
+        found.append(delivery(lease, kind, request_id, data, created_at))
     return found
+
+
+def delivery(lease: Lease, kind: str, request_id: str, data: str, created_at: datetime) -> Delivery:
+    """The delivery of an event, whose body is the same at every attempt."""
+    event_id = str(lease.id)
+    body = (
+        f'{{"id":"{event_id}","type":"{kind}","timestamp":"{clock.iso(created_at)}",'
+        f'"requestId":{_encode(request_id).decode()},"apiVersion":"v1","data":{data}}}'
+    )
+    return Delivery(lease, event_id, request_id, body.encode())
 
 
 _encode = msgspec.json.Encoder().encode

@@ -27,6 +27,9 @@ STREAK = 3
 SILENT = 1.0
 #: Rows claimed ahead of the window: up to 8 windows for fast receivers, less for those slower than 1/8 s.
 AHEAD = 8
+#: The same for what is handed over: more, since what finds no room costs a claim. A worker works through it in some
+#: four seconds; until then nobody else can.
+HANDED, HANDED_SECONDS = 32, 4.0
 
 
 class Pool(Generic[Job]):
@@ -92,6 +95,13 @@ class Concurrency(Generic[Job]):
         if line.pool is self.unknown:
             return int(line.window)
         return int(int(line.window) * min(AHEAD, max(1.0, 1.0 / max(line.took, 0.001))))
+
+    def room(self, line: EndpointQueue[Job]) -> int:
+        """How many jobs the endpoint may be handed now: none unless its last answers were good."""
+        if line.pool is not self.good:
+            return 0
+        depth = int(int(line.window) * min(HANDED, max(1.0, HANDED_SECONDS / max(line.took, 0.001))))
+        return max(0, depth - line.held)
 
     def crowded(self, line: EndpointQueue[Job]) -> bool:
         """True if enough endpoints in like standing wait for a place: it would only hold its jobs back from others."""

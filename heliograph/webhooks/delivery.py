@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -33,6 +33,8 @@ from heliograph.queue.retry import look_pause, webhook_pause
 from heliograph.webhooks import attempts, endpoints, signing
 from heliograph.webhooks.attempts import Attempt, Delivery, Destination, Ended
 from heliograph.webhooks.concurrency import Concurrency, EndpointQueue
+from heliograph.webhooks.events import Event
+from heliograph.webhooks.handover import Handover
 from heliograph.webhooks.recording import Record
 
 log = structlog.get_logger()
@@ -43,6 +45,8 @@ LINES = 10_000
 SIGNERS = 2_000
 #: Most rows held, in claims.
 HELD = 4
+#: Most deliveries held that were handed over, in claims.
+HANDED = 10
 #: Pause before a delivery that could not be sent because too many others were going to the same destination.
 BUSY = 0.5
 #: Pause of rows that were claimed for an endpoint which then began to fail.
@@ -87,6 +91,10 @@ class Deliverer:
         self._later: asyncio.TimerHandle | None = None
         #: Claimed rows whose end is not recorded yet, by id and line.
         self._held: dict[tuple[UUID, UUID], Delivery] = {}
+        #: How many of them were handed over; those have a bound of their own, so that no claim waits for them.
+        self._handed = 0
+        #: Endpoints of organizations, as far as this worker has met them.
+        self._known: dict[UUID, set[UUID]] = {}
         self._carriers: set[asyncio.Task[None]] = set()
         self._claiming = asyncio.Lock()
         self._draining = False
@@ -114,7 +122,7 @@ class Deliverer:
     async def _round(self) -> int:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self._stalled = len(self._held) >= HELD * self._claim_limit
+        self._stalled = len(self._held) - self._handed >= HELD * self._claim_limit
         if self._draining or self._stalled:
             return 0
         self._unsettle(now)
@@ -135,6 +143,10 @@ class Deliverer:
                 self._due[line_id] = None
         await self._take(claimed, loaded)
         return len(claimed)
+
+    def handover(self) -> Handover:
+        """For one transaction that records events: those for which there is room here, this worker delivers."""
+        return Handover(room=self._room, deliver=self._take_over, seconds=self._lease_seconds)
 
     async def renew(self) -> None:
         """Hold the leases of what was claimed over a third of a lease ago; called that often."""
@@ -200,9 +212,48 @@ class Deliverer:
                 break
         return free
 
+    def _room(self, organizations: Collection[UUID]) -> dict[UUID, int]:
+        """How many deliveries each endpoint may be handed: none while older ones of it are in the queue."""
+        left = HANDED * self._claim_limit - self._handed
+        free: dict[UUID, int] = {}
+        if self._draining:
+            return free
+        for organization_id in organizations:
+            for line_id in self._known.get(organization_id, ()):
+                line = self._lines.get(line_id)
+                if line is None or line_id in self._due:
+                    continue
+                room = min(self._places.room(line), left)
+                if room > 0:
+                    free[line_id] = room
+                    left -= room
+        return free
+
+    def _take_over(self, token: UUID, taken: Sequence[tuple[Event, UUID]]) -> None:
+        """Deliveries that were committed under a lease of ours."""
+        at = asyncio.get_running_loop().time()
+        lines: dict[UUID, EndpointQueue[Delivery]] = {}
+        for event, line_id in taken:
+            lease = Lease(
+                "webhook", line_id, 0, event.organization_id, event.id, 0, token, again=False, due_at=event.created_at
+            )
+            delivery = attempts.delivery(lease, event.kind, event.request_id, event.data, event.created_at)
+            delivery.claimed_at, delivery.handed = at, True
+            self._held[(event.id, line_id)] = delivery
+            line = lines.get(line_id)
+            if line is None:
+                line = lines[line_id] = self._lines.get(line_id) or self._know(line_id)
+            if not self._draining:  # else `drain` gives it back
+                line.waiting.append(delivery)
+        self._handed += len(taken)
+        for line in lines.values():
+            self._places.offer(line)
+        self._pump()
+
     def _know(self, line_id: UUID) -> EndpointQueue[Delivery]:
         if len(self._lines) >= LINES:
             self._lines = {id: line for id, line in self._lines.items() if line.held}
+            self._known.clear()
         line = self._lines[line_id] = self._places.line(line_id)
         return line
 
@@ -216,6 +267,7 @@ class Deliverer:
             delivery.claimed_at = at
             self._held[(lease.id, lease.line)] = delivery
             line = self._lines.get(lease.line) or self._know(lease.line)
+            self._known.setdefault(lease.organization_id, set()).add(lease.line)
             line.waiting.append(delivery)
             fresh[(lease.organization_id, lease.line)] = line
         await self._expect({key: line for key, line in fresh.items() if line.pool is self._places.unknown})
@@ -396,6 +448,7 @@ class Deliverer:
         held = self._held.get(key)
         # What was finished may have been queued anew, and claimed, before this was told.
         if held is not None and held.lease.token == lease.token:
+            self._handed -= held.handed
             del self._held[key]
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:

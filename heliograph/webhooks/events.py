@@ -7,8 +7,9 @@ a second one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Protocol
 from uuid import UUID
 
 import msgspec
@@ -47,30 +48,55 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     mode: str = "live"
 
 
+# A delivery is inserted leased ($10, for $11 seconds) while its endpoint, one of $9, has room, which $12 says of each.
+# None is leased while an operator holds any back: the claim looks at which.
 RECORD = """
 WITH event AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[],
                          $8::text[])
-        AS event (organization_id, id, kind, request_id, data, created_at, message_id, mode)
+        WITH ORDINALITY AS event (organization_id, id, kind, request_id, data, created_at, message_id, mode, n)
 ), stored AS (
-    INSERT INTO events (organization_id, id, kind, request_id, data, created_at, message_id, mode) SELECT * FROM event
+    INSERT INTO events (organization_id, id, kind, request_id, data, created_at, message_id, mode)
+    SELECT organization_id, id, kind, request_id, data, created_at, message_id, mode FROM event
+), delivery AS MATERIALIZED (
+    SELECT event.n, event.organization_id, event.id, endpoint.id AS line,
+           cardinality($9::uuid[]) > 0 AND NOT EXISTS (SELECT FROM queue_holds WHERE kind = 'webhook')
+           AND row_number() OVER (PARTITION BY endpoint.id ORDER BY event.n)
+               <= coalesce(($12::integer[])[array_position($9::uuid[], endpoint.id)], 0) AS ours
+      FROM event CROSS JOIN LATERAL (
+           SELECT id FROM webhook_endpoints
+            WHERE organization_id = event.organization_id AND status = 'active' AND mode = event.mode
+              AND event.kind = ANY (subscribed_events)
+           ) endpoint
+), queued AS (
+    INSERT INTO queue (kind, line, organization_id, due_at, id, claims, lease_until, lease_token)
+    SELECT 'webhook', line, organization_id, now(), id, ours::int,
+           CASE WHEN ours THEN now() + make_interval(secs => $11) END, CASE WHEN ours THEN $10::uuid END
+      FROM delivery
 )
-INSERT INTO queue (kind, line, organization_id, due_at, id)
-SELECT 'webhook', endpoint.id, event.organization_id, now(), event.id
-  FROM event CROSS JOIN LATERAL (
-       SELECT id FROM webhook_endpoints
-        WHERE organization_id = event.organization_id AND status = 'active' AND mode = event.mode
-          AND event.kind = ANY (subscribed_events)
-       ) endpoint
+SELECT line, count(*) FILTER (WHERE NOT ours) AS due, array_agg(n::integer) FILTER (WHERE ours) AS ours
+  FROM delivery GROUP BY line
 """
 
 
-async def record(conn: Connection, events: Sequence[Event]) -> int:
-    """Store events and queue one delivery for each active endpoint of their mode that subscribed; returns how many were
-    queued."""
+class Leasing(Protocol):
+    """A worker that delivers what it records (`handover.Handover`)."""
+
+    token: UUID
+    seconds: float
+
+    def room(self, organizations: Collection[UUID]) -> dict[UUID, int]: ...
+
+    def take(self, event: Event, endpoint_id: UUID) -> None: ...
+
+
+async def record(conn: Connection, events: Sequence[Event], *, handover: Leasing | None = None) -> int:
+    """Store events and queue one delivery for each active endpoint of their mode that subscribed; returns how many are
+    due for whoever claims them, which leaves out those that `handover` took."""
     if not events:
         return 0
-    done = await conn.execute(
+    room = {} if handover is None else handover.room({event.organization_id for event in events})
+    rows = await conn.fetch(
         RECORD,
         [event.organization_id for event in events],
         [event.id for event in events],
@@ -80,8 +106,18 @@ async def record(conn: Connection, events: Sequence[Event]) -> int:
         [event.created_at for event in events],
         [event.message_id for event in events],
         [event.mode for event in events],
+        list(room),
+        handover.token if handover is not None and room else None,
+        handover.seconds if handover is not None else 0.0,
+        list(room.values()),
     )
-    return int(done.rpartition(" ")[2])
+    left = 0
+    for endpoint_id, due, ours in rows:
+        left += due
+        if ours is not None and handover is not None:
+            for n in ours:
+                handover.take(events[n - 1], endpoint_id)
+    return left
 
 
 #: Those who want an event with every message: organization and mode.

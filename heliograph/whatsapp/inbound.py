@@ -43,6 +43,7 @@ from heliograph.suppliers.whatsapp_cloud.items import (
 )
 from heliograph.suppliers.whatsapp_cloud.webhooks import parse
 from heliograph.webhooks import events
+from heliograph.webhooks.handover import Handover
 from heliograph.whatsapp import (
     accounts,
     callbacks,
@@ -117,9 +118,12 @@ class Inbox:
         *,
         on_deliveries: Callable[[], None],
         on_standing: Callable[[], None] = lambda: None,
+        handover: Callable[[], Handover | None] = lambda: None,
     ) -> None:
         """`key`: of `apps.seal_key`. `on_deliveries`: called after webhook deliveries were queued; `on_standing`: when
-        a number or an account may have been stopped, or may go on."""
+        a number or an account may have been stopped, or may go on. `handover`: for what is committed together, of the
+        Deliverer of this worker."""
+        self._handover = handover
         self._pool = pool
         self._key = key
         self._rates = rates
@@ -166,11 +170,14 @@ class Inbox:
             # What takes time and can be done before wallets are locked is done before.
             await conn.execute(DONE, [id for id, _, _ in opened], app)
             works = await self._routed(conn, app, opened, rejected, dropped)
-            deliveries = await self._apply(conn, works, rejected, dropped)
+            handed: list[Handover] = []
+            deliveries = await self._apply(conn, works, rejected, dropped, handed)
             await self._mark(conn, works)
             await put_aside(conn, self._key, rejected)
             crash_point("callbacks.before_commit")
         crash_point("callbacks.after_commit")
+        for one in handed:
+            one.deliver()
         self._dropped += dropped
         if deliveries:
             self._on_deliveries()
@@ -223,24 +230,32 @@ class Inbox:
         return works
 
     async def _apply(
-        self, conn: Connection, works: Sequence[Work], rejected: list[Reject], dropped: Counter[str]
+        self,
+        conn: Connection,
+        works: Sequence[Work],
+        rejected: list[Reject],
+        dropped: Counter[str],
+        handed: list[Handover],
     ) -> int:
-        """All of them, or all but those that fail alone; returns the webhook deliveries queued."""
+        """All of them, or all but those that fail alone; returns the webhook deliveries queued beside `handed`."""
         if not works:
             return 0
         try:
             async with conn.transaction():
                 counted: Counter[str] = Counter()
-                deliveries = await apply(conn, works, rates=self._rates, dropped=counted)
+                handover = self._handover()
+                deliveries = await apply(conn, works, rates=self._rates, dropped=counted, handover=handover)
             dropped += counted
+            if handover is not None:  # of what was rolled back, nothing is handed over
+                handed.append(handover)
             return deliveries
         except Exception as error:
             if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
                 raise
             if len(works) > 1:
                 middle = len(works) // 2
-                deliveries = await self._apply(conn, works[:middle], rejected, dropped)
-                return deliveries + await self._apply(conn, works[middle:], rejected, dropped)
+                deliveries = await self._apply(conn, works[:middle], rejected, dropped, handed)
+                return deliveries + await self._apply(conn, works[middle:], rejected, dropped, handed)
             (one,) = works
             # Never the error's text: a driver's message may quote what a user wrote.
             log.error("callback item rejected", item=type(one.item).__name__, error=type(error).__name__)
@@ -336,12 +351,19 @@ async def retry(pool: Pool, key: bytes, *, limit: int = 1000) -> tuple[int, int]
     return len(found), len(done)
 
 
-async def apply(conn: Connection, works: Sequence[Work], *, rates: RateBook, dropped: Counter[str]) -> int:
-    """Apply items in the caller's transaction; returns the webhook deliveries queued.
+async def apply(
+    conn: Connection,
+    works: Sequence[Work],
+    *,
+    rates: RateBook,
+    dropped: Counter[str],
+    handover: Handover | None = None,
+) -> int:
+    """Apply items in the caller's transaction; returns the webhook deliveries queued beside those handed over.
 
     Statuses go first: what locks messages and wallets comes before what locks conversations, here as when sending.
     """
-    deliveries = await _statuses(conn, works, rates, dropped)
+    deliveries = await _statuses(conn, works, rates, dropped, handover)
     heard: list[InboundMessage] = []
     for one in works:
         if isinstance(one.item, MessageItem) and one.number_id is not None:
@@ -365,7 +387,9 @@ async def apply(conn: Connection, works: Sequence[Work], *, rates: RateBook, dro
     return deliveries
 
 
-async def _statuses(conn: Connection, works: Sequence[Work], rates: RateBook, dropped: Counter[str]) -> int:
+async def _statuses(
+    conn: Connection, works: Sequence[Work], rates: RateBook, dropped: Counter[str], handover: Handover | None
+) -> int:
     matched: list[Matched] = []
     for one in works:
         if isinstance(one.item, StatusItem) and one.number_id is not None:
@@ -379,7 +403,7 @@ async def _statuses(conn: Connection, works: Sequence[Work], rates: RateBook, dr
     announce = await _announce(conn, {move.organization_id for move in found.moves})
     referred = await conversations.any_referred(conn)
     # From here on wallets are locked, and sends of their organizations wait: no more is asked than must be.
-    moved, deliveries = await move_many(conn, found.moves, rates=rates, announce=announce)
+    moved, deliveries = await move_many(conn, found.moves, rates=rates, announce=announce, handover=handover)
     await matching.name_users(conn, found.names)
     if referred:
         sent = [(move.organization_id, move.message_id) for move in found.moves if move.message_id in moved]

@@ -7,7 +7,7 @@ is kept until the database takes it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
@@ -16,6 +16,7 @@ from heliograph.base.batching import Batcher
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Pool, despite_deadlocks, is_down
 from heliograph.webhooks.events import Subscriptions
+from heliograph.webhooks.handover import Handover
 from heliograph.whatsapp import outcomes
 from heliograph.whatsapp.outcomes import Answered
 from heliograph.whatsapp.rates import RateBook
@@ -30,8 +31,17 @@ RETRY = 0.5
 class Recorder:
     """Batches ends of attempts, and statuses that this worker makes up itself (of test keys)."""
 
-    def __init__(self, pool: Pool, *, grace: float, limit: int = 1000) -> None:
-        """`grace`: seconds that an unknown outcome waits for a status."""
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        grace: float,
+        limit: int = 1000,
+        handover: Callable[[], Handover | None] = lambda: None,
+    ) -> None:
+        """`grace`: seconds that an unknown outcome waits for a status. `handover`: for each batch, of the Deliverer of
+        this worker."""
+        self._handover = handover
         self._pool = pool
         self._grace = grace
         self._batcher: Batcher[Answered | Sequence[Move], None] = Batcher(
@@ -81,13 +91,18 @@ class Recorder:
         announce = {
             kind: await self._subscriptions.wanting(organizations, kind) for kind in ("message.sent", "message.read")
         }
+        handover = self._handover()
         crash_point("whatsapp_record.before_commit")
         async with self.writing, self._pool.acquire() as conn, conn.transaction():
             follow = await outcomes.record(conn, answered, grace=self._grace) if answered else []
             # Answers first: a status that follows its answer at once is not to be early.
-            _, deliveries = await move_many(conn, [*follow, *moves], rates=self._rates, announce=announce)
+            _, deliveries = await move_many(
+                conn, [*follow, *moves], rates=self._rates, announce=announce, handover=handover
+            )
             if answered:
                 deliveries += await outcomes.follow(conn, answered)
         crash_point("whatsapp_record.after_commit")
+        if handover is not None:
+            handover.deliver()
         if deliveries:
             self.deliveries.set()

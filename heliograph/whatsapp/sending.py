@@ -6,6 +6,7 @@ The rule nobody may break: when it stops, no more is claimed, open answers get t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from uuid import UUID
 
 from heliograph.base.db import Connection, Pool
@@ -13,6 +14,7 @@ from heliograph.base.settings import Settings
 from heliograph.queue import leases
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
+from heliograph.webhooks.handover import Handover
 from heliograph.whatsapp import accounts, apps, expiry, test_mode
 from heliograph.whatsapp.accounts import SendingNumber
 from heliograph.whatsapp.dispatch import Dispatcher
@@ -27,12 +29,15 @@ TEST_BATCH = 500
 class Sending:
     """`round` and `test_statuses` are the worker's loops, the rest its timers."""
 
-    def __init__(self, pool: Pool, settings: Settings) -> None:
+    def __init__(
+        self, pool: Pool, settings: Settings, *, handover: Callable[[], Handover | None] = lambda: None
+    ) -> None:
+        """`handover`: as for `Recorder`."""
         self._pool = pool
         self._settings = settings
         key = apps.seal_key(settings)
         grace = settings.whatsapp_uncertain_grace_seconds
-        self._recorder = Recorder(pool, grace=grace)
+        self._recorder = Recorder(pool, grace=grace, handover=handover)
         self._factory: CloudFactory | None = None
         self._lines = NumberPool(
             pool,

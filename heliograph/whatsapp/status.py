@@ -155,12 +155,13 @@ async def move_many(
     *,
     rates: RateBook | None,
     announce: Mapping[str, events.Wanting] | None = None,
+    handover: events.Leasing | None = None,
 ) -> tuple[set[UUID], int]:
     """Move messages where their ranks allow it, with their money and their events, in the caller's transaction.
 
     `rates`: None where no move carries a price. `announce`: by kind (`message.sent`, `message.read`), the organizations
-    that want it with every message. Returns the ids of messages whose status changed, and the number of webhook
-    deliveries queued.
+    that want it with every message. `handover`: of a worker that delivers what it records. Returns the ids of messages
+    whose status changed, and the number of webhook deliveries that are due.
     """
     if not moves:
         return set(), 0
@@ -192,7 +193,7 @@ async def move_many(
     if changed:
         await conn.execute(UPDATE, *([new[name] for new in changed] for name in COLUMNS))
     movements = await _movements(conn, charged, rates)
-    deliveries = await events.record(conn, raised)
+    deliveries = await events.record(conn, raised, handover=handover)
     if movements:
         await wallet.settle(conn, movements)
     return moved, deliveries

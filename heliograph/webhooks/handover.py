@@ -1,0 +1,57 @@
+"""Handing over: the worker that records an event delivers it at once, without a claim.
+
+A transaction inserts the queue rows of its deliveries already leased, for as many as this worker has room, and after
+its commit they go to the Deliverer in memory. What finds no room is inserted as due work, for whoever claims it.
+
+The rule nobody may break: nothing is delivered that was not committed, and nothing that was committed waits for this
+worker alone. Whoever ends between commit and `deliver` leaves rows whose lease ends like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from uuid import UUID, uuid4
+
+from heliograph.webhooks.events import Event
+
+#: Endpoints of which one statement is told that there is room.
+MOST_ENDPOINTS = 500
+
+
+class Handover:
+    """The deliveries of one transaction. One that is rolled back is forgotten with its handover."""
+
+    __slots__ = ("_deliver", "_room", "_taken", "seconds", "token")
+
+    def __init__(
+        self,
+        *,
+        room: Callable[[Collection[UUID]], dict[UUID, int]],
+        deliver: Callable[[UUID, Sequence[tuple[Event, UUID]]], None],
+        seconds: float,
+    ) -> None:
+        """`room`: endpoints of these organizations and how many deliveries each may take; `deliver`: of the token and
+        the deliveries, as (event, endpoint); `seconds`: of a lease."""
+        self._room = room
+        self._deliver = deliver
+        self.seconds = seconds
+        self.token = uuid4()
+        self._taken: list[tuple[Event, UUID]] = []
+
+    def room(self, organizations: Collection[UUID]) -> dict[UUID, int]:
+        """Endpoints of these organizations, and how many more deliveries each may take."""
+        free = self._room(organizations)
+        for _, endpoint_id in self._taken:
+            if endpoint_id in free:
+                free[endpoint_id] -= 1
+        return dict([(id, places) for id, places in free.items() if places > 0][:MOST_ENDPOINTS])
+
+    def take(self, event: Event, endpoint_id: UUID) -> None:
+        """This delivery was inserted under the lease."""
+        self._taken.append((event, endpoint_id))
+
+    def deliver(self) -> None:
+        """The transaction is committed."""
+        if self._taken:
+            taken, self._taken = self._taken, []
+            self._deliver(self.token, taken)
