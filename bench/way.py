@@ -25,8 +25,9 @@ SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY attempt.started_at - message.
   FROM messages message
   JOIN sms_attempts attempt ON attempt.organization_id = message.organization_id AND attempt.message_id = message.id
   JOIN receipts receipt ON receipt.message_id = message.id
-  JOIN (SELECT organization_id, unnest(events) AS event_id, unnest(started_at) AS started_at FROM webhook_successes)
-       delivery ON delivery.organization_id = message.organization_id AND delivery.event_id = message.event_id
+  JOIN (SELECT organization_id, unnest(events) AS event_id,
+               started_from + unnest(started_ms) * interval '1 ms' AS started_at FROM webhook_successes) delivery
+    ON delivery.organization_id = message.organization_id AND delivery.event_id = message.event_id
  WHERE message.accepted_at >= $1
 """
 WARM_UP = 3.0

@@ -101,8 +101,8 @@ SELECT organization_id, event_id, endpoint_id, attempt, started_at, duration_ms,
   FROM webhook_attempts
 UNION ALL
 SELECT organization_id, one.*, 'delivered', '' FROM webhook_successes s CROSS JOIN LATERAL (
-       SELECT event_id, s.endpoint_id, 1, at, ms, answer
-         FROM unnest(s.events, s.started_at, s.duration_ms, s.status) AS made (event_id, at, ms, answer)) one
+       SELECT event_id, s.endpoint_id, 1, s.started_from + ms * interval '1 millisecond', took, answer
+         FROM unnest(s.events, s.started_ms, s.duration_ms, s.status) AS made (event_id, ms, took, answer)) one
  ORDER BY started_at, attempt
 """
 

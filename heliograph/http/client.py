@@ -8,7 +8,8 @@ opened. Nothing is resolved between check and connect, so rebinding a name chang
 
 No redirect is followed, no proxy or netrc is read from the environment, no cookie is kept, no body is decompressed,
 and nothing is sent twice: a kept connection that the other side closes at the wrong moment is a failure like any other.
-Whatever the other side does, `HttpClient.post` returns within the deadline and does not raise.
+Whatever the other side does, `HttpClient.post` returns within the deadline and does not raise, and what `post_now`
+began is told of within it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import functools
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
@@ -109,6 +110,48 @@ class HttpClient:
                 self._busy.discard(connection)
                 self._keep(destination, connection)
 
+    def post_now(self, url: str, body: bytes, lines: str, count: int, done: Callable[[Answer | Failure], None]) -> bool:
+        """As `post`, without a task or a future, if a connection is open and free: `done` is called once with what came
+        of it, later. False: nothing was done, and `post` may do it. `lines`: the headers, `count` of them, each with
+        its line end."""
+        known = self._targets.get(url)
+        if known is None or isinstance(known, str) or self._closed:
+            return False
+        destination, start = known
+        if not destination.idle or destination.open >= self._destination_limit:
+            return False
+        try:
+            request = writer.request_of(start, lines, count, body)
+        except ValueError:
+            return False
+        started = time.monotonic()
+        connection = self._kept(destination, started)
+        if connection is None:
+            return False
+        destination.open += 1
+        self._busy.add(connection)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
+        connection.begin(
+            request,
+            started=started,
+            deadline=started + self._seconds,
+            done=functools.partial(self._posted, destination, connection, done),
+        )
+        return True
+
+    def _posted(
+        self,
+        destination: _Destination,
+        connection: ClientConnection,
+        done: Callable[[Answer | Failure], None],
+        outcome: Answer | Failure,
+    ) -> None:
+        destination.open -= 1
+        self._busy.discard(connection)
+        self._keep(destination, connection)
+        done(outcome)
+
     async def close(self) -> None:
         """Close all connections. Requests under way end as failures."""
         self._closed = True
@@ -141,9 +184,8 @@ class HttpClient:
         """End what is past its deadline, and what has been idle for too long."""
         self._sweeper = None
         now = time.monotonic()
-        for connection in self._busy:
-            if connection.deadline < now:
-                connection.expire()
+        for connection in [one for one in self._busy if one.deadline < now]:
+            connection.expire()
         self._sweeps += 1
         if self._idle and self._sweeps % _IDLE_SWEEPS == 0:
             for destination in self._destinations.values():

@@ -1,10 +1,10 @@
-"""One connection to a destination: a request at a time, one write and one future each.
+"""One connection to a destination: a request at a time, one write and one call back each.
 
 There is no timer of its own: `HttpClient` sweeps over all connections and calls `expire` past their deadline, because a
 timer set and cancelled for every request costs more than reading its answer.
 
-The rule nobody may break: after `send` its future gets a result, an `Answer` or a `Failure`, whatever the other
-side does or leaves out; it is never an exception.
+The rule nobody may break: after `begin` its `done` is called once, with an `Answer` or a `Failure`, whatever the other
+side does or leaves out.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answer",
+        "_done",
         "_in_body",
         "_loop",
         "_lost",
-        "_outcome",
         "_started",
         "_transport",
         "deadline",
@@ -41,7 +41,7 @@ class ClientConnection(asyncio.Protocol):
         self._loop = loop
         self._lost = lost
         self._answer = AnswerReader()
-        self._outcome: asyncio.Future[Answer | Failure] | None = None
+        self._done: Callable[[Answer | Failure], None] | None = None
         self._started = 0.0
         self._in_body = False
         self.deadline = 0.0
@@ -49,25 +49,38 @@ class ClientConnection(asyncio.Protocol):
 
     def send(self, request: bytes, *, started: float, deadline: float) -> asyncio.Future[Answer | Failure]:
         """Send this and read the answer to it. `started`: from when its duration counts."""
+        future: asyncio.Future[Answer | Failure] = self._loop.create_future()
+
+        def done(outcome: Answer | Failure) -> None:
+            if not future.done():  # its caller was cancelled
+                future.set_result(outcome)
+
+        self.begin(request, started=started, deadline=deadline, done=done)
+        return future
+
+    def begin(
+        self, request: bytes, *, started: float, deadline: float, done: Callable[[Answer | Failure], None]
+    ) -> None:
+        """As `send`; `done` is called with the outcome. It may begin the next request on this connection."""
         self._answer.reset()
         self._in_body = False
         self._started = started
         self.deadline = deadline
-        outcome = self._outcome = self._loop.create_future()
+        self._done = done
         if self._transport.is_closing():  # lost between its opening and now
             self._conclude("closed", "the connection ended before an answer")
         else:
             self._transport.write(request)
-        return outcome
 
     @property
     def is_free(self) -> bool:
         """Another request may be sent: the last answer was read to its end, and nothing came after it."""
-        return self._outcome is None and self._answer.reusable and not self._transport.is_closing()
+        return self._done is None and self._answer.reusable and not self._transport.is_closing()
 
     def expire(self) -> None:
         """The deadline has passed."""
-        if self._outcome is not None and self._answer.is_in_trailer():
+        if self._done is not None and self._answer.is_in_trailer():
+            self._answer.reusable = False
             self._settle(self._failure("timeout", "the trailer did not end in time"))
         self._conclude("timeout", "no answer in time")
         sockets.reset(self._transport)
@@ -85,7 +98,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         answer = self._answer
-        if self._outcome is None:  # nobody asked
+        if self._done is None:  # nobody asked
             answer.reusable = False
             self._transport.abort()
             return
@@ -96,6 +109,7 @@ class ClientConnection(asyncio.Protocol):
                 self._in_body = True
                 self.deadline = min(self.deadline, time.monotonic() + BODY_SECONDS)
         except NotHttp as problem:
+            answer.reusable = False
             self._settle(self._failure("protocol", str(problem)))
             sockets.reset(self._transport)
             self._transport.abort()
@@ -108,7 +122,7 @@ class ClientConnection(asyncio.Protocol):
     def _conclude(self, kind: FailureKind, detail: str) -> None:
         """There will be no more of the answer."""
         self._answer.reusable = False
-        if self._outcome is None:
+        if self._done is None:
             return
         if self._answer.status:
             self._answered()  # the status stands, however its body ends
@@ -125,6 +139,6 @@ class ClientConnection(asyncio.Protocol):
         return Failure(kind, detail, time.monotonic() - self._started)
 
     def _settle(self, outcome: Answer | Failure) -> None:
-        future, self._outcome = self._outcome, None
-        if future is not None and not future.done():  # done: its caller was cancelled
-            future.set_result(outcome)
+        done, self._done = self._done, None
+        if done is not None:
+            done(outcome)

@@ -26,6 +26,8 @@ class Delivery(msgspec.Struct, gc=False):
     event_id: str
     request_id: str
     body: bytes
+    #: In this worker: a row that is claimed again is another delivery.
+    number: int = 0
     #: On the loop's clock.
     claimed_at: float = 0.0
     #: It came without a claim.
@@ -66,6 +68,8 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     lease: Lease
     pause: float | None
     attempt: Attempt | None
+    #: Of the delivery.
+    number: int = 0
 
 
 LOAD = """

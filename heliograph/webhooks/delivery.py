@@ -1,8 +1,8 @@
-"""Delivery: claimed queue rows become signed POSTs, and every answer a row and a decision.
+"""Delivery: queue rows become signed POSTs, and every answer a row and a decision.
 
-One `Deliverer` per worker process. `round` claims; a claimed row waits for a place (concurrency.py), is posted by
-one of a handful of carriers, and its result is recorded with others in one transaction (attempts.py). Carriers go from
-delivery to delivery, so that a busy endpoint costs no task per event.
+One `Deliverer` per worker process. What it claims, or is handed (handover.py), waits for a place (concurrency.py), is
+posted (posting.py), and its result is recorded with others in one statement (recording.py). Claiming, posting and
+recording go on beside each other: none waits for another's commit.
 
 The rule nobody may break: at least once. A row is finished only after a 2xx, the end of the schedule or the end of its
 endpoint was committed; whatever else happens, its lease ends and it is posted again with the same event id.
@@ -11,50 +11,39 @@ endpoint was committed; whatever else happens, its lease ends and it is posted a
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import random
 from collections import Counter
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import structlog
 
-from heliograph.base import clock
-from heliograph.base.crash import crash_point
-from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Pool, is_down
-from heliograph.base.loading_cache import LoadingCache
 from heliograph.base.settings import Settings
-from heliograph.http.answers import Answer, Failure
 from heliograph.http.client import HttpClient
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
-from heliograph.queue.retry import look_pause, webhook_pause
-from heliograph.webhooks import attempts, endpoints, signing
-from heliograph.webhooks.attempts import Attempt, Delivery, Destination, Ended
+from heliograph.queue.retry import look_pause
+from heliograph.webhooks import attempts
+from heliograph.webhooks.attempts import Delivery, Ended
 from heliograph.webhooks.concurrency import Concurrency, EndpointQueue
 from heliograph.webhooks.events import Event
 from heliograph.webhooks.handover import Handover
+from heliograph.webhooks.posting import Poster
 from heliograph.webhooks.recording import Record
 
 log = structlog.get_logger()
 
 #: Lines that are remembered; the idle ones among them are forgotten past this.
 LINES = 10_000
-#: Endpoints whose signing keys are kept at hand, 1.5 kB each.
-SIGNERS = 2_000
 #: Most rows held, in claims.
 HELD = 4
 #: Most deliveries held that were handed over, in claims.
 HANDED = 10
-#: Pause before a delivery that could not be sent because too many others were going to the same destination.
-BUSY = 0.5
 #: Pause of rows that were claimed for an endpoint which then began to fail.
 SHED = 1.0
-#: Longest Retry-After that is heeded, seconds.
-RETRY_AFTER = 3600.0
-#: Pause while the endpoints cannot be loaded, seconds.
-DATABASE_AWAY = 0.5
 
 
 class Deliverer:
@@ -63,7 +52,7 @@ class Deliverer:
     def __init__(
         self,
         pool: Pool,
-        outbound: HttpClient,
+        client: HttpClient,
         settings: Settings,
         *,
         seal_key: bytes,
@@ -72,12 +61,8 @@ class Deliverer:
         """`seal_key`: `endpoints.seal_key(settings)`. `chance`: for the jitter. Raises ValueError when
         `webhook_schedule` is malformed."""
         self._pool = pool
-        self._outbound = outbound
-        self._seal_key = seal_key
-        self._schedule = tuple(float(pause) for pause in settings.webhook_schedule.split(","))
         self._lease_seconds = settings.lease_seconds
         self._claim_limit = settings.claim_limit
-        self._chance = chance or random.Random()
         concurrency = settings.webhook_concurrency
         # HttpClient's own limit for one destination.
         self._places: Concurrency[Delivery] = Concurrency(
@@ -89,23 +74,31 @@ class Deliverer:
         self._after = leases.UNROUTED
         self._look_at = 0.0
         self._later: asyncio.TimerHandle | None = None
-        #: Claimed rows whose end is not recorded yet, by id and line.
-        self._held: dict[tuple[UUID, UUID], Delivery] = {}
+        #: Rows under a lease of ours whose end is not recorded yet, by number.
+        self._held: dict[int, Delivery] = {}
+        self._numbers = itertools.count(1)
         #: How many of them were handed over; those have a bound of their own, so that no claim waits for them.
         self._handed = 0
+        #: Of rows that are handed over. A row has it from its insert to its first pause, and no other row has it then.
+        self._token = uuid4()
         #: Endpoints of organizations, as far as this worker has met them.
         self._known: dict[UUID, set[UUID]] = {}
-        self._carriers: set[asyncio.Task[None]] = set()
         self._claiming = asyncio.Lock()
         self._draining = False
+        self._idle = asyncio.Event()
         self._stalled = False
         self._unsettle_at = 0.0
-        self._destinations: LoadingCache[tuple[UUID, UUID], Destination] = LoadingCache(self._load, indivisible=is_down)
-        self._tick = 0
-        self._at = datetime.fromtimestamp(0, UTC)
-        #: With the sealed secrets that each was made from.
-        self._signers: dict[UUID, tuple[list[bytes], signing.Signer]] = {}
         self._record = Record(pool, disable_after=settings.webhook_disable_hours * 3600.0, landed=self._landed)
+        self._poster = Poster(
+            pool,
+            client,
+            settings,
+            seal_key=seal_key,
+            chance=chance or random.Random(),
+            places=self._places,
+            record=self._record.put,
+            ended=self._ended,
+        )
         #: Set when something may have changed: new work, a free place.
         self.wake = asyncio.Event()
 
@@ -146,7 +139,7 @@ class Deliverer:
 
     def handover(self) -> Handover:
         """For one transaction that records events: those for which there is room here, this worker delivers."""
-        return Handover(room=self._room, deliver=self._take_over, seconds=self._lease_seconds)
+        return Handover(self._token, room=self._room, deliver=self._take_over, seconds=self._lease_seconds)
 
     async def renew(self) -> None:
         """Hold the leases of what was claimed over a third of a lease ago; called that often."""
@@ -170,11 +163,13 @@ class Deliverer:
         if self._later is not None:
             self._later.cancel()
         await self._give_back(waiting)
-        if self._carriers:
-            await asyncio.wait(self._carriers, timeout=grace)
-        for carrier in self._carriers:
-            carrier.cancel()
-        await asyncio.gather(*self._carriers, return_exceptions=True)
+        if self._places.open:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), grace)
+        await self._poster.close()
+        for line in self._lines.values():
+            while line.in_flight:
+                self._places.release(line)
         await asyncio.wait_for(self._record.drain(), max(1.0, grace))
         await self._give_back(list(self._held.values()))
 
@@ -229,17 +224,25 @@ class Deliverer:
                     left -= room
         return free
 
-    def _take_over(self, token: UUID, taken: Sequence[tuple[Event, UUID]]) -> None:
+    def _take_over(self, taken: Sequence[tuple[Event, UUID]]) -> None:
         """Deliveries that were committed under a lease of ours."""
         at = asyncio.get_running_loop().time()
         lines: dict[UUID, EndpointQueue[Delivery]] = {}
         for event, line_id in taken:
             lease = Lease(
-                "webhook", line_id, 0, event.organization_id, event.id, 0, token, again=False, due_at=event.created_at
+                kind="webhook",
+                line=line_id,
+                lane=0,
+                organization_id=event.organization_id,
+                id=event.id,
+                tries=0,
+                token=self._token,
+                again=False,
+                due_at=event.created_at,
             )
             delivery = attempts.delivery(lease, event.kind, event.request_id, event.data, event.created_at)
-            delivery.claimed_at, delivery.handed = at, True
-            self._held[(event.id, line_id)] = delivery
+            delivery.handed = True
+            self._hold(delivery, at)
             line = lines.get(line_id)
             if line is None:
                 line = lines[line_id] = self._lines.get(line_id) or self._know(line_id)
@@ -249,6 +252,11 @@ class Deliverer:
         for line in lines.values():
             self._places.offer(line)
         self._pump()
+
+    def _hold(self, delivery: Delivery, at: float) -> None:
+        delivery.claimed_at = at
+        delivery.number = next(self._numbers)
+        self._held[delivery.number] = delivery
 
     def _know(self, line_id: UUID) -> EndpointQueue[Delivery]:
         if len(self._lines) >= LINES:
@@ -264,8 +272,7 @@ class Deliverer:
             if delivery is None:
                 self._record.put(Ended(lease, None, None))
                 continue
-            delivery.claimed_at = at
-            self._held[(lease.id, lease.line)] = delivery
+            self._hold(delivery, at)
             line = self._lines.get(lease.line) or self._know(lease.line)
             self._known.setdefault(lease.organization_id, set()).add(lease.line)
             line.waiting.append(delivery)
@@ -278,7 +285,7 @@ class Deliverer:
     async def _expect(self, lines: dict[tuple[UUID, UUID], EndpointQueue[Delivery]]) -> None:
         """Sort endpoints that are new to this worker by what others saw of them, before they get a place."""
         try:
-            found = await asyncio.gather(*[self._destinations.get(key) for key in lines])
+            found = await self._poster.destinations(list(lines))
         except Exception as error:
             if not is_down(error):
                 raise
@@ -291,137 +298,34 @@ class Deliverer:
                     succeeded=destination.last_success_at is not None,
                 )
 
-    def _pump(self) -> None:
-        """Start a carrier for each free place that somebody waits for."""
+    def _pump(self) -> bool:
+        """Begin an attempt on each free place that somebody waits for; False: nobody waits, or no place is free."""
         now = asyncio.get_running_loop().time()
+        begun = False
         while (picked := self._places.pick(now)) is not None:
-            carrier = asyncio.create_task(self._carry(*picked))
-            self._carriers.add(carrier)
-            carrier.add_done_callback(self._carriers.discard)
+            begun = True
+            if not self._poster.start(*picked):
+                self._places.release(picked[0])
+        return begun
 
-    async def _carry(self, line: EndpointQueue[Delivery], delivery: Delivery) -> None:
-        """Deliver one after the other, on the place taken for `line` and then on whosever turn it is."""
-        loop = asyncio.get_running_loop()
+    def _ended(self, line: EndpointQueue[Delivery]) -> None:
+        """An attempt is over; its place goes to whoever's turn it is."""
         places = self._places
-        while True:
-            try:
-                await self._deliver(line, delivery)
-            except Exception:
-                log.exception("webhook attempt broke off")
-                self._drop(delivery.lease)
-            finally:
-                places.release(line)
-            if line.id in self._due and 2 * line.held <= places.depth(line):
-                self.wake.set()
-            picked = places.pick(loop.time())
-            if picked is None:
-                break
-            line, delivery = picked
-        if self._due:
-            self.wake.set()
-
-    async def _deliver(self, line: EndpointQueue[Delivery], delivery: Delivery) -> None:
-        """One attempt, and its result on the way to the record."""
-        lease = delivery.lease
-        key = (lease.organization_id, lease.line)
-        fresh, destination = self._destinations.peek(key)
-        if not fresh:
-            destination = await self._destination(key)
-        if delivery.lost:
-            self._drop(lease)
-            return
-        if destination is None:
-            self._record.put(Ended(lease, None, None))
-            return
-        at = self._now()
-        try:
-            signer = self._signer(lease, destination)
-        except Unsealable as error:
-            log.error("webhook secret does not open", endpoint=str(lease.line))
-            self._record.put(Ended(lease, self._pause(lease), Attempt(at, 0.0, None, "secret", str(error))))
-            return
-        headers = signer.headers(event_id=delivery.event_id, request_id=delivery.request_id, body=delivery.body, at=at)
-        headers["content-type"] = "application/json"
-        crash_point("webhook.before_post")
-        outcome = await self._outbound.post(destination.url, delivery.body, headers)
-        crash_point("webhook.after_post")
-        if isinstance(outcome, Failure) and outcome.kind == "busy" and line.in_flight > 1:
-            # It goes out when one of the endpoint's own ends.
-            self._places.busy(line)
-            line.waiting.appendleft(delivery)
-            return
-        self._record.put(self._judge(line, lease, at, outcome))
-        if line.waiting and line.pool is self._places.failing:
+        places.release(line)
+        if line.waiting and line.pool is places.failing:
             self._shed(line)
-
-    def _judge(self, line: EndpointQueue[Delivery], lease: Lease, at: datetime, outcome: Answer | Failure) -> Ended:
-        now = asyncio.get_running_loop().time()
-        duration = outcome.duration
-        if isinstance(outcome, Failure):
-            if outcome.kind == "busy":
-                self._places.busy(line)
-                return Ended(lease, BUSY * self._chance.uniform(0.8, 1.2), None)
-            self._places.failed(line, now, grave=outcome.kind == "timeout")
-            return Ended(
-                lease, self._pause(lease), Attempt(at, duration, None, outcome.kind, attempts.detail(outcome.detail))
-            )
-        status = outcome.status
-        if 200 <= status < 300:
-            self._places.succeeded(line, now, duration)
-            return Ended(lease, None, Attempt(at, duration, status, attempts.DELIVERED, ""))
-        self._places.failed(line, now, grave=False)
-        detail = attempts.detail(outcome.body.decode("utf-8", "replace"))
-        if status == 410:
-            return Ended(lease, None, Attempt(at, duration, status, attempts.GONE, detail))
-        pause = self._pause(lease)
-        if pause is not None and status in (429, 503) and outcome.retry_after is not None:
-            # Not sooner than asked, but not sooner than the schedule either: its attempts are to last for days.
-            pause = max(pause, min(outcome.retry_after, RETRY_AFTER))
-        return Ended(lease, pause, Attempt(at, duration, status, attempts.REFUSED, detail))
-
-    def _now(self) -> datetime:
-        """The present. Within a millisecond it is the same object, whose text is then written once."""
-        tick = clock.milliseconds()
-        if tick != self._tick:
-            self._tick, self._at = tick, datetime.fromtimestamp(tick / 1000, UTC)
-        return self._at
-
-    def _pause(self, lease: Lease) -> float | None:
-        return webhook_pause(self._schedule, lease.tries + 1, self._chance)
-
-    async def _destination(self, key: tuple[UUID, UUID]) -> Destination | None:
-        while True:
-            try:
-                return await self._destinations.get(key)
-            except Exception as error:
-                if not is_down(error):
-                    raise
-                await asyncio.sleep(DATABASE_AWAY)
-
-    async def _load(self, keys: Sequence[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], Destination]:
-        async with self._pool.acquire() as conn:
-            return await attempts.destinations(conn, keys)
-
-    def _signer(self, lease: Lease, destination: Destination) -> signing.Signer:
-        known = self._signers.get(lease.line)
-        if known is not None and known[0] == destination.sealed:
-            return known[1]
-        secrets = [
-            endpoints.open_secret(self._seal_key, organization_id=lease.organization_id, id=lease.line, sealed=sealed)
-            for sealed in destination.sealed
-        ]
-        if len(self._signers) >= SIGNERS:
-            self._signers.clear()
-        signer = signing.Signer(secrets)
-        self._signers[lease.line] = (destination.sealed, signer)
-        return signer
+        begun = self._pump()
+        if self._due and (not begun or (line.id in self._due and 2 * line.held <= places.depth(line))):
+            self.wake.set()
+        if self._draining and not places.open:
+            self._idle.set()
 
     def _landed(self, ended: Sequence[Ended], disabled: dict[UUID, str]) -> None:
         """A batch of results is done with."""
         for one in ended:
-            self._drop(one.lease)
+            self._drop(one.number)
             if one.lease.line in disabled:
-                self._destinations.forget((one.lease.organization_id, one.lease.line))
+                self._poster.forget(one.lease.organization_id, one.lease.line)
         for id, reason in disabled.items():
             log.warning("webhook endpoint disabled", endpoint=str(id), reason=reason)
         if self._stalled:
@@ -441,15 +345,13 @@ class Deliverer:
     def _shed(self, line: EndpointQueue[Delivery]) -> None:
         """A failing endpoint's rows go back to the queue, so that they fill no worker's memory for hours."""
         while line.waiting:
-            self._record.put(Ended(line.waiting.popleft().lease, SHED, None))
+            delivery = line.waiting.popleft()
+            self._record.put(Ended(delivery.lease, SHED, None, delivery.number))
 
-    def _drop(self, lease: Lease) -> None:
-        key = (lease.id, lease.line)
-        held = self._held.get(key)
-        # What was finished may have been queued anew, and claimed, before this was told.
-        if held is not None and held.lease.token == lease.token:
+    def _drop(self, number: int) -> None:
+        held = self._held.pop(number, None)
+        if held is not None:
             self._handed -= held.handed
-            del self._held[key]
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Put rows back at once. It counts as no attempt."""
@@ -458,4 +360,4 @@ class Deliverer:
         async with self._record.writing, self._pool.acquire() as conn:
             await leases.postpone(conn, [Postponed(one.lease, 0.0, one.lease.line, counts=False) for one in deliveries])
         for one in deliveries:
-            self._drop(one.lease)
+            self._drop(one.number)

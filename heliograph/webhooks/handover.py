@@ -10,7 +10,7 @@ worker alone. Whoever ends between commit and `deliver` leaves rows whose lease 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from heliograph.webhooks.events import Event
 
@@ -25,17 +25,18 @@ class Handover:
 
     def __init__(
         self,
+        token: UUID,
         *,
         room: Callable[[Collection[UUID]], dict[UUID, int]],
-        deliver: Callable[[UUID, Sequence[tuple[Event, UUID]]], None],
+        deliver: Callable[[Sequence[tuple[Event, UUID]]], None],
         seconds: float,
     ) -> None:
-        """`room`: endpoints of these organizations and how many deliveries each may take; `deliver`: of the token and
-        the deliveries, as (event, endpoint); `seconds`: of a lease."""
+        """`token`: of leases of `seconds`. `room`: endpoints of these organizations, and how many deliveries each may
+        take. `deliver`: of (event, endpoint)."""
         self._room = room
         self._deliver = deliver
         self.seconds = seconds
-        self.token = uuid4()
+        self.token = token
         self._taken: list[tuple[Event, UUID]] = []
 
     def room(self, organizations: Collection[UUID]) -> dict[UUID, int]:
@@ -54,4 +55,4 @@ class Handover:
         """The transaction is committed."""
         if self._taken:
             taken, self._taken = self._taken, []
-            self._deliver(self.token, taken)
+            self._deliver(taken)

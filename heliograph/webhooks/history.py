@@ -50,8 +50,9 @@ WITH near AS MATERIALIZED (
     UNION ALL
     SELECT one.event_id, 1, one.at, one.took, one.answer, '{DELIVERED}', ''
       FROM webhook_successes s
-           CROSS JOIN LATERAL unnest(s.events, s.started_at, s.duration_ms, s.status)
-                              AS one (event_id, at, took, answer)
+           CROSS JOIN LATERAL (
+           SELECT event_id, s.started_from + ms * interval '1 millisecond' AS at, took, answer
+             FROM unnest(s.events, s.started_ms, s.duration_ms, s.status) AS made (event_id, ms, took, answer)) one
      WHERE s.organization_id = $1 AND s.endpoint_id = $2 AND s.started_from <= $3
        AND s.started_to <= $3 + make_interval(secs => $7)
        AND s.started_to >= (SELECT coalesce(min(started_from), $3) FROM near WHERE newer < $6)

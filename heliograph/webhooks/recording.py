@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 import structlog
 
-from heliograph.base.batching import Batcher
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.queue import leases
@@ -65,7 +65,7 @@ SELECT item.organization_id, item.event_id, item.endpoint_id,
             WHERE organization_id = item.organization_id AND event_id = item.event_id
               AND endpoint_id = item.endpoint_id
            UNION ALL
-           SELECT 1, s.started_at[array_position(s.events, item.event_id)] FROM webhook_successes s
+           SELECT 1, {successes.STARTED.format(at="array_position(s.events, item.event_id)")} FROM webhook_successes s
             WHERE {_SUCCESS}) made
        ) known
  WHERE NOT known.stored
@@ -104,26 +104,38 @@ class Record:
         self._pool = pool
         self._disable_after = disable_after
         self._landed = landed
-        self._batcher: Batcher[Ended, None] = Batcher(self._commit, limit=BATCH, indivisible=is_down)
+        self._waiting: list[Ended] = []
+        self._runner: asyncio.Task[None] | None = None
         #: When a success was last written, for endpoints whose row says that all is well.
         self._well: dict[UUID, float] = {}
         #: Held while rows are finished; whoever locks several of them takes it first, or two could deadlock.
         self.writing = asyncio.Lock()
 
     def put(self, ended: Ended) -> None:
-        """Record this; `landed` will tell."""
-        self._batcher.put(ended)
+        """Record this; `landed` will tell. What comes while a batch is being committed goes into the next one."""
+        self._waiting.append(ended)
+        if self._runner is None:
+            self._runner = asyncio.create_task(self._run())
 
     @property
     def waiting(self) -> int:
         """Results not yet in a batch."""
-        return self._batcher.waiting
+        return len(self._waiting)
 
     async def drain(self) -> None:
         """Wait until all is committed."""
-        await self._batcher.drain()
+        while self._runner is not None:
+            await asyncio.shield(self._runner)
 
-    async def _commit(self, items: list[Ended]) -> list[None]:
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+                await self._commit(batch)
+        finally:
+            self._runner = None
+
+    async def _commit(self, items: list[Ended]) -> None:
         while True:
             try:
                 async with self.writing:
@@ -134,15 +146,17 @@ class Record:
             except Exception as error:
                 if is_down(error):
                     await asyncio.sleep(RETRY)
-                elif len(items) > 1:
-                    raise  # they come again one by one
+                elif len(items) > 1:  # a bad one does not sink the others
+                    middle = len(items) // 2
+                    await self._commit(items[:middle])
+                    await self._commit(items[middle:])
+                    return
                 else:
                     # Its lease is no longer held up, so it ends, and the delivery is tried again.
                     log.exception("webhook result was not recorded")
                     disabled = {}
                     break
         self._landed(items, disabled)
-        return [None] * len(items)
 
     async def _write(self, items: list[Ended]) -> dict[UUID, str]:
         now = asyncio.get_running_loop().time()
@@ -169,6 +183,7 @@ class Record:
         self, conn: Connection, items: list[Ended], standings: dict[tuple[UUID, UUID], _Standing]
     ) -> dict[UUID, str]:
         tried = [(item.lease, item.attempt) for item in items if item.attempt is not None]
+        tried.sort(key=_beginning)  # the numbers of one event's attempts are in this order
         done = [item.lease for item in items if item.pause is None]
         later = [
             Postponed(item.lease, item.pause, item.lease.line, counts=item.attempt is not None)
@@ -255,3 +270,7 @@ async def _insert(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> N
     done = await conn.execute(INSERT, *columns)
     if int(done.rpartition(" ")[2]) < len(tried):
         await conn.execute(INSERT_AGAIN, *columns)
+
+
+def _beginning(one: tuple[Lease, Attempt]) -> datetime:
+    return one[1].started_at

@@ -35,6 +35,8 @@ from heliograph.base.crypto import constant_time_equal
 PREFIX = "whsec_"
 #: A receiver refuses a timestamp that is further than this from its own clock, either way; seconds.
 TOLERANCE_SECONDS = 300
+#: Headers that an attempt gets from here.
+LINES = 7
 
 #: Why a callback is not genuine.
 Problem = Literal["malformed timestamp", "timestamp out of tolerance", "unknown version", "wrong signature"]
@@ -77,18 +79,33 @@ class Signer:
 
     def headers(self, *, event_id: str, request_id: str, body: bytes, at: datetime) -> dict[str, str]:
         """As the function of this name."""
-        if at is not self._at:
-            self._at, self._timestamp, self._seconds = at, clock.iso(at), str(int(at.timestamp()))
-        timestamp, seconds = self._timestamp, self._seconds
+        timestamp, seconds, own, standard = self._signed(event_id, body, at)
         return {
             "x-service-timestamp": timestamp,
-            "x-service-signature": _sign(self._own, timestamp, body),
+            "x-service-signature": own,
             "x-service-event-id": event_id,
             "x-request-id": request_id,
             "webhook-id": event_id,
             "webhook-timestamp": seconds,
-            "webhook-signature": " ".join([_sign_standard(key, event_id, seconds, body) for key in self._standard]),
+            "webhook-signature": standard,
         }
+
+    def lines(self, *, event_id: str, request_id: str, body: bytes, at: datetime) -> str:
+        """The same seven (LINES) as they stand in a request's head, each with its line end. Whoever sends them counts
+        the lines: `request_id` is not looked at here."""
+        timestamp, seconds, own, standard = self._signed(event_id, body, at)
+        return (
+            f"x-service-timestamp: {timestamp}\r\nx-service-signature: {own}\r\nx-service-event-id: {event_id}\r\n"
+            f"x-request-id: {request_id}\r\nwebhook-id: {event_id}\r\nwebhook-timestamp: {seconds}\r\n"
+            f"webhook-signature: {standard}\r\n"
+        )
+
+    def _signed(self, event_id: str, body: bytes, at: datetime) -> tuple[str, str, str, str]:
+        if at is not self._at:
+            self._at, self._timestamp, self._seconds = at, clock.iso(at), str(int(at.timestamp()))
+        timestamp, seconds = self._timestamp, self._seconds
+        standard = " ".join([_sign_standard(key, event_id, seconds, body) for key in self._standard])
+        return timestamp, seconds, _sign(self._own, timestamp, body), standard
 
 
 class Verifier:

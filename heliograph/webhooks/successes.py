@@ -11,10 +11,12 @@ here only in the statement that deletes its queue row under a first lease.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 from heliograph.base.db import Connection
-from heliograph.webhooks.attempts import DELIVERED, Ended
+from heliograph.base.ids import MILLISECOND
+from heliograph.webhooks.attempts import DELIVERED, Attempt, Ended
 
 #: The attempts of a row began within so many seconds.
 SPAN = 10
@@ -35,31 +37,36 @@ def since(event_id: UUID) -> UUID:
 HOLDING = """s.organization_id = {organization} AND s.first_event >= {since} AND s.first_event <= {id}
           AND {id} = ANY (s.events)"""
 
-# All of it or, when one of the leases was lost, nothing: then each result is stored by itself.
+#: When the attempt of element `at` of a row `s` began.
+STARTED = "s.started_from + s.started_ms[{at}] * interval '1 millisecond'"
+
+# All of it or, when one of the leases was lost, nothing: then each result is stored by itself. A part is what goes into
+# one row: from $7 to $8 of the arrays.
 STORE = """
-WITH held AS MATERIALIZED (
+WITH part AS MATERIALIZED (
+    SELECT * FROM unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::integer[], $8::integer[], $9::timestamptz[],
+                         $10::timestamptz[])
+        AS part (organization_id, endpoint_id, token, low, high, started_from, started_to)
+), held AS MATERIALIZED (
     SELECT mine.place
-      FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS item (id, line, token)
+      FROM part CROSS JOIN LATERAL unnest(($1::uuid[])[low:high]) AS item (id)
            CROSS JOIN LATERAL (
            SELECT ctid AS place FROM queue
-            WHERE queue.id = item.id AND queue.line = item.line AND queue.lease_token = item.token FOR UPDATE) mine
+            WHERE queue.id = item.id AND queue.line = part.endpoint_id AND queue.lease_token = part.token
+              FOR UPDATE) mine
 ), whole AS MATERIALIZED (
     SELECT count(*) = cardinality($1::uuid[]) AS yes FROM held
 ), gone AS (
     DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held WHERE (SELECT yes FROM whole)))
 ), stored AS (
-    INSERT INTO webhook_successes (organization_id, endpoint_id, first_event, events, started_at, duration_ms, status,
+    INSERT INTO webhook_successes (organization_id, endpoint_id, first_event, events, started_ms, duration_ms, status,
                                    started_from, started_to)
-    SELECT part.organization_id, part.endpoint_id, ($1::uuid[])[part.low], ($1::uuid[])[part.low:part.high],
-           starts.at, ($5::integer[])[part.low:part.high], ($6::smallint[])[part.low:part.high],
-           (SELECT min(at) FROM unnest(starts.at) AS at), (SELECT max(at) FROM unnest(starts.at) AS at)
-      FROM unnest($7::uuid[], $8::uuid[], $9::integer[], $10::integer[])
-           AS part (organization_id, endpoint_id, low, high)
-           CROSS JOIN LATERAL (SELECT ($4::timestamptz[])[part.low:part.high] AS at) starts
-     WHERE (SELECT yes FROM whole)
+    SELECT organization_id, endpoint_id, ($1::uuid[])[low], ($1::uuid[])[low:high], ($2::integer[])[low:high],
+           ($3::integer[])[low:high], ($11::smallint[])[low:high], started_from, started_to
+      FROM part WHERE (SELECT yes FROM whole)
 ), told AS (
     UPDATE webhook_endpoints e SET last_success_at = now(), consecutive_failures = 0, failing_since = NULL
-      FROM unnest($11::uuid[], $12::uuid[]) AS well (organization_id, id)
+      FROM unnest($12::uuid[], $13::uuid[]) AS well (organization_id, id)
      WHERE e.organization_id = well.organization_id AND e.id = well.id AND e.status = 'active'
        AND (SELECT yes FROM whole)
 )
@@ -72,36 +79,58 @@ async def store(conn: Connection, ended: Sequence[Ended], well: Sequence[tuple[U
 
     `well`: endpoints, as (organization, id) in one order for all workers, of which it is noted that they are well.
     """
-    parts: dict[tuple[UUID, UUID, int, int], list[tuple[int, Ended]]] = {}
+    parts: dict[tuple[UUID, UUID, UUID, int, int], list[tuple[int, Attempt, UUID]]] = {}
     for one in ended:
-        lease, number = one.lease, one.lease.id.int
-        assert one.attempt is not None
-        second, span = (number >> 80) // 1000, int(one.attempt.started_at.timestamp()) // SPAN
-        parts.setdefault((lease.organization_id, lease.line, second, span), []).append((number, one))
-    ordered: list[Ended] = []
+        lease, attempt = one.lease, one.attempt
+        assert attempt is not None
+        number = lease.id.int
+        key = (
+            lease.organization_id,
+            lease.line,
+            lease.token,
+            (number >> 80) // 1000,
+            int(attempt.started_at.timestamp()) // SPAN,
+        )
+        part = parts.get(key)
+        if part is None:
+            part = parts[key] = []
+        part.append((number, attempt, lease.id))
+    ids: list[UUID] = []
+    started_ms: list[int] = []
+    duration_ms: list[int] = []
+    status: list[int | None] = []
     low: list[int] = []
+    first: list[datetime] = []
+    last: list[datetime] = []
     for part in parts.values():
-        low.append(len(ordered) + 1)
         part.sort(key=_number)
-        ordered += [one for _, one in part]
-    attempts = [one.attempt for one in ordered if one.attempt is not None]
+        starts = [attempt.started_at for _, attempt, _ in part]
+        begun = min(starts)
+        low.append(len(ids) + 1)
+        first.append(begun)
+        last.append(max(starts))
+        ids += [id for *_, id in part]
+        started_ms += [(at - begun) // MILLISECOND for at in starts]
+        duration_ms += [round(attempt.duration * 1000) for _, attempt, _ in part]
+        status += [attempt.status for _, attempt, _ in part]
     whole: bool = await conn.fetchval(
         STORE,
-        [one.lease.id for one in ordered],
-        [one.lease.line for one in ordered],
-        [one.lease.token for one in ordered],
-        [attempt.started_at for attempt in attempts],
-        [round(attempt.duration * 1000) for attempt in attempts],
-        [attempt.status for attempt in attempts],
-        [organization_id for organization_id, *_ in parts],
-        [endpoint_id for _, endpoint_id, *_ in parts],
+        ids,
+        started_ms,
+        duration_ms,
+        [key[0] for key in parts],
+        [key[1] for key in parts],
+        [key[2] for key in parts],
         low,
-        [*(start - 1 for start in low[1:]), len(ordered)],
+        [*(start - 1 for start in low[1:]), len(ids)],
+        first,
+        last,
+        status,
         [organization_id for organization_id, _ in well],
         [id for _, id in well],
     )
     return whole
 
 
-def _number(one: tuple[int, Ended]) -> int:
+def _number(one: tuple[int, Attempt, UUID]) -> int:
     return one[0]

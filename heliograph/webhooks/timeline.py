@@ -44,7 +44,8 @@ SELECT w.event_id, w.endpoint_id, e.url, w.attempt, w.started_at, w.duration_ms,
   FROM (SELECT event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail FROM webhook_attempts
          WHERE organization_id = $1 AND event_id = ANY ($2)
         UNION ALL
-        SELECT item.id, s.endpoint_id, 1, s.started_at[at], s.duration_ms[at], s.status[at], '{DELIVERED}', ''
+        SELECT item.id, s.endpoint_id, 1, {successes.STARTED.format(at="at")}, s.duration_ms[at], s.status[at],
+               '{DELIVERED}', ''
           FROM unnest($2::uuid[], $3::uuid[]) AS item (id, since) CROSS JOIN LATERAL (
                SELECT *, array_position(events, item.id) AS at FROM webhook_successes s
                 WHERE {successes.HOLDING.format(organization="$1", since="item.since", id="item.id")}) s) w

@@ -158,6 +158,21 @@ async def test_the_end_of_the_schedule_ends_the_delivery(pool: Pool) -> None:
     assert row["failing_since"] is not None
 
 
+async def test_no_value_becomes_a_header_of_its_own(pool: Pool, receiver: Receiver) -> None:
+    """Neither on a new connection nor on one that is open."""
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    async with delivering(pool, settings(webhook_schedule="0,3600")):
+        await record(pool, actor, request_id="r\r\nx-more: 1")
+        await attempted(pool, 1)
+        await record(pool, actor)
+        await attempted(pool, 2)
+        await record(pool, actor, request_id="r\nx-more: 1")
+        tried = await attempted(pool, 3)
+    assert [attempt["result"] for attempt in tried] == ["protocol", "delivered", "protocol"]
+    assert receiver.counters.requests == 1
+
+
 @pytest.mark.parametrize("status", [204, 299])
 async def test_any_2xx_is_a_success(pool: Pool, receiver: Receiver, status: int) -> None:
     receiver.options = Options(status=status)

@@ -180,3 +180,11 @@ def test_a_secret_of_another_form_cannot_make_a_standard_signature() -> None:
     for secret in ("", "secret", "whsec_***", "whsec_AAA"):
         with pytest.raises(ValueError):
             signing.sign_standard(secret, "evt", "1", b"")
+
+
+def test_headers_are_the_same_as_lines() -> None:
+    signer = signing.Signer([signing.new_secret(), signing.new_secret()])
+    values = {"event_id": "e-1", "request_id": "r 1", "body": b"{}", "at": datetime(2026, 3, 1, 12, tzinfo=UTC)}
+    headers = signer.headers(**values)  # type: ignore[arg-type]
+    assert signer.lines(**values) == "".join(f"{name}: {value}\r\n" for name, value in headers.items())  # type: ignore[arg-type]
+    assert len(headers) == signing.LINES
