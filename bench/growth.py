@@ -1,7 +1,7 @@
 """Growth: accepts on a database that holds millions of messages, against the same database without any.
 
 The messages are made in SQL as a month of traffic would have left them: ids of the last 30 days, half of them of the
-organization that sends now, each with its text, ledger row, idempotency record, attempt, supplier id, receipt and
+organization that sends now, each with its text, idempotency record, attempt, supplier id, receipt and
 event. Loading writes no WAL (tables truncated in the same transaction under `wal_level = minimal`) and freezes rows,
 so that neither vacuum nor checkpoints of the loading are measured afterwards.
 """
@@ -46,22 +46,14 @@ SELECT n, at, md5('s' || n) AS hash,
 ROWS = {
     "messages": (
         "organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments, guarantee, request_id,"
-        " accepted_at, sent_at, delivered_at, event_id",
+        " accepted_at, sent_at, delivered_at, event_id, country, body, balance_after",
         "organization_id, id, 'delivered', 'live', '+25884' || lpad((n % 10000000)::text, 7, '0'), 'HELIOGRAPH',"
         " '{sender}'::uuid, 'gsm7', 1::smallint, 'at_least_once', hash, at, at + interval '20 ms',"
-        " at + interval '3 s', event_id",
-    ),
-    "message_texts": ("organization_id, message_id, body", "organization_id, id, '{text}'"),
-    "usage_ledger": (
-        "organization_id, id, type, channel, quantity, balance_after, segments, message_id, created_at",
-        "organization_id, id, 'usage', 'sms', -1::bigint, (1000000000 - n)::bigint, 1::smallint, id, at",
+        " at + interval '3 s', event_id, 'MZ', '{text}', (1000000000 - n)::bigint",
     ),
     "idempotency": (
-        "organization_id, key_hash, request_hash, status, body, created_at",
-        "organization_id, hash::uuid, sha256(hash::bytea), 202::smallint,"
-        ' \'{{"success":true,"queued":true,"status":"accepted","count":1,"remainingQuota":\' || n ||'
-        ' \',"message":{{"id":"\' || id || \'","clientReference":null}},"provider":{{"code":"heliograph",'
-        '"messageId":null,"httpStatus":202}}}}\', at',
+        "organization_id, key_hash, request_hash, status, message_id, created_at",
+        "organization_id, hash::uuid, sha256(hash::bytea), 202::smallint, id, at",
     ),
     "sms_attempts": (
         "organization_id, message_id, attempt, supplier_id, reference, state, started_at, answered_at",
@@ -89,7 +81,7 @@ ROWS = {
     ),
 }
 #: Tables by month.
-MONTHLY = ("messages", "message_texts", "sms_attempts", "receipts", "events")
+MONTHLY = ("messages", "sms_attempts", "receipts", "events")
 
 
 async def growth(stage: Stage, report: Report, lengths: Lengths) -> None:

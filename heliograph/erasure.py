@@ -55,8 +55,8 @@ SENT = """
 WITH looked_at AS MATERIALIZED (
     SELECT id, recipient FROM messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
 ), gone AS (
-    DELETE FROM message_texts WHERE organization_id = $1
-       AND message_id = ANY (ARRAY(SELECT id FROM looked_at WHERE recipient = ANY ($4))) RETURNING 1
+    UPDATE messages SET body = NULL WHERE organization_id = $1 AND body IS NOT NULL
+       AND id = ANY (ARRAY(SELECT id FROM looked_at WHERE recipient = ANY ($4))) RETURNING 1
 )
 SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone
 """
@@ -67,7 +67,8 @@ WITH looked_at AS MATERIALIZED (
 ), theirs AS MATERIALIZED (
     SELECT id FROM looked_at WHERE sender = ANY ($4)
 ), gone AS (
-    DELETE FROM message_texts WHERE organization_id = $1 AND message_id = ANY (ARRAY(SELECT id FROM theirs)) RETURNING 1
+    UPDATE received_messages SET body = NULL
+     WHERE organization_id = $1 AND body IS NOT NULL AND id = ANY (ARRAY(SELECT id FROM theirs)) RETURNING 1
 ), told AS (
     UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text
      WHERE organization_id = $1 AND kind = 'message.received' AND data LIKE '%"text":"%'
@@ -85,8 +86,9 @@ WHATSAPP = """
 WITH theirs AS MATERIALIZED (
     SELECT id, direction FROM whatsapp_messages WHERE organization_id = $1 AND recipient = ANY ($2)
 ), gone AS (
-    DELETE FROM whatsapp_contents WHERE organization_id = $1 AND message_id = ANY (ARRAY(SELECT id FROM theirs))
-    RETURNING message_id
+    UPDATE whatsapp_messages SET content = NULL
+     WHERE organization_id = $1 AND content IS NOT NULL AND id = ANY (ARRAY(SELECT id FROM theirs))
+    RETURNING id
 ), told AS (
     UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text
      WHERE organization_id = $1 AND kind = 'message.received' AND data LIKE '%"text":"%'
@@ -94,7 +96,7 @@ WITH theirs AS MATERIALIZED (
 )
 SELECT count(*) FILTER (WHERE direction = 'outbound')::int AS sent,
        count(*) FILTER (WHERE direction = 'inbound')::int AS received
-  FROM gone JOIN theirs ON theirs.id = gone.message_id
+  FROM gone JOIN theirs USING (id)
 """
 
 

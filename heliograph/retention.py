@@ -20,6 +20,7 @@ import asyncpg
 import msgspec
 import structlog
 
+from heliograph.accounts import usage
 from heliograph.base import clock
 from heliograph.base.db import RANGED, Connection, is_open
 from heliograph.base.ids import uuid7_floor
@@ -170,23 +171,26 @@ SELECT child.relname
 
 #: Tables that are kept for as many months as the settings say.
 OF_MONTHS = ("messages", "sms_attempts", "events", "received_messages", "whatsapp_messages", "whatsapp_attempts")
-#: Tables of texts, which are erased long before their month may be dropped.
-SWEPT = ("message_texts", "whatsapp_contents")
+#: Columns with texts, which are erased long before their month may be dropped, and when their row was written.
+TEXTS = {
+    "messages": ("body", "accepted_at"),
+    "received_messages": ("body", "received_at"),
+    "whatsapp_messages": ("content", "accepted_at"),
+}
 #: Where each table's rows have a time of their own, to be compared with what their ids say.
 NEWEST = {
-    "messages": (("messages", "accepted_at"),),
-    "sms_attempts": (("sms_attempts", "started_at"),),
-    "events": (("events", "created_at"),),
-    "received_messages": (("received_messages", "received_at"),),
-    "whatsapp_messages": (("whatsapp_messages", "accepted_at"),),
-    "whatsapp_attempts": (("whatsapp_attempts", "started_at"),),
-    "receipts": (("receipts", "received_at"),),
-    "webhook_attempts": (("webhook_attempts", "started_at"),),
-    "webhook_successes": (("webhook_successes", "started_to"),),
-    "message_texts": (("messages", "accepted_at"), ("received_messages", "received_at")),
-    "whatsapp_contents": (("whatsapp_messages", "accepted_at"),),
+    "messages": "accepted_at",
+    "sms_attempts": "started_at",
+    "events": "created_at",
+    "received_messages": "received_at",
+    "whatsapp_messages": "accepted_at",
+    "whatsapp_attempts": "started_at",
+    "receipts": "received_at",
+    "webhook_attempts": "started_at",
+    "webhook_successes": "started_to",
 }
 NIL = UUID(int=0)
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def forget_keys(conn: Connection, settings: Settings) -> int:
@@ -232,7 +236,9 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
 
 
 def _steps(settings: Settings, now: datetime) -> list[Step]:
-    months = now - timedelta(days=31 * settings.metadata_retention_months)
+    # A message's row makes the answer of its idempotency key again.
+    kept = timedelta(days=31 * settings.metadata_retention_months)
+    months = now - max(kept, timedelta(hours=settings.idempotency_hours + 24))
     text = now - timedelta(days=settings.text_retention_days)
     webhook = now - timedelta(days=WEBHOOK_ATTEMPT_DAYS)
     receipts = now - timedelta(days=RECEIPT_DAYS)
@@ -241,8 +247,6 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         ("receipts", receipts),
         ("webhook_attempts", webhook),
         ("webhook_successes", webhook),
-        ("message_texts", text),
-        ("whatsapp_contents", text),
     ]
 
     def deletes(name: str, sql: str, *arguments: object) -> Step:
@@ -252,13 +256,8 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         Step("partitions ahead", partial(_make_partitions, now=now)),
         *(Step(f"partitions of {table}", partial(_drop_before, table=table, bound=at)) for table, at in dropped),
         # What came with an id of another time lies in no month's partition.
-        *(
-            deletes(f"stray {table}", _stray(table, column), at)
-            for table, at in dropped
-            if (column := NEWEST[table][0][1]) and NEWEST[table][0][0] == table
-        ),
-        *(deletes(f"stray {table}", _stray_text(table), uuid7_floor(text), text) for table in SWEPT),
-        *(Step(table, partial(_sweep, table=table, until=text)) for table in SWEPT),
+        *(deletes(f"stray {table}", _stray(table), at) for table, at in dropped),
+        *(Step(f"text in {table}", partial(_sweep, table=table, until=text)) for table in TEXTS),
         deletes("parts of received messages", DELETE_INBOUND, uuid7_floor(text)),
         deletes("contacts before imports", DELETE_IMAGES, uuid7_floor(text)),
         deletes("batches of imports", DELETE_BATCHES, uuid7_floor(text)),
@@ -304,21 +303,21 @@ ON CONFLICT (name) DO UPDATE SET done_until = excluded.done_until, mark = exclud
 
 
 async def _sweep(conn: Connection, *, table: str, until: datetime) -> bool:
-    """Delete the texts of up to `until`, from where the last sweep ended: no round looks through what is left.
+    """Erase the texts of up to `until`, from where the last sweep ended: no round looks through what is left.
 
     The stretch of time that a statement looks at grows while it finds little, and halves when it finds too much.
     """
     budget = _Budget()
     place = await conn.fetchrow(PLACE, table)
     if place is None:  # the first time, whatever there is
-        if not await _delete(conn, sql=_swept(table), arguments=(UUID(int=0), uuid7_floor(until))):
+        if not await _delete(conn, sql=_swept(table), arguments=(BEGINNING, until)):
             return False
         await conn.execute(MOVE, table, until, None)
         return True
     start, stretch = place["done_until"] - OVERLAP, timedelta(hours=1)
     while start < until:
         end = min(start + stretch, until)
-        done = await _once(conn, _swept(table), uuid7_floor(start), uuid7_floor(end), STEP)
+        done = await _once(conn, _swept(table), start, end, STEP)
         if done < STEP:
             start, stretch = end, min(stretch * 2, LONGEST)
             await conn.execute(MOVE, table, max(end, place["done_until"]), None)
@@ -366,47 +365,60 @@ async def _drop_before(conn: Connection, *, table: str, bound: datetime) -> bool
         end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
         if end > bound:
             continue
-        if await _holds_young(conn, table, named[1], bound):
-            log.warning("a past partition holds young rows", partition=row["relname"])
+        name = row["relname"]
+        if await _holds_young(conn, name, NEWEST[table], bound):
+            log.warning("a past partition holds young rows", partition=name)
             continue
+        if table == "messages" and not await _count_usage(conn, name, end - timedelta(days=1)):
+            return False
         async with conn.transaction():
             await conn.execute("SET LOCAL lock_timeout = '500ms'")
-            await conn.execute(f"DROP TABLE {row['relname']}")
+            await conn.execute(f"DROP TABLE {name}")
+            if table == "messages":
+                await usage.close(conn, source=name)
     return True
 
 
-async def _holds_young(conn: Connection, table: str, month: str, bound: datetime) -> bool:
-    for kept, column in NEWEST[table]:
-        name = f"{kept}_{month}"
+async def _count_usage(conn: Connection, partition: str, month: datetime) -> bool:
+    """Write down what organizations used in a month whose messages are about to go, from where the last round ended.
+    Nothing reads it before the partition is gone."""
+    budget, name = _Budget(), f"usage of {partition}"
+    while True:
+        place = await conn.fetchrow(PLACE, name)
+        after = msgspec.json.decode(place["mark"]) if place is not None else [str(NIL), str(NIL)]
         async with conn.transaction():
-            if not await conn.fetchval("SELECT to_regclass($1) IS NOT NULL", name):
-                continue
+            await conn.execute(RANGED)
             await conn.execute(f"SET LOCAL statement_timeout = {STATEMENT_MS}")
-            # An index by blocks (BRIN) of the column answers this; without sequential scans it is what is used.
-            if await conn.fetchval(f"SELECT EXISTS (SELECT FROM {name} WHERE {column} >= $1)", bound):
+            counted = await usage.count(
+                conn, partition=partition, month=month.date(), after=(UUID(after[0]), UUID(after[1])), limit=STEP
+            )
+            if counted is None:
                 return True
-    return False
+            mark = msgspec.json.encode([str(counted.last[0]), str(counted.last[1])]).decode()
+            await conn.execute(MOVE, name, month, mark)
+        if budget.spent(counted.rows):
+            return False
+
+
+async def _holds_young(conn: Connection, partition: str, column: str, bound: datetime) -> bool:
+    async with conn.transaction():
+        await conn.execute(f"SET LOCAL statement_timeout = {STATEMENT_MS}")
+        # An index by blocks (BRIN) of the column answers this; without sequential scans it is what is used.
+        found: bool = await conn.fetchval(f"SELECT EXISTS (SELECT FROM {partition} WHERE {column} >= $1)", bound)
+        return found
 
 
 def _swept(table: str) -> str:
-    # By blocks: an index (BRIN) of the ids finds those that hold the stretch of time.
+    # By blocks: an index (BRIN) of the times finds those that hold the stretch. No index has the text, so a row that
+    # loses it stays where it is, and costs no more than its deletion would (HOT).
+    text, time = TEXTS[table]
     return f"""
-DELETE FROM {table} WHERE (organization_id, message_id) IN (
-    SELECT organization_id, message_id FROM {table} WHERE message_id >= $1 AND message_id < $2 LIMIT $3)
+UPDATE {table} SET {text} = NULL WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM {table} WHERE {time} >= $1 AND {time} < $2 AND {text} IS NOT NULL LIMIT $3)
 """
 
 
-def _stray(table: str, column: str) -> str:
-    return f"DELETE FROM {table}_rest WHERE ctid IN (SELECT ctid FROM {table}_rest WHERE {column} < $1 LIMIT $2)"
-
-
-def _stray_text(table: str) -> str:
-    young = " AND ".join(
-        f"NOT EXISTS (SELECT FROM {kept} WHERE {kept}.organization_id = text.organization_id"
-        f" AND {kept}.id = text.message_id AND {kept}.{column} >= $2)"
-        for kept, column in NEWEST[table]
-    )
-    return f"""
-DELETE FROM {table}_rest WHERE ctid IN (
-    SELECT ctid FROM {table}_rest text WHERE message_id < $1 AND {young} LIMIT $3)
-"""
+def _stray(table: str) -> str:
+    past = f"SELECT ctid FROM {table}_rest WHERE {NEWEST[table]} < $1 LIMIT $2"
+    gone = f"DELETE FROM {table}_rest WHERE ctid IN ({past})"
+    return usage.stray(gone) if table == "messages" else gone

@@ -62,8 +62,8 @@ async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int
         unknown = await conn.fetchval("SELECT count(*) FROM sms_attempts WHERE state = 'unknown'")
         unended = await conn.fetchval("SELECT count(*) FROM sms_attempts WHERE state = 'open'")
         balance = await conn.fetchrow(
-            "SELECT total - used AS remaining, (SELECT sum(quantity) FROM usage_ledger) AS ledger,"
-            " (SELECT count(*) FROM usage_ledger WHERE type = 'usage') AS uses FROM quotas"
+            "SELECT total - used AS remaining, (SELECT sum(quantity) FROM usage_entries) AS ledger,"
+            " (SELECT count(*) FROM usage_entries WHERE type = 'usage') AS uses FROM quotas"
         )
         events = {
             row[0]: row[1] for row in await conn.fetch("SELECT id, message_id FROM events WHERE message_id IS NOT NULL")

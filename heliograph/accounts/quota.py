@@ -1,7 +1,8 @@
 """Quota: how many messages an organization may still send.
 
-The balance is a maintained row, `quotas`, and each change of it is a row of `usage_ledger`, in the same transaction.
-The rule nobody may break: the ledger is append-only, and the sum of its quantities is what remains.
+The balance is a maintained row, `quotas`. Each change of it is a row in the same transaction: a message, or one of
+`usage_ledger`. The rule nobody may break: both are append-only, and their quantities (`usage_entries`) add up to what
+remains.
 """
 
 from __future__ import annotations
@@ -106,24 +107,25 @@ LOCK = "SELECT FROM quotas WHERE organization_id = ANY ($1) ORDER BY organizatio
 # from, it is added to the total.
 REFUND = """
 WITH due AS MATERIALIZED (
-    SELECT asked.*, paid.channel, paid.campaign_id, -paid.quantity AS units,
-           sum(-paid.quantity) OVER (PARTITION BY asked.organization_id ORDER BY asked.id) AS so_far
+    SELECT asked.*, paid.campaign_id, row_number() OVER (PARTITION BY asked.organization_id ORDER BY asked.id) AS so_far
       FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[])
            AS asked (organization_id, id, message_id, segments)
-      JOIN usage_ledger paid ON paid.organization_id = asked.organization_id AND paid.id = asked.message_id
-                            AND paid.type = 'usage'
-     WHERE NOT EXISTS (SELECT FROM usage_ledger refund WHERE refund.organization_id = asked.organization_id
-                                                         AND refund.message_id = asked.message_id
-                                                         AND refund.type = 'refund')
+     CROSS JOIN LATERAL (
+           SELECT campaign_id, mode FROM messages
+            WHERE organization_id = asked.organization_id AND id = asked.message_id LIMIT 1) paid
+     WHERE paid.mode = 'live'
+       AND NOT EXISTS (SELECT FROM usage_ledger refund
+                        WHERE refund.organization_id = asked.organization_id AND refund.message_id = asked.message_id
+                          AND refund.type = 'refund')
 ), credited AS MATERIALIZED (
     UPDATE quotas SET used = greatest(used - credit.units, 0), total = total + greatest(credit.units - used, 0)
-      FROM (SELECT organization_id, sum(units)::bigint AS units FROM due GROUP BY organization_id) credit
+      FROM (SELECT organization_id, count(*) AS units FROM due GROUP BY organization_id) credit
      WHERE quotas.organization_id = credit.organization_id
     RETURNING quotas.organization_id, total - used - credit.units AS before
 )
 INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, segments, message_id,
                           campaign_id, reason, created_at)
-SELECT organization_id, id, 'refund', channel, units, before + so_far, segments, message_id, campaign_id, $5, $6
+SELECT organization_id, id, 'refund', 'sms', 1, before + so_far, segments, message_id, campaign_id, $5, $6
   FROM due JOIN credited USING (organization_id)
 RETURNING message_id
 """

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from heliograph.base.errors import Refusal
@@ -84,3 +85,11 @@ def windows_of(rate_units: Sequence[tuple[UUID, RateUnit | None]]) -> tuple[list
         places,
         [rate_unit and rate_unit.limit for _, rate_unit in rate_units],
     )
+
+
+def tell(rate_units: Sequence[RateUnit | None], windows: Sequence[Sequence[Any]], row: asyncpg.Record) -> None:
+    """Tell the rate_units of a batch what was taken. `windows`: of `windows_of`; `row`: the batch's result, with `used`
+    for each item, `window_start` for each window, and `at`."""
+    for rate_unit, slot, used in zip(rate_units, windows[3], row["used"], strict=True):
+        if rate_unit is not None:
+            rate_unit.used, rate_unit.window_start, rate_unit.at = used, row["window_start"][slot - 1], row["at"]

@@ -1,22 +1,27 @@
-"""The usage ledger as its organization reads it. `quota.py` and accepting write it.
+"""The usage list as its organization reads it: its messages, what changed the quota besides (`usage_ledger`), and sums
+in place of messages that are gone.
 
-The rule nobody may break: what is read here is never counted up; balances are the maintained rows of `quotas`.
+The rule nobody may break: what is read here is never counted up; balances are the maintained rows of `quotas`. And at
+every commit the quantities of `usage_entries` add up to what remains: a month's sums become valid in the very commit
+that drops its messages.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
+from heliograph.base import bounded_scan
 from heliograph.base.actor import Actor
+from heliograph.base.bounded_scan import LOOK
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7_floor
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One row of `usage_ledger`. `type`: usage, refund, adjustment, grant; `quantity`: messages, signed."""
+    """One row of `usage_entries`. `type`: usage, refund, adjustment, grant; `quantity`: messages, signed."""
 
     id: UUID
     type: str
@@ -30,46 +35,131 @@ class Entry(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
-LAST_ID = UUID(int=2**128 - 1)
-FIRST_ID = UUID(int=0)
-EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
-LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+class Found(msgspec.Struct, frozen=True):
+    """Up to `limit` + 1 entries, newest first. `seen`: the id that the look ended at before it had found as many."""
+
+    entries: list[Entry]
+    seen: UUID | None
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """How many rows were counted, and the key (organization, id) of the last one."""
+
+    rows: int
+    last: tuple[UUID, UUID]
+
+
+_COLUMNS = "id, type, channel, quantity, balance_after, segments, message_id, campaign_id, reason, created_at"
+_MESSAGE = (
+    "id, 'usage' AS type, 'sms' AS channel, -1::bigint AS quantity, balance_after, segments, id AS message_id,"
+    " campaign_id, NULL::text AS reason, accepted_at AS created_at, mode"
+)
+# Test messages stand among the live ones, so the look at messages has a bound.
+MESSAGES = bounded_scan.statement(
+    "messages", _MESSAGE, fits="mode = 'live' AND created_at >= $6::timestamptz AND created_at < $7::timestamptz"
+)
+# By key alone. Ids are times, so the dates bound them too, with some slack; the exact bound is the row's own time.
+OTHERS = f"""
+SELECT {_COLUMNS} FROM (
+    (SELECT {_COLUMNS} FROM usage_ledger
+      WHERE organization_id = $1 AND id < $2 AND id >= $3 AND created_at >= $4 AND created_at < $5
+      ORDER BY id DESC LIMIT $6)
+    UNION ALL
+    SELECT {_COLUMNS} FROM usage_sums
+     WHERE organization_id = $1 AND id < $2 AND id >= $3 AND created_at >= $4 AND created_at < $5) other
+ ORDER BY id DESC LIMIT $6
+"""
+_FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
+_EARLIEST, _LATEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 #: A row's id may be made so much earlier or later than its time says: ids are of the process, made before the commit.
 SLACK = timedelta(hours=1)
 
-# By key alone. Ids are times, so the dates bound them too, with some slack; the exact bound is the row's own time.
-LIST = """
-SELECT id, type, channel, quantity, balance_after, segments, message_id, campaign_id, reason, created_at
-  FROM usage_ledger
- WHERE organization_id = $1 AND id < $2 AND id >= $3 AND created_at >= $4 AND created_at < $5
- ORDER BY id DESC LIMIT $6
-"""
 
-
-async def entries(
+async def list_page(
     conn: Connection,
     actor: Actor,
     *,
-    limit: int,
     after: UUID | None = None,
     date_from: datetime | None = None,
     date_to: datetime | None = None,
-) -> list[Entry]:
-    """Up to `limit` rows of the ledger, newest first, those before `after` in it. `date_to` is exclusive."""
-    first = FIRST_ID if date_from is None else _floor(date_from, -SLACK)
-    last = LAST_ID if date_to is None else _floor(date_to, SLACK)
-    rows = await conn.fetch(
-        LIST,
+    limit: int = 50,
+    look: int = LOOK,
+) -> Found:
+    """Entries older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
+
+    `date_to` is exclusive. Looks at most at `look` messages; a look that ends there says in `seen` where the next one
+    goes on, though it found fewer, or none.
+    """
+    since, until = max(date_from or _EARLIEST, _EARLIEST), min(date_to or _LATEST, _LATEST)
+    upper, lower = bounded_scan.bounds(after, date_from=date_from, date_to=date_to)
+    rows = await conn.fetch(MESSAGES, actor.organization_id, upper, lower, limit + 1, look, since, until)
+    messages, seen = bounded_scan.judged(rows, limit=limit, look=look)
+    # Where the look ended, the others end as well: older ones come behind the messages that were not looked at.
+    others = await conn.fetch(
+        OTHERS,
         actor.organization_id,
-        min(last, after or LAST_ID),
-        first,
-        max(date_from or EARLIEST, EARLIEST),
-        min(date_to or LATEST, LATEST),
-        limit,
+        after or _LAST if date_to is None else min(after or _LAST, uuid7_floor(until + SLACK)),
+        seen or (_FIRST if date_from is None else uuid7_floor(since - SLACK)),
+        since,
+        until,
+        limit + 1,
     )
-    return [Entry(**row) for row in rows]
+    entries = [Entry(*(row[name] for name in Entry.__struct_fields__)) for row in (*messages, *others)]
+    entries.sort(key=lambda entry: entry.id, reverse=True)
+    return Found(entries[: limit + 1], seen)
 
 
-def _floor(at: datetime, slack: timedelta) -> UUID:
-    """The id's bound for a time; whatever a client may write as one."""
-    return uuid7_floor(min(max(at, EARLIEST), LATEST) + slack)
+# One more look at a partition that is about to go, by its key. It takes no new messages: its month is long over.
+COUNT = """
+WITH looked_at AS MATERIALIZED (
+    SELECT organization_id, id, mode, segments, balance_after FROM {partition}
+     WHERE (organization_id, id) > ($2, $3) ORDER BY organization_id, id LIMIT $4
+), summed AS (
+    INSERT INTO usage_months AS known (organization_id, month, source, messages, segments, balance_after)
+    SELECT organization_id, $1::date, '{partition}', count(*), sum(segments),
+           (array_agg(balance_after ORDER BY id DESC))[1]
+      FROM looked_at WHERE mode = 'live' GROUP BY organization_id
+    ON CONFLICT (organization_id, month, source) DO UPDATE
+       SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,
+           balance_after = excluded.balance_after
+)
+SELECT (SELECT count(*) FROM looked_at) AS rows, organization_id, id FROM looked_at
+ ORDER BY organization_id DESC, id DESC LIMIT 1
+"""
+
+
+async def count(
+    conn: Connection, *, partition: str, month: date, after: tuple[UUID, UUID], limit: int
+) -> Counted | None:
+    """Add up to `limit` messages of a partition behind the key `after` to its month's sums; None: that was all.
+
+    Runs in the caller's transaction, in which `after` is moved on. Nothing reads the sums before `close`.
+    """
+    row = await conn.fetchrow(COUNT.format(partition=partition), month, *after, limit)
+    return None if row is None else Counted(row["rows"], (row["organization_id"], row["id"]))
+
+
+CLOSE = "INSERT INTO usage_closed (source) VALUES ($1)"
+
+
+async def close(conn: Connection, *, source: str) -> None:
+    """A partition's sums stand for its messages from now on. In the transaction that drops it."""
+    await conn.execute(CLOSE, source)
+
+
+def stray(deletion: str) -> str:
+    """A statement that deletes messages one by one, so that their sums take their place at once."""
+    return f"""
+WITH gone AS (
+    {deletion} RETURNING organization_id, mode, segments, balance_after, accepted_at
+), summed AS (
+    INSERT INTO usage_months AS known (organization_id, month, source, messages, segments, balance_after)
+    SELECT organization_id, date_trunc('month', accepted_at AT TIME ZONE 'UTC')::date, 'stray', count(*), sum(segments),
+           (array_agg(balance_after ORDER BY accepted_at DESC))[1]
+      FROM gone WHERE mode = 'live' GROUP BY 1, 2
+    ON CONFLICT (organization_id, month, source) DO UPDATE
+       SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,
+           balance_after = excluded.balance_after
+)
+SELECT FROM gone
+"""

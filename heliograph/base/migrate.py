@@ -80,7 +80,6 @@ SELECT attname FROM pg_partitioned_table JOIN pg_attribute ON attrelid = partrel
 #: Partitioned tables and what they are partitioned by.
 PARTITIONED = {
     "messages": "uuid",
-    "message_texts": "uuid",
     "sms_attempts": "uuid",
     "events": "uuid",
     "webhook_attempts": "uuid",
@@ -88,7 +87,6 @@ PARTITIONED = {
     "receipts": "date",
     "received_messages": "uuid",
     "whatsapp_messages": "uuid",
-    "whatsapp_contents": "uuid",
     "whatsapp_attempts": "uuid",
 }
 FILL = {"messages": 75, "sms_attempts": 80, "whatsapp_messages": 75, "whatsapp_attempts": 80}

@@ -87,12 +87,15 @@ CREATE TABLE idempotency (
     key_hash        uuid NOT NULL,
     request_hash    bytea NOT NULL CHECK (length(request_hash) = 32),
     status          smallint NOT NULL CHECK (status BETWEEN 200 AND 299),
-    body            text NOT NULL,
+    message_id      uuid,
+    body            text,
     created_at      timestamptz NOT NULL,
-    PRIMARY KEY (organization_id, key_hash)
+    PRIMARY KEY (organization_id, key_hash),
+    CONSTRAINT idempotency_outcome CHECK (num_nonnulls(message_id, body) = 1)
 );
 CREATE INDEX idempotency_age ON idempotency USING brin (created_at);
 COMMENT ON TABLE idempotency IS 'tenant: stored outcomes; never partitioned by time, since a key must be unique across time';
+COMMENT ON COLUMN idempotency.message_id IS 'of a send: the message, from whose row the answer is made again, byte for byte. Others have a body';
 COMMENT ON COLUMN idempotency.key_hash IS 'first 16 bytes of SHA-256 over the API key''s mode, method, path and key';
 
 
@@ -110,7 +113,7 @@ COMMENT ON TABLE quotas IS 'tenant: the maintained balance; its row lock also pu
 CREATE TABLE usage_ledger (
     organization_id uuid NOT NULL,
     id              uuid NOT NULL,
-    type            text NOT NULL CHECK (type IN ('usage', 'refund', 'adjustment', 'grant')),
+    type            text NOT NULL CHECK (type IN ('refund', 'adjustment', 'grant')),
     channel         text NOT NULL CHECK (channel IN ('sms', 'whatsapp')),
     quantity        bigint NOT NULL,
     balance_after   bigint NOT NULL,
@@ -123,7 +126,26 @@ CREATE TABLE usage_ledger (
 );
 -- A message is refunded once: finds what was refunded before, and guards against a second time.
 CREATE UNIQUE INDEX usage_ledger_refunds ON usage_ledger (organization_id, message_id) WHERE type = 'refund';
-COMMENT ON TABLE usage_ledger IS 'tenant: append-only; the sum of quantity is total - used of quotas. The id of a usage row is its message''s';
+COMMENT ON TABLE usage_ledger IS 'tenant: what changed a quota other than messages; append-only. See usage_entries';
+
+CREATE TABLE usage_months (
+    organization_id uuid NOT NULL,
+    month           date NOT NULL,
+    source          text NOT NULL,
+    messages        bigint NOT NULL,
+    segments        bigint NOT NULL,
+    balance_after   bigint NOT NULL,
+    PRIMARY KEY (organization_id, month, source)
+);
+COMMENT ON TABLE usage_months IS 'tenant: what an organization used in a month, in place of messages that are gone';
+COMMENT ON COLUMN usage_months.source IS 'the partition of messages that is counted, whose sums are valid once it is in usage_closed; or `stray`: rows that were deleted one by one, valid at once';
+COMMENT ON COLUMN usage_months.balance_after IS 'what the last of them left';
+
+CREATE TABLE usage_closed (
+    source    text PRIMARY KEY,
+    closed_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE usage_closed IS 'control: partitions of messages that were dropped, each in the commit that dropped it. From then on usage_months stands for their messages';
 
 
 -- -- Contacts and consent ---------------------------------------------------------------------------------------------
@@ -440,9 +462,12 @@ CREATE TABLE messages (
     encoding         text NOT NULL CHECK (encoding IN ('gsm7', 'ucs2')),
     segments         smallint NOT NULL,
     guarantee        text NOT NULL CHECK (guarantee IN ('at_least_once', 'at_most_once')),
+    country          text NOT NULL,
+    body             text,
     client_reference text,
     campaign_id      uuid,
     request_id       text NOT NULL,
+    balance_after    bigint NOT NULL,
     accepted_at      timestamptz NOT NULL,
     send_at          timestamptz,
     expires_at       timestamptz,
@@ -458,21 +483,41 @@ CREATE TABLE messages (
 -- than its id says. The same for the other indexes named `_age`.
 CREATE INDEX messages_age ON messages USING brin (accepted_at) WITH (autosummarize = on);
 CREATE TABLE messages_rest PARTITION OF messages DEFAULT WITH (fillfactor = 75);
-COMMENT ON TABLE messages IS 'tenant: one row an SMS. No text, so that erasing text leaves these rows alone';
+COMMENT ON TABLE messages IS 'tenant: one row an SMS, and the entry of the usage list that it is';
+COMMENT ON COLUMN messages.country IS 'ISO region of the calling code; 001: of no country';
+COMMENT ON COLUMN messages.body IS 'what it says; NULL: erased, after the retention time or with its person';
+COMMENT ON COLUMN messages.balance_after IS 'quota that was left once it was accepted; a message in test mode took none of it';
 COMMENT ON COLUMN messages.send_at IS 'not before this, as the sender asked; NULL: at once';
 COMMENT ON COLUMN messages.expires_at IS 'not worth delivering after this; NULL: the default of the retry schedule';
 COMMENT ON COLUMN messages.ended_at IS 'when it became canceled or unknown; other ends have columns of their own';
 COMMENT ON COLUMN messages.event_id IS 'the one contract event that this message raised';
 
-CREATE TABLE message_texts (
-    organization_id uuid NOT NULL,
-    message_id      uuid NOT NULL,
-    body            text NOT NULL,
-    PRIMARY KEY (organization_id, message_id)
-) PARTITION BY RANGE (message_id);
-CREATE INDEX message_texts_age ON message_texts USING brin (message_id) WITH (autosummarize = on);
-CREATE TABLE message_texts_rest PARTITION OF message_texts DEFAULT;
-COMMENT ON TABLE message_texts IS 'tenant: what a message says, erased after the retention time';
+CREATE VIEW usage_sums AS
+SELECT organization_id,
+       -- The last UUIDv7 of the month: where the sum stands among the entries.
+       (lpad(to_hex((extract(epoch FROM (month + interval '1 month') AT TIME ZONE 'UTC') * 1000)::bigint - 1), 12, '0')
+           || '7fffbfffffffffffffff')::uuid AS id,
+       'usage' AS type, 'sms' AS channel, -sum(messages)::bigint AS quantity, min(balance_after) AS balance_after,
+       sum(segments)::bigint AS segments, NULL::uuid AS message_id, NULL::uuid AS campaign_id,
+       'sum of ' || to_char(month, 'YYYY-MM') AS reason,
+       (month + interval '1 month') AT TIME ZONE 'UTC' - interval '1 millisecond' AS created_at
+  FROM usage_months
+ WHERE source = 'stray' OR EXISTS (SELECT FROM usage_closed WHERE usage_closed.source = usage_months.source)
+ GROUP BY organization_id, month;
+COMMENT ON VIEW usage_sums IS 'one entry of the usage list for each month of an organization whose messages are gone';
+
+-- The organization's usage list: messages, all that changed the quota besides, and the sums of months whose messages are
+-- gone. `quantity` adds up to total - used of quotas at every commit.
+CREATE VIEW usage_entries AS
+SELECT organization_id, id, 'usage' AS type, 'sms' AS channel, -1::bigint AS quantity, balance_after,
+       segments::bigint AS segments, id AS message_id, campaign_id, NULL::text AS reason, accepted_at AS created_at
+  FROM messages WHERE mode = 'live'
+UNION ALL
+SELECT organization_id, id, type, channel, quantity, balance_after, segments, message_id, campaign_id, reason, created_at
+  FROM usage_ledger
+UNION ALL
+SELECT * FROM usage_sums;
+COMMENT ON VIEW usage_entries IS 'what changed each organization''s quota, entry by entry';
 
 CREATE TABLE sms_attempts (
     organization_id uuid NOT NULL,
@@ -606,12 +651,14 @@ CREATE TABLE received_messages (
     segments        smallint NOT NULL,
     missing         smallint NOT NULL DEFAULT 0,
     keyword         text CHECK (keyword IN ('stop', 'start', 'help')),
+    body            text,
     received_at     timestamptz NOT NULL,
     PRIMARY KEY (organization_id, id)
 ) PARTITION BY RANGE (id);
 CREATE INDEX received_messages_age ON received_messages USING brin (received_at) WITH (autosummarize = on);
 CREATE TABLE received_messages_rest PARTITION OF received_messages DEFAULT;
-COMMENT ON TABLE received_messages IS 'tenant: messages from handsets, parts put together. Their text is in message_texts';
+COMMENT ON TABLE received_messages IS 'tenant: messages from handsets, parts put together';
+COMMENT ON COLUMN received_messages.body IS 'what it says; NULL: no text, or erased';
 COMMENT ON COLUMN received_messages.sender IS 'the handset: E.164, or as the supplier wrote it when that is no such number';
 COMMENT ON COLUMN received_messages.sender_id IS 'the sender ID that it was sent to';
 COMMENT ON COLUMN received_messages.missing IS 'parts that have not come';
@@ -873,6 +920,7 @@ CREATE TABLE whatsapp_messages (
     template_id       uuid,
     template_name     text,
     template_language text,
+    content           text,
     client_reference  text,
     campaign_id       uuid,
     request_id        text NOT NULL,
@@ -902,7 +950,8 @@ CREATE INDEX whatsapp_messages_by_recipient ON whatsapp_messages (organization_i
 CREATE INDEX whatsapp_messages_deadline ON whatsapp_messages (deadline_at) WHERE status IN ('accepted', 'queued', 'sent');
 CREATE INDEX whatsapp_messages_age ON whatsapp_messages USING brin (accepted_at) WITH (autosummarize = on);
 CREATE TABLE whatsapp_messages_rest PARTITION OF whatsapp_messages DEFAULT WITH (fillfactor = 75);
-COMMENT ON TABLE whatsapp_messages IS 'tenant: one row a WhatsApp message, in either direction. What it says is in whatsapp_contents';
+COMMENT ON TABLE whatsapp_messages IS 'tenant: one row a WhatsApp message, in either direction';
+COMMENT ON COLUMN whatsapp_messages.content IS 'what it says, as JSON: parameters of a template, a text, or what came in; NULL: erased';
 COMMENT ON COLUMN whatsapp_messages.recipient IS 'the user, in either direction: E.164 with +, or a user id';
 COMMENT ON COLUMN whatsapp_messages.deadline_at IS 'Meta drops it silently after this: without a status by then it has expired';
 COMMENT ON COLUMN whatsapp_messages.event_id IS 'the first contract event that this message raised';
@@ -910,16 +959,6 @@ COMMENT ON COLUMN whatsapp_messages.delivered_event IS 'message.delivered was ra
 COMMENT ON COLUMN whatsapp_messages.reserved IS 'what is reserved of the wallet now, in millionths';
 COMMENT ON COLUMN whatsapp_messages.pricing IS 'what Meta''s status said of the price, as "type/category"; evidence, never shown';
 COMMENT ON COLUMN whatsapp_messages.priced_by IS 'the status that said `pricing`: Meta may say the price with any status, and one of lower rank changes it no more';
-
-CREATE TABLE whatsapp_contents (
-    organization_id uuid NOT NULL,
-    message_id      uuid NOT NULL,
-    content         text NOT NULL,
-    PRIMARY KEY (organization_id, message_id)
-) PARTITION BY RANGE (message_id);
-CREATE INDEX whatsapp_contents_age ON whatsapp_contents USING brin (message_id) WITH (autosummarize = on);
-CREATE TABLE whatsapp_contents_rest PARTITION OF whatsapp_contents DEFAULT;
-COMMENT ON TABLE whatsapp_contents IS 'tenant: what a WhatsApp message says, as JSON: parameters of a template, a text, or what came in. Erased after the retention time';
 
 CREATE TABLE whatsapp_attempts (
     organization_id uuid NOT NULL,
@@ -1125,6 +1164,25 @@ COMMENT ON TABLE webhook_successes IS 'tenant: events that an endpoint took at t
 COMMENT ON COLUMN webhook_successes.first_event IS 'the smallest of events';
 COMMENT ON COLUMN webhook_successes.started_ms IS 'when each attempt began, milliseconds after started_from';
 COMMENT ON COLUMN webhook_successes.started_from IS 'when the earliest of the attempts began, as started_to is the latest';
+
+CREATE TABLE webhook_successes (
+    organization_id uuid NOT NULL,
+    endpoint_id     uuid NOT NULL,
+    first_event     uuid NOT NULL,
+    events          uuid[] NOT NULL,
+    started_at      timestamptz[] NOT NULL,
+    duration_ms     integer[] NOT NULL,
+    status          smallint[] NOT NULL,
+    started_from    timestamptz NOT NULL,
+    started_to      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, first_event, endpoint_id)
+) PARTITION BY RANGE (first_event);
+CREATE INDEX webhook_successes_by_endpoint ON webhook_successes (organization_id, endpoint_id, started_to);
+CREATE INDEX webhook_successes_age ON webhook_successes USING brin (started_to) WITH (autosummarize = on);
+CREATE TABLE webhook_successes_rest PARTITION OF webhook_successes DEFAULT;
+COMMENT ON TABLE webhook_successes IS 'tenant: events that an endpoint took at the first attempt, many in a row: events made within the same second, attempts begun within ten';
+COMMENT ON COLUMN webhook_successes.first_event IS 'the smallest of events';
+COMMENT ON COLUMN webhook_successes.started_from IS 'the earliest of started_at, as started_to is the latest';
 
 CREATE TABLE webhook_replays (
     organization_id uuid NOT NULL,

@@ -1,8 +1,8 @@
 """Accepting messages: the promise behind a 202.
 
 What arrives while one batch is being committed goes into the next (`accounts/intake.py`). One call of `sms_accept_2`
-(accept.sql) stores message, text, queue row, ledger row, quota debit and idempotency record of a whole batch in one
-commit, and only then does anybody get an answer. HTTP and the command line come through here.
+(accept.sql) stores message, queue row, quota debit and idempotency record of a whole batch in one commit, and only then
+does anybody get an answer. HTTP and the command line come through here.
 
 The rule nobody may break: nothing is answered that is not committed, and one bad message never sinks its batch.
 """
@@ -25,8 +25,10 @@ from heliograph.accounts.requests import (
     IdempotencyConflict,
     OverLimit,
     RateUnit,
+    tell,
     windows_of,
 )
+from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.clock import iso, now
 from heliograph.base.db import Kept, Pool, is_down
@@ -44,7 +46,7 @@ MAX_SEGMENTS = 10
 HOLD = "1530 characters of the GSM alphabet, or 670 if one is not of it"
 #: How far before and after the present a message may be due.
 MAX_PAST, MAX_AHEAD = timedelta(seconds=60), timedelta(days=365)
-SUPPLIER_WORD = "heliograph"
+SUPPLIER_WORD = b"heliograph"
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -87,12 +89,12 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
 # It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole. When a message was
 # accepted, is due and expires is the database's time, whatever this machine's clock says.
 ACCEPT = """
-SELECT verdict, remaining, since, status, body, used, window_start, at
+SELECT remaining, used, window_start, at, verdict, since, status, message, reference
   FROM sms_accept_2(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-    $16,
+    $16, $17,
     ARRAY(SELECT greatest(due, date_trunc('milliseconds', now())) + life
-            FROM unnest($17::interval[], $18::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
-    $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)
+            FROM unnest($18::interval[], $19::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
+    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)
 """
 #: The rate bucket of sends.
 BUCKET = "sms_send"
@@ -146,9 +148,9 @@ class Acceptor:
 
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
         sends = [item.send for item in items]
-        pieces = [_response(item) for item in items]
+        windows = windows_of([(send.actor.organization_id, send.rate_unit) for send in sends])
         async with self._kept.use() as conn:
-            rows = await conn.fetch(
+            row = await conn.fetchrow(
                 ACCEPT,
                 self._keys_kept,
                 [send.actor.organization_id for send in sends],
@@ -158,6 +160,7 @@ class Acceptor:
                 [send.key_hash for send in sends],
                 [send.request_hash for send in sends],
                 [send.to for send in sends],
+                [phones.country(send.to) for send in sends],
                 [item.sender.value if item.sender else "" for item in items],
                 [item.sender.id if item.sender else None for item in items],
                 [send.client_reference for send in sends],
@@ -170,20 +173,18 @@ class Acceptor:
                 [None if item.refusal else item.send.send_at for item in items],
                 [send.lane for send in sends],
                 [send.text for send in sends],
-                [head for head, _ in pieces],
-                [tail for _, tail in pieces],
                 BUCKET,
-                *windows_of([(send.actor.organization_id, send.rate_unit) for send in sends]),
+                *windows,
             )
-        for send, row in zip(sends, rows, strict=True):
-            if send.rate_unit is not None:
-                send.rate_unit.used, send.rate_unit.window_start, send.rate_unit.at = (
-                    row["used"],
-                    row["window_start"],
-                    row["at"],
-                )
+        assert row is not None
         self.stored.set()
-        return [_answer(item, row) for item, row in zip(items, rows, strict=True)]
+        tell([send.rate_unit for send in sends], windows, row)
+        return [
+            Answer(202, _body(item.id, item.send.client_reference, left), False)
+            if row["verdict"] is None
+            else _answer(item, row, n)
+            for n, (item, left) in enumerate(zip(items, row["remaining"], strict=True))
+        ]
 
 
 def unfit(send: Send, segments: int) -> Invalid | None:
@@ -215,33 +216,34 @@ def expiry(at: datetime, send: Send) -> datetime | None:
     return None if lasts is None else max(send.send_at or at, at) + lasts
 
 
-def _answer(item: _Item, row: asyncpg.Record) -> Answer | BaseException:
-    match row["verdict"]:
+def _answer(item: _Item, row: asyncpg.Record, n: int) -> Answer | BaseException:
+    """What the nth item of a batch is answered, of which not all was stored."""
+    left: int = row["remaining"][n]
+    match row["verdict"][n]:
         case "stored":
-            return Answer(202, row["body"].encode(), False)
+            return Answer(202, _body(item.id, item.send.client_reference, left), False)
         case "replayed":
-            return Answer(row["status"], row["body"].encode(), True)
+            return Answer(row["status"][n], _body(row["message"][n], row["reference"][n], left), True)
         case "conflict":
             return IdempotencyConflict()
         case "opted_out":
-            return RecipientOptedOut(since=iso(row["since"]))
+            return RecipientOptedOut(since=iso(row["since"][n]))
         case "quota":
-            return QuotaExceeded(remainingQuota=row["remaining"], requested=1)
+            return QuotaExceeded(remainingQuota=left, requested=1)
         case "limited":
             return OverLimit()
     assert item.refusal is not None
-    if item.refusal.status == 409 and row["since"] is not None:  # an opt-out is said before what is wrong with a sender
-        return RecipientOptedOut(since=iso(row["since"]))
+    # An opt-out is said before what is wrong with a sender.
+    if item.refusal.status == 409 and row["since"][n] is not None:
+        return RecipientOptedOut(since=iso(row["since"][n]))
     return item.refusal
 
 
-def _response(item: _Item) -> tuple[str, str]:
-    """The 202's body before and after the remaining quota, which only the commit knows."""
-    reference = "null"
-    if item.send.client_reference is not None:
-        reference = msgspec.json.encode(item.send.client_reference).decode()
+def _body(id: UUID, reference: str | None, left: int) -> bytes:
+    """The 202, which depends on the message's row alone: a replay is answered with the same bytes."""
+    quoted = b"null" if reference is None else msgspec.json.encode(reference)
     return (
-        '{"success":true,"queued":true,"status":"accepted","count":1,"remainingQuota":',
-        f',"message":{{"id":"{item.id}","clientReference":{reference}}},'
-        f'"provider":{{"code":"{SUPPLIER_WORD}","messageId":null,"httpStatus":202}}}}',
-    )
+        b'{"success":true,"queued":true,"status":"accepted","count":1,"remainingQuota":%d,'
+        b'"message":{"id":"%b","clientReference":%b},'
+        b'"provider":{"code":"%b","messageId":null,"httpStatus":202}}'
+    ) % (left, str(id).encode(), quoted, SUPPLIER_WORD)

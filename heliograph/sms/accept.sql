@@ -13,17 +13,21 @@
 -- An item that must not be accepted for a reason found before (p_eligible is false) comes along all the same: if its
 -- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once. An outcome is
 -- kept for p_kept, by the database's clock, whether or not a worker is there to delete it.
+--
+-- Of a batch that is stored as a whole only the balances come back (and what the rate windows said); verdict and what
+-- belongs to it are NULL then. Of a replay, that comes back from which its answer is made again: message, reference and
+-- what remained.
 CREATE OR REPLACE FUNCTION sms_accept_2(
     p_at timestamptz, p_kept interval,
     p_organization uuid[], p_id uuid[], p_eligible boolean[], p_billed boolean[], p_key uuid[], p_request bytea[],
-    p_recipient text[], p_sender text[], p_sender_id uuid[], p_reference text[], p_campaign uuid[], p_encoding text[],
-    p_segments smallint[], p_guarantee text[], p_request_id text[], p_expires timestamptz[], p_due timestamptz[],
-    p_lane smallint[], p_text text[], p_head text[], p_tail text[],
+    p_recipient text[], p_country text[], p_sender text[], p_sender_id uuid[], p_reference text[], p_campaign uuid[],
+    p_encoding text[], p_segments smallint[], p_guarantee text[], p_request_id text[], p_expires timestamptz[],
+    p_due timestamptz[], p_lane smallint[], p_text text[],
     p_bucket text, p_rate_organization uuid[], p_rate_key uuid[], p_rate_units int[],
     p_slot int[], p_place int[], p_limit int[]
 ) RETURNS TABLE (
-    verdict text, remaining bigint, since timestamptz, status smallint, body text,
-    used int, window_start timestamptz, at timestamptz
+    remaining bigint[], used int[], window_start timestamptz[], at timestamptz,
+    verdict text[], since timestamptz[], status smallint[], message uuid[], reference text[]
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     v_oldest timestamptz := now() - p_kept;
@@ -35,7 +39,8 @@ DECLARE
     v_left bigint[];
     v_since timestamptz[];
     v_status smallint[];
-    v_body text[];
+    v_message uuid[];
+    v_reference text[];
     v_used int[];
 BEGIN
     -- 1. Rate.
@@ -53,8 +58,8 @@ BEGIN
     -- 3. Decide. Those that cost a unit of quota count up within their organization, in the order they came.
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.verdict = 'stored' ORDER BY n),
            array_agg(left_over ORDER BY n), array_agg(silent_since ORDER BY n), array_agg(known_status ORDER BY n),
-           array_agg(known_body ORDER BY n), array_agg(decided.used ORDER BY n), bool_or(is_old)
-      INTO v_verdict, v_stored, v_left, v_since, v_status, v_body, v_used, v_is_old
+           array_agg(known_message ORDER BY n), array_agg(decided.used ORDER BY n), bool_or(is_old)
+      INTO v_verdict, v_stored, v_left, v_since, v_status, v_message, v_used, v_is_old
       FROM (
         SELECT *,
                CASE WHEN limited THEN 'limited'
@@ -71,8 +76,8 @@ BEGIN
                                  OVER (PARTITION BY organization ORDER BY n ROWS UNBOUNDED PRECEDING), 0) AS spent
               FROM (
                 SELECT item.n, item.organization, item.eligible, item.billed, item.request,
-                       known.request_hash AS known_request, known.status AS known_status, known.body AS known_body,
-                       known.is_old,
+                       known.request_hash AS known_request, known.status AS known_status,
+                       known.message_id AS known_message, known.is_old,
                        coalesce(quota.total - quota.used, 0) AS available, silence.since AS silent_since,
                        v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
                        coalesce(v_taken[item.slot] - p_rate_units[item.slot] + item.place > item.most, false) AS limited
@@ -85,7 +90,7 @@ BEGIN
                         WHERE organization_id = item.organization LIMIT 1) quota ON true
                   LEFT JOIN LATERAL (
                        SELECT CASE WHEN created_at > v_oldest THEN request_hash END AS request_hash,
-                              created_at <= v_oldest AS is_old, idempotency.status, idempotency.body FROM idempotency
+                              created_at <= v_oldest AS is_old, idempotency.status, message_id FROM idempotency
                         WHERE organization_id = item.organization AND key_hash = item.key LIMIT 1) known ON true
                   -- The confirmation of an opt-out is the one message that still goes to such a number. Counted,
                   -- because EXISTS may be planned as a hash of the whole table.
@@ -101,26 +106,18 @@ BEGIN
 
     -- 4. Store.
     IF true = ANY (v_stored) THEN
-        INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, client_reference,
-                              campaign_id, encoding, segments, guarantee, request_id, accepted_at, expires_at, send_at)
-        SELECT organization, id, 'accepted', CASE WHEN billed THEN 'live' ELSE 'test' END, recipient, sender, sender_id,
-               reference, campaign, encoding, segments, guarantee, request_id, p_at, expires, due
-          FROM unnest(v_stored, p_organization, p_id, p_billed, p_recipient, p_sender, p_sender_id, p_reference,
-                      p_campaign, p_encoding, p_segments, p_guarantee, p_request_id, p_expires, p_due)
-               AS item(stored, organization, id, billed, recipient, sender, sender_id, reference, campaign, encoding,
-                       segments, guarantee, request_id, expires, due)
+        INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments,
+                              guarantee, country, body, client_reference, campaign_id, request_id, balance_after,
+                              accepted_at, send_at, expires_at)
+        SELECT organization, id, CASE WHEN billed THEN 'live' ELSE 'test' END, 'accepted', recipient, sender, sender_id,
+               encoding, segments, guarantee, country, said, item.reference, campaign, request_id, left_over, p_at, due,
+               expires
+          FROM unnest(v_stored, p_organization, p_id, p_billed, p_recipient, p_sender, p_sender_id, p_encoding,
+                      p_segments, p_guarantee, p_country, p_text, p_reference, p_campaign, p_request_id, v_left, p_due,
+                      p_expires)
+               AS item(stored, organization, id, billed, recipient, sender, sender_id, encoding, segments, guarantee,
+                       country, said, reference, campaign, request_id, left_over, due, expires)
          WHERE stored;
-
-        INSERT INTO message_texts (organization_id, message_id, body)
-        SELECT organization, id, item.body
-          FROM unnest(v_stored, p_organization, p_id, p_text) AS item(stored, organization, id, body) WHERE stored;
-
-        INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, segments, message_id,
-                                  campaign_id, created_at)
-        SELECT organization, id, 'usage', 'sms', -1, left_over, segments, id, campaign, p_at
-          FROM unnest(v_stored, p_organization, p_id, p_billed, v_left, p_segments, p_campaign)
-               AS item(stored, organization, id, billed, left_over, segments, campaign)
-         WHERE stored AND billed;
 
         -- Live messages have no supplier yet (line 0); test messages go straight to the one of test keys (line 1).
         INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
@@ -140,10 +137,10 @@ BEGIN
                         WHERE organization_id = item.organization AND key_hash = item.key AND created_at <= v_oldest
                         LIMIT 1) old));
         END IF;
-        INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)
-        SELECT organization, key, request, 202, head || left_over || tail, now()
-          FROM unnest(v_stored, p_organization, p_key, p_request, v_left, p_head, p_tail)
-               AS item(stored, organization, key, request, left_over, head, tail)
+        INSERT INTO idempotency (organization_id, key_hash, request_hash, status, message_id, created_at)
+        SELECT organization, key, request, 202, id, now()
+          FROM unnest(v_stored, p_organization, p_key, p_request, p_id)
+               AS item(stored, organization, key, request, id)
          WHERE stored AND key IS NOT NULL;
 
         UPDATE quotas SET used = quotas.used + debit.units
@@ -153,10 +150,22 @@ BEGIN
          WHERE quotas.organization_id = debit.organization;
     END IF;
 
-    RETURN QUERY
-    SELECT item.verdict, left_over, item.since, item.status,
-           CASE item.verdict WHEN 'replayed' THEN known_body WHEN 'stored' THEN head || left_over || tail END,
-           item.used, v_start[slot], clock_timestamp()
-      FROM unnest(v_verdict, v_left, v_since, v_status, v_body, v_used, p_slot, p_head, p_tail)
-           AS item(verdict, left_over, since, status, known_body, used, slot, head, tail);
+    IF true = ALL (v_stored) THEN
+        RETURN QUERY SELECT v_left, v_used, v_start, clock_timestamp(), NULL::text[], NULL::timestamptz[],
+                            NULL::smallint[], NULL::uuid[], NULL::text[];
+        RETURN;
+    END IF;
+
+    -- 5. What a replay is answered with. A message outlives its key by far.
+    IF 'replayed' = ANY (v_verdict) THEN
+        SELECT array_agg(earlier.client_reference ORDER BY n), array_agg(coalesce(balance_after, left_over) ORDER BY n)
+          INTO v_reference, v_left
+          FROM unnest(v_verdict, p_organization, v_message, v_left) WITH ORDINALITY
+               AS item(verdict, organization, message, left_over, n)
+          LEFT JOIN LATERAL (
+               SELECT client_reference, balance_after FROM messages
+                WHERE item.verdict = 'replayed' AND organization_id = item.organization AND id = item.message
+                LIMIT 1) earlier ON true;
+    END IF;
+    RETURN QUERY SELECT v_left, v_used, v_start, clock_timestamp(), v_verdict, v_since, v_status, v_message, v_reference;
 END $$;

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base import phones
 from heliograph.base.db import Connection
 from heliograph.queue.leases import BULK
 
@@ -45,7 +46,7 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ACCEPT = """
-SELECT sms_accept_bulk_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+SELECT sms_accept_bulk_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 """
 
 
@@ -68,6 +69,7 @@ async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime) -> int | No
         bulk.text,
         bulk.ids,
         bulk.recipients,
+        [phones.country(one) for one in bulk.recipients],
         bulk.texts,
         bulk.encodings,
         bulk.segments,

@@ -65,7 +65,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
 # Attempts are looked at only for rows that were tried or claimed before (`again`). LIMIT keeps each look-up a look-up:
 # a plan made while a table is empty could otherwise read all of it once for a batch, and still do so when it is full.
 DUE = """
-SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accepted_at, m.expires_at, t.body,
+SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accepted_at, m.expires_at, m.body,
        o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
        coalesce(a.attempt, 0) AS attempt, a.supplier_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
        a.reference, coalesce(a.series, 0) AS series, a.series_at, coalesce(a.parts, 1) AS parts, a.doubtful,
@@ -73,8 +73,6 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accep
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, again, n)
   LEFT JOIN LATERAL (SELECT * FROM messages
                       WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
-  LEFT JOIN LATERAL (SELECT body FROM message_texts
-                      WHERE organization_id = item.organization_id AND message_id = item.id LIMIT 1) t ON true
   LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
   LEFT JOIN LATERAL (SELECT status FROM sender_ids
                       WHERE organization_id = item.organization_id AND id = m.sender_id LIMIT 1) s ON true

@@ -86,11 +86,9 @@ class Listed(msgspec.Struct, frozen=True):
 
 RECEIVED = """
 SELECT m.id, m.received_at, m.organization_id, s.name AS supplier, m.sender, m.recipient, m.segments, m.missing,
-       m.keyword, t.body AS text
+       m.keyword, m.body AS text
   FROM (SELECT * FROM received_messages WHERE organization_id = $1 ORDER BY id DESC LIMIT $2) m
   LEFT JOIN LATERAL (SELECT name FROM suppliers WHERE id = m.supplier_id) s ON true
-  LEFT JOIN LATERAL (SELECT body FROM message_texts
-                      WHERE organization_id = m.organization_id AND message_id = m.id) t ON true
  ORDER BY m.id DESC
 """
 UNASSIGNED = """

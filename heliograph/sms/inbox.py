@@ -164,15 +164,11 @@ SELECT item.n, last.campaign_id IS NOT NULL AS campaign
 # One that was shown with parts missing is completed by its late parts.
 RECEIVE = """
 INSERT INTO received_messages AS known (organization_id, id, supplier_id, sender, recipient, sender_id, segments,
-                                        missing, keyword, received_at)
+                                        missing, keyword, received_at, body)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::uuid[], $7::smallint[],
-                     $8::smallint[], $9::text[], $10::timestamptz[])
-ON CONFLICT (organization_id, id) DO UPDATE SET missing = excluded.missing, keyword = excluded.keyword
-"""
-TEXT = """
-INSERT INTO message_texts AS known (organization_id, message_id, body)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[])
-ON CONFLICT (organization_id, message_id) DO UPDATE SET body = excluded.body
+                     $8::smallint[], $9::text[], $10::timestamptz[], $11::text[])
+ON CONFLICT (organization_id, id) DO UPDATE
+   SET missing = excluded.missing, keyword = excluded.keyword, body = coalesce(excluded.body, known.body)
 """
 SETTLE = """
 UPDATE inbound_messages SET state = v.state, due_at = v.due_at, message_id = v.message_id,
@@ -379,13 +375,7 @@ async def _receive(conn: Connection, messages: Sequence[_Message]) -> None:
         [one.group.missing for one in messages],
         [one.keyword for one in messages],
         [one.group.first.received_at for one in messages],
-    )
-    written = [one for one in messages if one.text is not None]
-    await conn.execute(
-        TEXT,
-        [one.owner.organization_id for one in written],
-        [one.group.id for one in written],
-        [one.text for one in written],
+        [one.text for one in messages],
     )
 
 

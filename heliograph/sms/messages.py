@@ -155,20 +155,19 @@ async def list_page(
     return Found([_message(row) for row in found], seen)
 
 
-SELECT = f"SELECT {_COLUMNS}, event_id FROM messages WHERE organization_id = $1 AND id = $2"
+SELECT = f"SELECT {_COLUMNS}, body, event_id FROM messages WHERE organization_id = $1 AND id = $2"
 FIRST_ATTEMPT = "SELECT min(started_at) FROM sms_attempts WHERE organization_id = $1 AND message_id = $2"
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Story:
     """A message with its text and its story. Raises NotFound."""
     row = await _row(conn, actor, id)
-    text = await conn.fetchval(timeline.TEXT, actor.organization_id, id)
     begun = await conn.fetchval(FIRST_ATTEMPT, actor.organization_id, id)
     raised = await timeline.raised(conn, actor.organization_id, row)
     tried = await webhook_timeline.tried(conn, actor.organization_id, raised)
     kinds = {one["id"]: one["kind"] for one in raised}
     steps = [*_steps(row, begun), *(_delivery(one, kinds[one["event_id"]]) for one in tried)]
-    return Story(_message(row), text, sorted(steps, key=lambda step: step.at))
+    return Story(_message(row), row["body"], sorted(steps, key=lambda step: step.at))
 
 
 async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:

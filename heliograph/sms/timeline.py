@@ -26,7 +26,6 @@ SELECT found.*, o.name AS organization_name
   FROM organizations o CROSS JOIN LATERAL (SELECT * FROM messages WHERE organization_id = o.id AND id = $1) found
  LIMIT 1
 """
-TEXT = "SELECT body FROM message_texts WHERE organization_id = $1 AND message_id = $2"
 ATTEMPTS = """
 SELECT a.attempt, a.supplier_id, s.name, a.state, a.reference, a.started_at, a.answered_at, a.code, a.detail
   FROM sms_attempts a LEFT JOIN suppliers s ON s.id = a.supplier_id
@@ -70,9 +69,8 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
     row = await conn.fetchrow(MESSAGE, id)
     if row is None:
         raise NotFound("There is no such message.", id=str(id))
-    message = dict(row.items())
+    message = {name: value for name, value in row.items() if name != "body"}
     organization_id, accepted_at = row["organization_id"], row["accepted_at"]
-    text = await conn.fetchval(TEXT, organization_id, id) if with_text else None
     attempts = await conn.fetch(ATTEMPTS, organization_id, id)
     answers = list({one["answered_at"] for one in attempts if one["answered_at"]})
     parts = await conn.fetch(PARTS, id, answers)
@@ -82,7 +80,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
     queued = await conn.fetch(QUEUE, organization_id, [id, *(one["id"] for one in events)])
     return Timeline(
         message=message,
-        text=text,
+        text=row["body"] if with_text else None,
         entries=sorted(
             [
                 Entry(accepted_at, "accepted", {"status": "accepted", "request_id": row["request_id"]}),

@@ -1,7 +1,7 @@
 """Accepting WhatsApp messages: the promise behind a 202.
 
 What arrives while one batch is being committed goes into the next (`accounts/intake.py`). One call of
-`whatsapp_accept_2` (accept.sql) stores message, content, conversation, queue row, reservation and idempotency record of
+`whatsapp_accept_2` (accept.sql) stores message, conversation, queue row, reservation and idempotency record of
 a whole batch in one commit, and only then does anybody get an answer.
 
 The rule nobody may break: nothing is answered that is not committed, one bad message never sinks its batch, and what is
@@ -20,7 +20,7 @@ import msgspec
 
 from heliograph.accounts.intake import Intake, outcomes
 from heliograph.accounts.organizations import DestinationNotAllowed, forbidden
-from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit, windows_of
+from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit, tell, windows_of
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.clock import iso, now
@@ -117,12 +117,12 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
 # It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole. When a message was
 # accepted, is due and has expired is the database's time, whatever this machine's clock says.
 ACCEPT = """
-SELECT verdict, price, available, since, expires, status, body, used, window_start, at
+SELECT used, window_start, at, verdict, price, available, since, expires, status, message, reference
   FROM whatsapp_accept_2(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
     $15, $16, $17, $18, $19,
     ARRAY(SELECT coalesce(due, date_trunc('milliseconds', now())) + life
             FROM unnest($20::interval[], $21::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
-    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34)
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)
 """
 
 
@@ -196,8 +196,9 @@ class Acceptor:
 
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
         sends = [item.send for item in items]
+        windows = windows_of([(send.actor.organization_id, send.rate_unit) for send in sends])
         async with self._kept.use() as conn:
-            rows = await conn.fetch(
+            row = await conn.fetchrow(
                 ACCEPT,
                 self._keys_kept,
                 self._margin,
@@ -225,19 +226,18 @@ class Acceptor:
                 [item.number.currency if item.number else None for item in items],
                 [item.price for item in items],
                 [item.country for item in items],
-                [_response(item) for item in items],
                 BUCKET,
-                *windows_of([(send.actor.organization_id, send.rate_unit) for send in sends]),
+                *windows,
             )
-        for send, row in zip(sends, rows, strict=True):
-            if send.rate_unit is not None:
-                send.rate_unit.used, send.rate_unit.window_start, send.rate_unit.at = (
-                    row["used"],
-                    row["window_start"],
-                    row["at"],
-                )
+        assert row is not None
         self.stored.set()
-        return [_answer(item, row) for item, row in zip(items, rows, strict=True)]
+        tell([send.rate_unit for send in sends], windows, row)
+        return [
+            Answer(202, _body(item.id, item.send.client_reference), False)
+            if row["verdict"] is None
+            else _answer(item, row, n)
+            for n, item in enumerate(items)
+        ]
 
 
 def check(template: Template, content: TemplateSend) -> None:
@@ -264,7 +264,7 @@ def lifetime(category: str, ttl_seconds: int | None) -> timedelta:
 
 
 def content_of(content: TemplateSend | TextReply) -> str:
-    """What `whatsapp_contents` keeps of it: JSON."""
+    """What the message's row keeps of it: JSON."""
     if isinstance(content, TextReply):
         kept = {"type": "text", "body": content.body, "previewUrl": content.preview_url}
     else:
@@ -277,36 +277,38 @@ def _problem(index: int | None, text: str) -> tuple[str, str, str]:
     return field, "format", f"`{field}`: {text}"
 
 
-def _answer(item: _Item, row: asyncpg.Record) -> Answer | BaseException:
-    match row["verdict"]:
+def _answer(item: _Item, row: asyncpg.Record, n: int) -> Answer | BaseException:
+    """What the nth item of a batch is answered, of which not all was stored."""
+    match row["verdict"][n]:
         case "stored":
-            return Answer(202, row["body"].encode(), False)
+            return Answer(202, _body(item.id, item.send.client_reference), False)
         case "replayed":
-            return Answer(row["status"], row["body"].encode(), True)
+            reference = row["reference"][n]
+            return Answer(row["status"][n], _body(row["message"][n], reference), True)
         case "conflict":
             return IdempotencyConflict()
         case "opted_out":
-            return RecipientOptedOut(since=iso(row["since"]))
+            return RecipientOptedOut(since=iso(row["since"][n]))
         case "closed":
-            return WindowClosed(serviceWindowExpiresAt=iso(row["expires"]) if row["expires"] else None)
+            return WindowClosed(serviceWindowExpiresAt=iso(row["expires"][n]) if row["expires"][n] else None)
         case "funds":
             assert item.number is not None
             return WalletInsufficientFunds(
-                available=decimal(row["available"]), required=decimal(row["price"]), currency=item.number.currency
+                available=decimal(row["available"][n]), required=decimal(row["price"][n]), currency=item.number.currency
             )
         case "limited":
             return OverLimit()
     assert item.refusal is not None
-    if item.refusal.status == 409 and row["since"] is not None:  # an opt-out is said before what is wrong with a number
-        return RecipientOptedOut(since=iso(row["since"]))
+    # An opt-out is said before what is wrong with a number.
+    if item.refusal.status == 409 and row["since"][n] is not None:
+        return RecipientOptedOut(since=iso(row["since"][n]))
     return item.refusal
 
 
-def _response(item: _Item) -> str:
-    reference = "null"
-    if item.send.client_reference is not None:
-        reference = msgspec.json.encode(item.send.client_reference).decode()
-    return (
-        '{"success":true,"queued":true,"status":"accepted",'
-        f'"message":{{"id":"{item.id}","clientReference":{reference}}}}}'
+def _body(id: UUID, reference: str | None) -> bytes:
+    """The 202, which depends on the message's row alone: a replay is answered with the same bytes."""
+    quoted = b"null" if reference is None else msgspec.json.encode(reference)
+    return b'{"success":true,"queued":true,"status":"accepted","message":{"id":"%b","clientReference":%b}}' % (
+        str(id).encode(),
+        quoted,
     )

@@ -13,6 +13,9 @@
 -- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once. An outcome is
 -- kept for p_kept, by the database's clock, whether or not a worker is there to delete it.
 --
+-- Of a batch that is stored as a whole nothing comes back but what the rate windows said; verdict and what belongs to it
+-- are NULL then. Of a replay, that comes back from which its answer is made again: message and reference.
+--
 -- p_price is the list price in millionths, of which a conversation that is free for now takes nothing. p_margin: how
 -- long before its end, in seconds, a service window counts as closed. p_conversation: ids for new conversations.
 CREATE OR REPLACE FUNCTION whatsapp_accept_2(
@@ -21,12 +24,13 @@ CREATE OR REPLACE FUNCTION whatsapp_accept_2(
     p_recipient text[], p_number uuid[], p_conversation uuid[], p_type text[], p_template uuid[], p_name text[],
     p_language text[], p_category text[], p_reference text[], p_campaign uuid[], p_request_id text[],
     p_deadline timestamptz[], p_due timestamptz[], p_lane smallint[], p_content text[], p_currency text[],
-    p_price bigint[], p_country text[], p_body text[],
+    p_price bigint[], p_country text[],
     p_bucket text, p_rate_organization uuid[], p_rate_key uuid[], p_rate_units int[],
     p_slot int[], p_place int[], p_limit int[]
 ) RETURNS TABLE (
-    verdict text, price bigint, available bigint, since timestamptz, expires timestamptz, status smallint, body text,
-    used int, window_start timestamptz, at timestamptz
+    used int[], window_start timestamptz[], at timestamptz,
+    verdict text[], price bigint[], available bigint[], since timestamptz[], expires timestamptz[], status smallint[],
+    message uuid[], reference text[]
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     v_oldest timestamptz := now() - p_kept;
@@ -42,7 +46,8 @@ DECLARE
     v_since timestamptz[];
     v_expires timestamptz[];
     v_status smallint[];
-    v_body text[];
+    v_message uuid[];
+    v_reference text[];
     v_used int[];
     v_thread uuid[];
     v_short boolean;
@@ -72,10 +77,10 @@ BEGIN
     -- 3. Decide, as if every wallet covered what is asked of it; v_short: one does not.
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.cost ORDER BY n),
            array_agg(decided.available ORDER BY n), array_agg(silent_since ORDER BY n),
-           array_agg(expires_at ORDER BY n), array_agg(known_status ORDER BY n), array_agg(known_body ORDER BY n),
+           array_agg(expires_at ORDER BY n), array_agg(known_status ORDER BY n), array_agg(known_message ORDER BY n),
            array_agg(decided.used ORDER BY n), array_agg(thread ORDER BY n), bool_or(spent > decided.available),
            bool_or(is_old)
-      INTO v_verdict, v_price, v_available, v_since, v_expires, v_status, v_body, v_used, v_thread, v_short,
+      INTO v_verdict, v_price, v_available, v_since, v_expires, v_status, v_message, v_used, v_thread, v_short,
            v_is_old
       FROM (
         SELECT *, CASE WHEN judged.verdict = 'stored' AND cost > 0
@@ -95,8 +100,8 @@ BEGIN
               FROM (
                 SELECT item.n, item.organization, item.eligible, item.live, item.request, item.type, item.currency,
                        CASE WHEN NOT item.live OR thread.free_until > now() THEN 0 ELSE item.price END AS cost,
-                       known.request_hash AS known_request, known.status AS known_status, known.body AS known_body,
-                       known.is_old,
+                       known.request_hash AS known_request, known.status AS known_status,
+                       known.message_id AS known_message, known.is_old,
                        coalesce(wallet.available, 0) AS available, silence.since AS silent_since,
                        thread.id AS thread, thread.expires_at,
                        v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
@@ -112,7 +117,7 @@ BEGIN
                        ) wallet ON true
                   LEFT JOIN LATERAL (
                        SELECT CASE WHEN created_at > v_oldest THEN request_hash END AS request_hash,
-                              created_at <= v_oldest AS is_old, idempotency.status, idempotency.body FROM idempotency
+                              created_at <= v_oldest AS is_old, idempotency.status, message_id FROM idempotency
                         WHERE organization_id = item.organization AND key_hash = item.key LIMIT 1) known ON true
                   LEFT JOIN LATERAL (
                        SELECT silent.since FROM silence_1(item.organization, item.recipient) silent LIMIT 1
@@ -171,21 +176,16 @@ BEGIN
 
         INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id, conversation_id,
                                        recipient, template_id, template_name, template_language, billing_category,
-                                       client_reference, campaign_id, request_id, accepted_at, deadline_at, charge,
-                                       reserved, country)
+                                       content, client_reference, campaign_id, request_id, accepted_at, deadline_at,
+                                       charge, reserved, country)
         SELECT organization, id, 'outbound', type, CASE WHEN live THEN 'live' ELSE 'test' END, 'accepted', number,
-               thread, recipient, template, name, language, category, reference, campaign, request_id, p_at, deadline,
-               CASE WHEN live THEN 'reserved' ELSE 'none' END, item.price, country
+               thread, recipient, template, name, language, category, content, item.reference, campaign, request_id,
+               p_at, deadline, CASE WHEN live THEN 'reserved' ELSE 'none' END, item.price, country
           FROM unnest(v_stored, p_organization, p_id, p_type, p_live, p_number, v_thread, p_recipient, p_template,
-                      p_name, p_language, p_category, p_reference, p_campaign, p_request_id, p_deadline, v_price,
-                      p_country)
+                      p_name, p_language, p_category, p_content, p_reference, p_campaign, p_request_id, p_deadline,
+                      v_price, p_country)
                AS item(stored, organization, id, type, live, number, thread, recipient, template, name, language,
-                       category, reference, campaign, request_id, deadline, price, country)
-         WHERE stored;
-
-        INSERT INTO whatsapp_contents (organization_id, message_id, content)
-        SELECT organization, id, content
-          FROM unnest(v_stored, p_organization, p_id, p_content) AS item(stored, organization, id, content)
+                       category, content, reference, campaign, request_id, deadline, price, country)
          WHERE stored;
 
         -- Every live message has its reservation, one that is free as well: each is charged in the same way.
@@ -211,10 +211,10 @@ BEGIN
                         WHERE organization_id = item.organization AND key_hash = item.key AND created_at <= v_oldest
                         LIMIT 1) old));
         END IF;
-        INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)
-        SELECT organization, key, request, 202, item.body, now()
-          FROM unnest(v_stored, p_organization, p_key, p_request, p_body)
-               AS item(stored, organization, key, request, body)
+        INSERT INTO idempotency (organization_id, key_hash, request_hash, status, message_id, created_at)
+        SELECT organization, key, request, 202, id, now()
+          FROM unnest(v_stored, p_organization, p_key, p_request, p_id)
+               AS item(stored, organization, key, request, id)
          WHERE stored AND key IS NOT NULL;
 
         UPDATE wallets SET available = wallets.available - debit.sum, reserved = wallets.reserved + debit.sum,
@@ -225,10 +225,21 @@ BEGIN
          WHERE wallets.organization_id = debit.organization;
     END IF;
 
-    RETURN QUERY
-    SELECT item.verdict, item.price, item.available, item.since, item.expires, item.status,
-           CASE item.verdict WHEN 'replayed' THEN known_body WHEN 'stored' THEN given END,
-           item.used, v_start[slot], clock_timestamp()
-      FROM unnest(v_verdict, v_price, v_available, v_since, v_expires, v_status, v_body, p_body, v_used, p_slot)
-           AS item(verdict, price, available, since, expires, status, known_body, given, used, slot);
+    IF true = ALL (v_stored) THEN
+        RETURN QUERY SELECT v_used, v_start, clock_timestamp(), NULL::text[], NULL::bigint[], NULL::bigint[],
+                            NULL::timestamptz[], NULL::timestamptz[], NULL::smallint[], NULL::uuid[], NULL::text[];
+        RETURN;
+    END IF;
+
+    -- 5. What a replay is answered with. A message outlives its key by far.
+    IF 'replayed' = ANY (v_verdict) THEN
+        SELECT array_agg(earlier.client_reference ORDER BY n) INTO v_reference
+          FROM unnest(v_verdict, p_organization, v_message) WITH ORDINALITY AS item(verdict, organization, message, n)
+          LEFT JOIN LATERAL (
+               SELECT client_reference FROM whatsapp_messages
+                WHERE item.verdict = 'replayed' AND organization_id = item.organization AND id = item.message
+                LIMIT 1) earlier ON true;
+    END IF;
+    RETURN QUERY SELECT v_used, v_start, clock_timestamp(), v_verdict, v_price, v_available, v_since, v_expires, v_status,
+                        v_message, v_reference;
 END $$;

@@ -41,16 +41,13 @@ BEGIN
             WHERE organization_id = p_organization AND id = item.thread LIMIT 1) thread ON true;
 
     INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id, conversation_id,
-                                   recipient, template_id, template_name, template_language, billing_category,
+                                   recipient, template_id, template_name, template_language, billing_category, content,
                                    campaign_id, request_id, accepted_at, deadline_at, charge, reserved, country)
     SELECT p_organization, id, 'outbound', 'template', CASE WHEN p_billed THEN 'live' ELSE 'test' END, 'accepted',
-           p_number, thread, recipient, p_template, p_name, p_language, p_category, p_campaign, p_request_id, p_at,
+           p_number, thread, recipient, p_template, p_name, p_language, p_category, content, p_campaign, p_request_id, p_at,
            coalesce(due, p_at) + p_life, CASE WHEN p_billed THEN 'reserved' ELSE 'none' END, price, country
-      FROM unnest(p_id, v_thread, p_recipient, v_price, p_country, p_due)
-           AS item (id, thread, recipient, price, country, due);
-
-    INSERT INTO whatsapp_contents (organization_id, message_id, content)
-    SELECT p_organization, id, content FROM unnest(p_id, p_content) AS item (id, content);
+      FROM unnest(p_id, v_thread, p_recipient, p_content, v_price, p_country, p_due)
+           AS item (id, thread, recipient, content, price, country, due);
 
     -- Live messages go by their number; test messages go straight to the one line of test keys.
     INSERT INTO queue (kind, line, lane, organization_id, due_at, id)

@@ -33,7 +33,7 @@ class Template(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What `whatsapp_contents` keeps of an outbound message."""
+    """What `whatsapp_messages` keeps of an outbound message."""
 
     type: str
     parameters: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
 # Attempts are looked at only for rows that were tried or claimed before (`again`); LIMIT keeps each look-up a look-up.
 DUE = """
 SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.conversation_id) AS conversation_id,
-       m.template_id, m.billing_category, m.deadline_at, t.content, o.state AS organization_state,
+       m.template_id, m.billing_category, m.deadline_at, m.content, o.state AS organization_state,
        silence.since IS NOT NULL AS opted_out,
        CASE WHEN c.merged_into IS NULL THEN c.expires_at
             ELSE (SELECT expires_at FROM whatsapp_conversations
@@ -92,10 +92,8 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
        coalesce(a.attempt, 0) AS attempt, a.state AS attempt_state, a.started_at, coalesce(a.unknowns, 0) AS unknowns
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, again, n)
   LEFT JOIN LATERAL (SELECT status, mode, recipient, number_id, conversation_id, template_id, billing_category,
-                            deadline_at FROM whatsapp_messages
+                            deadline_at, content FROM whatsapp_messages
                       WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
-  LEFT JOIN LATERAL (SELECT content FROM whatsapp_contents
-                      WHERE organization_id = item.organization_id AND message_id = item.id LIMIT 1) t ON true
   LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
   LEFT JOIN LATERAL (SELECT expires_at, merged_into FROM whatsapp_conversations
                       WHERE organization_id = item.organization_id AND id = m.conversation_id LIMIT 1) c ON true

@@ -62,17 +62,13 @@ ON CONFLICT DO NOTHING
 RETURNING message_id
 """
 STORE = """
-WITH stored AS (
-    INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id, conversation_id,
-                                   recipient, request_id, accepted_at, delivered_at)
-    SELECT organization_id, id, 'inbound', type, 'live', 'delivered', number_id, conversation_id, recipient,
-           id::text, accepted_at, delivered_at
-      FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::uuid[], $6::text[], $7::timestamptz[],
-                  $8::timestamptz[])
-           AS item (organization_id, id, type, number_id, conversation_id, recipient, accepted_at, delivered_at)
-)
-INSERT INTO whatsapp_contents (organization_id, message_id, content)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $9::text[])
+INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id, conversation_id,
+                               recipient, content, request_id, accepted_at, delivered_at)
+SELECT organization_id, id, 'inbound', type, 'live', 'delivered', number_id, conversation_id, recipient, content,
+       id::text, accepted_at, delivered_at
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::uuid[], $6::text[], $7::timestamptz[],
+              $8::timestamptz[], $9::text[])
+       AS item (organization_id, id, type, number_id, conversation_id, recipient, accepted_at, delivered_at, content)
 """
 
 DIGITS = """

@@ -26,7 +26,6 @@ SELECT found.*, o.name AS organization_name, n.display_phone_number
   LEFT JOIN whatsapp_numbers n ON n.organization_id = o.id AND n.id = found.number_id
  LIMIT 1
 """
-CONTENT = "SELECT content FROM whatsapp_contents WHERE organization_id = $1 AND message_id = $2"
 ATTEMPTS = """
 SELECT attempt, state, started_at, answered_at, code, detail FROM whatsapp_attempts
  WHERE organization_id = $1 AND message_id = $2
@@ -95,8 +94,9 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
     ]  # fmt: skip
     queued = await conn.fetch(QUEUE, organization_id, [id, *(one["id"] for one in events)])
     return Timeline(
-        message=dict(row.items()) | {name: decimal(row[name]) for name in ("reserved", "consumed")},
-        text=await conn.fetchval(CONTENT, organization_id, id) if with_text else None,
+        message={name: value for name, value in row.items() if name != "content"}
+        | {name: decimal(row[name]) for name in ("reserved", "consumed")},
+        text=row["content"] if with_text else None,
         entries=sorted(entries, key=lambda entry: entry.at),
         queued=[known(dict(one.items())) for one in queued],
     )

@@ -129,7 +129,7 @@ async def test_dates_bound_the_ledger(api: Api, tenant: Tenant, pool: Pool) -> N
     at = datetime.now(UTC).replace(microsecond=0)
     for number, id in enumerate(ids):
         created = at + timedelta(seconds=number)
-        await pool.execute("UPDATE usage_ledger SET created_at = $2 WHERE id = $1", UUID(id), created)
+        await pool.execute("UPDATE messages SET accepted_at = $2 WHERE id = $1", UUID(id), created)
     first, last = iso(at + timedelta(seconds=1)), iso(at + timedelta(seconds=2))
 
     async def listed(query: str) -> list[str]:
@@ -171,7 +171,7 @@ async def test_the_ledgers_sum_is_what_remains_at_every_commit(database_url: str
         while not done.is_set():
             row = await pool.fetchrow(
                 "SELECT total - used AS remaining, used, total,"
-                "       (SELECT sum(quantity) FROM usage_ledger WHERE organization_id = $1) AS booked"
+                "       (SELECT sum(quantity) FROM usage_entries WHERE organization_id = $1) AS booked"
                 "  FROM quotas WHERE organization_id = $1",
                 tenant.id,
             )

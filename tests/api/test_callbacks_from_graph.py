@@ -106,7 +106,7 @@ async def test_every_kind_of_message_is_stored(pool: Pool, two: tuple[Made, Made
     hidden = await pool.fetchrow("SELECT recipient, expires_at FROM whatsapp_conversations WHERE recipient !~ '^\\+'")
     assert hidden["recipient"] == "MZ.13490000000000000001"
     assert hidden["expires_at"] is not None
-    contents = " ".join(row[0] for row in await pool.fetch("SELECT content FROM whatsapp_contents"))
+    contents = " ".join(row[0] for row in await pool.fetch("SELECT content FROM whatsapp_messages"))
     assert "wamid" not in contents
     assert "sha256" not in contents
 

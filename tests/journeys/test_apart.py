@@ -81,7 +81,7 @@ async def test_the_last_of_the_quota_is_given_out_once(empty_database_url: str, 
         assert Counter(status for status, _ in answers) == {202: 100, 409: 200}
         assert sorted(remaining for status, remaining in answers if status == 202) == list(range(100))
         assert {remaining for status, remaining in answers if status == 409} == {0}
-        assert await conn.fetchval("SELECT sum(quantity) FROM usage_ledger") == 0
+        assert await conn.fetchval("SELECT sum(quantity) FROM usage_entries") == 0
         assert await conn.fetchval("SELECT count(*) FROM messages") == 100
         await conn.close()
 

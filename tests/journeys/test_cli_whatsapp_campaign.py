@@ -65,7 +65,7 @@ async def test_create_list_show_cancel(pool: Pool, database_url: str, known: Mad
     stager = Stager(pool)
     while await stager.round():
         continue
-    rows = await pool.fetch("SELECT content FROM whatsapp_contents")
+    rows = await pool.fetch("SELECT content FROM whatsapp_messages")
     values = sorted(msgspec.json.decode(row["content"])["parameters"][0] for row in rows)
     assert values == ["Ana", "customer", "customer"]
     canceled = await data(database_url, "cancel", created["id"])

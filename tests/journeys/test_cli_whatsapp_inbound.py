@@ -77,7 +77,7 @@ async def test_a_message_that_is_made_up_goes_the_whole_way(pool: Pool, acme: Ma
     await Meta(pool).work()
     rows = await pool.fetch("SELECT type, recipient FROM whatsapp_messages ORDER BY id")
     assert [tuple(row) for row in rows] == [("text", TO), ("image", TO)]
-    text = await pool.fetchval("SELECT content FROM whatsapp_contents ORDER BY message_id LIMIT 1")
+    text = await pool.fetchval("SELECT content FROM whatsapp_messages ORDER BY id LIMIT 1")
     assert msgspec.json.decode(text)["body"] == "Où est mon colis ?"
 
 

@@ -264,9 +264,7 @@ async def test_two_organizations_on_one_app_see_only_their_own(database_url: str
                 _, listed = await one.ask("GET", "/whatsapp/messages")
                 inbound = [item["id"] for item in listed["items"] if item["direction"] == "inbound"]
                 assert len(inbound) == 1
-                content = await sky.pool.fetchval(
-                    "SELECT content FROM whatsapp_contents WHERE message_id = $1", *inbound
-                )
+                content = await sky.pool.fetchval("SELECT content FROM whatsapp_messages WHERE id = $1", *inbound)
                 assert text in content
             assert (await stranger.ask("GET", f"/whatsapp/messages/{id}"))[0] == 404
             assert (await becomes(client, id, "sent"))["deliveredAt"] is None

@@ -111,7 +111,7 @@ async def test_quota_is_granted_and_taken_back_never_below_what_is_used(pool: Po
                 await quota.grant(conn, organization.id, amount=amount, reason="x")
         with pytest.raises(NotFound):
             await quota.grant(conn, uuid7(), amount=1, reason="x")
-        rows = await conn.fetch("SELECT type, quantity, balance_after, reason FROM usage_ledger ORDER BY id")
+        rows = await conn.fetch("SELECT type, quantity, balance_after, reason FROM usage_entries ORDER BY id")
     assert [tuple(row) for row in rows] == [("grant", 100, 100, "first"), ("adjustment", -60, 0, "back")]
 
 
@@ -132,7 +132,7 @@ async def test_a_refund_gives_back_what_was_paid_and_once(pool: Pool) -> None:
             assert await quota.refund_many(conn, [(other.organization_id, ids[0], 2)], "not its own") == set()
         assert [(await quota.get(conn, who.organization_id)).used for who in (one, other)] == [0, 0]
         rows = await conn.fetch(
-            "SELECT quantity, balance_after, segments, message_id, reason FROM usage_ledger"
+            "SELECT quantity, balance_after, segments, message_id, reason FROM usage_entries"
             " WHERE type = 'refund' AND organization_id = $1 ORDER BY id",
             one.organization_id,
         )
@@ -156,7 +156,7 @@ async def check_sums(pool: Pool) -> None:
     rows = await pool.fetch(
         "SELECT total - used AS remaining, sum(quantity) AS booked,"
         "       (array_agg(balance_after ORDER BY ledger.id DESC))[1] AS last"
-        "  FROM quotas JOIN usage_ledger ledger USING (organization_id) GROUP BY organization_id"
+        "  FROM quotas JOIN usage_entries ledger USING (organization_id) GROUP BY organization_id"
     )
     assert [row for row in rows if not row["remaining"] == row["booked"] == row["last"]] == []
 
@@ -204,7 +204,7 @@ async def test_a_plan_brings_its_quota_again_and_again(pool: Pool) -> None:
         await conn.execute("UPDATE quotas SET used = 40")
         await conn.execute(
             "INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, created_at)"
-            " VALUES ($1, $2, 'usage', 'sms', -40, 60, now())",
+            " VALUES ($1, $2, 'adjustment', 'sms', -40, 60, now())",
             id,
             uuid7(),
         )
@@ -225,12 +225,12 @@ async def test_a_plan_brings_its_quota_again_and_again(pool: Pool) -> None:
         assert await plans.renew(conn, now=at("2026-07-01T00:00")) == 0
         assert plans.subscription(await organizations.get(conn, id=id)) is None
         assert await quota.get(conn, id) == Quota(100, 0, None)
-        rows = await conn.fetch("SELECT type, quantity, balance_after, reason FROM usage_ledger ORDER BY id")
+        rows = await conn.fetch("SELECT type, quantity, balance_after, reason FROM usage_entries ORDER BY id")
     assert [tuple(row) for row in rows] == [
         ("grant", 30, 30, "welcome"),
         ("adjustment", -30, 0, "plan business: what remained"),
         ("grant", 100, 100, "plan business"),
-        ("usage", -40, 60, None),
+        ("adjustment", -40, 60, None),
         ("adjustment", -60, 0, "new period: what remained"),
         ("grant", 100, 100, "new period"),
         ("grant", 5, 105, "more"),
@@ -281,7 +281,7 @@ async def test_a_period_begins_once_whoever_begins_it(pool: Pool) -> None:
             return await plans.renew(conn, now=at("2026-02-01"))
 
     assert sum(await asyncio.gather(*(renew() for _ in range(4)))) == 7
-    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type = 'grant'") == 14
+    assert await pool.fetchval("SELECT count(*) FROM usage_entries WHERE type = 'grant'") == 14
     await check_sums(pool)
 
 
@@ -295,5 +295,5 @@ async def test_adjustments_say_so_and_need_a_reason(pool: Pool) -> None:
         for reason in ("", " ", "x" * 501, "a\0b"):
             with pytest.raises(Invalid):
                 await quota.adjust(conn, id, amount=1, reason=reason)
-        rows = await conn.fetch("SELECT type, quantity, reason FROM usage_ledger ORDER BY id")
+        rows = await conn.fetch("SELECT type, quantity, reason FROM usage_entries ORDER BY id")
     assert [tuple(row) for row in rows] == [("adjustment", 5, "found"), ("adjustment", -2, "lost")]

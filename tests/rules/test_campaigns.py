@@ -86,10 +86,7 @@ async def end(pool: Pool, status: str) -> None:
 
 
 async def texts(pool: Pool) -> dict[str, str]:
-    rows = await pool.fetch(
-        "SELECT recipient, body FROM messages m JOIN message_texts t"
-        " ON t.organization_id = m.organization_id AND t.message_id = m.id"
-    )
+    rows = await pool.fetch("SELECT recipient, body FROM messages")
     assert len(rows) == len({row[0] for row in rows}), "somebody got it twice"
     return {row[0]: row[1] for row in rows}
 
@@ -115,7 +112,7 @@ async def test_listed_recipients_get_it_once_each(pool: Pool) -> None:
     assert (row["campaign_id"], row["guarantee"], row["mode"]) == (made.id, "at_most_once", "live")
     assert {row["lane"] for row in await pool.fetch("SELECT lane FROM queue")} == {1}
     await check_books(pool, [actor.organization_id])
-    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE campaign_id = $1", made.id) == 2
+    assert await pool.fetchval("SELECT count(*) FROM usage_entries WHERE campaign_id = $1", made.id) == 2
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("any", {1, 2, 3}), ("all", {2})])
@@ -317,7 +314,7 @@ async def test_a_test_key_costs_nothing(pool: Pool) -> None:
     assert await pool.fetchval("SELECT line FROM queue") == UUID(int=1)
     await cancel(pool, actor, made.id)
     await run(pool)
-    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type <> 'grant'") == 0
+    assert await pool.fetchval("SELECT count(*) FROM usage_entries WHERE type <> 'grant'") == 0
 
 
 async def test_pace_spreads_what_is_due_and_stages_little_ahead(pool: Pool) -> None:
@@ -468,8 +465,8 @@ async def test_cancel_withdraws_what_is_not_sent_and_gives_the_quota_back(pool: 
     assert [row[0] for row in await pool.fetch("SELECT id FROM queue")] == [taken]
     total, used = await pool.fetchrow("SELECT total, used FROM quotas")
     assert (total, used) == (10, 2)
-    assert await pool.fetchval("SELECT sum(quantity) FROM usage_ledger") == 8
-    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type = 'refund'") == 8
+    assert await pool.fetchval("SELECT sum(quantity) FROM usage_entries") == 8
+    assert await pool.fetchval("SELECT count(*) FROM usage_entries WHERE type = 'refund'") == 8
     await run(pool)
     assert await pool.fetchval("SELECT step_at FROM campaigns") is None
 

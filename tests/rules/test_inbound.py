@@ -85,7 +85,7 @@ async def reply(pool: Pool) -> list[tuple[str, str]]:
     """Accept the replies that are wanted; all replies so far as (recipient, text), in order."""
     await replies.send(pool, Acceptor(pool), seconds=60)
     rows = await pool.fetch(
-        "SELECT recipient, body FROM messages m JOIN message_texts ON message_id = m.id"
+        "SELECT recipient, body FROM messages m"
         " WHERE m.id IN (SELECT message_id FROM automatic_replies) ORDER BY m.accepted_at, m.id"
     )
     return [tuple(row) for row in rows]
@@ -154,7 +154,7 @@ async def test_a_message_is_its_organizations_with_text_and_event(pool: Pool, ac
         "missingSegments": 0,
         "keyword": None,
     }
-    assert await pool.fetchval("SELECT body FROM message_texts WHERE message_id = $1", id) == "Hello there"
+    assert await pool.fetchval("SELECT body FROM received_messages WHERE id = $1", id) == "Hello there"
     assert await states(pool) == ["received"]
     assert await work(pool) == inbox.Done()
 
@@ -210,7 +210,7 @@ async def test_a_long_text_is_cut_in_its_event_and_kept_whole(pool: Pool, acme: 
     (event,) = await told(pool)
     assert (len(event["text"]), event["truncated"]) == (3000, True)
     assert await pool.fetchval("SELECT max(octet_length(data)) FROM events") < 20_000
-    assert await pool.fetchval("SELECT length(body) FROM message_texts") == 5000
+    assert await pool.fetchval("SELECT length(body) FROM received_messages") == 5000
 
 
 async def test_what_is_for_nobody_or_for_several_waits_for_an_operator(pool: Pool, acme: Actor) -> None:
@@ -620,7 +620,6 @@ async def test_what_was_said_is_forgotten_everywhere(pool: Pool, acme: Actor) ->
     old = "overlay({0}::text placing '01900000-0000' from 1 for 13)::uuid"
     for table, column in (
         ("events", "id"),
-        ("message_texts", "message_id"),
         ("inbound_messages", "id"),
         ("received_messages", "id"),
     ):
@@ -631,7 +630,7 @@ async def test_what_was_said_is_forgotten_everywhere(pool: Pool, acme: Actor) ->
     await forget()
     assert await texts(pool) == [None, None]
     assert [one["from"] for one in await told(pool)] == [TO, TO]
-    for table in ("message_texts", "inbound_messages", "automatic_replies"):
+    for table in ("inbound_messages", "automatic_replies"):
         assert await pool.fetchval(f"SELECT count(*) FROM {table}") == 0, table
     assert await pool.fetchval("SELECT count(*) FROM received_messages") == 2
     assert await opted_out(pool, acme)
@@ -767,11 +766,11 @@ async def test_a_text_in_a_national_alphabet_is_read_as_it_was_written(pool: Poo
         said(body=b"\x15\x51\x27", locking_shift=6, by="+258841111111"),
     )
     await work(pool)
-    found = {row["body"] for row in await pool.fetch("SELECT body FROM message_texts")}
+    found = {row["body"] for row in await pool.fetch("SELECT body FROM received_messages")}
     assert found == {"Olá, São João", "Amanhã ç", "\u0915\u093f\u0924"}
 
 
 async def test_eight_bits_that_are_called_ascii_are_read(pool: Pool, acme: Actor) -> None:
     await receive(pool, said(body="ARRÊT".encode("latin-1"), data_coding=1))
     await work(pool)
-    assert [row["body"] for row in await pool.fetch("SELECT body FROM message_texts")] == ["ARRÊT"]
+    assert [row["body"] for row in await pool.fetch("SELECT body FROM received_messages")] == ["ARRÊT"]

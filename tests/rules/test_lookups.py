@@ -13,9 +13,7 @@ from heliograph.base.db import Pool
 #: Tables that grow, with the columns of a key of each.
 KEYS = {
     "messages": "organization_id id",
-    "message_texts": "organization_id message_id",
     "whatsapp_messages": "organization_id id",
-    "whatsapp_contents": "organization_id message_id",
     "whatsapp_conversations": "organization_id id",
     "events": "organization_id id",
     "usage_ledger": "organization_id id",

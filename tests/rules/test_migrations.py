@@ -300,8 +300,8 @@ async def place_of(pool: Pool, table: str, column: str, id: UUID) -> str:
 
 PUT = """
 INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments, guarantee,
-                      request_id, accepted_at)
-SELECT $1, $2, 'accepted', 'live', '1', '1', id, 'gsm7', 1, 'at_least_once', '', now() FROM sender_ids LIMIT 1
+                      country, balance_after, request_id, accepted_at)
+SELECT $1, $2, 'accepted', 'live', '1', '1', id, 'gsm7', 1, 'at_least_once', '001', 0, '', now() FROM sender_ids LIMIT 1
 """
 
 

@@ -54,7 +54,6 @@ STATEMENTS = {
         claimed.DUE,
         {
             "whatsapp_messages": "organization_id id",
-            "whatsapp_contents": "organization_id message_id",
             "whatsapp_attempts": "organization_id message_id",
             "whatsapp_conversations": "organization_id id",
             "opt_outs": "organization_id person",

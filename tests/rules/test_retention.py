@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from heliograph import retention
-from heliograph.accounts import plans
+from heliograph.accounts import plans, usage
 from heliograph.base import clock
 from heliograph.base.db import Connection, Pool, follow_clock
 from heliograph.base.ids import uuid7, uuid7_floor
@@ -30,40 +30,53 @@ async def forget(pool: Pool, settings: Settings = SETTINGS) -> None:
         await retention.forget(conn, settings)
 
 
+STORE = """
+INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments, guarantee,
+                      country, body, request_id, balance_after, accepted_at)
+VALUES ($1, $2, 'delivered', $3, '1', '1', $2, 'gsm7', 2, 'at_least_once', 'MZ', 'x', '', $4, $5)
+"""
+
+
 async def text(pool: Pool, age: timedelta) -> UUID:
-    """A text of a message that was accepted so long ago."""
+    """A message with a text that was accepted so long ago."""
     id = UUID(int=uuid7_floor(NOW - age).int + 1)
-    await pool.execute("INSERT INTO message_texts VALUES ($1, $2, 'x')", uuid7(), id)
+    await pool.execute(STORE, uuid7(), id, "live", 0, NOW - age)
     return id
+
+
+async def texts(pool: Pool) -> list[UUID]:
+    """Messages that have their text."""
+    return [row["id"] for row in await pool.fetch("SELECT id FROM messages WHERE body IS NOT NULL")]
 
 
 async def test_texts_are_erased_after_their_time(pool: Pool) -> None:
     async with pool.acquire() as conn:
         for back in (31, 62):
             await make_partitions(conn, (NOW - timedelta(days=back)).date(), ahead=0)
-    old = [await text(pool, timedelta(days=days)) for days in (30.01, 31, 60, 90, 400)]
+    old = [await text(pool, timedelta(days=days)) for days in (30.01, 31, 60, 90, 390)]
     young = [await text(pool, timedelta(days=days)) for days in (0, 1, 29.9)]
     await forget(pool)
-    assert {row[0] for row in await pool.fetch("SELECT message_id FROM message_texts")} == set(young)
-    assert old
+    assert set(await texts(pool)) == set(young)
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE id = ANY ($1)", old) == len(old)
 
 
 async def test_large_amounts_go_in_steps(pool: Pool) -> None:
+    await text(pool, timedelta(days=31))
     await pool.execute(
-        "INSERT INTO message_texts SELECT gen_random_uuid(), gen_random_uuid(), 'x' FROM generate_series(1, 5001)"
+        "INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments,"
+        " guarantee, country, body, request_id, balance_after, accepted_at) SELECT organization_id, gen_random_uuid(),"
+        " status, mode, recipient, sender, sender_id, encoding, segments, guarantee, country, body, request_id,"
+        " balance_after, accepted_at FROM messages, generate_series(1, 5000)"
     )
-    await pool.execute(
-        "UPDATE message_texts SET message_id = ('00000000-' || right(message_id::text, 27))::uuid"
-    )  # of 1970
     await forget(pool)
-    assert await pool.fetchval("SELECT count(*) FROM message_texts") == 0
+    assert await pool.fetchrow("SELECT count(*), count(body) FROM messages") == (5001, 0)
 
 
 async def test_idempotency_keys_go_after_72_hours(pool: Pool) -> None:
     actor = await organization(pool)
     for hours in (71, 73):
         await pool.execute(
-            "INSERT INTO idempotency VALUES ($1, $2, $3, 202, '{}', now() - make_interval(hours => $4))",
+            "INSERT INTO idempotency VALUES ($1, $2, $3, 202, NULL, '{}', now() - make_interval(hours => $4))",
             actor.organization_id,
             uuid7(),
             b"x" * 32,
@@ -75,7 +88,7 @@ async def test_idempotency_keys_go_after_72_hours(pool: Pool) -> None:
 
 
 async def test_partitions_that_are_wholly_past_are_dropped_each_table_by_its_own_time(pool: Pool) -> None:
-    ages = {"messages": 13 * 31, "sms_attempts": 13 * 31, "events": 13 * 31, "message_texts": 30, "receipts": 93}
+    ages = {"messages": 13 * 31, "sms_attempts": 13 * 31, "events": 13 * 31, "receipts": 93}
     ages["webhook_attempts"] = 30
     async with pool.acquire() as conn:
         for back in range(17):
@@ -137,7 +150,7 @@ async def test_times_are_settings(pool: Pool, days: int) -> None:
     await text(pool, timedelta(days=days, hours=1))
     stays = await text(pool, timedelta(days=days) - timedelta(hours=1))
     await forget(pool, settings)
-    assert [row[0] for row in await pool.fetch("SELECT message_id FROM message_texts")] == [stays]
+    assert await texts(pool) == [stays]
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------
@@ -152,17 +165,14 @@ def wrong_clock() -> Iterator[None]:
 
 
 async def test_what_is_past_is_past_by_the_databases_clock(pool: Pool, wrong_clock: None) -> None:
-    actor = await organization(pool)
-    await pool.execute(
-        "INSERT INTO message_texts SELECT $1, $2, 'x'", actor.organization_id, UUID(int=uuid7_floor(NOW).int + 1)
-    )
-    await pool.execute("INSERT INTO idempotency VALUES ($1, $1, $2, 202, '{}', now())", uuid7(), b"x" * 32)
+    await text(pool, timedelta(0))
+    await pool.execute("INSERT INTO idempotency VALUES ($1, $1, $2, 202, NULL, '{}', now())", uuid7(), b"x" * 32)
     before = await partitions(pool)
     await forget(pool)
     async with pool.acquire() as conn:
         assert await retention.forget_keys(conn, SETTINGS) == 0
     assert await partitions(pool) == before
-    assert await pool.fetchval("SELECT count(*) FROM message_texts") == 1
+    assert await pool.fetchval("SELECT count(body) FROM messages") == 1
 
 
 async def test_a_period_of_a_plan_ends_by_the_databases_clock(pool: Pool, wrong_clock: None) -> None:
@@ -182,7 +192,7 @@ async def test_nothing_is_forgotten_while_the_clocks_differ(pool: Pool, wrong_cl
         with capture_logs() as logs:
             assert await retention.forget(conn, SETTINGS)
     assert [line["event"] for line in logs] == ["nothing is forgotten while the clocks differ"]
-    assert await pool.fetchval("SELECT count(*) FROM message_texts") == 1
+    assert await pool.fetchval("SELECT count(body) FROM messages") == 1
 
 
 async def test_a_past_partition_that_holds_a_young_row_stays(pool: Pool) -> None:
@@ -192,27 +202,14 @@ async def test_a_past_partition_that_holds_a_young_row_stays(pool: Pool) -> None
     async with pool.acquire() as conn:
         await make_partitions(conn, past.date(), ahead=0)
     id = UUID(int=uuid7_floor(past).int + 1)
-    await pool.execute(
-        "INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments,"
-        " guarantee, request_id, accepted_at) VALUES ($1, $2, 'accepted', 'live', '1', '1', $2, 'gsm7', 1,"
-        " 'at_least_once', '', now())",
-        actor.organization_id,
-        id,
-    )
-    await pool.execute("INSERT INTO retention_places VALUES ('message_texts', now() - interval '31 days')")
-    await pool.execute("INSERT INTO message_texts VALUES ($1, $2, 'x')", actor.organization_id, id)
+    await pool.execute(STORE, actor.organization_id, id, "live", 0, NOW)
+    await pool.execute("INSERT INTO retention_places VALUES ('messages', now() - interval '31 days')")
     month = f"{past:%Y_%m}"
     with capture_logs() as logs:
         await forget(pool)
-    assert {name for name in await partitions(pool) if name.endswith(month)} == {
-        f"messages_{month}",
-        f"message_texts_{month}",
-    }
-    assert {line["partition"] for line in logs if "partition" in line} == {
-        f"messages_{month}",
-        f"message_texts_{month}",
-    }
-    assert await pool.fetchval("SELECT count(*) FROM message_texts") == 1
+    assert {name for name in await partitions(pool) if name.endswith(month)} == {f"messages_{month}"}
+    assert {line["partition"] for line in logs if "partition" in line} == {f"messages_{month}"}
+    assert await pool.fetchval("SELECT count(body) FROM messages") == 1
     await pool.execute("UPDATE messages SET accepted_at = $1", past)
     await forget(pool)
     assert not {name for name in await partitions(pool) if name.endswith(month)}
@@ -264,18 +261,18 @@ async def test_a_round_has_a_bound_and_the_next_one_goes_on(pool: Pool, monkeypa
     for place in (None, NOW - timedelta(days=45)):  # the first sweep ever, and one that goes on
         await pool.execute("DELETE FROM retention_places")
         if place is not None:
-            await pool.execute("INSERT INTO retention_places VALUES ('message_texts', $1)", place)
+            await pool.execute("INSERT INTO retention_places VALUES ('messages', $1)", place)
         for n in range(14):
             await text(pool, timedelta(days=31, minutes=n))
         young = await text(pool, timedelta(days=1))
         left = []
         async with pool.acquire() as conn:
             while not await retention.forget(conn, SETTINGS):
-                left.append(await conn.fetchval("SELECT count(*) FROM message_texts"))
+                left.append(await conn.fetchval("SELECT count(body) FROM messages"))
         assert left  # it took more than one round
         assert left == sorted(set(left), reverse=True)
-        assert [row[0] for row in await pool.fetch("SELECT message_id FROM message_texts")] == [young]
-        await pool.execute("DELETE FROM message_texts")
+        assert await texts(pool) == [young]
+        await pool.execute("DELETE FROM messages")
 
 
 async def test_a_receipt_is_blanked_once_and_not_read_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,3 +303,49 @@ async def test_a_receipt_is_blanked_once_and_not_read_again(pool: Pool, monkeypa
     await forget(pool, later)
     assert len(await told()) == 2
     assert old[-1] in await told()
+
+
+# -- what was used -----------------------------------------------------------------------------------------------------
+
+
+async def books(pool: Pool, organization_id: UUID) -> tuple[int, int]:
+    """What remains by the balance, and by the usage list."""
+    row = await pool.fetchrow(
+        "SELECT (SELECT total - used FROM quotas WHERE organization_id = $1),"
+        "       (SELECT sum(quantity) FROM usage_entries WHERE organization_id = $1)::bigint",
+        organization_id,
+    )
+    assert row is not None
+    return row[0], row[1]
+
+
+async def test_what_was_used_adds_up_after_its_messages_are_gone(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A month is counted in steps and rounds; nothing of it shows before the commit that drops its messages."""
+    monkeypatch.setattr(retention, "STEP", 3)
+    monkeypatch.setattr(retention, "ROWS", 6)
+    past = NOW - timedelta(days=500)
+    async with pool.acquire() as conn:
+        await make_partitions(conn, past.date(), ahead=0)
+    actors = [await organization(pool, quota=100) for _ in range(2)]
+    for n, actor in enumerate([actors[0]] * 11 + [actors[1]] * 4):
+        id = UUID(int=uuid7_floor(past).int + n)
+        await pool.execute(STORE, actor.organization_id, id, "test" if n == 5 else "live", 50 - n, past)
+    # Its id is of no month that there is: it goes by itself.
+    await pool.execute(STORE, actors[1].organization_id, UUID(int=1), "live", 1, past)
+    await pool.execute(
+        "UPDATE quotas SET used = CASE organization_id WHEN $1 THEN 10 ELSE 5 END", actors[0].organization_id
+    )
+    partition, rounds = f"messages_{past:%Y_%m}", 0
+    while await pool.fetchval("SELECT to_regclass($1) IS NOT NULL", partition):
+        await forget(pool)
+        rounds += 1
+        for actor, left in zip(actors, (90, 95), strict=True):
+            assert await books(pool, actor.organization_id) == (left, left)
+    assert rounds > 2
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 0
+    async with pool.acquire() as conn:
+        granted, summed = (await usage.list_page(conn, actors[0], limit=5)).entries
+    assert (granted.type, granted.quantity) == ("grant", 100)
+    assert (summed.type, summed.quantity, summed.segments, summed.balance_after) == ("usage", -10, 20, 40)
+    assert (summed.message_id, summed.reason) == (None, f"sum of {past:%Y-%m}")
+    assert f"{summed.created_at.astimezone(UTC):%Y-%m}" == f"{past:%Y-%m}"

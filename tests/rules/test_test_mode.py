@@ -91,7 +91,7 @@ async def test_the_last_four_digits_choose_the_outcome(
     stored = await pool.fetchval("SELECT count(*) FROM receipts")
     parts = 1 if text == "hi" else 3
     assert stored == {"0004": 0, "0005": 0, "0006": 2 * parts}.get(digits, parts)
-    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type = 'usage'") == 0
+    assert await pool.fetchval("SELECT count(*) FROM usage_entries WHERE type = 'usage'") == 0
 
 
 async def test_a_delayed_one_comes_after_a_minute_also_from_another_worker(pool: Pool) -> None:

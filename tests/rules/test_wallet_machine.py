@@ -45,7 +45,6 @@ class Money(Machine):
         "wallet_ledger",
         "idempotency",
         "queue",
-        "whatsapp_contents",
         "whatsapp_messages",
         "whatsapp_aliases",
         "whatsapp_conversations",

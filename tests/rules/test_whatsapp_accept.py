@@ -121,15 +121,15 @@ async def test_a_202_is_message_content_reservation_queue_row_and_record(accepto
     }
     assert {name: row[name] for name in expected} == expected
     assert row["deadline_at"] - row["accepted_at"] == timedelta(days=31)
-    content = await pool.fetchval("SELECT content FROM whatsapp_contents WHERE message_id = $1", id)
+    content = await pool.fetchval("SELECT content FROM whatsapp_messages WHERE id = $1", id)
     assert msgspec.json.decode(content) == {"type": "template", "parameters": ["Ana", "7"]}
     work = await pool.fetchrow("SELECT kind, line, lane, tries FROM queue WHERE id = $1", id)
     assert tuple(work) == ("whatsapp", one.number_id, 0, 0)
     thread = await pool.fetchrow("SELECT * FROM whatsapp_conversations WHERE id = $1", row["conversation_id"])
     assert (thread["recipient"], thread["number_id"], thread["expires_at"]) == (TO, one.number_id, None)
     assert await pool.fetchval("SELECT alias FROM whatsapp_aliases") == TO[1:]
-    kept = await pool.fetchrow("SELECT status, body FROM idempotency")
-    assert (kept["status"], kept["body"].encode()) == (202, answer.body)
+    kept = await pool.fetchrow("SELECT status, message_id, body FROM idempotency")
+    assert tuple(kept) == (202, id, None)
     assert await pool.fetchval("SELECT available FROM wallets") == 40_000
     await check_wallets(pool, [one.organization_id])
     assert acceptor.stored.is_set()
@@ -156,7 +156,7 @@ async def test_a_reply_is_kept_as_it_was_sent_and_costs_the_rate_of_its_country(
     row = await pool.fetchrow("SELECT * FROM whatsapp_messages WHERE id = $1", id)
     assert (row["type"], row["billing_category"], row["conversation_id"]) == ("text", "service", thread)
     assert (row["template_id"], row["template_name"], row["reserved"]) == (None, None, PRICE)
-    content = await pool.fetchval("SELECT content FROM whatsapp_contents WHERE message_id = $1", id)
+    content = await pool.fetchval("SELECT content FROM whatsapp_messages WHERE id = $1", id)
     assert msgspec.json.decode(content) == {"type": "text", "body": 'Olá "€"', "previewUrl": True}
     await acceptor.accept(send(one, CODE, to="+351912345678"))
     assert await pool.fetchval("SELECT reserved FROM wallets") == PRICE + CODE_PRICE

@@ -94,7 +94,7 @@ async def test_the_rows_are_those_of_a_single_send(pool: Pool) -> None:
     assert len(rows) == 2
     assert rows[0]["deadline_at"] - rows[0]["accepted_at"] == rows[1]["deadline_at"] - rows[1]["accepted_at"]
     assert {k: v for k, v in rows[0].items() if k not in own} == {k: v for k, v in rows[1].items() if k not in own}
-    contents = await pool.fetch("SELECT content FROM whatsapp_contents")
+    contents = await pool.fetch("SELECT content FROM whatsapp_messages")
     assert len({msgspec.json.encode(msgspec.json.decode(row[0])) for row in contents}) == 1
     for table in ("queue", "wallet_ledger"):
         kept = await pool.fetch(f"SELECT * FROM {table} WHERE id = ANY ($1) ORDER BY id", [row["id"] for row in rows])

@@ -76,7 +76,7 @@ async def test_a_message_is_stored_noted_and_told(pool: Pool, acme: Made, meta: 
     assert (row["organization_id"], row["number_id"]) == (acme.organization_id, acme.number_id)
     assert (row["direction"], row["type"], row["status"], row["mode"]) == ("inbound", "text", "delivered", "live")
     assert (row["recipient"], row["delivered_at"], row["charge"]) == (TO, at, "none")
-    content = await pool.fetchval("SELECT content FROM whatsapp_contents WHERE message_id = $1", row["id"])
+    content = await pool.fetchval("SELECT content FROM whatsapp_messages WHERE id = $1", row["id"])
     assert msgspec.json.decode(content) == {"type": "text", "body": "D’accord, merci"}
     (event,) = await told(pool)
     received_at = event["message"].pop("receivedAt")
@@ -129,7 +129,7 @@ async def test_what_is_no_text_is_told_by_its_type(pool: Pool, acme: Made, meta:
     )
     shown = [(one["message"]["type"], one["message"]["text"]) for one in await told(pool)]
     assert shown == [("image", "Look"), ("location", None), ("hologram", None)]
-    contents = await pool.fetch("SELECT content FROM whatsapp_contents ORDER BY message_id")
+    contents = await pool.fetch("SELECT content FROM whatsapp_messages ORDER BY id")
     assert msgspec.json.decode(contents[1][0]) == {"type": "location", "latitude": 1.5, "longitude": 2}
     assert msgspec.json.decode(contents[2][0]) == {"type": "hologram"}
 
@@ -139,7 +139,7 @@ async def test_a_long_text_is_cut_in_the_event_alone(pool: Pool, acme: Made, met
     (event,) = await told(pool)
     assert (len(event["message"]["text"]), event["message"]["truncated"]) == (3000, True)
     assert await pool.fetchval("SELECT octet_length(data) FROM events") < 20_000
-    content = await pool.fetchval("SELECT content FROM whatsapp_contents")
+    content = await pool.fetchval("SELECT content FROM whatsapp_messages")
     assert len(msgspec.json.decode(content)["body"]) == 4096
 
 
@@ -387,11 +387,11 @@ async def test_a_schema_of_another_version_puts_nothing_aside_and_stops_no_other
     other = await made(pool)
     await meta.post(acme, message(acme))
     await meta.post(other, status(other, "wamid.A", "sent"))
-    await pool.execute("ALTER TABLE whatsapp_contents RENAME TO away")
+    await pool.execute("ALTER TABLE whatsapp_messages RENAME content TO away")
     await meta.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 1
     assert await rejects(pool) == []
-    await pool.execute("ALTER TABLE away RENAME TO whatsapp_contents")
+    await pool.execute("ALTER TABLE whatsapp_messages RENAME away TO content")
     await meta.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
     await nothing_waits(pool)

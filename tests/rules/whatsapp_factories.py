@@ -328,9 +328,9 @@ async def message(
         await conn.execute(
             "INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id,"
             " conversation_id, recipient, template_id, template_name, template_language, billing_category, request_id,"
-            " accepted_at, deadline_at, charge, reserved, country)"
+            " accepted_at, deadline_at, charge, reserved, country, content)"
             " SELECT $1, $2, 'outbound', $3, $4, $5, $6, $7, $8, $9, t.name, t.language, $10, 'req',"
-            " now() - $11::interval, now() - $11::interval + $12::interval, $13, $14, 'MZ'"
+            " now() - $11::interval, now() - $11::interval + $12::interval, $13, $14, 'MZ', $15"
             " FROM (SELECT) one LEFT JOIN whatsapp_templates t ON t.organization_id = $1 AND t.id = $9",
             made.organization_id,
             id,
@@ -346,8 +346,8 @@ async def message(
             deadline,
             "reserved" if mode == "live" else "none",
             price,
+            content,
         )
-        await conn.execute("INSERT INTO whatsapp_contents VALUES ($1, $2, $3)", made.organization_id, id, content)
         if mode == "live":
             await conn.execute(
                 "INSERT INTO wallet_ledger (organization_id, id, movement, message_id, available, reserved, consumed,"

@@ -116,15 +116,23 @@ async def list_usage(call: Call, query: UsageQuery) -> UsageList:
 
     Every change of the quota, newest first: messages, grants, adjustments and refunds.
     """
-    rows = await usage.entries(
+    found = await usage.list_page(
         call.conn,
         call.actor,
-        limit=query.limit + 1,
+        limit=query.limit,
         after=paging.after_id(call, "usage"),
         date_from=query.date_from,
         date_to=query.date_to,
     )
-    return UsageList(True, *paging.page(call, "usage", rows, position=lambda row: [row.id], shown=_entry))
+    page = paging.page(
+        call,
+        "usage",
+        found.entries,
+        position=lambda row: [row.id],
+        shown=_entry,
+        seen=None if found.seen is None else [found.seen],
+    )
+    return UsageList(True, *page)
 
 
 def _subscription(one: plans.Subscription) -> Subscription:
