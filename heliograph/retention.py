@@ -369,7 +369,7 @@ async def _drop_before(conn: Connection, *, table: str, bound: datetime) -> bool
         if await _holds_young(conn, name, NEWEST[table], bound):
             log.warning("a past partition holds young rows", partition=name)
             continue
-        if table == "messages" and not await _count_usage(conn, name, end - timedelta(days=1)):
+        if table == "messages" and not await _count_usage(conn, name, datetime(year, month, 1, tzinfo=UTC)):
             return False
         async with conn.transaction():
             await conn.execute("SET LOCAL lock_timeout = '500ms'")
