@@ -55,8 +55,8 @@ ROWS = {
         "organization_id, key_hash, request_hash, status, message_id, created_at",
         "organization_id, hash::uuid, sha256(hash::bytea), 202::smallint, id, at",
     ),
-    "sms_attempts": (
-        "organization_id, message_id, attempt, supplier_id, reference, state, started_at, answered_at",
+    "attempts": (
+        "organization_id, message_id, attempt, target_id, reference, state, started_at, ended_at",
         "organization_id, id, 1::smallint, '{supplier}'::uuid, (n % 65536)::integer, 'accepted', at, at",
     ),
     "sms_parts": (
@@ -81,7 +81,7 @@ ROWS = {
     ),
 }
 #: Tables by month.
-MONTHLY = ("messages", "sms_attempts", "receipts", "events")
+MONTHLY = ("messages", "attempts", "receipts", "events")
 
 
 async def growth(stage: Stage, report: Report, lengths: Lengths) -> None:

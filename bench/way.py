@@ -23,7 +23,7 @@ SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY attempt.started_at - message.
        percentile_cont(0.5) WITHIN GROUP (ORDER BY receipt.received_at - attempt.started_at) AS receipt,
        percentile_cont(0.5) WITHIN GROUP (ORDER BY delivery.started_at - receipt.received_at) AS webhook
   FROM messages message
-  JOIN sms_attempts attempt ON attempt.organization_id = message.organization_id AND attempt.message_id = message.id
+  JOIN attempts attempt ON attempt.organization_id = message.organization_id AND attempt.message_id = message.id
   JOIN receipts receipt ON receipt.message_id = message.id
   JOIN (SELECT organization_id, unnest(events) AS event_id,
                started_from + unnest(started_ms) * interval '1 ms' AS started_at FROM webhook_successes) delivery

@@ -170,7 +170,7 @@ SELECT child.relname
 """
 
 #: Tables that are kept for as many months as the settings say.
-OF_MONTHS = ("messages", "sms_attempts", "events", "received_messages", "whatsapp_messages", "whatsapp_attempts")
+OF_MONTHS = ("messages", "attempts", "events", "received_messages", "whatsapp_messages")
 #: Columns with texts, which are erased long before their month may be dropped, and when their row was written.
 TEXTS = {
     "messages": ("body", "accepted_at"),
@@ -180,11 +180,10 @@ TEXTS = {
 #: Where each table's rows have a time of their own, to be compared with what their ids say.
 NEWEST = {
     "messages": "accepted_at",
-    "sms_attempts": "started_at",
+    "attempts": "started_at",
     "events": "created_at",
     "received_messages": "received_at",
     "whatsapp_messages": "accepted_at",
-    "whatsapp_attempts": "started_at",
     "receipts": "received_at",
     "webhook_attempts": "started_at",
     "webhook_successes": "started_to",

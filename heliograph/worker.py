@@ -1,7 +1,7 @@
 """The worker process: everything behind the 202. Any number of them share one database.
 
-THE table of its work is `Worker.run`: loops (kind of work, function) and timers (name, function, how often; those
-marked `shared` are run by one worker at a time).
+THE table of its work is `CHANNELS`, and `Worker.__init__` for what is no channel: a part for each concern, which says
+what loops and timers it runs (`queue.work`). What belongs to no concern (its beat, retention, plans) is in `_timers`.
 
 The rule nobody may break: a worker may end at any instant. On SIGTERM it stops claiming, lets open work finish for
 `drain_seconds`, records every answer that came, gives back its sessions and ends; after kill -9 others take over
@@ -14,9 +14,7 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from uuid import UUID
 
 import structlog
@@ -27,129 +25,54 @@ from heliograph.base import clock, crash, pulse
 from heliograph.base.db import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import Settings
-from heliograph.campaigns import audience, counting
-from heliograph.campaigns.staging import Stager
-from heliograph.http.client import HttpClient
-from heliograph.queue import leases, timers
-from heliograph.queue.runner import announce, every, listen, loop, once
-from heliograph.sms import diagnosis, inbox, receipts, suppliers, test_mode
-from heliograph.sms.dispatch import Dispatcher
-from heliograph.sms.receipts import ReceivedReceipt
-from heliograph.sms.reception import Reception
-from heliograph.sms.recorder import Recorder
-from heliograph.sms.supplier_pool import SupplierPool
-from heliograph.suppliers.contract import Outcome, Receipt, Submission
-from heliograph.suppliers.smpp import connector as smpp
-from heliograph.webhooks import endpoints, replays
-from heliograph.webhooks.delivery import Deliverer
-from heliograph.webhooks.handover import Handover
-from heliograph.whatsapp import apps, expiry
-from heliograph.whatsapp.inbound import Inbox
-from heliograph.whatsapp.mirror import Mirror
-from heliograph.whatsapp.rates import RateBook
-from heliograph.whatsapp.sending import Sending
+from heliograph.campaigns import audience
+from heliograph.campaigns.work import CampaignWork
+from heliograph.queue import timers
+from heliograph.queue.runner import every, listen, loop, once
+from heliograph.queue.work import Loop, SharedTimer, Timer, Work
+from heliograph.sms import inbox
+from heliograph.sms.work import SmsWork
+from heliograph.webhooks.handover import Deliveries
+from heliograph.webhooks.work import WebhookWork
+from heliograph.whatsapp.work import WhatsAppWork
 
 log = structlog.get_logger()
-
-#: Test receipts brought at once.
-TEST_BATCH = 500
 
 BEAT = """
 INSERT INTO workers (id, name, started_at, seen_at, clock_ahead) VALUES ($1, $2, now(), now(), $3)
 ON CONFLICT (id) DO UPDATE SET seen_at = now(), clock_ahead = excluded.clock_ahead
 """
 
+#: Makes a channel's part of a worker: (pool, settings, the worker's id, who delivers the events that it raises).
+MakesWork = Callable[[Pool, Settings, UUID, Deliveries], Work]
+
+CHANNELS: Mapping[str, MakesWork] = {"sms": SmsWork, "whatsapp": WhatsAppWork}
+
 
 class Worker:
     """One worker process's parts, and their life."""
 
-    def __init__(self, settings: Settings, pool: Pool) -> None:
+    def __init__(self, settings: Settings, pool: Pool, *, channels: Mapping[str, MakesWork] = CHANNELS) -> None:
         self._settings = settings
         self._pool = pool
         self._id = uuid7()
         self._stopping = asyncio.Event()
-        key = suppliers.seal_key(settings)
-        self._recorder = Recorder(pool, grace=settings.uncertain_grace_seconds, handover=self._handover)
-        self._reception = Reception(
-            pool,
-            lease_seconds=settings.lease_seconds,
-            on_deliveries=lambda: self._deliverer.wake.set(),
-            on_messages=lambda: self._dispatcher.wake.set(),
-        )
-        self._fleet = SupplierPool(
-            pool,
-            self._id,
-            factories={"smpp": partial(smpp.connect, late=settings.uncertain_grace_seconds)},
-            unseal=lambda supplier: suppliers.open_secret(key, supplier),
-            on_outcome=self._outcome,
-            on_receipts=self._receipts,
-            on_inbound=self._reception.receive,
-        )
-        self._dispatcher = Dispatcher(
-            pool,
-            self._fleet.accounts,
-            self._recorder,
-            claim_limit=settings.claim_limit,
-            lease_seconds=settings.lease_seconds,
-            grace=settings.uncertain_grace_seconds,
-            patience=settings.supplier_patience_seconds,
-        )
-        self._whatsapp = Sending(pool, settings, handover=self._handover)
-        self._mirror = Mirror(pool, key=apps.seal_key(settings), on_deliveries=lambda: self._deliverer.wake.set())
-        self._callbacks = Inbox(
-            pool,
-            apps.seal_key(settings),
-            RateBook(pool),
-            on_deliveries=lambda: self._deliverer.wake.set(),
-            on_standing=self._whatsapp.standing.set,
-            handover=self._handover,
-        )
-        self._outbound = HttpClient(settings)
-        self._deliverer = Deliverer(pool, self._outbound, settings, seal_key=endpoints.seal_key(settings))
-        self._words, self._adviser = diagnosis.Words(), diagnosis.Adviser()
-        self._test_wake = asyncio.Event()
-        wakes = {"sms": self._dispatcher.wake, "whatsapp": self._whatsapp.wake}
-        self._stager = Stager(pool, on_staged=lambda channel: wakes[channel].set())
-        self._campaign_wake = asyncio.Event()
+        webhooks = WebhookWork(pool, settings)
+        made = {name: make(pool, settings, self._id, webhooks) for name, make in channels.items()}
+        campaigns = CampaignWork(pool, {name: channel.queued for name, channel in made.items()})
+        self._parts: Sequence[Work] = (*made.values(), webhooks, campaigns)
+        self._loops: list[Loop] = [one for part in self._parts for one in part.loops()]
 
     async def run(self, *, on_ready: Callable[[], None] = lambda: None) -> None:
         """Work until `stop`; returns after the orderly end."""
-        settings = self._settings
-        await self._fleet.start()
-        await self._whatsapp.start()
+        for part in self._parts:
+            await part.start()
         # The database may go away again before anything is under way.
         await once("start", self._begin, stopping=self._stopping)
-        tasks = [
-            self._loop("dispatch", self._dispatcher.round, self._dispatcher.wake),
-            self._loop("webhooks", self._deliverer.round, self._deliverer.wake),
-            self._loop("test receipts", self._test_receipts, self._test_wake),
-            self._loop("inbox", self._reception.round, self._reception.wake),
-            self._loop("replies", self._reception.reply, self._reception.wake_replies),
-            self._loop("whatsapp", self._whatsapp.round, self._whatsapp.wake),
-            self._loop("whatsapp tests", self._whatsapp.test_statuses, self._whatsapp.wake_tests),
-            self._loop("callbacks", self._callbacks.round, self._callbacks.wake),
-            self._loop("campaigns", self._stager.round, self._campaign_wake),
-            self._every("beat", self._beat, 5.0),
-            self._every("suppliers", self._refresh, 1.0),
-            self._loop("whatsapp numbers", self._whatsapp.refresh, self._whatsapp.standing, poll=1.0),
-            self._every("whatsapp mirror", self._mirror.step, 1.0),
-            self._every("renew", self._renew, settings.lease_seconds / 3),
-            self._every("receipts", self._shared("receipts", 1.0, self._sweep_receipts), 0.5),
-            self._every(expiry.TIMER, self._shared(expiry.TIMER, 1.0, self._whatsapp.expire), 0.5),
-            self._every("receipt words", self._store_words, 5.0),
-            self._every("receipt ids", self._shared("receipt ids", 20.0, self._adviser.look), 10.0),
-            self._every("quiet", self._shared("quiet", 60.0, receipts.close_quiet), 15.0),
-            self._every("silent", self._shared("silent", 60.0, self._close_silent), 15.0),
-            self._every("keys", self._shared("keys", 600.0, self._forget_keys, in_steps=True), 60.0),
-            self._every("replays", self._shared("replays", 1.0, self._replay, in_steps=True), 0.5),
-            self._every("campaigns", self._shared("campaigns", 1.0, self._count_campaigns), 0.5),
-            self._every("forget", self._shared("forget", 3600.0, self._forget, in_steps=True), 60.0),
-            self._every("plans", self._shared("plans", 30.0, self._renew_plans, in_steps=True), 10.0),
-            asyncio.create_task(listen(settings.database_url, self._wake)),
-            asyncio.create_task(announce(self._pool, self._dispatcher.passed_on)),
-            asyncio.create_task(self._pass_on(self._recorder.deliveries, self._deliverer.wake)),
-            asyncio.create_task(self._pass_on(self._whatsapp.deliveries, self._deliverer.wake)),
-        ]
+        tasks = [self._loop(one) for one in self._loops]
+        tasks += [self._timer(one) for one in self._timers()]
+        tasks += [asyncio.ensure_future(one) for part in self._parts for one in part.background()]
+        tasks.append(asyncio.create_task(listen(self._settings.database_url, self._queued)))
         # Long-lived objects are not worth looking at in every collection: 9–15 % of the time under load.
         gc.collect()
         gc.freeze()
@@ -164,170 +87,80 @@ class Worker:
         if self._stopping.is_set():
             os._exit(1)
         self._stopping.set()
-        reception = self._reception
-        for event in (
-            self._dispatcher.wake,
-            self._deliverer.wake,
-            self._test_wake,
-            self._campaign_wake,
-            self._callbacks.wake,
-            self._whatsapp.wake,
-            self._whatsapp.wake_tests,
-            self._whatsapp.standing,
-            reception.wake,
-            reception.wake_replies,
-        ):
-            event.set()
+        for one in self._loops:
+            one.wake.set()
+
+    def _timers(self) -> list[Timer | SharedTimer]:
+        return [
+            Timer("beat", self._beat, 5.0),
+            Timer("renew", self._renew, self._settings.lease_seconds / 3),
+            SharedTimer("keys", self._forget_keys, 600.0, look=60.0, in_steps=True),
+            SharedTimer("forget", self._forget, 3600.0, look=60.0, in_steps=True),
+            SharedTimer("plans", self._renew_plans, 30.0, look=10.0, in_steps=True),
+            *(one for part in self._parts for one in part.timers()),
+        ]
 
     async def _begin(self) -> None:
+        shared = [one.name for one in self._timers() if isinstance(one, SharedTimer)]
         async with self._pool.acquire() as conn:
-            for name in (
-                "receipts",
-                "receipt ids",
-                "quiet",
-                "silent",
-                "keys",
-                "forget",
-                "plans",
-                "replays",
-                "campaigns",
-                inbox.TIMER,
-                expiry.TIMER,
-            ):
+            for name in (*shared, inbox.TIMER):
                 await timers.ensure(conn, name)
         await self._beat()
-        await self._refresh()
-        await self._whatsapp.refresh()
+        for part in self._parts:
+            await part.begin()
 
-    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _end(self, tasks: list[asyncio.Future[None]]) -> None:
         grace = self._settings.drain_seconds
-        await asyncio.gather(
-            self._fleet.stop(grace=grace),
-            self._whatsapp.stop(grace=grace),
-            self._deliverer.drain(grace),
-            return_exceptions=True,
-        )
+        await asyncio.gather(*(part.stop(grace=grace) for part in self._parts), return_exceptions=True)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
-            await asyncio.wait_for(self._recorder.drain(), grace)
-            await asyncio.wait_for(self._whatsapp.drain(), grace)
-            await asyncio.wait_for(self._reception.drain(), grace)
-            await self._deliverer.drain(0.0)  # what was handed over since
-            await self._fleet.give_back()
+            for part in self._parts:
+                await asyncio.wait_for(part.drain(), 2 * grace)
             await self._pool.execute("DELETE FROM workers WHERE id = $1", self._id)
         except Exception as error:
             log.warning("ended without the database", error=type(error).__name__)
-        await self._mirror.close()
-        await self._outbound.close()
+        for part in self._parts:
+            await part.close()
 
-    def _loop(
-        self, name: str, step: Callable[[], Awaitable[int]], wake: asyncio.Event, *, poll: float | None = None
-    ) -> asyncio.Task[None]:
-        seconds = self._settings.poll_seconds if poll is None else poll
-        return asyncio.create_task(loop(name, step, wake=wake, poll=seconds, stopping=self._stopping))
+    def _loop(self, one: Loop) -> asyncio.Future[None]:
+        seconds = self._settings.poll_seconds if one.poll is None else one.poll
+        return asyncio.create_task(loop(one.name, one.step, wake=one.wake, poll=seconds, stopping=self._stopping))
 
-    def _every(self, name: str, step: Callable[[], Awaitable[object]], seconds: float) -> asyncio.Task[None]:
-        return asyncio.create_task(every(name, step, seconds=seconds, stopping=self._stopping))
+    def _timer(self, one: Timer | SharedTimer) -> asyncio.Future[None]:
+        step, seconds = (one.step, one.seconds) if isinstance(one, Timer) else (self._shared(one), one.look)
+        return asyncio.create_task(every(one.name, step, seconds=seconds, stopping=self._stopping))
 
-    def _shared(
-        self, name: str, seconds: float, step: Callable[[Connection], Awaitable[object]], *, in_steps: bool = False
-    ) -> Callable[[], Awaitable[None]]:
-        """Run by whichever worker moves the timer. Taking it is a commit of its own: a step that fails waits.
+    def _shared(self, one: SharedTimer) -> Callable[[], Awaitable[None]]:
+        """Run by whichever worker moves the timer. Taking it is a commit of its own: a step that fails waits."""
 
-        `in_steps`: it commits by itself, since what it locks must not stay locked until its end.
-        """
-
-        async def once() -> None:
+        async def step() -> None:
             async with self._pool.acquire() as conn:
-                if not await timers.take(conn, name, every=seconds):
+                if not await timers.take(conn, one.name, every=one.seconds):
                     return
-                if in_steps:
-                    await step(conn)
+                if one.in_steps:
+                    await one.step(conn)
                     return
                 async with conn.transaction():
-                    await step(conn)
+                    await one.step(conn)
 
-        return once
+        return step
 
-    async def _pass_on(self, source: asyncio.Event, target: asyncio.Event) -> None:
-        while True:
-            await source.wait()
-            source.clear()
-            target.set()
-
-    def _wake(self) -> None:
-        self._dispatcher.wake.set()
-        self._deliverer.wake.set()
-        self._whatsapp.wake.set()
-        self._callbacks.wake.set()
-
-    def _handover(self) -> Handover:
-        return self._deliverer.handover()
-
-    def _outcome(self, supplier_id: UUID, submission: Submission, outcome: Outcome) -> None:
-        self._dispatcher.answered(supplier_id, submission, outcome)
-        if supplier_id == test_mode.SUPPLIER:
-            self._test_wake.set()
-
-    async def _receipts(self, supplier_id: UUID, received: Sequence[Receipt]) -> None:
-        await self._recorder.receipts([ReceivedReceipt(supplier_id, receipt) for receipt in received])
-        for receipt in received:
-            if receipt.unknown_word:
-                self._words.add(supplier_id, receipt.unknown_word)
-
-    async def _test_receipts(self) -> int:
-        async with self._pool.acquire() as conn:
-            claimed = await leases.claim(
-                conn, "test", {test_mode.SUPPLIER: TEST_BATCH}, seconds=self._settings.lease_seconds
-            )
-            if not claimed:
-                return 0
-            due = await test_mode.due_receipts(conn, [(lease.organization_id, lease.id) for lease in claimed])
-        await self._receipts(test_mode.SUPPLIER, due)
-        async with self._pool.acquire() as conn:
-            await leases.finish(conn, claimed)
-        return len(claimed)
+    def _queued(self) -> None:
+        for part in self._parts:
+            part.queued()
 
     async def _beat(self) -> None:
         name = f"{socket.gethostname()}:{os.getpid()}"
         await self._pool.execute(BEAT, self._id, name, clock.ahead())
 
-    async def _refresh(self) -> None:
-        await self._fleet.refresh(grace=self._settings.drain_seconds)
-        self._recorder.policies = self._fleet.policies()
-        self._dispatcher.wake.set()
-
     async def _renew(self) -> None:
-        await self._dispatcher.renew()
-        await self._whatsapp.renew()
-        await self._deliverer.renew()
-
-    async def _sweep_receipts(self, conn: Connection) -> None:
-        applied, orphans = await receipts.sweep(conn, policies=self._recorder.policies)
-        if applied.deliveries:
-            self._deliverer.wake.set()
-        if orphans:
-            log.warning("orphaned receipts", count=orphans)
-
-    async def _store_words(self) -> None:
-        async with self._pool.acquire() as conn:
-            await self._words.store(conn)
-
-    async def _close_silent(self, conn: Connection) -> None:
-        deadline = timedelta(hours=self._settings.receipt_deadline_hours)
-        await receipts.close_silent(conn, deadline=deadline, span=timedelta(hours=1))
-
-    async def _replay(self, conn: Connection) -> None:
-        if await replays.advance(conn):
-            self._deliverer.wake.set()
+        for part in self._parts:
+            await part.renew()
 
     async def _renew_plans(self, conn: Connection) -> None:
         await plans.renew(conn)
-
-    async def _count_campaigns(self, conn: Connection) -> None:
-        await counting.count_due(conn)
 
     async def _forget_keys(self, conn: Connection) -> None:
         await retention.forget_keys(conn, self._settings)

@@ -43,7 +43,7 @@ async def settled(url: str, *, within: float = 60.0) -> None:
 
 
 SETTLED = """
-SELECT NOT EXISTS (SELECT FROM messages WHERE status IN ('accepted', 'sending', 'sent'))
+SELECT NOT EXISTS (SELECT FROM messages WHERE status IN ('accepted', 'sent'))
    AND NOT EXISTS (SELECT FROM queue)
 """
 
@@ -57,10 +57,10 @@ async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int
     try:
         rows = await conn.fetch("SELECT id, status, recipient, client_reference, event_id FROM messages")
         attempts = Counter(
-            {row[0]: row[1] for row in await conn.fetch("SELECT message_id, count(*) FROM sms_attempts GROUP BY 1")}
+            {row[0]: row[1] for row in await conn.fetch("SELECT message_id, count(*) FROM attempts GROUP BY 1")}
         )
-        unknown = await conn.fetchval("SELECT count(*) FROM sms_attempts WHERE state = 'unknown'")
-        unended = await conn.fetchval("SELECT count(*) FROM sms_attempts WHERE state = 'open'")
+        unknown = await conn.fetchval("SELECT count(*) FROM attempts WHERE state = 'unknown'")
+        unended = await conn.fetchval("SELECT count(*) FROM queue WHERE begun_at IS NOT NULL")
         balance = await conn.fetchrow(
             "SELECT total - used AS remaining, (SELECT sum(quantity) FROM usage_entries) AS ledger,"
             " (SELECT count(*) FROM usage_entries WHERE type = 'usage') AS uses FROM quotas"
@@ -109,8 +109,8 @@ async def _leftovers(url: str) -> str:
     try:
         messages = await conn.fetch(
             "SELECT m.id, m.status, m.recipient, array_agg(a.state ORDER BY attempt) AS attempts FROM messages m"
-            " LEFT JOIN sms_attempts a ON a.message_id = m.id"
-            " WHERE m.status IN ('accepted', 'sending', 'sent') GROUP BY 1, 2, 3 LIMIT 10"
+            " LEFT JOIN attempts a ON a.message_id = m.id"
+            " WHERE m.status IN ('accepted', 'sent') GROUP BY 1, 2, 3 LIMIT 10"
         )
         queue = await conn.fetch("SELECT *, now() AS at FROM queue LIMIT 10")
         slots = await conn.fetch("SELECT *, now() AS at FROM supplier_sessions")

@@ -32,7 +32,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 SETTLED = """
-SELECT NOT EXISTS (SELECT FROM whatsapp_messages WHERE status IN ('accepted', 'queued', 'sent'))
+SELECT NOT EXISTS (SELECT FROM whatsapp_messages WHERE status IN ('accepted', 'sent'))
    AND NOT EXISTS (SELECT FROM queue) AND NOT EXISTS (SELECT FROM whatsapp_callbacks)
 """
 
@@ -61,7 +61,7 @@ async def judge(cloud: Cloud, load: CloudLoad, *, fates: Mapping[str, str], hear
     rows = {
         str(row["id"]): row
         for row in await pool.fetch(
-            "SELECT m.*, (SELECT count(*) FROM whatsapp_attempts a WHERE a.organization_id = m.organization_id"
+            "SELECT m.*, (SELECT count(*) FROM attempts a WHERE a.organization_id = m.organization_id"
             " AND a.message_id = m.id AND a.state = 'unknown') AS unknown FROM whatsapp_messages m"
             " WHERE direction = 'outbound'"
         )
@@ -135,8 +135,8 @@ async def _leftovers(cloud: Cloud) -> str:
     try:
         messages = await cloud.pool.fetch(
             "SELECT m.id, m.recipient, m.status, array_agg(a.state ORDER BY attempt) AS attempts"
-            "  FROM whatsapp_messages m LEFT JOIN whatsapp_attempts a ON a.message_id = m.id"
-            " WHERE m.status IN ('accepted', 'queued', 'sent') GROUP BY 1, 2, 3 LIMIT 10"
+            "  FROM whatsapp_messages m LEFT JOIN attempts a ON a.message_id = m.id"
+            " WHERE m.status IN ('accepted', 'sent') GROUP BY 1, 2, 3 LIMIT 10"
         )
         queue = await cloud.pool.fetch("SELECT *, now() AS at FROM queue LIMIT 10")
         held = await cloud.pool.fetch("SELECT held_until, held_reason, now() AS at FROM whatsapp_accounts")

@@ -80,16 +80,15 @@ SELECT attname FROM pg_partitioned_table JOIN pg_attribute ON attrelid = partrel
 #: Partitioned tables and what they are partitioned by.
 PARTITIONED = {
     "messages": "uuid",
-    "sms_attempts": "uuid",
+    "attempts": "uuid",
     "events": "uuid",
     "webhook_attempts": "uuid",
     "webhook_successes": "uuid",
     "receipts": "date",
     "received_messages": "uuid",
     "whatsapp_messages": "uuid",
-    "whatsapp_attempts": "uuid",
 }
-FILL = {"messages": 75, "sms_attempts": 80, "whatsapp_messages": 75, "whatsapp_attempts": 80}
+FILL = {"messages": 75, "attempts": 90, "whatsapp_messages": 75}
 
 
 class MigrationError(Exception):

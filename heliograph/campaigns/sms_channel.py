@@ -84,7 +84,7 @@ class SmsChannel:
     #: Some 40 ms, of which the organization's balance is locked for a quarter.
     most = 1_000
     counted = """
-SELECT count(*) FILTER (WHERE status IN ('accepted', 'sending')) AS queued_now,
+SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status = 'sent') AS sent_now,
        count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
        0::bigint AS read_now,

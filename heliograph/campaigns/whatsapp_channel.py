@@ -160,11 +160,11 @@ SELECT DISTINCT ON (country) country, price FROM whatsapp_rates
 UNSENT = """
 SELECT m.id
   FROM whatsapp_messages m LEFT JOIN LATERAL (
-       SELECT a.attempt FROM whatsapp_attempts a
+       SELECT a.attempt FROM attempts a
         WHERE a.organization_id = m.organization_id AND a.message_id = m.id
-          AND a.state IN ('open', 'unknown', 'accepted') LIMIT 1) tried ON true
+          AND a.state IN ('unknown', 'accepted') LIMIT 1) tried ON true
  WHERE m.organization_id = $1 AND m.id BETWEEN $2 AND $3 AND m.campaign_id = $4
-   AND m.status || '' IN ('accepted', 'queued') AND tried.attempt IS NULL
+   AND m.status || '' = 'accepted' AND tried.attempt IS NULL
 """
 
 
@@ -175,7 +175,7 @@ class WhatsAppChannel:
     #: Some 40 ms, for most of which the wallet is locked where users are new: conversations are made behind it.
     most = 250
     counted = """
-SELECT count(*) FILTER (WHERE status IN ('accepted', 'queued')) AS queued_now,
+SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status = 'sent') AS sent_now,
        count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
        count(*) FILTER (WHERE status = 'read') AS read_now,

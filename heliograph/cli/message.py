@@ -68,7 +68,7 @@ def list_(
       heliograph message list --recipient +258841234567
       heliograph message list --channel whatsapp --template appointment_reminder
     """
-    known = STATUSES if channel == "sms" else RANK
+    known = [*STATUSES, messages.SENDING] if channel == "sms" else [*RANK, whatsapp_messages.QUEUED]
     if status is not None and status not in known:
         raise typer.BadParameter(f"must be one of {', '.join(known)}", param_hint="--status")
     for option, value, of in (

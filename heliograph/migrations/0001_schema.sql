@@ -454,7 +454,7 @@ CREATE TABLE messages (
     organization_id  uuid NOT NULL,
     id               uuid NOT NULL,
     mode             text NOT NULL CHECK (mode IN ('live', 'test')),
-    status           text NOT NULL CHECK (status IN ('accepted', 'sending', 'sent', 'delivered', 'undelivered', 'failed',
+    status           text NOT NULL CHECK (status IN ('accepted', 'sent', 'delivered', 'undelivered', 'failed',
                                                      'expired', 'rejected', 'canceled', 'unknown')),
     recipient        text NOT NULL,
     sender           text NOT NULL,
@@ -518,29 +518,6 @@ SELECT organization_id, id, type, channel, quantity, balance_after, segments, me
 UNION ALL
 SELECT * FROM usage_sums;
 COMMENT ON VIEW usage_entries IS 'what changed each organization''s quota, entry by entry';
-
-CREATE TABLE sms_attempts (
-    organization_id uuid NOT NULL,
-    message_id      uuid NOT NULL,
-    attempt         smallint NOT NULL,
-    supplier_id     uuid NOT NULL,
-    reference       integer NOT NULL,
-    state           text NOT NULL CHECK (state IN ('open', 'accepted', 'refused', 'busy', 'unreachable', 'unknown')),
-    started_at      timestamptz NOT NULL,
-    answered_at     timestamptz,
-    code            text NOT NULL DEFAULT '',
-    detail          text NOT NULL DEFAULT '',
-    continues       smallint,
-    parts           smallint NOT NULL DEFAULT 1,
-    doubtful        smallint[],
-    PRIMARY KEY (organization_id, message_id, attempt)
-) PARTITION BY RANGE (message_id);
-CREATE INDEX sms_attempts_age ON sms_attempts USING brin (started_at) WITH (autosummarize = on);
-CREATE TABLE sms_attempts_rest PARTITION OF sms_attempts DEFAULT WITH (fillfactor = 80);
-COMMENT ON TABLE sms_attempts IS 'tenant: tries to hand a message to a supplier, committed before the first byte leaves';
-COMMENT ON COLUMN sms_attempts.continues IS 'the first attempt of the series that this one completes: a long message of which the supplier has some segments is completed under the same reference, and its segments are booked under that attempt; NULL: it begins one';
-COMMENT ON COLUMN sms_attempts.parts IS 'segments that the whole message has in this supplier''s form';
-COMMENT ON COLUMN sms_attempts.doubtful IS 'of an attempt of unknown outcome, segments that were written and not answered; NULL: all it was to send';
 
 CREATE TABLE sms_parts (
     supplier_id      uuid NOT NULL,
@@ -912,7 +889,7 @@ CREATE TABLE whatsapp_messages (
     direction         text NOT NULL CHECK (direction IN ('outbound', 'inbound')),
     mode              text NOT NULL CHECK (mode IN ('live', 'test')),
     status            text NOT NULL
-                      CHECK (status IN ('accepted', 'queued', 'sent', 'delivered', 'read', 'failed', 'canceled')),
+                      CHECK (status IN ('accepted', 'sent', 'delivered', 'read', 'failed', 'canceled')),
     number_id         uuid NOT NULL,
     conversation_id   uuid NOT NULL,
     recipient         text NOT NULL,
@@ -947,7 +924,7 @@ CREATE TABLE whatsapp_messages (
 ) PARTITION BY RANGE (id);
 CREATE INDEX whatsapp_messages_by_recipient ON whatsapp_messages (organization_id, recipient, id)
     WHERE recipient IS NOT NULL;
-CREATE INDEX whatsapp_messages_deadline ON whatsapp_messages (deadline_at) WHERE status IN ('accepted', 'queued', 'sent');
+CREATE INDEX whatsapp_messages_deadline ON whatsapp_messages (deadline_at) WHERE status IN ('accepted', 'sent');
 CREATE INDEX whatsapp_messages_age ON whatsapp_messages USING brin (accepted_at) WITH (autosummarize = on);
 CREATE TABLE whatsapp_messages_rest PARTITION OF whatsapp_messages DEFAULT WITH (fillfactor = 75);
 COMMENT ON TABLE whatsapp_messages IS 'tenant: one row a WhatsApp message, in either direction';
@@ -959,22 +936,6 @@ COMMENT ON COLUMN whatsapp_messages.delivered_event IS 'message.delivered was ra
 COMMENT ON COLUMN whatsapp_messages.reserved IS 'what is reserved of the wallet now, in millionths';
 COMMENT ON COLUMN whatsapp_messages.pricing IS 'what Meta''s status said of the price, as "type/category"; evidence, never shown';
 COMMENT ON COLUMN whatsapp_messages.priced_by IS 'the status that said `pricing`: Meta may say the price with any status, and one of lower rank changes it no more';
-
-CREATE TABLE whatsapp_attempts (
-    organization_id uuid NOT NULL,
-    message_id      uuid NOT NULL,
-    attempt         smallint NOT NULL,
-    number_id       uuid NOT NULL,
-    state           text NOT NULL CHECK (state IN ('open', 'accepted', 'refused', 'busy', 'unreachable', 'unknown')),
-    started_at      timestamptz NOT NULL,
-    answered_at     timestamptz,
-    code            text NOT NULL DEFAULT '',
-    detail          text NOT NULL DEFAULT '',
-    PRIMARY KEY (organization_id, message_id, attempt)
-) PARTITION BY RANGE (message_id);
-CREATE INDEX whatsapp_attempts_age ON whatsapp_attempts USING brin (started_at) WITH (autosummarize = on);
-CREATE TABLE whatsapp_attempts_rest PARTITION OF whatsapp_attempts DEFAULT WITH (fillfactor = 80);
-COMMENT ON TABLE whatsapp_attempts IS 'tenant: tries to hand a message to Meta, committed before the first byte leaves';
 
 CREATE TABLE whatsapp_wamids (
     number_id       uuid NOT NULL,
@@ -1204,6 +1165,12 @@ CREATE TABLE queue (
     claims          smallint NOT NULL DEFAULT 0,
     lease_until     timestamptz,
     lease_token     uuid,
+    attempt         smallint NOT NULL DEFAULT 0,
+    begun_at        timestamptz,
+    target_id       uuid,
+    reference       integer,
+    continues       smallint,
+    parts           smallint NOT NULL DEFAULT 1,
     PRIMARY KEY (id, line)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
@@ -1212,6 +1179,32 @@ COMMENT ON TABLE queue IS 'control: work to be done, narrow, deleted when done';
 COMMENT ON COLUMN queue.line IS 'a supplier or an endpoint, which is served in turn with others; no line is used by two kinds for one id';
 COMMENT ON COLUMN queue.lane IS '0 goes before 1';
 COMMENT ON COLUMN queue.claims IS 'times it was claimed; from the second on, earlier tries may have left traces';
+COMMENT ON COLUMN queue.attempt IS 'of a message, the last attempt that was begun; 0: none. What follows is of that attempt, as in attempts';
+COMMENT ON COLUMN queue.begun_at IS 'since when it is under way: the committed intention that comes before the first byte; NULL: it has ended, and stands in attempts';
+
+CREATE TABLE attempts (
+    organization_id uuid NOT NULL,
+    message_id      uuid NOT NULL,
+    attempt         smallint NOT NULL,
+    target_id       uuid NOT NULL,
+    state           text NOT NULL CHECK (state IN ('accepted', 'refused', 'busy', 'unreachable', 'unknown')),
+    started_at      timestamptz NOT NULL,
+    ended_at        timestamptz NOT NULL,
+    reference       integer,
+    continues       smallint,
+    parts           smallint NOT NULL DEFAULT 1,
+    doubtful        smallint[],
+    code            text NOT NULL DEFAULT '',
+    detail          text NOT NULL DEFAULT '',
+    PRIMARY KEY (organization_id, message_id, attempt)
+) PARTITION BY RANGE (message_id);
+CREATE INDEX attempts_age ON attempts USING brin (started_at) WITH (autosummarize = on);
+CREATE TABLE attempts_rest PARTITION OF attempts DEFAULT WITH (fillfactor = 90);
+COMMENT ON TABLE attempts IS 'tenant: how each try to hand a message over ended. One that is under way stands in its queue row';
+COMMENT ON COLUMN attempts.target_id IS 'the supplier, or the WhatsApp number, that it was handed to';
+COMMENT ON COLUMN attempts.continues IS 'the first attempt of the series that this one completes: a long message of which the supplier has some segments is completed under the same reference, and its segments are booked under that attempt; NULL: it begins one';
+COMMENT ON COLUMN attempts.parts IS 'segments that the whole message has in this supplier''s form';
+COMMENT ON COLUMN attempts.doubtful IS 'of an attempt of unknown outcome, segments that were written and not answered; NULL: all it was to send';
 
 CREATE TABLE queue_holds (
     id              uuid PRIMARY KEY,

@@ -3,7 +3,8 @@
 A row is work of one `kind` ("sms", "webhook", …) in one `line` (a supplier, an endpoint), in a `lane` (0 goes before
 1) for one organization. A claim leases rows for a while under a random token; only the holder of a row's token can
 finish it or put it back, so a worker that was thought dead can no longer touch what another has taken over. All times
-are the database's. A row is deleted when its work is done.
+are the database's. A row is deleted when its work is done. The row of a message also carries the attempt that is
+under way (`sending/attempts.py`).
 
 The rule nobody may break: a claim is fair. Within a line and lane, organizations take turns, whatever their backlog.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Literal
 from uuid import UUID, uuid4
 
 import msgspec
@@ -37,6 +39,14 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     #: True if it was claimed before: an earlier try may have left traces.
     again: bool
     due_at: datetime
+    #: Of a message, the last attempt that was begun (0: none); what follows is of that attempt.
+    attempt: int = 0
+    #: Since when it is under way; None: it has ended.
+    begun_at: datetime | None = None
+    target_id: UUID | None = None
+    reference: int | None = None
+    continues: int | None = None
+    parts: int = 1
 
 
 # 1. group: which (lane, organization) have rows in each asked line, found by skipping through the index. Those whose
@@ -101,7 +111,8 @@ WITH RECURSIVE asked (line, free) AS (
 )
 UPDATE queue SET lease_until = now() + make_interval(secs => $4), lease_token = $5, claims = least(claims, 9999) + 1
  WHERE ctid = ANY (ARRAY(SELECT place FROM held))
-RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS again, due_at
+RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS again, due_at, attempt, begun_at,
+          target_id, reference, continues, parts
 """
 
 
@@ -173,7 +184,7 @@ POSTPONE = (
     )
     + """
 UPDATE queue SET due_at = now() + make_interval(secs => held.pause), tries = queue.tries + held.counts,
-                 line = held.to_line, lease_until = NULL, lease_token = NULL
+                 line = held.to_line, lease_until = NULL, lease_token = NULL, begun_at = NULL
   FROM held WHERE queue.ctid = held.place
 """
 )
@@ -232,13 +243,22 @@ async def put(conn: Connection, kind: str, items: Sequence[tuple[UUID, UUID, UUI
 # So they are not locked first and deleted by place, as above: a place that came with that commit would not be seen.
 # `kind` is spelled so that no index leads by it: the look-up is to go by the id, not through all rows of a kind.
 WITHDRAW = """
-DELETE FROM queue WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now()) RETURNING id
+DELETE FROM queue
+ WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now())
+   AND CASE $3 WHEN 'untried' THEN attempt = 0 WHEN 'ended' THEN begun_at IS NULL ELSE true END
+RETURNING kind, line, lane, organization_id, id, tries, coalesce(lease_token, id), claims > 1 AS again, due_at, attempt,
+          begun_at, target_id, reference, continues, parts
 """
 
 
-async def withdraw(conn: Connection, kind: str, ids: Sequence[UUID]) -> set[UUID]:
-    """Delete rows that nobody holds, whatever line they are in; returns their ids."""
-    return {row["id"] for row in await conn.fetch(WITHDRAW, kind, ids)}
+async def withdraw(
+    conn: Connection, kind: str, ids: Sequence[UUID], *, only: Literal["untried", "ended", "all"]
+) -> dict[UUID, Lease]:
+    """Delete rows that nobody holds, whatever line they are in; returns what they were, by id.
+
+    `only`: work of which no attempt was ever begun, or none is under way, or any.
+    """
+    return {row["id"]: Lease(*row.values()) for row in await conn.fetch(WITHDRAW, kind, ids, only)}
 
 
 OLDEST = """

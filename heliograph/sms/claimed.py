@@ -15,8 +15,8 @@ import msgspec
 from heliograph.base.db import Connection
 from heliograph.queue.leases import Lease
 
-#: Statuses of a message that no supplier has taken.
-UNSENT = ("accepted", "sending")
+#: Status of a message that no supplier is known to have taken.
+UNSENT = "accepted"
 
 
 class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +55,11 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     refused: Sequence[UUID] | None
 
     @property
+    def is_unsent(self) -> bool:
+        """No supplier is known to have taken it."""
+        return self.status == UNSENT
+
+    @property
     def in_doubt(self) -> tuple[int, ...]:
         """Segments of a long message of which nobody knows whether the supplier has them."""
         have = set(self.taken or ())
@@ -62,15 +67,15 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
         return tuple(number for number in asked if number not in have)
 
 
-# Attempts are looked at only for rows that were tried or claimed before (`again`). LIMIT keeps each look-up a look-up:
+# Attempts are looked at only for rows that have one. LIMIT keeps each look-up a look-up:
 # a plan made while a table is empty could otherwise read all of it once for a batch, and still do so when it is full.
 DUE = """
 SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accepted_at, m.expires_at, m.body,
        o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
-       coalesce(a.attempt, 0) AS attempt, a.supplier_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
+       coalesce(a.attempt, 0) AS attempt, a.target_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
        a.reference, coalesce(a.series, 0) AS series, a.series_at, coalesce(a.parts, 1) AS parts, a.doubtful,
        taken.parts AS taken, a.busy_since, a.refused
-  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, again, n)
+  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, tried, n)
   LEFT JOIN LATERAL (SELECT * FROM messages
                       WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
   LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
@@ -81,11 +86,11 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accep
                               WHERE organization_id = item.organization_id AND recipient = m.recipient
                                 AND message_id = item.id) = 0 LIMIT 1) silence ON true
   LEFT JOIN LATERAL (
-       SELECT attempt, supplier_id, state, started_at, reference, coalesce(continues, attempt) AS series, parts,
+       SELECT attempt, target_id, state, started_at, reference, coalesce(continues, attempt) AS series, parts,
               doubtful, min(started_at) OVER (PARTITION BY coalesce(continues, attempt)) AS series_at,
-              min(started_at) FILTER (WHERE state = 'busy') OVER (PARTITION BY supplier_id) AS busy_since,
-              array_agg(supplier_id) FILTER (WHERE state = 'refused') OVER () AS refused
-         FROM sms_attempts WHERE item.again AND organization_id = item.organization_id AND message_id = item.id
+              min(started_at) FILTER (WHERE state = 'busy') OVER (PARTITION BY target_id) AS busy_since,
+              array_agg(target_id) FILTER (WHERE state = 'refused') OVER () AS refused
+         FROM attempts WHERE item.tried AND organization_id = item.organization_id AND message_id = item.id
         ORDER BY attempt DESC LIMIT 1) a ON true
   LEFT JOIN LATERAL (
        SELECT array_agg(DISTINCT part) AS parts FROM sms_parts
@@ -100,6 +105,6 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessag
         DUE,
         [lease.organization_id for lease in claimed],
         [lease.id for lease in claimed],
-        [lease.again for lease in claimed],
+        [lease.attempt > 0 for lease in claimed],
     )
     return [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]

@@ -21,6 +21,7 @@ from heliograph.base.bounded_scan import LOOK
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.queue.holds import Overtaken
+from heliograph.sending.listing import shown_status
 from heliograph.sms import timeline, withdrawal
 from heliograph.sms.outcomes import deadline
 from heliograph.sms.withdrawal import Unsent
@@ -109,12 +110,15 @@ class Story(msgspec.Struct, frozen=True):
     steps: list[Step]
 
 
+#: What a message is shown as while suppliers are asked; its row says `accepted` still.
+SENDING = "sending"
 _COLUMNS = (
-    "id, status, mode, recipient, sender, sender_id, client_reference, campaign_id, encoding, segments, guarantee,"
+    f"id, {shown_status('m', SENDING)} AS status,"
+    " mode, recipient, sender, sender_id, client_reference, campaign_id, encoding, segments, guarantee,"
     " accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at, ended_at, failure_code"
 )
 LIST = bounded_scan.statement(
-    "messages",
+    "messages m",
     _COLUMNS,
     fits="""
            ($6::text IS NULL OR status = $6) AND mode = ANY ($7)
@@ -155,8 +159,11 @@ async def list_page(
     return Found([_message(row) for row in found], seen)
 
 
-SELECT = f"SELECT {_COLUMNS}, body, event_id FROM messages WHERE organization_id = $1 AND id = $2"
-FIRST_ATTEMPT = "SELECT min(started_at) FROM sms_attempts WHERE organization_id = $1 AND message_id = $2"
+SELECT = f"SELECT {_COLUMNS}, body, event_id FROM messages m WHERE organization_id = $1 AND id = $2"
+FIRST_ATTEMPT = """
+SELECT least((SELECT min(started_at) FROM attempts WHERE organization_id = $1 AND message_id = $2),
+             (SELECT begun_at FROM queue WHERE id = $2 AND kind || '' = 'sms' AND begun_at IS NOT NULL LIMIT 1))
+"""
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Story:
@@ -185,7 +192,7 @@ async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:
         row = await _row(conn, actor, id)
     if row["status"] != "canceled":
         # One that is still `accepted` is in the hands of a worker.
-        raise MessageNotCancelable(status="sending" if row["status"] == "accepted" else row["status"])
+        raise MessageNotCancelable(status=SENDING if row["status"] == "accepted" else row["status"])
     return _message(row)
 
 
@@ -204,7 +211,7 @@ def _message(row: asyncpg.Record) -> Message:
 def _steps(row: asyncpg.Record, begun: datetime | None) -> Iterable[Step]:
     yield Step(row["accepted_at"], "accepted")
     if begun:
-        yield Step(begun, "sending")
+        yield Step(begun, SENDING)
     if row["sent_at"]:
         yield Step(row["sent_at"], "sent")
     if row["delivered_at"]:

@@ -47,10 +47,10 @@ SELECT item.n, part.organization_id, part.message_id, part.attempt, part.part, p
        CROSS JOIN LATERAL (
        SELECT FROM messages
         WHERE organization_id = part.organization_id AND id = part.message_id
-          AND status IN ('sending', 'sent', 'unknown', 'expired')
+          AND status IN ('accepted', 'sent', 'unknown', 'expired')
           AND (item.sender = '' OR lower(right(sender, length(item.sender))) = lower(item.sender)) LIMIT 1) message
  WHERE item.reference IS NULL OR NOT EXISTS (
-       SELECT FROM sms_attempts
+       SELECT FROM attempts
         WHERE organization_id = part.organization_id AND message_id = part.message_id AND attempt = part.attempt
           AND reference <> item.reference)
  ORDER BY item.n, part.message_id, part.part

@@ -1,6 +1,6 @@
 """The states of a message: one table, and the guards made from it that stand inside every UPDATE.
 
-    accepted → sending → sent → delivered | undelivered | failed | expired | rejected | unknown
+    accepted (→ sending) → sent → delivered | undelivered | failed | expired | rejected | unknown
     accepted → canceled
 
 The rule nobody may break: rank never goes down and the first final status wins. Two doors are open after an end:
@@ -34,12 +34,11 @@ class Status(msgspec.Struct, frozen=True):
     stamp: str | None = None
 
 
-OPEN = ("accepted", "sending", "sent")
+OPEN = ("accepted", "sent")
 
 STATUSES = {
     "accepted": Status(()),
-    "sending": Status(("accepted", "sending")),
-    "sent": Status(("accepted", "sending"), stamp="sent_at"),
+    "sent": Status(("accepted",), stamp="sent_at"),
     "delivered": Status((*OPEN, "unknown", "expired"), final=True, event="message.delivered", stamp="delivered_at"),
     "undelivered": Status(OPEN, final=True, event="message.failed", stamp="failed_at"),
     "failed": Status(OPEN, final=True, event="message.failed", stamp="failed_at"),
@@ -119,7 +118,7 @@ UPDATE messages m
               $8::boolean[])
        AS v (organization_id, id, status, at, failure_code, event_id, unsent, was_sent)
  WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
-   AND (NOT v.unsent OR m.status IN ('accepted', 'sending'))
+   AND (NOT v.unsent OR m.status = 'accepted')
 RETURNING m.organization_id, m.id, m.mode, m.status, m.recipient, m.client_reference, m.segments, m.request_id,
           m.accepted_at, m.sent_at, m.delivered_at, m.failed_at, m.failure_code, v.at, v.event_id,
           m.event_id = v.event_id AS raises

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import structlog
 
 from heliograph.base.db import Connection, Pool
 from heliograph.queue import leases
 from heliograph.sms import routing, test_mode
-from heliograph.sms.dispatch import PooledSupplier
-from heliograph.sms.routing import Breaker, Supplier
+from heliograph.sms.routing import Breaker, Senders, Supplier
 from heliograph.suppliers.contract import Connector, ConnectorFactory, Health, Inbound, OnAnswered, Receipt, Submission
 
 log = structlog.get_logger()
@@ -114,6 +114,23 @@ class Absent:
 
     async def stop(self, *, grace: float) -> None:
         """There is nothing to stop."""
+
+
+class PooledSupplier(msgspec.Struct):
+    """A supplier as this worker uses it."""
+
+    supplier: Supplier
+    connector: Connector
+    breaker: Breaker
+    senders: Senders = msgspec.field(default_factory=lambda: Senders(time.monotonic))
+    #: Segments that may still be handed over in this round.
+    room: int = 0
+    #: Another worker has it bound and uses it.
+    elsewhere: bool = False
+    #: Other workers have it not, and may leave messages for it in its line.
+    fed: bool = False
+    #: The circuit is open, and this round may send one message to see whether it still must be.
+    probe: bool = False
 
 
 class SupplierPool:

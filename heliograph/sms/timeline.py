@@ -15,6 +15,7 @@ import asyncpg
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
+from heliograph.sending import attempts
 from heliograph.sms import test_mode
 from heliograph.webhooks import timeline
 from heliograph.webhooks.timeline import Entry, Timeline, known
@@ -26,10 +27,9 @@ SELECT found.*, o.name AS organization_name
   FROM organizations o CROSS JOIN LATERAL (SELECT * FROM messages WHERE organization_id = o.id AND id = $1) found
  LIMIT 1
 """
-ATTEMPTS = """
-SELECT a.attempt, a.supplier_id, s.name, a.state, a.reference, a.started_at, a.answered_at, a.code, a.detail
-  FROM sms_attempts a LEFT JOIN suppliers s ON s.id = a.supplier_id
- WHERE a.organization_id = $1 AND a.message_id = $2
+ATTEMPTS = f"""
+SELECT a.attempt, a.target_id, s.name, a.state, a.reference, a.started_at, a.ended_at, a.code, a.detail
+  FROM ({attempts.OF_MESSAGE}) a LEFT JOIN suppliers s ON s.id = a.target_id
 """
 # Parts are found by the time of their answer, which its index (BRIN) narrows to a few pages. Answers within a second
 # of each other find the same ones.
@@ -54,7 +54,7 @@ UNION
 SELECT id, kind, created_at FROM events WHERE organization_id = $1 AND id BETWEEN $4 AND $5 AND message_id = $2
 """
 QUEUE = """
-SELECT q.kind, q.id, q.line, q.lane, q.due_at, q.tries, q.claims, q.lease_until, s.name, e.url
+SELECT q.kind, q.id, q.line, q.lane, q.due_at, q.tries, q.attempt, q.lease_until, s.name, e.url
   FROM queue q LEFT JOIN suppliers s ON s.id = q.line
        LEFT JOIN webhook_endpoints e ON e.organization_id = $1 AND e.id = q.line
  WHERE q.id = ANY ($2) ORDER BY q.due_at
@@ -71,8 +71,8 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
         raise NotFound("There is no such message.", id=str(id))
     message = {name: value for name, value in row.items() if name != "body"}
     organization_id, accepted_at = row["organization_id"], row["accepted_at"]
-    attempts = await conn.fetch(ATTEMPTS, organization_id, id)
-    answers = list({one["answered_at"] for one in attempts if one["answered_at"]})
+    tried = await conn.fetch(ATTEMPTS, organization_id, id)
+    answers = list({one["ended_at"] for one in tried if one["ended_at"]})
     parts = await conn.fetch(PARTS, id, answers)
     received = await conn.fetch(RECEIPTS, id, (accepted_at - timedelta(days=1)).date())
     events = await raised(conn, organization_id, row)
@@ -84,7 +84,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
         entries=sorted(
             [
                 Entry(accepted_at, "accepted", {"status": "accepted", "request_id": row["request_id"]}),
-                *_attempts(attempts),
+                *_attempts(tried),
                 *(_part(one) for one in parts),
                 *_doubled(parts),
                 *(_receipt(one) for one in received),
@@ -124,9 +124,9 @@ def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
     for row in rows:
         which = {"attempt": row["attempt"], "supplier": _supplier(row)}
         yield Entry(row["started_at"], "attempt", which | {"reference": row["reference"]})
-        if row["answered_at"]:
+        if row["ended_at"]:
             answer = {"state": row["state"], "code": row["code"], "detail": row["detail"]}
-            yield Entry(row["answered_at"], "answer", known(which | answer))
+            yield Entry(row["ended_at"], "answer", known(which | answer))
 
 
 def _part(row: asyncpg.Record) -> Entry:
@@ -161,9 +161,9 @@ def _moves(row: asyncpg.Record) -> Iterable[Entry]:
 
 
 def _queued(row: asyncpg.Record) -> dict[str, Any]:
-    values = {name: row[name] for name in ("kind", "due_at", "tries", "claims", "lane", "lease_until")}
+    values = {name: row[name] for name in ("kind", "due_at", "tries", "attempt", "lane", "lease_until")}
     return known(values | {"supplier": row["name"], "url": row["url"]})
 
 
 def _supplier(row: asyncpg.Record) -> str:
-    return row["name"] or ("test" if row["supplier_id"] == test_mode.SUPPLIER else str(row["supplier_id"]))
+    return row["name"] or ("test" if row["target_id"] == test_mode.SUPPLIER else str(row["target_id"]))

@@ -6,54 +6,21 @@
 
 Receipts do not say which segment they are of. So unless there is one for each segment in doubt, none is taken for any:
 one of the segments could be the one that never arrived.
-
-The rule nobody may break: nothing is sent again while its answer may still be on its way into the database.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import msgspec
 
 from heliograph.base.db import Connection
-from heliograph.queue.leases import UNROUTED, Postponed
+from heliograph.sending.channel import Found
 from heliograph.sms import receipts
 from heliograph.sms.claimed import ClaimedMessage
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move
 
-#: One whose attempt was just found without an end waits at least this long, seconds: whoever has its answer may have
-#: waited for the database as we did, and is about to record it.
-OVERTAKEN = 5.0
-
-
-class Resolved(msgspec.Struct, frozen=True):
-    """What became of attempts of unknown outcome."""
-
-    #: What is decided about a message: a new state, a wait, or None: nothing more. Others may be tried again.
-    steps: dict[UUID, Move | Postponed | None]
-    #: Moves that follow besides.
-    moves: list[Move]
-    #: Messages of which it is now known what the supplier has, and what it never got.
-    known: dict[UUID, ClaimedMessage]
-
-
-# An attempt that somebody has locked is being answered at this moment. It is not waited for: the recorder, which holds
-# it, may be waiting for what this transaction holds.
-MARK = """
-WITH lost AS MATERIALIZED (
-    SELECT a.* FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS item (organization_id, message_id, attempt)
-     CROSS JOIN LATERAL (
-           SELECT organization_id, message_id, attempt FROM sms_attempts
-            WHERE organization_id = item.organization_id AND message_id = item.message_id AND attempt = item.attempt
-              AND state = 'open' FOR UPDATE SKIP LOCKED) a
-)
-UPDATE sms_attempts a SET state = 'unknown', answered_at = now(), detail = 'the worker ended before the answer came'
-  FROM lost
- WHERE a.organization_id = lost.organization_id AND a.message_id = lost.message_id AND a.attempt = lost.attempt
-"""
 ADOPT = """
 INSERT INTO sms_parts (supplier_id, id_key, message_id, attempt, part, parts, organization_id, recipient_suffix,
                        created_at)
@@ -64,27 +31,8 @@ ON CONFLICT DO NOTHING
 """
 
 
-async def resolve(
-    conn: Connection,
-    lost: Sequence[ClaimedMessage],
-    *,
-    grace: float,
-    policies: Mapping[UUID, str],
-    held: Container[tuple[UUID, int]],
-) -> Resolved:
-    """Decide about messages whose last attempt has an end that nobody saw.
-
-    `grace`: seconds that an attempt waits for its receipts. `held`: (message, attempt) whose answers this process has
-    and has not recorded.
-    """
-    unseen = sorted((due for due in lost if due.attempt_state == "open"), key=lambda due: due.lease.id.int)
-    if unseen:
-        await conn.execute(
-            MARK,
-            [due.lease.organization_id for due in unseen],
-            [due.lease.id for due in unseen],
-            [due.attempt for due in unseen],
-        )
+async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Mapping[UUID, str]) -> Found:
+    """What receipts say of messages whose last attempt has an end that nobody saw."""
     found = await receipts.find_for_uncertain(
         conn,
         [
@@ -93,29 +41,23 @@ async def resolve(
             if due.attempt_supplier is not None and due.started_at is not None
         ],
     )
-    resolved = Resolved({}, [], {})
+    moves: list[Move] = []
+    known: dict[UUID, ClaimedMessage | None] = {}
     adopted: list[tuple[ClaimedMessage, int, str]] = []
     for due, keys in zip(lost, found, strict=True):
         lease, in_doubt = due.lease, due.in_doubt
-        assert due.started_at is not None
-        waits = (due.started_at + timedelta(seconds=grace) - due.at).total_seconds()
-        if due.attempt_state == "open" or (lease.id, due.attempt) in held:
-            waits = max(waits, OVERTAKEN)
-        if keys or not in_doubt:
-            adopted += [(due, number, key) for number, key in zip(in_doubt, keys, strict=True)]
-            taken = sorted({*(due.taken or ()), *in_doubt})
-            if len(taken) == due.parts:
-                resolved.moves.append(Move(lease.organization_id, lease.id, "sent", due.at))
-                resolved.steps[lease.id] = None
-            else:
-                resolved.known[lease.id] = msgspec.structs.replace(due, taken=taken, doubtful=(), attempt_state="busy")
-        elif waits > 0:
-            resolved.steps[lease.id] = Postponed(lease, waits, UNROUTED, counts=False)
-        elif due.guarantee == "at_most_once":
-            resolved.steps[lease.id] = unknown(due)
+        if not keys and in_doubt:
+            continue
+        adopted += [(due, number, key) for number, key in zip(in_doubt, keys, strict=True)]
+        taken = sorted({*(due.taken or ()), *in_doubt})
+        if len(taken) == due.parts:
+            moves.append(Move(lease.organization_id, lease.id, "sent", due.at))
+            known[lease.id] = None
+        else:
+            known[lease.id] = msgspec.structs.replace(due, taken=taken, doubtful=(), attempt_state="busy")
     if adopted:
-        resolved.moves.extend(await _adopt(conn, adopted, policies))
-    return resolved
+        moves += await _adopt(conn, adopted, policies)
+    return Found(moves, known)
 
 
 def _wanted(due: ClaimedMessage) -> int:

@@ -17,6 +17,8 @@ from heliograph.accounts import quota
 from heliograph.base.db import Connection
 from heliograph.queue import leases
 from heliograph.queue.holds import Overtaken, Row, Withdrawn
+from heliograph.queue.leases import Lease
+from heliograph.sending import attempts
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move, move_many
 
 
@@ -33,7 +35,7 @@ async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, 
 
     `reason` stands in the ledger. Runs in the caller's transaction. Returns the ids of those. Raises Overtaken.
     """
-    taken = await leases.withdraw(conn, "sms", [one.message_id for one in unsent])
+    taken = set(await leases.withdraw(conn, "sms", [one.message_id for one in unsent], only="untried"))
     canceled = [one for one in unsent if one.message_id in taken]
     moves = [Move(one.organization_id, one.message_id, "canceled", at, unsent=True) for one in canceled]
     moved, _ = await move_many(conn, moves)
@@ -47,9 +49,11 @@ async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, 
 
 # LIMIT keeps each look-up a look-up, whatever the plan thinks of a table that was empty when it was made.
 STATES = """
-SELECT item.organization_id, item.id, m.status, m.segments, now() AS at
+SELECT item.organization_id, item.id, m.segments, coalesce(tried.attempt, 0) > 0 AS tried, now() AS at
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
        SELECT status, segments FROM messages WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m
+  LEFT JOIN LATERAL (SELECT attempt FROM queue WHERE id = item.id AND kind || '' = 'sms' LIMIT 1) tried ON true
+ WHERE m.status = 'accepted'
 """
 
 
@@ -63,15 +67,16 @@ async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -
     if not found:
         return Withdrawn(left=len(rows))
     at = found[0]["at"]
-    untried = [row for row in found if row["status"] == "accepted"]
-    unsent = [Unsent(row["organization_id"], row["id"], row["segments"]) for row in untried]
+    unsent = [Unsent(row["organization_id"], row["id"], row["segments"]) for row in found if not row["tried"]]
     canceled = await withdraw(conn, unsent, at=at, reason="withdrawn by the operator")
-    ended: set[UUID] = set()
+    ended: dict[UUID, Lease] = {}
     if tried:
-        doubtful = {row["id"]: row["organization_id"] for row in found if row["status"] == "sending"}
-        ended = await leases.withdraw(conn, "sms", list(doubtful))
-        moves = [Move(doubtful[id], id, "unknown", at, OUTCOME_UNKNOWN, unsent=True) for id in ended]
+        ended = await leases.withdraw(conn, "sms", [row["id"] for row in found if row["tried"]], only="all")
+        await attempts.mark_unknown(conn, [lease for lease in ended.values() if lease.begun_at is not None])
+        moves = [
+            Move(lease.organization_id, id, "unknown", at, OUTCOME_UNKNOWN, unsent=True) for id, lease in ended.items()
+        ]
         moved, _ = await move_many(conn, moves)
-        if moved != ended:
+        if moved != ended.keys():
             raise Overtaken
     return Withdrawn(canceled=len(canceled), ended=len(ended), left=len(rows) - len(canceled) - len(ended))

@@ -10,6 +10,7 @@ worker alone. Whoever ends between commit and `deliver` leaves rows whose lease 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 from uuid import UUID
 
 from heliograph.webhooks.events import Event
@@ -56,3 +57,13 @@ class Handover:
         if self._taken:
             taken, self._taken = self._taken, []
             self._deliver(taken)
+
+
+class Deliveries(Protocol):
+    """What the other parts of a worker tell the one that delivers."""
+
+    def queued(self) -> None:
+        """Deliveries were queued."""
+
+    def handover(self) -> Handover | None:
+        """For one transaction; None: nothing is delivered here."""

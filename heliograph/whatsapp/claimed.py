@@ -64,6 +64,11 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     unknowns: int
 
     @property
+    def is_unsent(self) -> bool:
+        """Nobody is known to have taken it."""
+        return self.status == "accepted"
+
+    @property
     def authentication(self) -> bool:
         """A one-time code: nothing that may come late, or twice."""
         return self.category == "authentication"
@@ -80,7 +85,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
         return end - BUFFERS.get(self.category, BUFFER)
 
 
-# Attempts are looked at only for rows that were tried or claimed before (`again`); LIMIT keeps each look-up a look-up.
+# Attempts are looked at only for rows that have one; LIMIT keeps each look-up a look-up.
 DUE = """
 SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.conversation_id) AS conversation_id,
        m.template_id, m.billing_category, m.deadline_at, m.content, o.state AS organization_state,
@@ -90,7 +95,7 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
                    WHERE organization_id = item.organization_id AND id = c.merged_into) END AS window_until,
        now() AS at,
        coalesce(a.attempt, 0) AS attempt, a.state AS attempt_state, a.started_at, coalesce(a.unknowns, 0) AS unknowns
-  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, again, n)
+  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, tried, n)
   LEFT JOIN LATERAL (SELECT status, mode, recipient, number_id, conversation_id, template_id, billing_category,
                             deadline_at, content FROM whatsapp_messages
                       WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
@@ -100,8 +105,8 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
   LEFT JOIN LATERAL (SELECT since FROM silence_1(item.organization_id, m.recipient) LIMIT 1) silence ON true
   LEFT JOIN LATERAL (
        SELECT attempt, state, started_at, count(*) FILTER (WHERE state = 'unknown') OVER () AS unknowns
-         FROM whatsapp_attempts
-        WHERE item.again AND organization_id = item.organization_id AND message_id = item.id
+         FROM attempts
+        WHERE item.tried AND organization_id = item.organization_id AND message_id = item.id
         ORDER BY attempt DESC LIMIT 1) a ON true
  ORDER BY item.n
 """
@@ -113,7 +118,7 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessag
         DUE,
         [lease.organization_id for lease in claimed],
         [lease.id for lease in claimed],
-        [lease.again for lease in claimed],
+        [lease.attempt > 0 for lease in claimed],
     )
     return [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
 

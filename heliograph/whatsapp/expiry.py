@@ -9,8 +9,8 @@ from __future__ import annotations
 from heliograph.base import clock
 from heliograph.base.db import Connection
 from heliograph.queue import leases
+from heliograph.sending import attempts
 from heliograph.whatsapp import matching
-from heliograph.whatsapp.dispatch import KIND
 from heliograph.whatsapp.rates import RateBook
 from heliograph.whatsapp.status import Move, move_many
 
@@ -21,7 +21,7 @@ BATCH = 1000
 
 DUE = """
 SELECT organization_id, id FROM whatsapp_messages
- WHERE status IN ('accepted', 'queued', 'sent') AND deadline_at <= now()
+ WHERE status IN ('accepted', 'sent') AND deadline_at <= now()
  ORDER BY deadline_at LIMIT $1
 """
 
@@ -34,7 +34,8 @@ async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
     """
     rows = await conn.fetch(DUE, BATCH)
     if rows:
-        await leases.withdraw(conn, KIND, [row["id"] for row in rows])
+        withdrawn = await leases.withdraw(conn, matching.KIND, [row["id"] for row in rows], only="all")
+        await attempts.mark_unknown(conn, [lease for lease in withdrawn.values() if lease.begun_at is not None])
     moves = await matching.sweep_early(conn)
     at = clock.now()
     moves += [Move(row["organization_id"], row["id"], "failed", at, "expired") for row in rows]

@@ -21,11 +21,14 @@ import msgspec
 from heliograph.base import clock
 from heliograph.base.db import Connection
 from heliograph.consent.people import Link
+from heliograph.sending import attempts
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope, classify
 from heliograph.suppliers.whatsapp_cloud.items import StatusItem
 from heliograph.whatsapp import conversations
 from heliograph.whatsapp.status import Move, Pricing, pricing_of
 
+#: The channel, as its rows in the queue name it.
+KIND = "whatsapp"
 #: Meta's words and ours. A word that is missing here moves nothing.
 STATUSES = {"sent": "sent", "delivered": "delivered", "read": "read", "played": "read", "failed": "failed"}
 
@@ -69,16 +72,6 @@ SELECT m.organization_id, m.id, m.recipient, w.message_id IS NOT NULL AS known
  ORDER BY item.n
 """
 
-# The last attempt without a known end was the one that Meta took.
-ATTEMPTS = """
-UPDATE whatsapp_attempts a SET state = 'accepted', answered_at = coalesce(a.answered_at, now()),
-       detail = 'known by a status'
-  FROM unnest($1::uuid[], $2::uuid[]) AS bound (organization_id, message_id)
- WHERE a.organization_id = bound.organization_id AND a.message_id = bound.message_id
-   AND a.state IN ('open', 'unknown')
-   AND a.attempt = (SELECT max(attempt) FROM whatsapp_attempts last
-                     WHERE last.organization_id = bound.organization_id AND last.message_id = bound.message_id)
-"""
 WAMIDS = """
 INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, created_at)
 SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[])
@@ -148,7 +141,7 @@ async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]
     if not bound:
         return
     ordered = sorted(bound.items(), key=lambda one: one[1][1].int)
-    await conn.execute(ATTEMPTS, [message[0] for _, message in ordered], [message[1] for _, message in ordered])
+    await attempts.mark_taken(conn, KIND, [message for _, message in ordered], detail="known by a status")
     await conn.execute(WAMIDS, *_columns([(*key, *message) for key, message in ordered]))
 
 

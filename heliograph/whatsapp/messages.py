@@ -19,6 +19,7 @@ from heliograph.base.bounded_scan import LOOK
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
 from heliograph.consent import people
+from heliograph.sending.listing import shown_status
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -67,8 +68,11 @@ class Found(msgspec.Struct, frozen=True):
     seen: UUID | None
 
 
+#: What a message is shown as once it was handed to Meta, until Meta says more; its row says `accepted` still.
+QUEUED = "queued"
 _COLUMNS = (
-    "id, client_reference, direction, type, mode, status, recipient, number_id, template_name, template_language,"
+    f"id, client_reference, direction, type, mode, {shown_status('m', QUEUED)} AS status,"
+    " recipient, number_id, template_name, template_language,"
     " billing_category, conversation_id, accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code"
 )
 _FITS = """
@@ -77,14 +81,14 @@ _FITS = """
            AND ($9::text IS NULL OR coalesce(template_name = $9, false))
            AND ($10::timestamptz IS NULL OR accepted_at >= $10)
            AND ($11::timestamptz IS NULL OR accepted_at < $11)"""
-LIST = bounded_scan.statement("whatsapp_messages", _COLUMNS, fits=_FITS)
+LIST = bounded_scan.statement("whatsapp_messages m", _COLUMNS, fits=_FITS)
 # The only filter with an index: what went between an organization and one user is what is asked for most. A user writes
 # and is written to by several names; each is a look of its own, so that none reads more than is looked at.
 _OF_NAMES = """
 (SELECT message.* FROM unnest($12::text[]) AS given (name) CROSS JOIN LATERAL (
         SELECT * FROM whatsapp_messages
          WHERE organization_id = $1 AND recipient = given.name AND id < $2 AND id >= $3
-         ORDER BY id DESC LIMIT $5) message) named"""
+         ORDER BY id DESC LIMIT $5) message) m"""
 LIST_OF_RECIPIENT = bounded_scan.statement(_OF_NAMES, _COLUMNS, fits=_FITS)
 
 
@@ -118,7 +122,7 @@ async def list_page(
     return Found(await _messages(conn, actor, found), seen)
 
 
-SELECT = f"SELECT {_COLUMNS} FROM whatsapp_messages WHERE organization_id = $1 AND id = $2"
+SELECT = f"SELECT {_COLUMNS} FROM whatsapp_messages m WHERE organization_id = $1 AND id = $2"
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Message:

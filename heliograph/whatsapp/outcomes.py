@@ -24,11 +24,12 @@ import structlog
 
 from heliograph.base.clock import now
 from heliograph.base.db import Connection
-from heliograph.queue import leases
-from heliograph.queue.leases import Lease, Postponed
+from heliograph.queue.leases import Postponed
 from heliograph.queue.retry import hold_pause
+from heliograph.sending.attempts import Ended
+from heliograph.sending.results import Answered, Settled, settle
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope
 from heliograph.whatsapp import accounts, conversations, holds, matching, numbers, template_sync, test_mode
 from heliograph.whatsapp.matching import Matched, failure_of
@@ -44,115 +45,65 @@ STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
 DISABLED = 132016
 
 
-class Answered(msgspec.Struct, frozen=True, gc=False):
-    """One attempt's end, and what its message is about."""
+class Context(msgspec.Struct, frozen=True, gc=False):
+    """What an answer is judged by, beside its message."""
 
-    lease: Lease
-    submission: CloudSubmission
-    outcome: CloudOutcome
-    number_id: UUID
     #: None: a test key's.
     account_id: UUID | None
-    conversation_id: UUID
-    template_id: UUID | None
-    authentication: bool
-    #: When it is no longer worth sending.
-    expires_at: datetime
-    #: Attempts before this one whose outcome was never known.
-    unknowns: int = 0
     #: Its number or account was held when it left: it was the one that tries.
     tries_hold: bool = False
-
-
-ATTEMPTS = """
-UPDATE whatsapp_attempts a
-   SET state = CASE a.state WHEN 'accepted' THEN 'accepted' ELSE v.state END, answered_at = $1, code = v.code,
-       detail = v.detail
-  FROM unnest($2::uuid[], $3::uuid[], $4::smallint[], $5::text[], $6::text[], $7::text[])
-       AS v (organization_id, message_id, attempt, state, code, detail)
- WHERE a.organization_id = v.organization_id AND a.message_id = v.message_id AND a.attempt = v.attempt
-RETURNING a.message_id, a.attempt, a.state = 'accepted' AS taken
-"""
 
 
 async def record(conn: Connection, answered: Sequence[Answered], *, grace: float) -> list[Move]:
     """Record ends of attempts; returns the moves that follow, which are the caller's to make in the same transaction,
     and then to `follow`. `grace`: seconds that an unknown outcome waits for a status."""
     at = now()
-    ordered = sorted(answered, key=lambda one: one.submission.message_id.int)
-    rows = await conn.fetch(
-        ATTEMPTS,
-        at,
-        [one.lease.organization_id for one in ordered],
-        [one.submission.message_id for one in ordered],
-        [one.submission.attempt for one in ordered],
-        [one.outcome.verdict.value for one in ordered],
-        [_clean(one.outcome.code, 100) for one in ordered],
-        [_clean(_detail(one.outcome), 500) for one in ordered],
-    )
-    taken = {(row["message_id"], row["attempt"]) for row in rows if row["taken"]}
-    moves: list[Move] = []
-    done: list[Lease] = []
-    back: list[Postponed] = []
-    for one in ordered:
-        if (one.submission.message_id, one.submission.attempt) in taken:
-            done.append(one.lease)
-            continue
-        match decide(one, at, grace):
-            case Move() as move:
-                moves.append(move)
-                done.append(one.lease)
-            case Postponed() as postponed:
-                back.append(postponed)
-            case None:
-                done.append(one.lease)
-    if done:
-        await leases.finish(conn, done)
-    if back:
-        await leases.postpone(conn, back)
-    accepted = [one for one in ordered if one.outcome.verdict is Verdict.ACCEPTED]
+    moves: list[Move] = await settle(conn, [decide(one, at, grace) for one in answered])
+    accepted = [one for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
     if accepted:
         moves += await _bind(conn, accepted)
         await test_mode.expect(
             conn,
-            [(one.lease.organization_id, one.submission.message_id, one.submission.recipient)
-             for one in accepted if one.account_id is None],
+            [(one.attempt.lease.organization_id, one.attempt.lease.id, one.attempt.submission.recipient)
+             for one in accepted if _context(one).account_id is None],
         )  # fmt: skip
     return moves
 
 
-def decide(one: Answered, at: datetime, grace: float) -> Move | Postponed | None:
-    """Where the message and its queue row go (None: the work is done). Pure."""
-    outcome, lease, attempt = one.outcome, one.lease, one.submission.attempt
-    message = (lease.organization_id, one.submission.message_id)
+def decide(one: Answered, at: datetime, grace: float) -> Settled:
+    """Where the message and its queue row go. Pure."""
+    outcome: CloudOutcome = one.outcome
+    lease, attempt, due = one.attempt.lease, one.attempt.number, one.attempt.message
+    ended = Ended(one.attempt, outcome.verdict.value, outcome.code, _detail(outcome))
+    message = (lease.organization_id, lease.id)
     fault = outcome.fault
     pause: float | None = hold_pause(attempt)
     counts = False
     match outcome.verdict:
         case Verdict.ACCEPTED:
-            return None
+            return Settled(ended)
         case Verdict.UNKNOWN:
-            return Postponed(lease, grace, lease.line, counts=False)
+            return Settled(ended, postponed=Postponed(lease, grace, lease.line, counts=False))
         case Verdict.REFUSED:
             pause = None
         case Verdict.UNREACHABLE if outcome.code in NEVER_LEFT:
             pause = 0.0
         case Verdict.BUSY if fault is not None:
             counts = fault.counts
-            pause = fault.wait(lease.tries + 1 if counts else attempt, code=one.authentication)
-            if fault.kind is Kind.TEMPLATE and one.authentication:
+            pause = fault.wait(lease.tries + 1 if counts else attempt, code=due.authentication)
+            if fault.kind is Kind.TEMPLATE and due.authentication:
                 pause = None  # a code is of no use in three hours
             if pause is not None:
                 # Whoever is held holds its messages: they are due as soon as it may send again.
                 held = fault.scope is Scope.TEMPLATE or (fault.scope in STOPS and not fault.slow)
                 pause = 0.0 if held else max(pause, outcome.retry_after or 0.0)
     if pause is None:
-        return Move(*message, "failed", at, failure_of(fault) if fault else "unknown", unsent=True)
-    if at + timedelta(seconds=pause) >= one.expires_at:
+        return Settled(ended, Move(*message, "failed", at, failure_of(fault) if fault else "unknown", unsent=True))
+    if at + timedelta(seconds=pause) >= due.expires_at:
         # What it waited for says more than that its time is up.
         known = failure_of(fault) if fault is not None else "unknown"
-        return Move(*message, "failed", at, "expired" if known == "unknown" else known, unsent=True)
-    return Postponed(lease, pause, lease.line, counts=counts)
+        return Settled(ended, Move(*message, "failed", at, "expired" if known == "unknown" else known, unsent=True))
+    return Settled(ended, postponed=Postponed(lease, pause, lease.line, counts=counts))
 
 
 OUTBOUND = """
@@ -166,39 +117,41 @@ async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
     """What answers say beyond their messages: names of users, last contact, holds, holds that are over, windows. Runs
     after the moves, in their transaction: whoever accepts a message locks the wallet first and then its conversation.
     Returns the webhook deliveries queued."""
-    live = [one for one in answered if one.account_id is not None]
-    accepted = [one for one in live if one.outcome.verdict is Verdict.ACCEPTED]
+    live = [one for one in answered if _context(one).account_id is not None]
+    accepted = [one for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
     names = {
         name
         for one in answered
         for name in matching.links(
-            one.lease.organization_id, one.submission.recipient, one.outcome.wa_id, one.outcome.user_id
+            _organization(one), one.attempt.submission.recipient, one.outcome.wa_id, one.outcome.user_id
         )
     }
     await matching.name_users(conn, names)
     reached = sorted(
-        {(one.lease.organization_id, one.conversation_id) for one in answered
-         if one.outcome.verdict is Verdict.ACCEPTED},
-        key=lambda key: key[1].int,
-    )  # fmt: skip
+        {(_organization(one), one.attempt.message.conversation_id) for one in accepted}, key=lambda key: key[1].int
+    )
     if reached:
         await conn.execute(OUTBOUND, now(), [one for one, _ in reached], [id for _, id in reached])
     deliveries = 0
-    over = {(one.lease.organization_id, one.account_id, one.number_id) for one in accepted if one.tries_hold}
+    over = {
+        (_organization(one), account_id, one.attempt.message.number_id)
+        for one in accepted
+        if _context(one).tries_hold and (account_id := _context(one).account_id) is not None
+    }
     for organization_id, account_id, number_id in sorted(over, key=str):
-        assert account_id is not None
         deliveries += await holds.answered(conn, organization_id, account_id, number_id)
     for one in live:
-        if one.tries_hold and one.outcome.verdict not in (Verdict.ACCEPTED, Verdict.UNKNOWN):
-            await holds.undecided(conn, one.lease.organization_id, [one.submission.message_id])
+        if _context(one).tries_hold and one.outcome.verdict not in (Verdict.ACCEPTED, Verdict.UNKNOWN):
+            await holds.undecided(conn, _organization(one), [one.attempt.lease.id])
     troubles = [
         Trouble(
-            one.lease.organization_id, one.number_id, one.account_id, one.template_id, one.conversation_id,
-            one.outcome.fault, one.outcome.code, one.outcome.trace, one.outcome.retry_after or 0.0,
+            _organization(one), due.number_id, account_id, due.template_id, due.conversation_id, outcome.fault,
+            outcome.code, outcome.trace, outcome.retry_after or 0.0,
         )
-        for one in live
-        if one.account_id is not None and one.outcome.fault is not None
-        and one.outcome.verdict is not Verdict.UNKNOWN
+        for one, due, outcome, account_id in (
+            (one, one.attempt.message, one.outcome, _context(one).account_id) for one in live
+        )
+        if account_id is not None and outcome.fault is not None and outcome.verdict is not Verdict.UNKNOWN
     ]  # fmt: skip
     return deliveries + await note(conn, troubles)
 
@@ -324,7 +277,7 @@ async def _template(conn: Connection, one: Trouble, seconds: float) -> int:
 async def _bind(conn: Connection, accepted: Sequence[Answered]) -> list[Move]:
     """Keep Meta's ids, and take up what was said of them before."""
     known = {
-        (one.number_id, one.outcome.wamid): (one.lease.organization_id, one.submission.message_id)
+        (one.attempt.message.number_id, one.outcome.wamid): (_organization(one), one.attempt.lease.id)
         for one in accepted
         if one.outcome.wamid
     }
@@ -333,10 +286,14 @@ async def _bind(conn: Connection, accepted: Sequence[Answered]) -> list[Move]:
     return await matching.adopt_early(conn, known)
 
 
+def _organization(one: Answered) -> UUID:
+    return one.attempt.lease.organization_id
+
+
+def _context(one: Answered) -> Context:
+    context: Context = one.attempt.context
+    return context
+
+
 def _detail(outcome: CloudOutcome) -> str:
     return f"{outcome.detail} ({outcome.trace})" if outcome.trace else outcome.detail
-
-
-def _clean(text: str, most: int) -> str:
-    """PostgreSQL stores no NUL, and no half of a surrogate pair."""
-    return text.replace("\0", "").encode("utf-8", "replace").decode()[:most]

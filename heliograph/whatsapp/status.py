@@ -1,12 +1,12 @@
 """The states of a WhatsApp message, and what reaching one means for money and events.
 
-    accepted → queued → sent → delivered → read
-    accepted, queued → canceled      accepted, queued, sent → failed
+    accepted (→ queued) → sent → delivered → read
+    accepted → canceled      accepted, sent → failed
 
-`queued`: an attempt has begun. A message is in the state of highest rank that was ever heard of it, in whatever order
-that came: `delivered` and `read` stand above `failed`, since Meta may give up on one device and reach another. Times
-are the earliest that were said, and a later state implies the earlier ones. So duplicates and any order of the same
-statuses end in the same row.
+`queued`, an attempt has begun, is shown and not stored (`messages.QUEUED`). A message is in the state of highest rank
+that was ever heard of it, in whatever order that came: `delivered` and `read` stand above `failed`, since Meta may give
+up on one device and reach another. Times are the earliest that were said, and a later state implies the earlier ones.
+So duplicates and any order of the same statuses end in the same row.
 
 The rule nobody may break: a message raises `message.failed` and `message.delivered` at most once each, the first only
 if nothing was raised before, and its money moves with its state, in one transaction.
@@ -35,9 +35,9 @@ from heliograph.whatsapp.wallet import Movement
 Row: TypeAlias = asyncpg.Record | Mapping[str, Any]
 
 #: Who is higher stays.
-RANK = {"accepted": 0, "queued": 1, "sent": 2, "canceled": 3, "failed": 4, "delivered": 5, "read": 6}
+RANK = {"accepted": 0, "sent": 1, "canceled": 2, "failed": 3, "delivered": 4, "read": 5}
 #: States in which nothing has ended.
-OPEN = ("accepted", "queued", "sent")
+OPEN = ("accepted", "sent")
 #: The user has it.
 ARRIVED = ("delivered", "read")
 
@@ -107,14 +107,14 @@ class _News(msgspec.Struct, gc=False):
     was_sent: bool = False
 
 
-# Locked in one order, so that two transactions wait for each other in no circle. What is decided here about a message
+# Locked in one order, so that two transactions cannot deadlock. What is decided here about a message
 # (`unsent`) holds only if no attempt of it was taken; it is canceled only if none may have been.
 LOCK = """
 SELECT m.*, (SELECT currency FROM wallets WHERE organization_id = m.organization_id) AS currency,
        CASE WHEN news.unsent THEN EXISTS (
-           SELECT FROM whatsapp_attempts a
+           SELECT FROM attempts a
             WHERE a.organization_id = news.organization_id AND a.message_id = news.id
-              AND (a.state = 'accepted' OR (news.canceled AND a.state IN ('open', 'unknown')))) ELSE false END AS taken
+              AND (a.state = 'accepted' OR (news.canceled AND a.state = 'unknown'))) ELSE false END AS taken
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::boolean[]) AS news (organization_id, id, unsent, canceled)
        CROSS JOIN LATERAL (
        SELECT organization_id, id, mode, status, recipient, number_id, client_reference, request_id, billing_category,
@@ -203,9 +203,9 @@ def merge(row: Row, news: _News) -> dict[str, Any] | None:
     """The row's columns after the news; None: nothing changes. Pure, and for statuses of Meta's the same in any
     order."""
     status = row["status"]
-    if news.unsent and status not in ("accepted", "queued"):
+    if news.unsent and status != "accepted":
         return None  # Meta was heard of it, perhaps while this waited for the row: after `taken` was looked at
-    if RANK[news.status] > RANK[status] and (news.status != "canceled" or status in ("accepted", "queued")):
+    if RANK[news.status] > RANK[status] and (news.status != "canceled" or status == "accepted"):
         status = news.status
     new = {name: row[name] for name in COLUMNS}
     new["status"] = status
@@ -311,7 +311,7 @@ def _events(
         return id
 
     who = (row["organization_id"], row["mode"])
-    if news.was_sent and row["status"] in ("accepted", "queued") and who in wanted.get("message.sent", ()):
+    if news.was_sent and row["status"] == "accepted" and who in wanted.get("message.sent", ()):
         add("message.sent", "sent")
     if new["status"] in ARRIVED and not row["delivered_event"]:
         id = add("message.delivered", "delivered")

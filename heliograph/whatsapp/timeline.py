@@ -14,6 +14,7 @@ import asyncpg
 from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
+from heliograph.sending import attempts
 from heliograph.webhooks import timeline
 from heliograph.webhooks.timeline import Entry, Timeline, known
 from heliograph.whatsapp.money import decimal
@@ -25,10 +26,6 @@ SELECT found.*, o.name AS organization_name, n.display_phone_number
        SELECT * FROM whatsapp_messages WHERE organization_id = o.id AND id = $1) found
   LEFT JOIN whatsapp_numbers n ON n.organization_id = o.id AND n.id = found.number_id
  LIMIT 1
-"""
-ATTEMPTS = """
-SELECT attempt, state, started_at, answered_at, code, detail FROM whatsapp_attempts
- WHERE organization_id = $1 AND message_id = $2
 """
 # Meta's ids are found by the time of their answer, which their index (BRIN) narrows to a few pages.
 WAMIDS = """
@@ -50,7 +47,7 @@ SELECT e.id, e.kind, e.created_at FROM unnest($4::uuid[], $5::uuid[]) AS around 
         WHERE organization_id = $1 AND id BETWEEN around.first AND around.last AND message_id = $2) e
 """
 QUEUE = """
-SELECT q.kind, q.due_at, q.tries, q.claims, q.lane, q.lease_until, n.display_phone_number AS number,
+SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, n.display_phone_number AS number,
        greatest(n.held_until, a.held_until) AS held_until, coalesce(n.held_reason, a.held_reason) AS held, e.url
   FROM queue q
   LEFT JOIN whatsapp_numbers n ON n.organization_id = $1 AND n.id = q.line
@@ -70,8 +67,8 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
     if row is None:
         raise NotFound("There is no such message.", id=str(id))
     organization_id = row["organization_id"]
-    attempts = await conn.fetch(ATTEMPTS, organization_id, id)
-    answers = list({one["answered_at"] for one in attempts if one["answered_at"]})
+    tried = await conn.fetch(attempts.OF_MESSAGE, organization_id, id)
+    answers = list({one["ended_at"] for one in tried if one["ended_at"]})
     times = [row[f"{name}_at"] for name in STAMPS if row[f"{name}_at"]] or [row["accepted_at"]]
     events = await conn.fetch(
         EVENTS,
@@ -84,7 +81,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> 
     wamids = await conn.fetch(WAMIDS, organization_id, id, answers)
     entries = [
         Entry(row["accepted_at"], "accepted", {"status": "accepted", "request_id": row["request_id"]}),
-        *_attempts(attempts),
+        *_attempts(tried),
         *(Entry(one["created_at"], "wamid", {"wamid": one["wamid"]}) for one in wamids),
         *_doubled(wamids),
         *_moves(row),
@@ -106,9 +103,9 @@ def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
     for row in rows:
         which = {"attempt": row["attempt"]}
         yield Entry(row["started_at"], "attempt", which)
-        if row["answered_at"]:
+        if row["ended_at"]:
             answer = {"state": row["state"], "code": row["code"], "detail": row["detail"]}
-            yield Entry(row["answered_at"], "answer", known(which | answer))
+            yield Entry(row["ended_at"], "answer", known(which | answer))
 
 
 def _doubled(wamids: Iterable[asyncpg.Record]) -> Iterable[Entry]:

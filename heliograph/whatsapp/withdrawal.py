@@ -13,6 +13,8 @@ from uuid import UUID
 from heliograph.base.db import Connection
 from heliograph.queue import leases
 from heliograph.queue.holds import Overtaken, Row, Withdrawn
+from heliograph.queue.leases import Lease
+from heliograph.sending import attempts
 from heliograph.whatsapp.status import Move, move_many
 
 
@@ -23,7 +25,7 @@ async def withdraw(conn: Connection, unsent: Sequence[tuple[UUID, UUID]], *, at:
     Raises Overtaken.
     """
     owners = {message_id: organization_id for organization_id, message_id in unsent}
-    taken = await leases.withdraw(conn, "whatsapp", list(owners))
+    taken = set(await leases.withdraw(conn, "whatsapp", list(owners), only="ended"))
     moved, _ = await move_many(conn, [Move(owners[id], id, "canceled", at) for id in taken], rates=None)
     if moved != taken:
         raise Overtaken
@@ -31,13 +33,17 @@ async def withdraw(conn: Connection, unsent: Sequence[tuple[UUID, UUID]], *, at:
 
 
 STATES = """
-SELECT item.organization_id, item.id, m.status, tried.attempt IS NOT NULL AS tried, now() AS at
+SELECT item.organization_id, item.id, m.status, under_way.id IS NOT NULL OR tried.attempt IS NOT NULL AS tried,
+       now() AS at
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
        SELECT status FROM whatsapp_messages WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m
   LEFT JOIN LATERAL (
-       SELECT a.attempt FROM whatsapp_attempts a
+       SELECT a.attempt FROM attempts a
         WHERE a.organization_id = item.organization_id AND a.message_id = item.id
-          AND a.state IN ('open', 'unknown', 'accepted') LIMIT 1) tried ON true
+          AND a.state IN ('unknown', 'accepted') LIMIT 1) tried ON true
+  LEFT JOIN LATERAL (
+       SELECT id FROM queue WHERE id = item.id AND kind || '' = 'whatsapp' AND begun_at IS NOT NULL LIMIT 1
+       ) under_way ON true
 """
 
 
@@ -49,17 +55,17 @@ async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -
     Overtaken.
     """
     found = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])
-    waiting = [row for row in found if row["status"] in ("accepted", "queued")]
+    waiting = [row for row in found if row["status"] == "accepted"]
     if not waiting:
         return Withdrawn(left=len(rows))
     at = waiting[0]["at"]
     canceled = await withdraw(conn, [(row["organization_id"], row["id"]) for row in waiting if not row["tried"]], at=at)
-    ended: set[UUID] = set()
+    ended: dict[UUID, Lease] = {}
     if tried:
-        doubtful = {row["id"]: row["organization_id"] for row in waiting if row["tried"]}
-        ended = await leases.withdraw(conn, "whatsapp", list(doubtful))
-        moves = [Move(doubtful[id], id, "failed", at, "unknown") for id in ended]
+        ended = await leases.withdraw(conn, "whatsapp", [row["id"] for row in waiting if row["tried"]], only="all")
+        await attempts.mark_unknown(conn, [lease for lease in ended.values() if lease.begun_at is not None])
+        moves = [Move(lease.organization_id, id, "failed", at, "unknown") for id, lease in ended.items()]
         moved, _ = await move_many(conn, moves, rates=None)
-        if moved != ended:
+        if moved != ended.keys():
             raise Overtaken
     return Withdrawn(canceled=len(canceled), ended=len(ended), left=len(rows) - len(canceled) - len(ended))

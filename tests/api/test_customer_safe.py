@@ -160,8 +160,8 @@ async def tried(pool: Pool, made: Made, sent: list[UUID]) -> None:
     """An attempt to send each, with what Meta said to it."""
     for number, id in enumerate(sent):
         await pool.execute(
-            "INSERT INTO whatsapp_attempts (organization_id, message_id, attempt, number_id, state, started_at, code,"
-            " detail) VALUES ($1, $2, 1, $3, 'accepted', now(), $4, $4)",
+            "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, code,"
+            " detail) VALUES ($1, $2, 1, $3, 'accepted', now(), now(), $4, $4)",
             made.organization_id,
             id,
             made.number_id,

@@ -223,7 +223,7 @@ async def test_cancel(client: Client, pool: Pool) -> None:
     assert await client.ids(status="canceled") == [id]
 
     other = await client.send()
-    await pool.execute("UPDATE messages SET status = 'sending' WHERE id = $1", other)
+    await pool.execute("UPDATE queue SET attempt = 1 WHERE id = $1", other)
     status, body = await client.ask("DELETE", f"/sms/messages/{other}")
     assert (status, body["error"]["code"]) == (409, "message_not_cancelable")
     assert body["error"]["details"] == {"status": "sending"}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import heliograph
+from heliograph.worker import CHANNELS
 from tests.database import Cluster
 from tests.judge import judge, settled
 from tests.load import Load
@@ -22,11 +23,11 @@ from tests.processes import LONG, WINDOW, Installation, Program, installation, u
 POINTS = {
     "accept.before_commit": "api",
     "accept.after_commit": "api",
-    "dispatch.before_commit": "worker",
-    "dispatch.after_commit": "worker",
-    "dispatch.after_submit": "worker",
-    "record.before_commit": "worker",
-    "record.after_commit": "worker",
+    "sms.dispatch.before_commit": "worker",
+    "sms.dispatch.after_commit": "worker",
+    "sms.dispatch.after_submit": "worker",
+    "sms.record.before_commit": "worker",
+    "sms.record.after_commit": "worker",
     "webhook.before_post": "worker",
     "webhook.after_post": "worker",
     "webhook.before_commit": "worker",
@@ -41,7 +42,12 @@ FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "
 
 def test_every_point_in_the_code_is_drilled() -> None:
     """Here, or in a test of its own that names it: work that a plain send does not pass needs another load."""
-    points = named(Path(heliograph.__path__[0]), r'crash_point\(\s*"([^"]+)"')
+    sources = Path(heliograph.__path__[0])
+    points = named(sources, r'crash_point\(\s*"([^"]+)"')
+    # The engine's points bear the name of the channel whose work passes them.
+    of_channels = named(sources, r'crash_point\(f"\{[a-z_.]+kind\}\.([^"]+)"')
+    assert of_channels
+    points |= {f"{channel}.{point}" for channel in CHANNELS for point in of_channels}
     elsewhere = named(Path(__file__).parents[1], r'CRASH_AT(?:=|": )f?"([a-z_.]+)')
     assert POINTS.keys() <= points
     assert points <= POINTS.keys() | elsewhere

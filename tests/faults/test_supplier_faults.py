@@ -131,7 +131,7 @@ async def test_a_long_message_whose_session_is_lost_in_the_middle(
         assert list(segments.values()) == [{1, 2, 3, 4, 5}] * 2, (
             "each message has one reference, and all of it went out"
         )
-        assert await pool.fetchval("SELECT count(*) FROM sms_attempts") > 2, "it took more than one attempt"
+        assert await pool.fetchval("SELECT count(*) FROM attempts") > 2, "it took more than one attempt"
         assert await pool.fetchval("SELECT count(*) FROM sms_parts WHERE parts <> 5") == 0
 
 

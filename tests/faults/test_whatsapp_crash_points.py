@@ -32,11 +32,11 @@ from tests.rules.whatsapp_factories import (
 
 #: Each as the worker is told to end there.
 CRASHES: list[dict[str, str]] = [
-    {"HELIOGRAPH_CRASH_AT": "whatsapp.before_commit"},
-    {"HELIOGRAPH_CRASH_AT": "whatsapp.after_commit"},
-    {"HELIOGRAPH_CRASH_AT": "whatsapp.after_submit"},
-    {"HELIOGRAPH_CRASH_AT": "whatsapp_record.before_commit"},
-    {"HELIOGRAPH_CRASH_AT": "whatsapp_record.after_commit"},
+    {"HELIOGRAPH_CRASH_AT": "whatsapp.dispatch.before_commit"},
+    {"HELIOGRAPH_CRASH_AT": "whatsapp.dispatch.after_commit"},
+    {"HELIOGRAPH_CRASH_AT": "whatsapp.dispatch.after_submit"},
+    {"HELIOGRAPH_CRASH_AT": "whatsapp.record.before_commit"},
+    {"HELIOGRAPH_CRASH_AT": "whatsapp.record.after_commit"},
 ]
 ROUNDS = 5 if LONG else 1
 #: Messages that wait for each worker.

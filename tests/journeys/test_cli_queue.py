@@ -11,7 +11,7 @@ from heliograph.base.db import Pool
 from tests.journeys.test_cli import Cli
 from tests.load import Client
 from tests.processes import installation, until_true
-from tests.rules.factories import message, organization, status_of
+from tests.rules.factories import message, organization, status_of, tried
 
 
 async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdrawn(
@@ -51,7 +51,7 @@ async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdr
         await pool.execute("DELETE FROM queue WHERE id = $1", forgotten)
 
         await cli("queue", "withdraw", "--older-than", "1d", "--yes")
-        await pool.execute("UPDATE messages SET status = 'sending' WHERE id = $1", waiting[1])
+        await tried(pool, waiting[1])
         unsure = await cli("queue", "withdraw", "--kind", "sms")
         assert (unsure.status, "for good?" in unsure.err) == (1, True), "nobody said yes"
         done = await cli("queue", "withdraw", "--kind", "sms", "--org", "Acme", "--yes", "--json")

@@ -170,7 +170,7 @@ async def judge(made: Installation, handsets: list[str]) -> None:
             "SELECT (SELECT count(*) FROM opt_outs) AS opted_out, (SELECT count(*) FROM messages) AS confirmed,"
             " (SELECT count(*) FROM usage_entries WHERE type = 'usage') AS paid,"
             " (SELECT count(*) FROM inbound_messages WHERE due_at IS NOT NULL) AS left,"
-            " (SELECT count(*) FROM sms_attempts WHERE state = 'unknown') AS unknown"
+            " (SELECT count(*) FROM attempts WHERE state = 'unknown') AS unknown"
         )
     finally:
         await conn.close()

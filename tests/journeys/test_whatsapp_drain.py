@@ -46,7 +46,7 @@ async def test_a_stop_amid_sends(
         assert await worker.stop() == 0
 
         # What it had begun has an end, which is written down, and nothing is kept from the next one.
-        found = {row[0] for row in await sky.pool.fetch("SELECT DISTINCT state FROM whatsapp_attempts")}
+        found = {row[0] for row in await sky.pool.fetch("SELECT DISTINCT state FROM attempts")}
         assert found <= states | {"unreachable"}
         assert await sky.pool.fetchval("SELECT count(*) FROM queue WHERE lease_until IS NOT NULL") == 0
         assert await sky.pool.fetchval("SELECT count(*) FROM workers") == 0

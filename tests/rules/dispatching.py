@@ -6,13 +6,16 @@ from datetime import timedelta
 from uuid import UUID
 
 from heliograph.base.db import Pool
+from heliograph.sending.attempts import OF_MESSAGE
+from heliograph.sending.dispatch import Dispatcher
+from heliograph.sending.results import Results
 from heliograph.sms import test_mode
-from heliograph.sms.dispatch import Dispatcher, PooledSupplier
+from heliograph.sms.channel import SmsChannel
+from heliograph.sms.claimed import ClaimedMessage
 from heliograph.sms.receipts import ReceivedReceipt
-from heliograph.sms.recorder import Recorder
 from heliograph.sms.routing import Breaker, Senders, Supplier
-from heliograph.sms.supplier_pool import TEST_ACCOUNT
-from heliograph.suppliers.contract import Receipt
+from heliograph.sms.supplier_pool import TEST_ACCOUNT, PooledSupplier
+from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from tests.rules.factories import Scripted, supplier
 
 
@@ -31,34 +34,44 @@ class Bench:
         self.pool = pool
         #: What the circuit breakers take for the time.
         self.now = 1000.0
-        self.recorder = Recorder(pool, grace=grace)
         self.accounts: dict[UUID, PooledSupplier] = {}
         self.connectors: dict[UUID, Scripted] = {}
-        self._make = lambda: Dispatcher(
-            pool,
-            lambda: self.accounts,
-            self.recorder,
-            claim_limit=claim_limit,
-            lease_seconds=lease_seconds,
-            grace=grace,
-            patience=patience,
-        )
-        self.dispatcher = self._make()
+        self._make = lambda: SmsChannel(pool, lambda: self.accounts, grace=grace, patience=patience)
+        self._claim_limit, self._lease_seconds = claim_limit, lease_seconds
+        self.channel = self._make()
+        self.results: Results[ReceivedReceipt] = Results(pool, self.channel)
+        self.dispatcher = self._dispatcher()
         self.add(TEST_ACCOUNT)
         for row in suppliers or (supplier(),):
             self.add(row)
 
     def add(self, row: Supplier) -> Scripted:
         connector = Scripted()
-        connector.on_outcome = lambda submission, outcome: self.dispatcher.answered(row.id, submission, outcome)
+        connector.on_outcome = self.answer
         self.connectors[row.id] = connector
         self.accounts[row.id] = PooledSupplier(row, connector, Breaker(lambda: self.now), Senders(lambda: self.now))
-        self.recorder.policies[row.id] = row.parts
+        self.channel.policies[row.id] = row.parts
         return connector
 
     def restart(self) -> None:
         """A dispatcher that knows nothing, over the same suppliers."""
-        self.dispatcher = self._make()
+        policies = self.channel.policies
+        self.channel = self._make()
+        self.channel.policies = policies
+        self.dispatcher = self._dispatcher()
+
+    def answer(self, submission: Submission, outcome: Outcome) -> None:
+        """What a connector says of a submission."""
+        self.dispatcher.answered((submission.message_id, submission.attempt), outcome)
+
+    def _dispatcher(self) -> Dispatcher[ClaimedMessage, ReceivedReceipt]:
+        return Dispatcher(
+            self.pool,
+            self.channel,
+            self.results,
+            claim_limit=self._claim_limit,
+            lease_seconds=self._lease_seconds,
+        )
 
     @property
     def only(self) -> Scripted:
@@ -81,24 +94,31 @@ class Bench:
 
     async def settle(self) -> None:
         await self.pool.fetchval("SELECT 1")  # lets answers arrive, which come from the event loop
-        await self.recorder.drain()
+        await self.results.drain()
 
     async def receive(self, supplier_id: UUID, *receipts: Receipt) -> None:
-        await self.recorder.receipts([ReceivedReceipt(supplier_id, one) for one in receipts])
+        await self.results.report([ReceivedReceipt(supplier_id, one) for one in receipts])
 
     async def later(self, **by: float) -> None:
         """Let time pass for leases, pauses, attempts and messages."""
         await self.pool.execute(
-            "UPDATE queue SET due_at = due_at - $1::interval, lease_until = lease_until - $1::interval", timedelta(**by)
+            "UPDATE queue SET due_at = due_at - $1::interval, lease_until = lease_until - $1::interval,"
+            " begun_at = begun_at - $1::interval",
+            timedelta(**by),
         )
-        await self.pool.execute("UPDATE sms_attempts SET started_at = started_at - $1::interval", timedelta(**by))
+        await self.pool.execute("UPDATE attempts SET started_at = started_at - $1::interval", timedelta(**by))
         await self.pool.execute("UPDATE messages SET accepted_at = accepted_at - $1::interval", timedelta(**by))
 
 
-async def attempts(pool: Pool, id: UUID, *, table: str = "sms_attempts") -> list[tuple[int, str]]:
-    """(attempt, state) of a message, in order."""
-    rows = await pool.fetch(f"SELECT attempt, state FROM {table} WHERE message_id = $1 ORDER BY attempt", id)
-    return [(row[0], row[1]) for row in rows]
+async def attempts(pool: Pool, id: UUID) -> list[tuple[int, str]]:
+    """(attempt, state) of a message, in order; "open": it is under way."""
+    organization_id = await pool.fetchval(
+        "SELECT organization_id FROM attempts WHERE message_id = $1 UNION"
+        " SELECT organization_id FROM queue WHERE id = $1",
+        id,
+    )
+    rows = await pool.fetch(f"{OF_MESSAGE} ORDER BY attempt", organization_id, id)
+    return [(row["attempt"], row["state"]) for row in rows]
 
 
 async def queued(pool: Pool, id: UUID, *, kind: str = "sms") -> bool:

@@ -11,6 +11,9 @@ from uuid import UUID
 
 from heliograph.base import clock
 from heliograph.base.db import Pool
+from heliograph.sending.dispatch import Dispatcher
+from heliograph.sending.listing import shown_status
+from heliograph.sending.results import Results
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
@@ -18,12 +21,13 @@ from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
 from heliograph.suppliers.whatsapp_cloud.items import ErrorNote, StatusItem
 from heliograph.whatsapp import matching, outcomes, test_mode
 from heliograph.whatsapp.accounts import SendingNumber
-from heliograph.whatsapp.dispatch import Dispatcher
+from heliograph.whatsapp.channel import WhatsAppChannel
+from heliograph.whatsapp.claimed import ClaimedMessage
 from heliograph.whatsapp.matching import Matched
+from heliograph.whatsapp.messages import QUEUED
 from heliograph.whatsapp.number_pool import NumberPool
 from heliograph.whatsapp.rates import RateBook
-from heliograph.whatsapp.recorder import Recorder
-from heliograph.whatsapp.status import move_many
+from heliograph.whatsapp.status import Move, move_many
 from tests.rules import dispatching
 from tests.rules.whatsapp_factories import Made
 
@@ -118,26 +122,20 @@ class Bench:
         self.grace = grace
         #: What the numbers take for monotonic seconds.
         self.seconds = 1_000.0
-        self.recorder = Recorder(pool, grace=grace)
         self.connectors: dict[UUID, Scripted] = {}
         self.rates = RateBook(pool)
         self.lines = NumberPool(
             pool,
             factory=self._factory,
             unseal=lambda line: credential(line.token.hex(), line.app_secret),
-            on_outcome=lambda number, submission, outcome: self.dispatcher.answered(submission, outcome),
-            on_early=lambda id: self.dispatcher.early(id),
+            on_outcome=lambda number, submission, outcome: self.answer(submission, outcome),
+            on_early=self._early,
             clock=lambda: self.seconds,
         )
-        self._make = lambda: Dispatcher(
-            pool,
-            self.lines.slots,
-            self.recorder,
-            claim_limit=claim_limit,
-            lease_seconds=lease_seconds,
-            grace=grace,
-        )
-        self.dispatcher = self._make()
+        self._claim_limit, self._lease_seconds = claim_limit, lease_seconds
+        self.channel = WhatsAppChannel(pool, self.lines.slots, grace=grace)
+        self.results: Results[Move] = Results(pool, self.channel)
+        self.dispatcher = self._dispatcher()
 
     async def start(self) -> Bench:
         await self.lines.start()
@@ -149,7 +147,26 @@ class Bench:
 
     def restart(self) -> None:
         """A dispatcher that knows nothing, over the same numbers."""
-        self.dispatcher = self._make()
+        self.channel = WhatsAppChannel(self.pool, self.lines.slots, grace=self.grace)
+        self.dispatcher = self._dispatcher()
+
+    def answer(self, submission: CloudSubmission, outcome: CloudOutcome) -> None:
+        """What a connector says of a submission."""
+        self.dispatcher.answered((submission.message_id, submission.attempt), outcome)
+
+    async def _early(self, id: UUID) -> None:
+        for attempt in self.dispatcher.flights.of(id):
+            lease = attempt.lease
+            await self.results.report(test_mode.statuses(lease.organization_id, id, attempt.message.recipient))
+
+    def _dispatcher(self) -> Dispatcher[ClaimedMessage, Move]:
+        return Dispatcher(
+            self.pool,
+            self.channel,
+            self.results,
+            claim_limit=self._claim_limit,
+            lease_seconds=self._lease_seconds,
+        )
 
     @property
     def only(self) -> Scripted:
@@ -171,7 +188,7 @@ class Bench:
 
     async def settle(self) -> None:
         await self.pool.fetchval("SELECT 1")  # lets answers arrive, which come from the event loop
-        await self.recorder.drain()
+        await self.results.drain()
 
     async def hear(self, who: Made, *items: StatusItem) -> None:
         """Statuses come in, as a batch of callbacks applies them."""
@@ -186,8 +203,9 @@ class Bench:
         """Let time pass for leases, pauses, attempts, holds, windows and messages."""
         delta = timedelta(**by)
         for statement in (
-            "UPDATE queue SET due_at = due_at - $1::interval, lease_until = lease_until - $1::interval",
-            "UPDATE whatsapp_attempts SET started_at = started_at - $1::interval",
+            "UPDATE queue SET due_at = due_at - $1::interval, lease_until = lease_until - $1::interval,"
+            " begun_at = begun_at - $1::interval",
+            "UPDATE attempts SET started_at = started_at - $1::interval",
             "UPDATE whatsapp_messages SET accepted_at = accepted_at - $1::interval,"
             " deadline_at = deadline_at - $1::interval",
             "UPDATE whatsapp_numbers SET held_until = held_until - $1::interval, trying_at = trying_at - $1::interval",
@@ -221,16 +239,17 @@ def says(
 
 
 async def row_of(pool: Pool, id: UUID) -> Any:
-    return await pool.fetchrow("SELECT * FROM whatsapp_messages WHERE id = $1", id)
+    shown = shown_status("m", QUEUED)
+    return await pool.fetchrow(f"SELECT m.*, {shown} AS shown FROM whatsapp_messages m WHERE id = $1", id)
 
 
 async def status_of(pool: Pool, id: UUID) -> tuple[str, str | None, str]:
     """(status, failure, charge)."""
     row = await row_of(pool, id)
-    return row["status"], row["failure_code"], row["charge"]
+    return row["shown"], row["failure_code"], row["charge"]
 
 
-attempts = partial(dispatching.attempts, table="whatsapp_attempts")
+attempts = dispatching.attempts
 queued = partial(dispatching.queued, kind="whatsapp")
 pause_of = partial(dispatching.pause_of, kind="whatsapp")
 

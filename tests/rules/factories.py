@@ -13,7 +13,9 @@ from heliograph.base import clock
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
+from heliograph.sending.listing import shown_status
 from heliograph.sms.accept import Send
+from heliograph.sms.messages import SENDING
 from heliograph.sms.routing import Supplier
 from heliograph.suppliers.contract import (
     Health,
@@ -115,8 +117,9 @@ async def message(
     expires_at: datetime | None = None,
     queued: bool = True,
 ) -> UUID:
-    """A stored message, `age` old, and its queue row; returns its id."""
+    """A stored message, `age` old, and its queue row; returns its id. What is `sending` says `accepted` in its row."""
     id = uuid7()
+    status = "accepted" if status == SENDING else status
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(
             "INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments,"
@@ -194,9 +197,14 @@ async def endpoint(pool: Pool, actor: Actor, *kinds: str, status: str = "active"
 
 
 async def status_of(pool: Pool, id: UUID) -> str:
-    """A message's status."""
-    status: str = await pool.fetchval("SELECT status FROM messages WHERE id = $1", id)
+    """A message's status, as it is shown."""
+    status: str = await pool.fetchval(f"SELECT {shown_status('m', SENDING)} FROM messages m WHERE id = $1", id)
     return status
+
+
+async def tried(pool: Pool, id: UUID) -> None:
+    """A worker has begun an attempt of a message that waits in the queue, and put it back since."""
+    await pool.execute("UPDATE queue SET attempt = 1 WHERE id = $1", id)
 
 
 async def events_of(pool: Pool, id: UUID) -> list[str]:

@@ -81,7 +81,7 @@ async def count(pool: Pool) -> None:
 
 async def end(pool: Pool, status: str) -> None:
     """Bring the messages that nobody has ended to a state, and out of the queue."""
-    await pool.execute("UPDATE messages SET status = $1 WHERE status IN ('accepted', 'sending', 'sent')", status)
+    await pool.execute("UPDATE messages SET status = $1 WHERE status IN ('accepted', 'sent')", status)
     await pool.execute("DELETE FROM queue WHERE kind = 'sms'")
 
 

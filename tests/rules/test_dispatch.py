@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -12,10 +13,13 @@ import msgspec
 import pytest
 
 from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.db import Connection, Pool
 from heliograph.queue.retry import SUBMIT
+from heliograph.sending.attempts import Attempt
+from heliograph.sending.dispatch import OVERTAKEN
+from heliograph.sms import withdrawal
+from heliograph.sms.claimed import ClaimedMessage
 from heliograph.sms.status import FAILURES
-from heliograph.sms.uncertain import OVERTAKEN
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, pause_of, queued
 from tests.rules.factories import (
@@ -72,10 +76,7 @@ async def test_the_attempt_is_committed_before_the_supplier_sees_it(pool: Pool, 
     async def look(id: UUID) -> object:
         other = await asyncpg.connect(database_url)
         try:
-            query = (
-                "SELECT m.status, a.state, a.attempt, a.supplier_id FROM messages m JOIN sms_attempts a"
-                " ON a.message_id = m.id WHERE m.id = $1"
-            )
+            query = "SELECT begun_at IS NOT NULL, attempt, target_id FROM queue WHERE id = $1"
             return tuple(await other.fetchrow(query, id))
         finally:
             await other.close()
@@ -86,7 +87,7 @@ async def test_the_attempt_is_committed_before_the_supplier_sees_it(pool: Pool, 
     bench.only.script = submit
     await message(pool, await organization(pool))
     await bench.round()
-    assert [await one for one in seen] == [("sending", "open", 1, bench.only_id)]
+    assert [await one for one in seen] == [(True, 1, bench.only_id)]
 
 
 async def test_a_long_message_goes_out_in_its_segments_with_one_reference_each(pool: Pool) -> None:
@@ -201,23 +202,34 @@ async def test_a_message_that_was_canceled_or_is_sent_leaves_the_queue(pool: Poo
 
 
 async def test_a_message_that_is_canceled_at_this_moment_does_not_go_out(pool: Pool) -> None:
-    """It was looked at before, and the cancel commits before its attempt does."""
+    """Its queue row goes first, and no claim waits for it."""
     bench = Bench(pool)
-    id = await message(pool, await organization(pool))
-    async with pool.acquire() as conn:
-        cancel = conn.transaction()
-        await cancel.start()
-        await conn.execute("UPDATE messages SET status = 'canceled' WHERE id = $1 AND status = 'accepted'", id)
-        dispatching = asyncio.create_task(bench.round())
-        await blocked(pool)
-        await cancel.commit()
-    await dispatching
+    actor = await organization(pool)
+    id = await message(pool, actor)
+    async with pool.acquire() as conn, conn.transaction():
+        unsent = [withdrawal.Unsent(actor.organization_id, id, 1)]
+        assert await withdrawal.withdraw(conn, unsent, at=clock.now(), reason="canceled") == {id}
+        assert await asyncio.wait_for(bench.round(), 20) == 0
+    await bench.round()
     assert bench.only.submitted == []
     assert await attempts(pool, id) == []
-    await bench.later(seconds=61)
-    await bench.round()
     assert not await queued(pool, id)
     assert await status_of(pool, id) == "canceled"
+
+
+async def test_a_supplier_that_goes_while_its_attempts_are_committed_answers_for_them(pool: Pool) -> None:
+    bench = Bench(pool)
+    ids = {await message(pool, await organization(pool)) for _ in range(3)}
+    connector, id = bench.only, bench.only_id
+
+    async def removed(conn: Connection, attempts: Sequence[Attempt[ClaimedMessage]]) -> None:
+        del bench.accounts[id]
+
+    bench.channel.begun = removed  # type: ignore[method-assign]
+    await bench.dispatcher.round()
+    assert {one.message_id for one in connector.submitted} == ids
+    await bench.settle()
+    assert bench.dispatcher.in_flight == 0
 
 
 # -- routing -----------------------------------------------------------------------------------------------------------
@@ -338,7 +350,7 @@ async def test_a_refusal_for_good_ends_it(pool: Pool) -> None:
     await bench.round(2)
     await ended(pool, id, "rejected", "rejected")
     assert await attempts(pool, id) == [(1, "refused")]
-    row = await pool.fetchrow("SELECT code, detail FROM sms_attempts")
+    row = await pool.fetchrow("SELECT code, detail FROM attempts")
     assert row is not None
     assert tuple(row) == ("0x0000000B", "invalid destination")
     assert bench.connectors[second.id].submitted == []
@@ -603,12 +615,12 @@ async def test_a_late_answer_counts(pool: Pool, recorded: bool) -> None:
     if recorded:
         await bench.round()
         assert await attempts(pool, id) == [(1, "unknown")]
-        bench.dispatcher.answered(bench.only_id, bench.only.submitted[0], accepted("LATE"))
+        bench.answer(bench.only.submitted[0], accepted("LATE"))
     else:
-        async with bench.recorder.writing:
+        async with bench.results.writing:
             await bench.dispatcher.round()
             await asyncio.sleep(0)
-            bench.dispatcher.answered(bench.only_id, bench.only.submitted[0], accepted("LATE"))
+            bench.answer(bench.only.submitted[0], accepted("LATE"))
     await bench.settle()
     assert await attempts(pool, id) == [(1, "accepted")]
     assert await status_of(pool, id) == "sent"
@@ -626,7 +638,7 @@ async def test_a_late_refusal_counts_too(pool: Pool) -> None:
     bench.connectors[first.id].script = answering(UNKNOWN)
     id = await message(pool, await organization(pool), guarantee="at_most_once")
     await bench.round()
-    bench.dispatcher.answered(first.id, bench.connectors[first.id].submitted[0], ELSEWHERE)
+    bench.answer(bench.connectors[first.id].submitted[0], ELSEWHERE)
     await bench.settle()
     await bench.later(seconds=91)
     await bench.round()
@@ -642,7 +654,7 @@ async def test_an_answer_that_comes_after_the_lease_is_still_a_fact(pool: Pool) 
     await slow.later(seconds=61)
     await other.round()
     assert await attempts(pool, id) == [(1, "unknown")]
-    slow.dispatcher.answered(row.id, slow.only.submitted[0], accepted("LATE"))
+    slow.answer(slow.only.submitted[0], accepted("LATE"))
     await slow.settle()
     assert await attempts(pool, id) == [(1, "accepted")]
     assert await status_of(pool, id) == "sent"
@@ -664,9 +676,9 @@ async def test_a_refused_second_attempt_does_not_undo_the_first_that_was_taken(p
     await slow.later(seconds=OVERTAKEN)
     await other.round()
     assert [one.attempt for one in other.only.submitted] == [2]
-    slow.dispatcher.answered(row.id, slow.only.submitted[0], accepted("A"))
+    slow.answer(slow.only.submitted[0], accepted("A"))
     await slow.settle()
-    other.dispatcher.answered(row.id, other.only.submitted[0], REFUSED)
+    other.answer(other.only.submitted[0], REFUSED)
     await other.settle()
     assert await status_of(pool, id) == "sent"
     await other.receive(row.id, receipt("A"))
@@ -732,7 +744,7 @@ async def test_a_message_waits_for_the_better_supplier_that_another_worker_has(p
     actors = [await organization(pool) for _ in range(3)]
     ids = {await message(pool, actors[n % 3], lane=n % 2) for n in range(90)}
     assert await has_not.round(4) > 0
-    assert has_not.dispatcher.passed_on.is_set(), "the others are told"
+    assert has_not.channel.passed_on.is_set(), "the others are told"
     assert await has.round(2) > 0, "and look without being asked twice"
     while await has.round() + await has_not.round():
         pass
@@ -806,7 +818,7 @@ async def test_an_answer_that_the_recorder_still_holds_is_not_sent_again(pool: P
     """The database was away for longer than lease and grace, and dispatch is back before the recorder."""
     bench = Bench(pool)
     id = await message(pool, await organization(pool))
-    async with bench.recorder.writing:
+    async with bench.results.writing:
         await bench.dispatcher.round()
         await asyncio.sleep(0)  # the answer arrives, and waits to be written
         await bench.later(seconds=200)
@@ -827,7 +839,7 @@ async def test_another_worker_gives_a_lost_answer_the_time_to_be_recorded(pool: 
     row = supplier()
     held, other = Bench(pool, row), Bench(pool, row)
     id = await message(pool, await organization(pool))
-    async with held.recorder.writing:
+    async with held.results.writing:
         await held.dispatcher.round()
         await held.later(seconds=200)
         await other.round(2)
@@ -843,16 +855,17 @@ async def test_another_worker_gives_a_lost_answer_the_time_to_be_recorded(pool: 
 # -- who waits for whom ------------------------------------------------------------------------------------------------
 
 
-async def test_dispatch_waits_for_no_attempt_that_is_being_answered(pool: Pool) -> None:
-    """Whoever answers it may be waiting for the queue row that dispatch has claimed."""
+async def test_dispatch_passes_over_a_message_that_is_being_answered(pool: Pool) -> None:
+    """Whoever answers it, however late, locks its queue row first, as dispatch does."""
     bench, id = await lost(pool)
     await bench.later(seconds=60)
     async with pool.acquire() as conn, conn.transaction():
-        await conn.execute("UPDATE sms_attempts SET state = 'accepted' WHERE message_id = $1", id)
-        await asyncio.wait_for(bench.round(), 20)
         await conn.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", id)
+        await asyncio.wait_for(bench.round(), 20)
     assert bench.only.submitted == []
-    assert await attempts(pool, id) == [(1, "accepted")]
+    assert await attempts(pool, id) == [(1, "open")]
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "unknown")]
     assert 0 < await pause_of(pool, id) <= OVERTAKEN
 
 
@@ -860,17 +873,17 @@ async def test_the_recorder_holds_no_attempt_while_it_waits_for_the_queue(pool: 
     bench = Bench(pool)
     id = await message(pool, await organization(pool))
     async with pool.acquire() as conn, conn.transaction():
-        async with bench.recorder.writing:
+        async with bench.results.writing:
             await bench.dispatcher.round()
             await conn.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", id)
         await blocked(pool)
-        await conn.execute("SELECT FROM sms_attempts WHERE message_id = $1 FOR UPDATE NOWAIT", id)
+        assert await conn.fetchval("SELECT count(*) FROM attempts WHERE message_id = $1", id) == 0
         await conn.execute("SELECT FROM messages WHERE id = $1 FOR UPDATE NOWAIT", id)
     await bench.settle()
     assert await status_of(pool, id) == "sent"
 
 
-#: The first UPDATE of a table ends as the victim of a deadlock does. A sequence forgets nothing when that is undone.
+#: The first change of a table ends as the victim of a deadlock does. A sequence forgets nothing when that is undone.
 VICTIM = """
 CREATE SEQUENCE victims;
 CREATE FUNCTION end_the_first() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -878,16 +891,16 @@ BEGIN
     IF nextval('victims') = 1 THEN RAISE EXCEPTION 'deadlock detected' USING ERRCODE = 'deadlock_detected'; END IF;
     RETURN NEW;
 END $$;
-CREATE TRIGGER ends BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION end_the_first();
+CREATE TRIGGER ends BEFORE {what} FOR EACH ROW EXECUTE FUNCTION end_the_first();
 """
 
 
-@pytest.mark.parametrize("table", ["messages", "sms_attempts"])
-async def test_what_postgresql_ends_is_run_again(pool: Pool, table: str) -> None:
-    """The dispatcher is the first to update messages, and the recorder the first to update attempts."""
+@pytest.mark.parametrize("what", ["UPDATE ON queue", "INSERT ON attempts"])
+async def test_what_postgresql_ends_is_run_again(pool: Pool, what: str) -> None:
+    """The dispatcher is the first to update the queue, and answers are the first to be written to attempts."""
     bench = Bench(pool)
     id = await message(pool, await organization(pool))
-    await pool.execute(VICTIM.format(table=table))
+    await pool.execute(VICTIM.format(what=what))
     await bench.round(2)
     assert await pool.fetchval("SELECT last_value FROM victims") > 1
     assert len(bench.only.submitted) == 1

@@ -59,7 +59,7 @@ async def test_a_receipt_for_the_lost_segment_is_of_that_segment_and_the_rest_is
     pool: Pool, guarantee: str
 ) -> None:
     bench, id = await begun(pool, LOST_AT_THE_THIRD, guarantee=guarantee)
-    reference = await pool.fetchval("SELECT reference FROM sms_attempts")
+    reference = await pool.fetchval("SELECT reference FROM attempts")
     assert await delivered(bench, id, "A1", "A2", "A3") == "sending"
     submission = await again(bench)
     assert (submission.held, submission.reference) == ((1, 2, 3), reference)
@@ -90,7 +90,7 @@ async def test_at_most_once_sends_no_segment_twice(pool: Pool) -> None:
 @pytest.mark.parametrize("policy", ["all", "any", "first", "last"])
 async def test_no_policy_delivers_a_message_of_which_segments_were_never_sent(pool: Pool, policy: str) -> None:
     bench, id = await begun(pool, LOST_AT_THE_THIRD)
-    bench.recorder.policies[bench.only_id] = policy
+    bench.channel.policies[bench.only_id] = policy
     assert await delivered(bench, id, "A1", "A2") == "sending"
     await pool.execute("UPDATE sms_parts SET created_at = now() - interval '1 hour'")
     await pool.execute("UPDATE sms_parts SET state = NULL WHERE part = 2")
@@ -136,7 +136,7 @@ async def test_receipts_of_two_lost_messages_are_not_mixed(pool: Pool) -> None:
     await bench.round()
     assert [await status_of(pool, id) for id in ids] == ["sending", "sending"]
     # Where the supplier echoes our reference, there is no doubt.
-    first = await pool.fetchval("SELECT reference FROM sms_attempts WHERE message_id = $1", ids[0])
+    first = await pool.fetchval("SELECT reference FROM attempts WHERE message_id = $1", ids[0])
     for number in range(5):
         await bench.receive(row.id, receipt(f"E{number}", reference=first))
     await pool.execute("DELETE FROM receipts WHERE keys[1] LIKE 'R%'")

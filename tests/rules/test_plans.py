@@ -18,7 +18,7 @@ from heliograph.whatsapp import claimed, holds, matching, numbers, parking, stat
 STATEMENTS = {
     "who of a campaign was not sent to": (
         whatsapp_channel.UNSENT,
-        {"whatsapp_attempts": "organization_id message_id", "whatsapp_messages": "organization_id id"},
+        {"attempts": "organization_id message_id", "whatsapp_messages": "organization_id id"},
     ),
     "the next recipients": (
         audience.NEXT,
@@ -54,7 +54,7 @@ STATEMENTS = {
         claimed.DUE,
         {
             "whatsapp_messages": "organization_id id",
-            "whatsapp_attempts": "organization_id message_id",
+            "attempts": "organization_id message_id",
             "whatsapp_conversations": "organization_id id",
             "opt_outs": "organization_id person",
             "person_names": "organization_id name|person",
@@ -66,7 +66,7 @@ STATEMENTS = {
     ),
     "states of messages": (
         status.LOCK,
-        {"whatsapp_messages": "organization_id id", "whatsapp_attempts": "organization_id message_id"},
+        {"whatsapp_messages": "organization_id id", "attempts": "organization_id message_id"},
     ),
     "whose templates messages wait for": (
         parking.READY,

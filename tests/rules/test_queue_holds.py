@@ -201,7 +201,7 @@ async def test_messages_that_were_never_tried_are_canceled_and_cost_nothing(pool
         before = (await quota.get(conn, actor.organization_id)).remaining
     ids = [await accepted(pool, actor) for _ in range(3)]
     tried = await accepted(pool, actor)
-    await pool.execute("UPDATE messages SET status = 'sending' WHERE id = $1", tried)
+    await factories.tried(pool, tried)
     async with pool.acquire() as conn:
         rows = await holds.free(conn, "sms", SMS, limit=10)
         async with conn.transaction():
@@ -234,17 +234,17 @@ async def test_what_a_worker_has_in_hand_is_left_to_it(pool: Pool) -> None:
     assert await status_of(pool, id) == "accepted"
 
 
-async def test_one_that_a_worker_tried_in_between_undoes_the_batch(pool: Pool) -> None:
+async def test_one_that_a_supplier_took_in_between_undoes_the_batch(pool: Pool) -> None:
     actor = await organization(pool)
     id, other = await accepted(pool, actor), await accepted(pool, actor)
     unsent = [withdrawal.Unsent(actor.organization_id, one, 1) for one in (id, other)]
-    await pool.execute("UPDATE messages SET status = 'sending' WHERE id = $1", other)
+    await pool.execute("UPDATE messages SET status = 'sent' WHERE id = $1", other)
     async with pool.acquire() as conn:
         at = await conn.fetchval("SELECT now()")
         with pytest.raises(Overtaken):
             async with conn.transaction():
                 await withdrawal.withdraw(conn, unsent, at=at, reason="x")
-    assert [await status_of(pool, one) for one in (id, other)] == ["accepted", "sending"]
+    assert [await status_of(pool, one) for one in (id, other)] == ["accepted", "sent"]
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 2
 
 
@@ -252,8 +252,8 @@ async def test_whatsapp_messages_are_canceled_or_end_as_unknown_and_their_money_
     who = await whatsapp_factories.made(pool)
     fresh, tried = await whatsapp_factories.message(pool, who), await whatsapp_factories.message(pool, who)
     await pool.execute(
-        "INSERT INTO whatsapp_attempts (organization_id, message_id, attempt, number_id, state, started_at)"
-        " SELECT $1, $2, 1, number_id, 'unknown', now() FROM whatsapp_messages WHERE id = $2",
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+        " SELECT $1, $2, 1, number_id, 'unknown', now(), now() FROM whatsapp_messages WHERE id = $2",
         who.organization_id,
         tried,
     )
@@ -298,14 +298,14 @@ async def test_a_message_that_two_workers_sent_says_so(pool: Pool) -> None:
     id, once = await message(pool, actor), await message(pool, actor)
     await stopped.round()
     held = {one.message_id: one for one in stopped.only.submitted}
-    stopped.dispatcher.answered(row.id, held[once], factories.accepted("ONCE"))
+    stopped.answer(held[once], factories.accepted("ONCE"))
     await stopped.settle()
     await stopped.later(seconds=61)
     await other.round()
     await other.later(seconds=91)
     await other.round()
     assert [one.attempt for one in other.only.submitted] == [2]
-    stopped.dispatcher.answered(row.id, held[id], factories.accepted("FIRST"))
+    stopped.answer(held[id], factories.accepted("FIRST"))
     await stopped.settle()
     async with pool.acquire() as conn:
         twice = [one for one in (await timeline.of_message(conn, id=id)).entries if one.what == "sent twice"]

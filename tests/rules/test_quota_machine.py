@@ -277,7 +277,7 @@ class Life(Machine):
             wanted.append(Move(id, one, status, now(), None, unsent))
             if sent_before and (unsent or not may_move("sent", status)):
                 continue  # a supplier has it, so what says that none has is out of date
-            if may_move(old, status) and (not unsent or old in ("accepted", "sending")):
+            if may_move(old, status) and (not unsent or old == "accepted"):
                 expected[one] = status
 
         async def work() -> set[UUID]:

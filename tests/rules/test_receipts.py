@@ -16,7 +16,6 @@ from heliograph.base.ids import uuid7
 from heliograph.queue import timers
 from heliograph.sms import receipts
 from heliograph.sms.receipts import Applied, ReceivedReceipt
-from heliograph.sms.recorder import Recorder
 from heliograph.suppliers.contract import Outcome, Part, Receipt, ReceiptState, Verdict
 from tests.rules.dispatching import Bench
 from tests.rules.factories import (
@@ -209,8 +208,8 @@ async def test_sender_reference_and_time_tell_messages_without_an_id_apart(pool:
     one, other, shop = [await sent(pool, actor, ONE, key) for _ in range(3)]
     for id, reference in ((one, 1), (other, 2)):
         await pool.execute(
-            "INSERT INTO sms_attempts (organization_id, message_id, attempt, supplier_id, reference, state, started_at)"
-            " VALUES ($1, $2, 1, $3, $4, 'accepted', now())",
+            "INSERT INTO attempts (organization_id, message_id, attempt, target_id, reference, state, started_at,"
+            " ended_at) VALUES ($1, $2, 1, $3, $4, 'accepted', now(), now())",
             *(actor.organization_id, id, ONE, reference),
         )
     await pool.execute("UPDATE messages SET sender = '+258820000001' WHERE id = $1", shop)
@@ -564,26 +563,26 @@ async def test_no_message_is_passed_over_while_no_worker_runs(pool: Pool) -> Non
     assert {await status_of(pool, id) for id in ids} == {"unknown"}
 
 
-# -- the recorder ------------------------------------------------------------------------------------------------------
+# -- the batches -------------------------------------------------------------------------------------------------------
 
 
 async def test_receipts_return_only_after_their_commit(pool: Pool) -> None:
-    recorder = Recorder(pool, grace=90)
+    results = Bench(pool).results
     id = await sent(pool, await organization(pool), ONE, "7")
-    await recorder.receipts([ReceivedReceipt(ONE, receipt("7"))])
+    await results.report([ReceivedReceipt(ONE, receipt("7"))])
     assert await status_of(pool, id) == "delivered"
 
 
 async def test_a_receipt_that_cannot_be_stored_sinks_no_other(pool: Pool) -> None:
-    recorder = Recorder(pool, grace=90)
+    results = Bench(pool).results
     actor = await organization(pool)
     ids = [await sent(pool, actor, ONE, str(n)) for n in range(5)]
     bad = Receipt(("9",), DELIVERED, "1", "2", "no bytes")  # type: ignore[arg-type]
-    results = await asyncio.gather(
-        *(recorder.receipts([ReceivedReceipt(ONE, one)]) for one in (*(receipt(str(n)) for n in range(5)), bad)),
+    outcomes = await asyncio.gather(
+        *(results.report([ReceivedReceipt(ONE, one)]) for one in (*(receipt(str(n)) for n in range(5)), bad)),
         return_exceptions=True,
     )
-    assert [isinstance(one, Exception) for one in results] == [False] * 5 + [True]
+    assert [isinstance(one, Exception) for one in outcomes] == [False] * 5 + [True]
     assert {await status_of(pool, id) for id in ids} == {"delivered"}
 
 

@@ -12,12 +12,13 @@ import msgspec
 from heliograph.base.crypto import derive_key
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
+from heliograph.sending.dispatch import Dispatcher
+from heliograph.sending.results import Results
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.simulator import Smsc
 from heliograph.sms import suppliers
-from heliograph.sms.dispatch import Dispatcher
+from heliograph.sms.channel import SmsChannel
 from heliograph.sms.receipts import ReceivedReceipt
-from heliograph.sms.recorder import Recorder
 from heliograph.sms.supplier_pool import SupplierPool
 from heliograph.suppliers.contract import Receipt
 from heliograph.suppliers.smpp import connector as smpp
@@ -36,13 +37,12 @@ async def test_receipts_of_what_was_sent_before_find_their_messages(pool: Pool) 
     settings: dict[str, Any] = {"host": "127.0.0.1", "port": smsc.port, "system_id": "esme", "tls": False}
     async with pool.acquire() as conn:
         id = await suppliers.add(conn, KEY, name="main", kind="smpp", settings=settings, secret="secret")
-    recorder = Recorder(pool, grace=90.0)
     willing = False
 
     async def received(supplier_id: UUID, some: Sequence[Receipt]) -> None:
         if not willing:
             raise Unwilling
-        await recorder.receipts([ReceivedReceipt(supplier_id, one) for one in some])
+        await results.report([ReceivedReceipt(supplier_id, one) for one in some])
 
     worker = uuid7()
     await pool.execute("INSERT INTO workers VALUES ($1, 'w', now(), now())", worker)
@@ -51,13 +51,15 @@ async def test_receipts_of_what_was_sent_before_find_their_messages(pool: Pool) 
         worker,
         factories={"smpp": smpp.connect},
         unseal=lambda one: suppliers.open_secret(KEY, one),
-        on_outcome=lambda *end: dispatcher.answered(*end),
+        on_outcome=lambda _, submission, outcome: dispatcher.answered(
+            (submission.message_id, submission.attempt), outcome
+        ),
         on_receipts=received,
         on_inbound=received,
     )
-    dispatcher = Dispatcher(
-        pool, fleet.accounts, recorder, claim_limit=100, lease_seconds=60.0, grace=90.0, patience=60.0
-    )
+    channel = SmsChannel(pool, fleet.accounts, grace=90.0, patience=60.0)
+    results: Results[ReceivedReceipt] = Results(pool, channel)
+    dispatcher = Dispatcher(pool, channel, results, claim_limit=100, lease_seconds=60.0)
 
     async def bound(window: int) -> bool:
         await fleet.refresh(grace=1.0)

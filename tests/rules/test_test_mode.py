@@ -12,13 +12,14 @@ import pytest
 
 from heliograph.base.db import Pool
 from heliograph.queue import leases
+from heliograph.sending.dispatch import Dispatcher
+from heliograph.sending.results import Results
 from heliograph.sms import receipts, test_mode
 from heliograph.sms.accept import Acceptor
-from heliograph.sms.dispatch import Dispatcher, PooledSupplier
+from heliograph.sms.channel import SmsChannel
 from heliograph.sms.receipts import ReceivedReceipt
-from heliograph.sms.recorder import Recorder
 from heliograph.sms.routing import Breaker
-from heliograph.sms.supplier_pool import TEST_ACCOUNT
+from heliograph.sms.supplier_pool import TEST_ACCOUNT, PooledSupplier
 from heliograph.suppliers.contract import Outcome, Receipt, Submission, Verdict
 from tests.rules.factories import endpoint, events_of, organization, send, status_of, until
 
@@ -28,22 +29,17 @@ class Desk:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.recorder = Recorder(pool, grace=90)
         self.connector = test_mode.Connector(
-            lambda submission, outcome: self.dispatcher.answered(test_mode.SUPPLIER, submission, outcome), self.received
+            lambda submission, outcome: self.dispatcher.answered((submission.message_id, submission.attempt), outcome),
+            self.received,
         )
         account = PooledSupplier(TEST_ACCOUNT, self.connector, Breaker(lambda: 0.0))
-        self.dispatcher = Dispatcher(
-            pool,
-            lambda: {test_mode.SUPPLIER: account},
-            self.recorder,
-            claim_limit=500,
-            lease_seconds=60,
-            grace=90,
-        )
+        channel = SmsChannel(pool, lambda: {test_mode.SUPPLIER: account}, grace=90)
+        self.results: Results[ReceivedReceipt] = Results(pool, channel)
+        self.dispatcher = Dispatcher(pool, channel, self.results, claim_limit=500, lease_seconds=60)
 
     async def received(self, some: Sequence[Receipt]) -> None:
-        await self.recorder.receipts([ReceivedReceipt(test_mode.SUPPLIER, one) for one in some])
+        await self.results.report([ReceivedReceipt(test_mode.SUPPLIER, one) for one in some])
 
     async def work(self) -> None:
         """Dispatch, then bring what receipts are due."""

@@ -477,14 +477,10 @@ async def test_cancel_releases_what_is_not_sent(pool: Pool) -> None:
     ids = {row[0]: row[1] for row in await pool.fetch("SELECT recipient, id FROM whatsapp_messages")}
     # One was taken by a worker, one waits for the outcome of its attempt, one was put back, one was sent already.
     await pool.execute("UPDATE queue SET lease_until = now() + interval '1 minute' WHERE id = $1", ids[number(1)])
-    await pool.execute("UPDATE whatsapp_messages SET status = 'queued' WHERE recipient = ANY ($1)", [
-        number(2),
-        number(3),
-    ])  # fmt: skip
     for n, state in ((2, "unknown"), (3, "busy")):
         await pool.execute(
-            "INSERT INTO whatsapp_attempts (organization_id, message_id, attempt, number_id, state, started_at)"
-            " VALUES ($1, $2, 1, $3, $4, now())",
+            "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+            " VALUES ($1, $2, 1, $3, $4, now(), now())",
             known.organization_id,
             ids[number(n)],
             known.number_id,
@@ -510,12 +506,12 @@ async def test_counts_are_disjoint_and_follow_what_is_read(pool: Pool) -> None:
     campaign = await create(pool, known)
     await run(pool)
     await pool.execute("DELETE FROM queue WHERE kind = 'whatsapp'")
-    for n, status in enumerate(("queued", "sent", "delivered", "read")):
+    for n, status in enumerate(("accepted", "sent", "delivered", "read")):
         await pool.execute("UPDATE whatsapp_messages SET status = $1 WHERE recipient = $2", status, number(n))
     await count(pool)
     found = await get(pool, known, campaign.id)
     assert (found.status, found.counts) == ("running", counts(queued=1, sent=1, delivered=1, read=1))
-    await pool.execute("UPDATE whatsapp_messages SET status = 'failed' WHERE status IN ('queued', 'sent')")
+    await pool.execute("UPDATE whatsapp_messages SET status = 'failed' WHERE status IN ('accepted', 'sent')")
     for _ in range(2):
         await count(pool)
     found = await get(pool, known, campaign.id)

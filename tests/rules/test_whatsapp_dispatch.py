@@ -14,7 +14,6 @@ from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.whatsapp import accounts
-from heliograph.whatsapp.recorder import Recorder
 from heliograph.whatsapp.status import Move, move_many
 from tests.rules.dispatching_whatsapp import (
     UNKNOWN,
@@ -77,11 +76,7 @@ async def test_the_attempt_is_committed_before_meta_sees_it(pool: Pool, database
     async def look(id: UUID) -> object:
         other = await asyncpg.connect(database_url)
         try:
-            query = (
-                "SELECT m.status, a.state FROM whatsapp_messages m JOIN whatsapp_attempts a ON a.message_id = m.id"
-                " WHERE m.id = $1"
-            )
-            return tuple(await other.fetchrow(query, id))
+            return tuple(await other.fetchrow("SELECT attempt, begun_at IS NOT NULL FROM queue WHERE id = $1", id))
         finally:
             await other.close()
 
@@ -92,7 +87,7 @@ async def test_the_attempt_is_committed_before_meta_sees_it(pool: Pool, database
     bench.only.script = script
     await message(pool, who)
     await bench.round()
-    assert [await one for one in seen] == [("queued", "open")]
+    assert [await one for one in seen] == [(1, True)]
 
 
 async def test_single_sends_go_before_a_campaign(pool: Pool) -> None:
@@ -443,7 +438,7 @@ async def test_a_status_before_the_lost_answer_is_recorded_ends_the_matter(pool:
     id = await message(pool, who)
     await bench.round()
     await bench.hear(who, says(who, id, "delivered"))
-    bench.dispatcher.answered(bench.only.submitted[0], UNKNOWN)
+    bench.answer(bench.only.submitted[0], UNKNOWN)
     await bench.settle()
     assert await attempts(pool, id) == [(1, "accepted")]
     assert not await queued(pool, id)
@@ -480,7 +475,7 @@ async def test_a_status_that_is_being_applied_is_heard_before_a_code_is_given_up
     other = await asyncpg.connect(database_url)
     try:
         async with other.transaction():
-            await other.execute("UPDATE whatsapp_attempts SET state = 'accepted' WHERE message_id = $1", id)
+            await other.execute("UPDATE attempts SET state = 'accepted' WHERE message_id = $1", id)
             await other.execute("UPDATE whatsapp_messages SET status = 'sent', sent_at = now() WHERE id = $1", id)
             deciding = asyncio.create_task(bench.round())
             await blocked(pool)
@@ -564,7 +559,7 @@ async def test_an_answer_that_the_recorder_still_holds_is_not_sent_again(pool: P
     """The database was away for longer than lease and grace, and dispatch is back before the recorder."""
     who, bench = await bench_of(pool)
     id = await message(pool, who)
-    async with bench.recorder.writing:
+    async with bench.results.writing:
         await bench.dispatcher.round()
         await asyncio.sleep(0)  # the answer arrives, and waits to be written
         for _ in range(3):
@@ -576,8 +571,8 @@ async def test_an_answer_that_the_recorder_still_holds_is_not_sent_again(pool: P
     assert await attempts(pool, id) == [(1, "accepted")]
 
 
-async def test_dispatch_waits_for_no_attempt_that_is_being_answered(pool: Pool) -> None:
-    """Whoever answers it may be waiting for the queue row that dispatch has claimed."""
+async def test_dispatch_passes_over_a_message_that_is_being_answered(pool: Pool) -> None:
+    """Whoever answers it, however late, locks its queue row first, as dispatch does."""
     who, bench = await bench_of(pool)
     bench.only.script = lambda submission: None
     id = await message(pool, who)
@@ -585,9 +580,8 @@ async def test_dispatch_waits_for_no_attempt_that_is_being_answered(pool: Pool) 
     bench.restart()
     await bench.later(seconds=61)
     async with pool.acquire() as conn, conn.transaction():
-        await conn.execute("UPDATE whatsapp_attempts SET detail = 'being answered' WHERE message_id = $1", id)
-        await asyncio.wait_for(bench.round(), 20)
         await conn.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", id)
+        await asyncio.wait_for(bench.round(), 20)
     assert await attempts(pool, id) == [(1, "open")]
     assert len(bench.only.submitted) == 1
 
@@ -624,7 +618,6 @@ async def test_a_worker_that_ends_unheard_has_its_message_taken_over_once(pool: 
     """Two dispatchers over one queue: each message has one attempt."""
     who, bench = await bench_of(pool)
     twin = Bench(pool)
-    twin.recorder = Recorder(pool, grace=180.0)
     await twin.start()
     ids = {await message(pool, who, to=f"+2588400000{n:02}") for n in range(30)}
     await asyncio.gather(bench.round(), twin.round())
@@ -633,7 +626,7 @@ async def test_a_worker_that_ends_unheard_has_its_message_taken_over_once(pool: 
     await bench.round()
     await twin.round()
     assert {one.message_id for one in bench.only.submitted + twin.only.submitted} == ids
-    assert (await row_of(pool, next(iter(ids))))["status"] == "queued"
+    assert (await row_of(pool, next(iter(ids))))["shown"] == "queued"
 
 
 async def test_attempts_end_before_their_numbers_do_and_stop_nobody_else(pool: Pool) -> None:
@@ -641,10 +634,11 @@ async def test_attempts_end_before_their_numbers_do_and_stop_nobody_else(pool: P
     who, bench = await bench_of(pool)
     id, other = await message(pool, who), await message(pool, who, to="+258840000001")
     await pool.execute(
-        "INSERT INTO whatsapp_attempts VALUES ($1, $2, 32767, $3, 'busy', now(), now())",
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+        " VALUES ($1, $2, 32767, $3, 'busy', now(), now())",
         who.organization_id, id, who.number_id,
     )  # fmt: skip
-    await pool.execute("UPDATE queue SET claims = 5 WHERE id = $1", id)
+    await pool.execute("UPDATE queue SET attempt = 32767 WHERE id = $1", id)
     await bench.round()
     await ended(pool, who, id, "unknown")
     assert [one.message_id for one in bench.only.submitted] == [other]

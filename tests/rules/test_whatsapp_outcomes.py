@@ -210,9 +210,9 @@ async def test_a_status_without_our_id_waits_for_the_answer(pool: Pool) -> None:
     await bench.round()
     for word in ("read", "sent"):
         await bench.hear(who, says(who, None, word, wamid=wamid(id), pricing=REGULAR))
-    assert (await row_of(pool, id))["status"] == "queued"
+    assert (await row_of(pool, id))["shown"] == "queued"
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 2
-    bench.dispatcher.answered(bench.only.submitted[0], taken(bench.only.submitted[0]))
+    bench.answer(bench.only.submitted[0], taken(bench.only.submitted[0]))
     await bench.settle()
     row = await row_of(pool, id)
     assert (row["status"], row["charge"], row["pricing"]) == ("read", "consumed", "regular/utility")
@@ -306,10 +306,8 @@ async def test_names_of_users_are_given_behind_the_wallet(pool: Pool, database_u
             if way == "status":
                 ending = asyncio.create_task(bench.hear(who, says(who, id, "delivered", recipient=named)))
             else:
-                bench.dispatcher.answered(
-                    submission, CloudOutcome(Verdict.ACCEPTED, wamid=wamid(id), wa_id=named, user_id=None)
-                )
-                ending = asyncio.create_task(bench.recorder.drain())
+                bench.answer(submission, CloudOutcome(Verdict.ACCEPTED, wamid=wamid(id), wa_id=named, user_id=None))
+                ending = asyncio.create_task(bench.results.drain())
             await blocked(pool)
             await other.execute("SET LOCAL lock_timeout = '5s'")
             await other.execute(

@@ -167,9 +167,9 @@ async def test_what_is_decided_before_an_answer_gives_way_to_it(pool: Pool) -> N
     who = await made(pool)
     taken, open_, fresh = [await message(pool, who, status="queued", queued=False) for _ in range(3)]
     await pool.executemany(
-        "INSERT INTO whatsapp_attempts (organization_id, message_id, attempt, number_id, state, started_at)"
-        " VALUES ($1, $2, 1, $3, $4, now())",
-        [(who.organization_id, id, who.number_id, state) for id, state in ((taken, "accepted"), (open_, "open"))],
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+        " VALUES ($1, $2, 1, $3, $4, now(), now())",
+        [(who.organization_id, id, who.number_id, state) for id, state in ((taken, "accepted"), (open_, "unknown"))],
     )
     assert await move(pool, says(who, taken, "failed", unsent=True), says(who, fresh, "failed", unsent=True)) == {fresh}
     assert await move(pool, says(who, taken, "canceled"), says(who, open_, "canceled")) == set()

@@ -18,7 +18,7 @@ async def bring(bench: Bench) -> int:
         claimed = await leases.claim(conn, test_mode.KIND, {test_mode.LINE: 500}, seconds=60)
         moves = await test_mode.due(conn, [(lease.organization_id, lease.id) for lease in claimed])
         await leases.finish(conn, claimed)
-    await bench.recorder.moves(moves)
+    await bench.results.report(moves)
     return len(claimed)
 
 

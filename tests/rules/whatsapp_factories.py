@@ -18,6 +18,7 @@ from heliograph.base.ids import uuid7
 from heliograph.campaigns import whatsapp_channel
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.whatsapp_channel import Wish
+from heliograph.whatsapp.messages import QUEUED
 from tests.rules import factories
 from tests.rules.factories import TO
 
@@ -307,8 +308,10 @@ async def message(
     queued: bool = True,
     conversation_id: UUID | None = None,
 ) -> UUID:
-    """A stored outbound message, `age` old, with its content, reservation and queue row; returns its id."""
+    """A stored outbound message, `age` old, with its content, reservation and queue row; returns its id. What is
+    `queued` says `accepted` in its row."""
     id = uuid7()
+    status = "accepted" if status == QUEUED else status
     if conversation_id is None:
         conversation_id = await pool.fetchval(
             "SELECT conversation_id FROM whatsapp_aliases WHERE organization_id = $1 AND number_id = $2 AND alias = $3",

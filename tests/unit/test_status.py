@@ -7,8 +7,8 @@ from itertools import product
 from heliograph.sms.status import BY_RECEIPT, FAILURES, STATUSES, may_move
 from heliograph.suppliers.contract import ReceiptState
 
-RANK = {"accepted": 0, "sending": 1, "sent": 2}
-LAST = 3
+RANK = {"accepted": 0, "sent": 1}
+LAST = 2
 
 
 def test_rank_never_goes_down() -> None:
@@ -41,7 +41,6 @@ def test_the_contracts_events() -> None:
     events = {name: status.event for name, status in STATUSES.items()}
     assert events == {
         "accepted": None,
-        "sending": None,
         "sent": None,
         "delivered": "message.delivered",
         "undelivered": "message.failed",

@@ -1,0 +1,29 @@
+"""What a worker does for campaigns: it stages them, counts what became of them, and forgets their recipients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from heliograph.base.db import Connection, Pool
+from heliograph.campaigns import counting
+from heliograph.campaigns.staging import Stager
+from heliograph.queue.work import Loop, SharedTimer, Timer, Work
+
+
+class CampaignWork(Work):
+    """Campaigns within one worker."""
+
+    def __init__(self, pool: Pool, wakes: Mapping[str, Callable[[], None]]) -> None:
+        """`wakes`: by channel, what is called after each commit that put messages into the queue."""
+        self._stager = Stager(pool, on_staged=lambda channel: wakes[channel]())
+        self._wake = asyncio.Event()
+
+    def loops(self) -> Sequence[Loop]:
+        return (Loop("campaigns", self._stager.round, self._wake),)
+
+    def timers(self) -> Sequence[Timer | SharedTimer]:
+        return (SharedTimer("campaigns", self._count, 1.0, look=0.5),)
+
+    async def _count(self, conn: Connection) -> None:
+        await counting.count_due(conn)

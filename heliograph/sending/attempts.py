@@ -1,0 +1,241 @@
+"""Attempts: the committed intention to hand a message over, and how that ended.
+
+An attempt begins in the queue row of its message (`begin`), and that commit comes before the first byte. It ends as a
+row of `attempts` (`end`), in the transaction that finishes the queue row or puts it back. In between it is under way;
+if its worker ends, whoever claims the row next writes it down as `unknown` (`mark_unknown`).
+
+The rule nobody may break: an end is a fact. It is recorded even by a worker that lost its lease meanwhile, and a
+message that was once taken stays taken, whatever is said of that attempt later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Connection
+from heliograph.queue.leases import Lease
+
+#: Attempts of any outcome that a message may have. They are counted in 16 bits.
+MOST_ATTEMPTS = 32_000
+#: Why an attempt is of unknown outcome if its worker did not live to say so.
+LOST = "the worker ended before the answer came"
+
+Message = TypeVar("Message")
+
+
+class Attempt(msgspec.Struct, Generic[Message], frozen=True, gc=False):
+    """A message on its way out."""
+
+    lease: Lease
+    #: Counts from 1.
+    number: int
+    #: The supplier, or the number, that it is handed to.
+    target_id: UUID
+    #: What the connector gets.
+    submission: Any
+    #: The claimed message, as its channel loaded it.
+    message: Message
+    #: What the channel wants to know when the answer comes.
+    context: Any = None
+    #: 16 bits that the supplier may echo.
+    reference: int | None = None
+    #: The attempt whose segments it completes; None: it begins a series of its own.
+    continues: int | None = None
+    #: Segments of the whole message.
+    parts: int = 1
+    #: When it was begun, by the database's clock.
+    begun_at: datetime | None = None
+
+    @property
+    def series(self) -> int:
+        """The first attempt of its series."""
+        return self.continues or self.number
+
+
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """How an attempt ended."""
+
+    attempt: Attempt[Any]
+    #: "accepted", "refused", "busy", "unreachable" or "unknown".
+    state: str
+    #: For operators.
+    code: str = ""
+    detail: str = ""
+    #: Segments that were written and not answered.
+    doubtful: Sequence[int] = ()
+
+
+# Only the holder of the lease may begin, and only the attempt that follows the last one.
+BEGIN = """
+WITH held AS MATERIALIZED (
+    SELECT mine.place, item.*
+      FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::uuid[], $6::integer[], $7::smallint[],
+                  $8::smallint[]) AS item (id, line, token, attempt, target_id, reference, continues, parts)
+           CROSS JOIN LATERAL (
+           SELECT ctid AS place FROM queue
+            WHERE queue.id = item.id AND queue.line = item.line AND queue.lease_token = item.token
+              AND queue.attempt < item.attempt FOR UPDATE) mine
+)
+UPDATE queue SET attempt = held.attempt, begun_at = now(), target_id = held.target_id, reference = held.reference,
+                 continues = held.continues, parts = held.parts
+  FROM held WHERE queue.ctid = held.place
+RETURNING queue.id, queue.begun_at
+"""
+
+
+async def begin(conn: Connection, attempts: Sequence[Attempt[Message]]) -> list[Attempt[Message]]:
+    """Write down that these messages are about to be handed over; those that come back may be, after the commit."""
+    rows = await conn.fetch(
+        BEGIN,
+        [one.lease.id for one in attempts],
+        [one.lease.line for one in attempts],
+        [one.lease.token for one in attempts],
+        [one.number for one in attempts],
+        [one.target_id for one in attempts],
+        [one.reference for one in attempts],
+        [one.continues for one in attempts],
+        [one.parts for one in attempts],
+    )
+    begun: dict[UUID, datetime] = {row["id"]: row["begun_at"] for row in rows}
+    return [msgspec.structs.replace(one, begun_at=begun[one.lease.id]) for one in attempts if one.lease.id in begun]
+
+
+# An answer may be under way on another connection: then it is known, and its word counts.
+MARK_UNKNOWN = f"""
+INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, reference,
+                      continues, parts, detail)
+SELECT organization_id, id, attempt, target_id, 'unknown', begun_at, now(), reference, continues, parts, '{LOST}'
+  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::timestamptz[], $6::integer[], $7::smallint[],
+              $8::smallint[])
+       AS lost (organization_id, id, attempt, target_id, begun_at, reference, continues, parts)
+ON CONFLICT DO NOTHING
+"""
+
+
+async def mark_unknown(conn: Connection, lost: Sequence[Lease]) -> None:
+    """Write down attempts that nobody lived to see the end of, from the queue rows that say they are under way."""
+    # In the order in which answers are recorded.
+    ordered = sorted(lost, key=lambda lease: lease.id.int)
+    await conn.execute(
+        MARK_UNKNOWN,
+        [one.organization_id for one in ordered],
+        [one.id for one in ordered],
+        [one.attempt for one in ordered],
+        [one.target_id for one in ordered],
+        [one.begun_at for one in ordered],
+        [one.reference for one in ordered],
+        [one.continues for one in ordered],
+        [one.parts for one in ordered],
+    )
+
+
+END = """
+INSERT INTO attempts AS known (organization_id, message_id, attempt, target_id, state, started_at, ended_at, reference,
+                               continues, parts, code, detail, doubtful)
+SELECT organization_id, id, attempt, target_id, state, begun_at, now(), reference, continues, parts, code, detail,
+       doubtful::smallint[]
+  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::text[], $6::timestamptz[], $7::integer[],
+              $8::smallint[], $9::smallint[], $10::text[], $11::text[], $12::text[])
+       AS item (organization_id, id, attempt, target_id, state, begun_at, reference, continues, parts, code, detail,
+                doubtful)
+ON CONFLICT (organization_id, message_id, attempt) DO UPDATE
+   SET state = CASE known.state WHEN 'accepted' THEN 'accepted' ELSE excluded.state END,
+       ended_at = excluded.ended_at, code = excluded.code, detail = excluded.detail, doubtful = excluded.doubtful
+RETURNING message_id, attempt, state
+"""
+
+
+async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]:
+    """Record how attempts ended. Returns those, as (message, attempt), that were known to be taken, whatever is said of
+    them here: their messages must not be moved by it."""
+    # An answer that comes late may be in one batch with the news that there was none: the last word counts.
+    last = {(one.attempt.lease.id.int, one.attempt.number): one for one in ended}
+    ordered = [last[key] for key in sorted(last)]
+    rows = await conn.fetch(
+        END,
+        [one.attempt.lease.organization_id for one in ordered],
+        [one.attempt.lease.id for one in ordered],
+        [one.attempt.number for one in ordered],
+        [one.attempt.target_id for one in ordered],
+        [one.state for one in ordered],
+        [one.attempt.begun_at for one in ordered],
+        [one.attempt.reference for one in ordered],
+        [one.attempt.continues for one in ordered],
+        [one.attempt.parts for one in ordered],
+        [stored(one.code, 100) for one in ordered],
+        [stored(one.detail, 500) for one in ordered],
+        [f"{{{','.join(map(str, one.doubtful))}}}" if one.doubtful else None for one in ordered],
+    )
+    taken = {(row["message_id"], row["attempt"]) for row in rows if row["state"] == "accepted"}
+    return taken - {(one.attempt.lease.id, one.attempt.number) for one in ordered if one.state == "accepted"}
+
+
+# The last attempt without a known end was the one that was taken: the one under way, or else the last unknown one. What
+# the queue row says is read as it is; whoever ends that attempt meanwhile finds it taken, or has said more already.
+MARK_TAKEN = """
+WITH bound AS (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS bound (organization_id, id)
+), under_way AS (
+    INSERT INTO attempts AS known (organization_id, message_id, attempt, target_id, state, started_at, ended_at,
+                                   reference, continues, parts, detail)
+    SELECT bound.organization_id, bound.id, q.attempt, q.target_id, 'accepted', q.begun_at, now(), q.reference,
+           q.continues, q.parts, $4
+      FROM bound CROSS JOIN LATERAL (
+           SELECT attempt, target_id, begun_at, reference, continues, parts FROM queue
+            WHERE id = bound.id AND kind || '' = $3 AND begun_at IS NOT NULL LIMIT 1) q
+    ON CONFLICT (organization_id, message_id, attempt) DO UPDATE
+       SET state = 'accepted', detail = excluded.detail WHERE known.state = 'unknown'
+    RETURNING message_id
+)
+UPDATE attempts a SET state = 'accepted', detail = $4
+  FROM bound CROSS JOIN LATERAL (
+       SELECT attempt, state FROM attempts
+        WHERE organization_id = bound.organization_id AND message_id = bound.id ORDER BY attempt DESC LIMIT 1) last
+ WHERE a.organization_id = bound.organization_id AND a.message_id = bound.id AND a.attempt = last.attempt
+   AND last.state = 'unknown' AND NOT EXISTS (SELECT FROM under_way WHERE under_way.message_id = bound.id)
+"""
+
+
+async def mark_taken(conn: Connection, kind: str, messages: Sequence[tuple[UUID, UUID]], *, detail: str) -> None:
+    """News of these messages, as (organization, message), shows that they were taken. `detail`: how that is known."""
+    await conn.execute(MARK_TAKEN, [org for org, _ in messages], [id for _, id in messages], kind, detail)
+
+
+#: All attempts of a message ($1 organization, $2 id), with the one that is under way.
+OF_MESSAGE = """
+SELECT attempt, target_id, state, started_at, ended_at, reference, code, detail FROM attempts
+ WHERE organization_id = $1 AND message_id = $2
+UNION ALL
+SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '' FROM queue
+ WHERE organization_id = $1 AND id = $2 AND begun_at IS NOT NULL
+   AND NOT EXISTS (SELECT FROM attempts WHERE organization_id = $1 AND message_id = $2 AND attempt = queue.attempt)
+"""
+
+
+# A message that has an attempt under way, or one that was taken, is not free any more. It is locked, so that an answer
+# that is being recorded comes first or waits.
+UNSENT = """
+SELECT m.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
+       SELECT id FROM {table} WHERE organization_id = item.organization_id AND id = item.id AND status = 'accepted'
+          FOR NO KEY UPDATE) m
+"""
+
+
+async def still_unsent(conn: Connection, table: str, leases: Sequence[Lease]) -> set[UUID]:
+    """Which of these messages of `table` nobody is known to have taken; they are locked until the commit."""
+    ordered = sorted(leases, key=lambda lease: lease.id.int)
+    rows = await conn.fetch(
+        UNSENT.format(table=table), [one.organization_id for one in ordered], [one.id for one in ordered]
+    )
+    return {row["id"] for row in rows}
+
+
+def stored(text: str, most: int) -> str:
+    """A supplier's word as it can be stored: PostgreSQL takes no NUL and no half of a surrogate pair, and nobody needs
+    a long one."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()[:most]

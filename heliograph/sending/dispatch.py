@@ -1,0 +1,200 @@
+"""Dispatch: from the queue to whoever carries a message. The same round for every channel:
+
+    claim      rows that are due, as many as can be handed over; leased, so that no other worker has them
+    load       what decides about each message, read once more
+    resolve    attempts of which nobody saw the end: wait for news, then let the channel decide
+    decide     the channel: to whom, later, or not at all
+    begin      the attempt, committed
+    submit     to the connector, after the commit
+
+The rule nobody may break: nothing leaves without its committed attempt, and nothing is sent again while an earlier
+attempt may have arrived and news of it may still come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from heliograph.base.crash import crash_point
+from heliograph.base.db import Connection, Pool
+from heliograph.queue import leases
+from heliograph.queue.leases import Lease, Postponed
+from heliograph.sending import attempts
+from heliograph.sending.attempts import Attempt
+from heliograph.sending.channel import Channel, End, Message, Step
+from heliograph.sending.flights import Flights, Key
+from heliograph.sending.results import Answered, Results
+from heliograph.suppliers.contract import Verdict
+
+log = structlog.get_logger()
+
+Report = TypeVar("Report")
+
+#: Messages that may be out without a recorded answer, in claims: otherwise a fast supplier's answers, and then its
+#: reports, would pile up in front of the writer until it has to turn reports away.
+UNRECORDED = 2
+#: One whose attempt was just found without an end waits at least this long, seconds: whoever has its answer may have
+#: waited for the database as we did, and is about to record it.
+OVERTAKEN = 5.0
+
+
+class Dispatcher(Generic[Message, Report]):
+    """Moves messages of one channel from the queue to its connectors; one per worker."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        channel: Channel[Message, Report],
+        results: Results[Report],
+        *,
+        claim_limit: int,
+        lease_seconds: float,
+    ) -> None:
+        self._pool = pool
+        self._channel = channel
+        self._results = results
+        self._claim_limit = claim_limit
+        self._lease_seconds = lease_seconds
+        self.flights = Flights(late=channel.grace)
+        self.wake = channel.wake
+
+    @property
+    def in_flight(self) -> int:
+        """Messages handed to connectors whose end is not recorded yet."""
+        return len(self.flights)
+
+    async def round(self) -> int:
+        """Claim and submit once; returns how many rows were claimed, 0 if another round is not worth it now."""
+        channel = self._channel
+        await channel.before_round()
+        limit = min(self._claim_limit, UNRECORDED * self._claim_limit - len(self.flights))
+        crash_point(f"{channel.kind}.dispatch.before_commit")
+        try:
+            async with self._pool.acquire() as conn, conn.transaction():
+                claimed = await channel.claim(conn, limit=limit, seconds=self._lease_seconds)
+                outgoing = await self._decide(conn, claimed) if claimed else []
+        except asyncpg.DeadlockDetectedError:
+            return 1  # somebody else's transaction went first: nothing was claimed, and the next round sees what it did
+        crash_point(f"{channel.kind}.dispatch.after_commit")
+        self.flights.add(outgoing)
+        for attempt in outgoing:
+            channel.submit(attempt)
+        if outgoing:
+            crash_point(f"{channel.kind}.dispatch.after_submit")
+        return len(claimed) if channel.after_round(claimed) else 0
+
+    def answered(self, key: Key, outcome: Any) -> None:
+        """A connector's word on an attempt: record its end."""
+        attempt = self.flights.find(key)
+        if attempt is None:
+            late = self.flights.find_late(key)
+            if late is not None:
+                self._results.answer(Answered(late, outcome))
+            return
+        self._channel.heard(attempt, outcome)
+        if outcome.verdict is Verdict.UNKNOWN:
+            self.flights.give_up(key)
+        recorded = self._results.answer(Answered(attempt, outcome))
+        recorded.add_done_callback(lambda done: self._landed(key, done))
+
+    async def renew(self) -> None:
+        """Hold the leases of what is in flight; called each third of a lease."""
+        await self.flights.renew(self._pool, self._results.writing, seconds=self._lease_seconds)
+
+    def _landed(self, key: Key, recorded: asyncio.Future[None]) -> None:
+        self.flights.landed(key)
+        error = None if recorded.cancelled() else recorded.exception()
+        if error is not None:
+            # Its lease ends, and then it is an attempt whose answer was lost.
+            log.error(
+                "outcome not recorded",
+                channel=self._channel.kind,
+                message_id=str(key[0]),
+                error=type(error).__name__,
+            )
+        if self._channel.is_full:
+            self.wake.set()
+
+    async def _decide(self, conn: Connection, claimed: list[Lease]) -> list[Attempt[Message]]:
+        """Settle what goes nowhere, and begin the attempts of what goes out."""
+        channel = self._channel
+        unseen = [lease for lease in claimed if lease.begun_at is not None]
+        if unseen:
+            await attempts.mark_unknown(conn, unseen)
+        messages = await channel.load(conn, claimed)
+        moves: list[Any] = []
+        steps: dict[UUID, Step] = {}
+        lost = [one for one in messages if one.is_unsent and one.attempt_state == "unknown"]
+        if lost:
+            steps, known = await self._resolve(conn, lost, moves)
+            messages = [known.get(one.lease.id, one) for one in messages]
+        decided = [one for one in messages if one.lease.id not in steps]
+        if decided:
+            chosen = await channel.decide(conn, decided)
+            steps.update(zip((one.lease.id for one in decided), chosen, strict=True))
+        finished: list[Lease] = []
+        back: list[Postponed] = []
+        outgoing: list[Attempt[Message]] = []
+        for message in messages:
+            match steps[message.lease.id]:
+                case End(move):
+                    finished.append(message.lease)
+                    if move is not None:
+                        moves.append(move)
+                case Postponed() as postponed:
+                    back.append(postponed)
+                case Attempt() as attempt:
+                    outgoing.append(attempt)
+        if finished:
+            await leases.finish(conn, finished)
+        if back:
+            await leases.postpone(conn, back)
+        begun = await self._begin(conn, outgoing) if outgoing else []
+        # Last, since moves lock messages and balances.
+        if moves and await channel.move(conn, moves):
+            self._results.queued()
+        return begun
+
+    async def _begin(self, conn: Connection, outgoing: list[Attempt[Message]]) -> list[Attempt[Message]]:
+        again = [one.lease for one in outgoing if one.lease.attempt > 0]
+        if again:
+            # An answer to an earlier attempt may have been recorded since it was looked at.
+            unsent = await attempts.still_unsent(conn, self._channel.table, again)
+            outgoing = [one for one in outgoing if one.lease.attempt == 0 or one.lease.id in unsent]
+        begun = await attempts.begin(conn, outgoing) if outgoing else []
+        if begun:
+            await self._channel.begun(conn, begun)
+        return begun
+
+    async def _resolve(
+        self, conn: Connection, lost: Sequence[Message], moves: list[Any]
+    ) -> tuple[dict[UUID, Step], dict[UUID, Message]]:
+        """Messages whose last attempt has an end that nobody saw: what becomes of them, or what is known of them now.
+        Those that may be sent again are in neither."""
+        found = await self._channel.find_lost(conn, lost)
+        moves += found.moves
+        steps: dict[UUID, Step] = {id: End() for id, known in found.known.items() if known is None}
+        known = {id: one for id, one in found.known.items() if one is not None}
+        over: list[Message] = []
+        for one in lost:
+            lease = one.lease
+            if lease.id in found.known:
+                continue
+            assert one.started_at is not None
+            waits = (one.started_at + timedelta(seconds=self._channel.grace) - one.at).total_seconds()
+            if lease.begun_at is not None or (lease.id, lease.attempt) in self.flights:
+                waits = max(waits, OVERTAKEN)
+            if waits > 0:
+                steps[lease.id] = Postponed(lease, waits, self._channel.home(lease), counts=False)
+            else:
+                over.append(one)
+        if over:
+            steps.update(await self._channel.give_up(conn, over))
+        return steps, known

@@ -1,0 +1,160 @@
+"""What a worker does for SMS: suppliers' sessions, dispatch, answers, receipts, messages from handsets, test keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+import structlog
+
+from heliograph.base.db import Connection, Pool
+from heliograph.base.settings import Settings
+from heliograph.queue import leases
+from heliograph.queue.runner import announce
+from heliograph.queue.work import Loop, SharedTimer, Timer, Work
+from heliograph.sending.dispatch import Dispatcher
+from heliograph.sending.results import Results
+from heliograph.sms import diagnosis, receipts, suppliers, test_mode
+from heliograph.sms.channel import SmsChannel
+from heliograph.sms.receipts import ReceivedReceipt
+from heliograph.sms.reception import Reception
+from heliograph.sms.supplier_pool import SupplierPool
+from heliograph.suppliers.contract import Outcome, Receipt, Submission
+from heliograph.suppliers.smpp import connector as smpp
+from heliograph.webhooks.handover import Deliveries
+
+log = structlog.get_logger()
+
+#: Test receipts brought at once.
+TEST_BATCH = 500
+
+
+class SmsWork(Work):
+    """SMS within one worker."""
+
+    def __init__(self, pool: Pool, settings: Settings, worker_id: UUID, deliveries: Deliveries) -> None:
+        """`deliveries`: who delivers the events that this raises."""
+        self._pool = pool
+        self._settings = settings
+        self._deliveries = deliveries
+        key = suppliers.seal_key(settings)
+        grace = settings.uncertain_grace_seconds
+        self._reception = Reception(
+            pool,
+            lease_seconds=settings.lease_seconds,
+            on_deliveries=deliveries.queued,
+            on_messages=lambda: self.wake.set(),
+        )
+        self._suppliers = SupplierPool(
+            pool,
+            worker_id,
+            factories={"smpp": partial(smpp.connect, late=grace)},
+            unseal=lambda supplier: suppliers.open_secret(key, supplier),
+            on_outcome=self._answered,
+            on_receipts=self._received,
+            on_inbound=self._reception.receive,
+        )
+        self._channel = SmsChannel(
+            pool, self._suppliers.accounts, grace=grace, patience=settings.supplier_patience_seconds
+        )
+        self._results: Results[ReceivedReceipt] = Results(pool, self._channel, deliveries)
+        self._dispatcher = Dispatcher(
+            pool,
+            self._channel,
+            self._results,
+            claim_limit=settings.claim_limit,
+            lease_seconds=settings.lease_seconds,
+        )
+        self.wake = self._channel.wake
+        self._words, self._adviser = diagnosis.Words(), diagnosis.Adviser()
+        self._wake_tests = asyncio.Event()
+
+    def loops(self) -> Sequence[Loop]:
+        reception = self._reception
+        return (
+            Loop("dispatch", self._dispatcher.round, self.wake),
+            Loop("test receipts", self._test_receipts, self._wake_tests),
+            Loop("inbox", reception.round, reception.wake),
+            Loop("replies", reception.reply, reception.wake_replies),
+        )
+
+    def timers(self) -> Sequence[Timer | SharedTimer]:
+        return (
+            Timer("suppliers", self._refresh, 1.0),
+            Timer("receipt words", self._store_words, 5.0),
+            SharedTimer("receipts", self._sweep_receipts, 1.0, look=0.5),
+            SharedTimer("receipt ids", self._adviser.look, 20.0, look=10.0),
+            SharedTimer("quiet", receipts.close_quiet, 60.0, look=15.0),
+            SharedTimer("silent", self._close_silent, 60.0, look=15.0),
+        )
+
+    def background(self) -> Sequence[Awaitable[None]]:
+        return (announce(self._pool, self._channel.passed_on),)
+
+    def queued(self) -> None:
+        self.wake.set()
+
+    async def start(self) -> None:
+        await self._suppliers.start()
+
+    async def begin(self) -> None:
+        await self._refresh()
+
+    async def stop(self, *, grace: float) -> None:
+        await self._suppliers.stop(grace=grace)
+
+    async def drain(self) -> None:
+        await self._results.drain()
+        await self._reception.drain()
+        await self._suppliers.give_back()
+
+    async def renew(self) -> None:
+        await self._dispatcher.renew()
+
+    def _answered(self, supplier_id: UUID, submission: Submission, outcome: Outcome) -> None:
+        self._dispatcher.answered((submission.message_id, submission.attempt), outcome)
+        if supplier_id == test_mode.SUPPLIER:
+            self._wake_tests.set()
+
+    async def _received(self, supplier_id: UUID, received: Sequence[Receipt]) -> None:
+        await self._results.report([ReceivedReceipt(supplier_id, receipt) for receipt in received])
+        for receipt in received:
+            if receipt.unknown_word:
+                self._words.add(supplier_id, receipt.unknown_word)
+
+    async def _test_receipts(self) -> int:
+        """Bring the receipts of test messages."""
+        async with self._pool.acquire() as conn:
+            claimed = await leases.claim(
+                conn, "test", {test_mode.SUPPLIER: TEST_BATCH}, seconds=self._settings.lease_seconds
+            )
+            if not claimed:
+                return 0
+            due = await test_mode.due_receipts(conn, [(lease.organization_id, lease.id) for lease in claimed])
+        await self._received(test_mode.SUPPLIER, due)
+        async with self._pool.acquire() as conn:
+            await leases.finish(conn, claimed)
+        return len(claimed)
+
+    async def _refresh(self) -> None:
+        await self._suppliers.refresh(grace=self._settings.drain_seconds)
+        self._channel.policies = self._suppliers.policies()
+        self.wake.set()
+
+    async def _sweep_receipts(self, conn: Connection) -> None:
+        applied, orphans = await receipts.sweep(conn, policies=self._channel.policies)
+        if applied.deliveries:
+            self._deliveries.queued()
+        if orphans:
+            log.warning("orphaned receipts", count=orphans)
+
+    async def _store_words(self) -> None:
+        async with self._pool.acquire() as conn:
+            await self._words.store(conn)
+
+    async def _close_silent(self, conn: Connection) -> None:
+        deadline = timedelta(hours=self._settings.receipt_deadline_hours)
+        await receipts.close_silent(conn, deadline=deadline, span=timedelta(hours=1))

@@ -1,0 +1,150 @@
+"""What a worker does for WhatsApp: numbers, dispatch, answers, callbacks, the mirror of Meta's tables, test keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+from heliograph.base.db import Connection, Pool
+from heliograph.base.settings import Settings
+from heliograph.queue import leases
+from heliograph.queue.work import Loop, SharedTimer, Timer, Work
+from heliograph.sending.dispatch import Dispatcher
+from heliograph.sending.results import Results
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.credential import Credential
+from heliograph.webhooks.handover import Deliveries
+from heliograph.whatsapp import accounts, apps, expiry, test_mode
+from heliograph.whatsapp.accounts import SendingNumber
+from heliograph.whatsapp.channel import WhatsAppChannel
+from heliograph.whatsapp.inbound import Inbox
+from heliograph.whatsapp.mirror import Mirror
+from heliograph.whatsapp.number_pool import CloudFactory, NumberPool, PooledConnector
+from heliograph.whatsapp.rates import RateBook
+from heliograph.whatsapp.status import Move
+
+#: Statuses of test messages brought at once.
+TEST_BATCH = 500
+
+
+class WhatsAppWork(Work):
+    """WhatsApp within one worker."""
+
+    def __init__(self, pool: Pool, settings: Settings, worker_id: UUID, deliveries: Deliveries) -> None:
+        """`deliveries`: who delivers the events that this raises."""
+        self._pool = pool
+        self._settings = settings
+        self._deliveries = deliveries
+        key = apps.seal_key(settings)
+        self._factory: CloudFactory | None = None
+        self._numbers = NumberPool(
+            pool,
+            factory=self._connect,
+            unseal=lambda number: accounts.credential_of(key, number),
+            on_outcome=self._answered,
+            on_early=self._early,
+        )
+        self._channel = WhatsAppChannel(pool, self._numbers.slots, grace=settings.whatsapp_uncertain_grace_seconds)
+        self._results: Results[Move] = Results(pool, self._channel, deliveries)
+        self._dispatcher = Dispatcher(
+            pool,
+            self._channel,
+            self._results,
+            claim_limit=settings.claim_limit,
+            lease_seconds=settings.lease_seconds,
+        )
+        self.wake = self._channel.wake
+        self._rates = RateBook(pool)
+        self._wake_tests = asyncio.Event()
+        #: Set when a number may have been stopped, or may go on, since the last look at the tables.
+        self._standing = asyncio.Event()
+        self._callbacks = Inbox(
+            pool,
+            key,
+            RateBook(pool),
+            on_deliveries=deliveries.queued,
+            on_standing=self._standing.set,
+            handover=deliveries.handover,
+        )
+        self._mirror = Mirror(pool, key=key, on_deliveries=deliveries.queued)
+
+    def loops(self) -> Sequence[Loop]:
+        return (
+            Loop("whatsapp", self._dispatcher.round, self.wake),
+            Loop("whatsapp tests", self._test_statuses, self._wake_tests),
+            Loop("callbacks", self._callbacks.round, self._callbacks.wake),
+            Loop("whatsapp numbers", self._refresh, self._standing, poll=1.0),
+        )
+
+    def timers(self) -> Sequence[Timer | SharedTimer]:
+        return (
+            Timer("whatsapp mirror", self._mirror.step, 1.0),
+            SharedTimer(expiry.TIMER, self._expire, 1.0, look=0.5),
+        )
+
+    def queued(self) -> None:
+        self.wake.set()
+        self._callbacks.wake.set()
+
+    async def start(self) -> None:
+        await self._numbers.start()
+
+    async def begin(self) -> None:
+        await self._refresh()
+
+    async def stop(self, *, grace: float) -> None:
+        await self._numbers.stop(grace=grace)
+        if self._factory is not None:
+            await self._factory.close()
+
+    async def drain(self) -> None:
+        await self._results.drain()
+
+    async def renew(self) -> None:
+        await self._dispatcher.renew()
+
+    async def close(self) -> None:
+        await self._mirror.close()
+
+    def _answered(self, number_id: UUID, submission: CloudSubmission, outcome: CloudOutcome) -> None:
+        self._dispatcher.answered((submission.message_id, submission.attempt), outcome)
+        if number_id == test_mode.LINE:
+            self._wake_tests.set()
+
+    async def _early(self, message_id: UUID) -> None:
+        """The statuses of a test message, before its answer."""
+        for attempt in self._dispatcher.flights.of(message_id):
+            lease = attempt.lease
+            await self._results.report(test_mode.statuses(lease.organization_id, lease.id, attempt.message.recipient))
+
+    async def _test_statuses(self) -> int:
+        """Bring the statuses of test messages."""
+        async with self._pool.acquire() as conn:
+            claimed = await leases.claim(
+                conn, test_mode.KIND, {test_mode.LINE: TEST_BATCH}, seconds=self._settings.lease_seconds
+            )
+            if not claimed:
+                return 0
+            moves = await test_mode.due(conn, [(lease.organization_id, lease.id) for lease in claimed])
+        await self._results.report(moves)
+        async with self._pool.acquire() as conn:
+            await leases.finish(conn, claimed)
+        return len(claimed)
+
+    async def _refresh(self) -> int:
+        """Follow the tables: numbers, tokens, holds, rates. Returns 0: there is nothing more to be done."""
+        await self._numbers.refresh(grace=self._settings.drain_seconds)
+        self.wake.set()
+        return 0
+
+    async def _expire(self, conn: Connection) -> None:
+        """End what is past its deadline."""
+        _, deliveries = await expiry.sweep(conn, self._rates)
+        if deliveries:
+            self._deliveries.queued()
+
+    def _connect(self, number: SendingNumber, credential: Credential, on_outcome: OnCloudOutcome) -> PooledConnector:
+        if self._factory is None:
+            self._factory = CloudFactory()  # its connections belong to the running loop
+        return self._factory(number, credential, on_outcome)
