@@ -15,7 +15,7 @@ from pathlib import Path
 import heliograph
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_SHOWN = ("uvloop", "uvicorn", "asyncpg", "msgspec", "httptools")
+_SHOWN = ("uvloop", "asyncpg", "msgspec", "httptools")
 
 
 def facts(place: Path) -> list[tuple[str, str]]:

@@ -1,5 +1,4 @@
-"""The web process: settings → pool → the API at /v1, its page at /docs, Meta's door at /in → uvicorn with our own
-protocol.
+"""The web process: settings → pool → the API at /v1, its page at /docs, Meta's door at /in → the server.
 
 Several of them may share a port (SO_REUSEPORT); they share nothing else but the database. The rule nobody may break:
 a process that is told to stop answers what it has begun, and takes nothing new.
@@ -13,11 +12,9 @@ import functools
 import gc
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import cast
 
-import uvicorn
 import uvloop
 
 from heliograph.accounts.keyring import Keyring
@@ -32,14 +29,17 @@ from heliograph.api.door.limits import Limiter, Strangers
 from heliograph.api.door.operation import Services
 from heliograph.api.door.probes import Probes
 from heliograph.api.door.static import Page
-from heliograph.api.protocol import Connection
 from heliograph.api.routes import OPERATIONS, PREFIX
-from heliograph.api.trust import Trust
-from heliograph.api.watch import Watch, limits_of
+from heliograph.api.shapes import envelope
 from heliograph.base import clock, crash, pulse, signals
 from heliograph.base.crypto import derive_key
 from heliograph.base.db import open_pool
 from heliograph.base.settings import Settings
+from heliograph.http.proxies import TrustedProxies
+from heliograph.http.server.asgi import Asgi
+from heliograph.http.server.exchange import Service
+from heliograph.http.server.registry import Registry, limits_of
+from heliograph.http.server.server import Server, listen
 from heliograph.queue.runner import announce
 from heliograph.sms.accept import Acceptor
 from heliograph.webhooks import endpoints
@@ -54,11 +54,6 @@ PATIENCE = 30.0
 MARGIN = 0.5
 #: Allocations between two looks of the garbage collector; its default of 700 costs 9–15 % under load.
 GC_THRESHOLD = 50_000
-
-#: Of a connection, in the kernel, bytes; it takes twice that with its own needs.
-SEND_BUFFER = 65_536
-#: What was sent and is not confirmed ends the connection after this, also one that is closed here; milliseconds.
-USER_TIMEOUT = 20_000
 
 
 async def serve(
@@ -82,8 +77,6 @@ async def serve(
     clock.arm(settings.clock_shift)
     stop = stop or asyncio.Event()
     listening = sockets or [listen(host, port)]
-    for sock in listening:
-        _bound(sock)
     pool = await open_pool(
         settings.database_url,
         size=settings.database_pool,
@@ -97,7 +90,7 @@ async def serve(
     except clock.ClockDiffers:
         pool.terminate()
         raise
-    watch = Watch(limits_of(settings))
+    registry = Registry(limits_of(settings))
     services = Services(
         pool=pool,
         settings=settings,
@@ -111,51 +104,42 @@ async def serve(
         answer_key=derive_key(settings.secret_key, "stored answers"),
         cursor_key=derive_key(settings.secret_key, "cursors"),
         document=Page(openapi.document(OPERATIONS, settings), "application/json", "no-cache"),
-        is_draining=lambda: watch.draining,
+        is_draining=lambda: registry.draining,
     )
     sealing = apps.seal_key(settings)
     intake = CallbackIntake(pool, AppBook(pool, sealing), sealing)
     door = Callbacks(intake, services.limiter, max_bytes=settings.max_callback_bytes, public_url=settings.public_url)
-    server = _Server(
-        uvicorn.Config(
-            _front(
-                Guard(OPERATIONS, services),
-                Docs(services.strangers, settings.public_url),
-                door,
-                Probes(services.health, services.is_draining),
-            ),
-            interface="asgi3",
-            http=cast("type[asyncio.Protocol]", functools.partial(Connection, watch, Trust(settings))),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            backlog=4096,
-            timeout_graceful_shutdown=max(int(settings.drain_seconds), 1),
+    asgi = Asgi(
+        _front(
+            Guard(OPERATIONS, services),
+            Docs(services.strangers, settings.public_url),
+            door,
+            Probes(services.health, services.is_draining),
         )
     )
-    sweep = asyncio.create_task(watch.run())
+    service = Service(
+        registry,
+        asgi.begin,
+        functools.partial(envelope.unanswered, public_url=settings.public_url),
+        TrustedProxies(settings.trusted_proxies, settings.proxy_says),
+    )
+    server = Server(service, asgi.tasks)
     beating = asyncio.create_task(pulse.watch(pool))
     takers = (services.acceptor, services.whatsapp, intake)
     announcers = [asyncio.create_task(announce(pool, one.stored)) for one in takers]
-    serving = asyncio.create_task(server.serve(sockets=listening))
     try:
         with signals.stopping(stop) if own_process else contextlib.nullcontext():
-            await _first(serving, server.ready.wait())
+            await server.start(listening)
             if own_process:
                 _tune(settings)
-            if not serving.done():
-                clock.running()
-                on_ready(_base_url(listening[0]))
-            await _first(serving, stop.wait())
-            watch.draining = True  # /readyz and /v1/health say so, and each connection ends with its next answer
-            await _first(serving, asyncio.sleep(settings.not_ready_seconds))
-            server.should_exit = True
-            await serving
+            clock.running()
+            on_ready(_base_url(listening[0]))
+            await stop.wait()
+            registry.draining = True  # /readyz and /v1/health say so, and each connection ends with its next answer
+            await asyncio.sleep(settings.not_ready_seconds)
+            await server.stop(max(settings.drain_seconds, 1.0))
     finally:
-        sweep.cancel()
+        server.abort()
         for taker in takers:
             await taker.drain()
         for announcer in announcers:
@@ -166,32 +150,6 @@ async def serve(
             async with asyncio.timeout(2):
                 await pool.close()
         pool.terminate()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket that further processes may share. `port` 0: any free one."""
-    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-        0
-    ]
-    sock = socket.socket(family, kind, proto)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind(address)
-        sock.listen(4096)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def _bound(sock: socket.socket) -> None:
-    """What its connections inherit, so that the kernel keeps little, and not for long, of answers that nobody reads.
-    Without it the kernel lets a connection's unread answers grow to 4 MB."""
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT)
 
 
 def run(settings: Settings, *, host: str, port: int) -> None:
@@ -214,32 +172,6 @@ def _front(guard: Guard, docs: Docs, door: Callbacks, probe: Probes) -> Callable
         return (docs if path in paths else guard)(scope, receive, send)
 
     return app
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server, without its signal handlers: it raises a caught signal again at its end, which would end
-    the process before the pool is closed."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-async def _first(task: asyncio.Task[None], other: Coroutine[object, object, object]) -> None:
-    """Wait until `task` or `other` is done; `other` does not outlive this."""
-    waiting = asyncio.ensure_future(other)
-    try:
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
 
 
 def _tune(settings: Settings) -> None:

@@ -14,8 +14,8 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from heliograph.api.trust import SIGNATURE
 from heliograph.base.postgres_files import choose_port
+from heliograph.http.proxy_protocol import SIGNATURE
 from tests.house.project import DOCS
 
 Address = tuple[str, int]

@@ -79,7 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: Annotated[
         str, "Networks of the proxies that are believed in whom they ask for, comma-separated CIDRs"
     ] = ""
-    proxy_says: Annotated[str, "How they say it: `x-forwarded-for`, `forwarded` or `proxy-protocol` (version 2)"] = (
+    proxy_says: Annotated[str, "How they say it: `x-forwarded-for`, `forwarded` or `proxy-protocol`"] = (
         "x-forwarded-for"
     )
     not_ready_seconds: Annotated[

@@ -3,32 +3,29 @@
 The rule nobody may break: an event counts as received (and stands in the ledger) only when it was answered with 2xx
 and its signature was good. That is what a sender may rely on, so it is what a test compares with.
 
-HTTP/1.1 straight on httptools, because a benchmark's receiver must never be what limits it. `GET` on any path answers
-the counters as JSON.
+Callbacks are answered where they are read, without a task, because a benchmark's receiver must never be what limits
+it. `GET` on any path answers the counters as JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
-import httptools
 import msgspec
 
 from heliograph.base import clock
 from heliograph.base.signals import stopping
+from heliograph.http.heads import RequestHead
+from heliograph.simulators.http import HttpSimulator, Reply
 from heliograph.webhooks import signing
 
 _LARGEST_BODY = 1_048_576
-_MOST_HEADERS = 200
-#: Of a head, and of what is not body between two pieces of one: sizes of chunks, trailer; bytes.
-_LARGEST_HEAD = 65_536
 _WANTED = frozenset(
     {
         b"x-service-timestamp",
@@ -40,7 +37,6 @@ _WANTED = frozenset(
         b"webhook-signature",
     }
 )
-_REASONS = {200: "OK", 204: "No Content", 410: "Gone", 429: "Too Many Requests", 500: "Internal Server Error"}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,8 +135,7 @@ class Receiver:
         # Two generations: when the younger is full the older is dropped, so memory stays bounded.
         self._seen: set[str] = set()
         self._seen_before: set[str] = set()
-        self._server: asyncio.Server | None = None
-        self._connections: set[_Connection] = set()
+        self._http = HttpSimulator(self._answer, body_bytes=_LARGEST_BODY)
         self._ledger: BinaryIO | None = None
         self._lines: list[str] = []
         self._spoken: list[str] = []
@@ -160,19 +155,11 @@ class Receiver:
         if self.options.ledger:
             self._ledger = _appending(self.options.ledger)
         self._loop = asyncio.get_running_loop()
-        self._server = await self._loop.create_server(
-            lambda: _Connection(self), self.options.host, self.options.port, backlog=1024
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = await self._http.listen(self.options.host, self.options.port)
 
     async def stop(self) -> None:
         """Close every connection and write what is left of the ledger."""
-        if self._server is not None:
-            self._server.close()
-            for connection in list(self._connections):
-                connection.abort()
-            await self._server.wait_closed()
-            self._server = None
+        self._http.abort()
         self.flush()
         if self._ledger is not None:
             self._ledger.close()
@@ -199,6 +186,19 @@ class Receiver:
             if self._said is not None:
                 self._said("\n".join(self._spoken))
             self._spoken.clear()
+
+    def _answer(self, head: RequestHead, body: bytes) -> Reply:
+        if head.method != "POST":
+            return Reply(200, msgspec.json.encode(self.counters))
+        options = self.options
+        status = self._take({name: value for name, value in head.headers if name in _WANTED}, body)
+        if not status:
+            return Reply(0, way="hang")
+        headers: tuple[tuple[bytes, bytes], ...] = ()
+        if options.retry_after is not None and status >= 300:
+            headers = ((b"retry-after", b"%d" % options.retry_after),)
+        way = "drip" if options.byte_interval else "normal"
+        return Reply(status, headers=headers, delay=options.latency, way=way, interval=options.byte_interval, piece=1)
 
     def _take(self, headers: dict[bytes, bytes], body: bytes) -> int:
         """Judge one callback, note it, and return the status of its answer; 0 for none."""
@@ -267,123 +267,8 @@ class Receiver:
 _MALFORMED = _Body(id="-", type="malformed", data=_Data())
 
 
-class _Connection(asyncio.Protocol):
-    """One connection: httptools calls the on_… methods while it is fed."""
-
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-        self._parser = httptools.HttpRequestParser(self)
-        self._headers: dict[bytes, bytes] = {}
-        self._header_count = 0
-        self._body: list[bytes] = []
-        self._size = 0
-        #: Bytes since the last request or piece of a body.
-        self._between = 0
-        self._in_body = False
-        self._answering: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
-        self._receiver._connections.add(self)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._receiver._connections.discard(self)
-        if self._answering is not None:
-            self._answering.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        self._between += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._transport.write(_answer(400, b"", keep_alive=False))
-            self._transport.close()
-        if self._between > _LARGEST_HEAD:
-            self.abort()
-
-    def on_message_begin(self) -> None:
-        self._headers = {}
-        self._header_count = 0
-        self._body = []
-        self._size = 0
-        self._in_body = False
-
-    def on_headers_complete(self) -> None:
-        self._in_body = True
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_body:
-            return  # a trailer says nothing
-        if name in _WANTED or (name := name.lower()) in _WANTED:
-            self._headers[name] = value
-        self._header_count += 1
-        if self._header_count > _MOST_HEADERS:
-            self.abort()
-
-    def on_body(self, body: bytes) -> None:
-        self._between = 0
-        self._body.append(body)
-        self._size += len(body)
-        if self._size > _LARGEST_BODY:
-            self.abort()
-
-    def on_message_complete(self) -> None:
-        self._between = 0
-        if self._transport.is_closing():
-            return
-        keep_alive = self._parser.should_keep_alive()
-        receiver = self._receiver
-        options = receiver.options
-        if self._parser.get_method() != b"POST":
-            self._send(_answer(200, msgspec.json.encode(receiver.counters), keep_alive=keep_alive), keep_alive)
-            return
-        status = receiver._take(self._headers, b"".join(self._body))
-        if status == 0:
-            return
-        retry_after = options.retry_after if status >= 300 else None
-        answer = _answer(status, b"", keep_alive=keep_alive, retry_after=retry_after)
-        if options.latency or options.byte_interval:
-            before = self._answering
-            self._answering = asyncio.create_task(self._answer_slowly(answer, keep_alive, before))
-        else:
-            self._send(answer, keep_alive)
-
-    def abort(self) -> None:
-        """Drop the connection at once."""
-        self._transport.abort()
-
-    async def _answer_slowly(self, answer: bytes, keep_alive: bool, before: asyncio.Task[None] | None) -> None:
-        options = self._receiver.options
-        await asyncio.sleep(options.latency)
-        if before is not None:
-            await before  # pipelined requests are answered in their order
-        if options.byte_interval:
-            for at in range(len(answer)):
-                self._transport.write(answer[at : at + 1])
-                await asyncio.sleep(options.byte_interval)
-            answer = b""
-        self._send(answer, keep_alive)
-
-    def _send(self, answer: bytes, keep_alive: bool) -> None:
-        self._transport.write(answer)
-        if not keep_alive:
-            self._transport.close()
-
-
 def _appending(path: str) -> BinaryIO:
     return Path(path).open("ab")
-
-
-@functools.lru_cache(maxsize=16)
-def _answer(status: int, body: bytes, *, keep_alive: bool, retry_after: int | None = None) -> bytes:
-    head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\n"
-    if status != 204:
-        head += f"content-length: {len(body)}\r\n"
-    if retry_after is not None:
-        head += f"retry-after: {retry_after}\r\n"
-    if not keep_alive:
-        head += "connection: close\r\n"
-    return head.encode() + b"\r\n" + body
 
 
 def _print(line: str) -> None:

@@ -11,8 +11,8 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from heliograph.api.protocol import Connection
-from heliograph.api.watch import Limits, Watch
+from heliograph.http.server.connection import ServerConnection
+from heliograph.http.server.registry import Limits, Peer, Registry
 from tests.processes import until
 
 from .conftest import Api, Tenant, running
@@ -113,8 +113,11 @@ class Sample:
         self.is_idle = is_idle
         self.written = self.taken = self.left = self.ahead = 0
         self.taken_at = 0.0
-        self.peer = None
+        self.peer: Peer | None = None
         self.ended = ""
+
+    def shutdown(self) -> None:
+        self.ended = "shut down"
 
     def expire(self, now: float) -> None:
         self.ended = "expired"
@@ -130,26 +133,26 @@ class Sample:
 
 
 def test_idle_ones_give_way_before_those_in_the_midst_of_a_head() -> None:
-    watch = Watch(Limits(connections=3))
+    registry = Registry(Limits(connections=3))
     begun, idle, working = Sample(is_idle=False), Sample(), Sample(is_idle=False)
     for one in (begun, idle, working):
-        assert watch.open(one)
-        watch.waits(one)
-    watch.works(working)
-    assert watch.open(Sample())
+        assert registry.add(one)
+        registry.await_request(one)
+    registry.begin_request(working)
+    assert registry.add(Sample())
     assert (begun.ended, idle.ended, working.ended) == ("", "gave way", "")
-    assert watch.open(Sample())
+    assert registry.add(Sample())
     assert (begun.ended, working.ended) == ("gave way", "")
-    assert not watch.open(Sample())
+    assert not registry.add(Sample())
 
 
 def test_the_network_of_an_ipv6_address_is_one_client() -> None:
-    watch = Watch(Limits(connections_per_address=1))
+    registry = Registry(Limits(connections_per_address=1))
     addresses = ["2001:db8::1", "2001:db8::2:1", "2001:db8:0:1::1", "::ffff:192.0.2.1", "192.0.2.1", "192.0.2.2"]
     samples = [Sample(is_idle=False) for _ in addresses]
     for one in samples:
-        watch.open(one)
-    assert [watch.known(*each) for each in zip(samples, addresses, strict=True)] == [
+        registry.add(one)
+    assert [registry.attribute(*each) for each in zip(samples, addresses, strict=True)] == [
         True,
         False,
         True,
@@ -158,34 +161,34 @@ def test_the_network_of_an_ipv6_address_is_one_client() -> None:
         True,
     ]
     for one in samples:
-        watch.close(one)
-        watch.close(one)
-    assert watch.known(Sample(), "2001:db8::3")
+        registry.remove(one)
+        registry.remove(one)
+    assert registry.attribute(Sample(), "2001:db8::3")
 
 
 def test_who_takes_nothing_ends_and_who_takes_a_little_does_not() -> None:
-    watch = Watch(Limits(write_seconds=10, unsent_bytes=1_000))
+    registry = Registry(Limits(write_seconds=10, unsent_bytes=1_000))
     stuck, slow, fresh = Sample(), Sample(), Sample()
     for one in (stuck, slow):
-        watch.open(one)
+        registry.add(one)
         one.written, one.left = 500, 400
-    watch.sweep(100.0)
+    registry.sweep(100.0)
     slow.left = 399
-    watch.sweep(109.0)
-    watch.sweep(111.0)
+    registry.sweep(109.0)
+    registry.sweep(111.0)
     assert (stuck.ended, slow.ended) == ("aborted", "")
-    watch.close(stuck)
+    registry.remove(stuck)
     # One that had nothing unsent for long has all the time there is.
     slow.left = 0
-    watch.sweep(112.0)
+    registry.sweep(112.0)
     slow.written, slow.left = 900, 400
-    watch.sweep(500.0)
-    watch.sweep(509.0)
+    registry.sweep(500.0)
+    registry.sweep(509.0)
     assert slow.ended == ""
     # All together have too much: the one that moved last longest ago goes.
-    watch.open(fresh)
+    registry.add(fresh)
     fresh.written = fresh.left = 700
-    watch.sweep(509.5)
+    registry.sweep(509.5)
     assert (slow.ended, fresh.ended) == ("aborted", "")
 
 
@@ -242,7 +245,7 @@ async def test_what_has_ended_does_not_wait_for_the_garbage_collector(database_u
             async with not_reading(api, 16):
                 await until(lambda: not of_server(api))
             assert await ask(await connect(api)) == 200
-            await until(lambda: sum(isinstance(one, Connection) for one in gc.get_objects()) <= 1)
+            await until(lambda: sum(isinstance(one, ServerConnection) for one in gc.get_objects()) <= 1)
     finally:
         gc.enable()
 

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from heliograph.accounts import api_keys
-from heliograph.api.trust import SIGNATURE
 from heliograph.base.db import Pool
+from heliograph.http.proxy_protocol import SIGNATURE
 from tests.proxying import KINDS, Address, prefix, proxy
 
 from .conftest import Api, Tenant, running
@@ -84,7 +84,10 @@ async def test_with_the_proxy_protocol_a_trusted_connection_begins_with_it_and_n
         assert parse(await api.raw(prefix(OTHER, 4711) + lying))[0] == 401
         # The proxy itself, as its health checks ask.
         assert parse(await api.raw(bare + b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))[0] == 200
-        for wrong in (request, b"PROXY TCP4 127.0.0.5 127.0.0.1 1 2\r\n" + request, SIGNATURE + b"\x31\0\0\0"):
+        line = f"PROXY TCP4 {ADMITTED} 127.0.0.1 4711 80\r\n".encode()
+        assert parse(await api.raw(line + request))[0] == 200
+        assert parse(await api.raw(line.replace(ADMITTED.encode(), OTHER.encode()) + request))[0] == 401
+        for wrong in (request, b"PROXY UDP4 127.0.0.5 127.0.0.1 1 2\r\n" + request, SIGNATURE + b"\x31\0\0\0"):
             assert refusal(await api.raw(wrong)) == (400, "bad_request")
     async with running(database_url, trusted_proxies="127.0.0.9/32", proxy_says="proxy-protocol") as api:
         assert refusal(await api.raw(prefix(ADMITTED, 4711) + request)) == (400, "bad_request")

@@ -11,7 +11,7 @@ import pytest
 from pywa.utils import webhook_updates_validator
 
 from heliograph.simulators.graph.outbox import GAPS
-from heliograph.simulators.graph.simulator import Account, App, Number, Setup, Token
+from heliograph.simulators.graph.simulator import App, Number, Setup, SimulatedAccount, Token
 from heliograph.simulators.graph.webhooks import Item, encode, envelope, sign
 from tests.suppliers.graph_peer import NUMBER, SECRET, TOKEN, USER, WABA, graph, hooked, signed, until
 
@@ -248,9 +248,9 @@ async def test_two_apps_never_cross() -> None:
             App(id="2", secret="s2", verify_token="graph-verify-token"),
         ],
         accounts=[
-            Account(id=WABA, subscribed=["1"]),
-            Account(id="8", subscribed=["1"]),
-            Account(id="9", subscribed=["2"]),
+            SimulatedAccount(id=WABA, subscribed=["1"]),
+            SimulatedAccount(id="8", subscribed=["1"]),
+            SimulatedAccount(id="9", subscribed=["2"]),
         ],
         numbers=[
             Number(id=NUMBER, account=WABA, digits="15550001000"),

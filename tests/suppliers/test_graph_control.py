@@ -107,8 +107,8 @@ async def test_everything_else_it_can_be_told() -> None:
 async def test_refused_connections_come_back() -> None:
     async with graph(webhook_url="") as (simulator, client, _):
         await do(client, "connections", refuse=0.1)
-        await until(lambda: simulator._server is None)
-        await until(lambda: simulator._server is not None)
+        await until(lambda: not simulator._http.is_listening)
+        await until(lambda: simulator._http.is_listening)
         assert await client.code(**TEMPLATE) == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.simulators.graph.simulator import Account, App, Number, Setup, Template, Token
+from heliograph.simulators.graph.simulator import App, Number, Setup, SimulatedAccount, Template, Token
 from tests.suppliers.graph_peer import NUMBER, TOKEN, USER, WABA, Client, graph, reminder, until
 
 
@@ -381,7 +381,7 @@ async def test_media_and_apps() -> None:
 async def test_a_setup_of_its_own() -> None:
     setup = Setup(
         apps=[App(id="1", secret="s", verify_token="v")],
-        accounts=[Account(id="2", subscribed=["1"])],
+        accounts=[SimulatedAccount(id="2", subscribed=["1"])],
         numbers=[Number(id="3", account="2", digits="33155000001")],
         templates=[Template(name="bonjour", language="fr", components=[{"type": "BODY", "text": "Bonjour"}])],
         tokens=[Token(token="t", app="1")],

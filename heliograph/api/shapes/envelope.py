@@ -14,12 +14,13 @@ import msgspec
 import structlog
 from msgspec import Meta
 
+from heliograph.api.shapes import refusals
 from heliograph.base.db import is_down
 from heliograph.base.errors import Refusal, Unavailable
+from heliograph.base.ids import uuid7_text
+from heliograph.http.heads import Headers, HttpError
 
 log = structlog.get_logger(__name__)
-
-Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
 #: Below the service's public address: where the page of each error's code is.
@@ -69,10 +70,22 @@ def render(refusal: Refusal, *, request_id: str, public_url: str) -> tuple[int, 
     return refusal.status, headers, body
 
 
+def unanswered(error: Exception, *, public_url: str) -> tuple[int, Headers, bytes]:
+    """Status, headers (without `connection`) and body for what no operation answers: a fault of HTTP itself, or what
+    escaped from an application."""
+    request_id = uuid7_text()
+    refusal = refusal_of(error, request_id=request_id, operation="none")
+    status, headers, body = render(refusal, request_id=request_id, public_url=public_url)
+    headers = [header for header in headers if header[0] != b"connection"]
+    return status, [*headers, (b"x-request-id", request_id.encode())], body
+
+
 def refusal_of(error: Exception, *, request_id: str, operation: str) -> Refusal:
     """The refusal that stands for `error`: itself, 503 when the database is gone, 500 and a log line otherwise."""
     if isinstance(error, Refusal):
         return error
+    if isinstance(error, HttpError):
+        return refusals.of_http(error)
     if is_down(error):
         log.warning("database_unavailable", request_id=request_id, operation=operation, error=type(error).__name__)
         return Unavailable()

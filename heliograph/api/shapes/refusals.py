@@ -7,7 +7,10 @@
 
 from __future__ import annotations
 
-from heliograph.base.errors import Refusal
+from collections.abc import Callable
+
+from heliograph.base.errors import Refusal, Unavailable
+from heliograph.http.heads import HttpError
 
 
 class BadRequest(Refusal):
@@ -80,3 +83,18 @@ class HeadersTooLarge(Refusal):
     """The headers of the request are too many or too long."""
 
     code, status = "request_headers_too_large", 431
+
+
+def of_http(error: HttpError) -> Refusal:
+    """The refusal that stands for it."""
+    if error.status == 400:
+        return BadRequest(f"This is not a well-formed HTTP request: {error.reason}.")
+    return _BY_STATUS[error.status]()
+
+
+_BY_STATUS: dict[int, Callable[[], Refusal]] = {
+    408: RequestTimeout,
+    414: UriTooLong,
+    431: HeadersTooLarge,
+    503: Unavailable,
+}

@@ -21,13 +21,14 @@ import msgspec
 from heliograph.simulators.graph import reads, send, statuses, templates
 from heliograph.simulators.graph.errors import GraphError, missing_object
 from heliograph.simulators.graph.events import reviewed
-from heliograph.simulators.graph.http import Reply, Request
 from heliograph.simulators.graph.limits import Hourly
 from heliograph.simulators.graph.objects import App, Message, SentMessage, SimulatedAccount, Template, Token
 from heliograph.simulators.graph.outbox import Outbox
+from heliograph.simulators.graph.request import Request
 from heliograph.simulators.graph.scripts import Script, Step
 from heliograph.simulators.graph.state import World
 from heliograph.simulators.graph.webhooks import Item
+from heliograph.simulators.http import Reply
 
 _VERSION = re.compile(r"v(\d+\.\d+)")
 #: Of a query, what no link repeats.
@@ -101,8 +102,8 @@ class Api:
         latency = self._latency()
         if latency:
             reply.delay += latency
-        trace = self._trace()
-        reply.headers += (("x-fb-trace-id", trace), ("x-fb-request-id", trace), ("facebook-api-version", "v25.0"))
+        trace = self._trace().encode()
+        reply.headers += ((b"x-fb-trace-id", trace), (b"x-fb-request-id", trace), (b"facebook-api-version", b"v25.0"))
         self._remember(request, 0 if reply.way in ("drop", "hang") else reply.status, code, fault)
         return reply
 
@@ -337,13 +338,13 @@ class Api:
             raise GraphError(100, "The request body is not JSON") from None
 
     def _answer(self, body: Any, account: str = "") -> Reply:
-        headers: tuple[tuple[str, str], ...] = ()
+        headers: tuple[tuple[bytes, bytes], ...] = ()
         hourly = self.world.hourly.get(account)
         if hourly is not None:
             share = min(100, 100 * hourly.calls // max(1, self.world.options.management_calls))
             used = {"type": "whatsapp", "call_count": share, "total_cputime": share, "total_time": share}
             used["estimated_time_to_regain_access"] = hourly.minutes_left if share >= 100 else 0
-            headers = (("x-business-use-case-usage", msgspec.json.encode({account: [used]}).decode()),)
+            headers = ((b"x-business-use-case-usage", msgspec.json.encode({account: [used]})),)
         return Reply(200, msgspec.json.encode(body), headers=headers)
 
     def _broken(self, kind: str, status: int, code: int) -> Reply:

@@ -30,8 +30,9 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.graph.http import Reply, Request
 from heliograph.simulators.graph.outbox import body_of
+from heliograph.simulators.graph.request import Request
+from heliograph.simulators.http import Reply
 
 _SHOWN = 100
 

@@ -33,6 +33,7 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
+from heliograph.http.heads import RequestHead
 from heliograph.simulators.graph.api import Api, Fault
 from heliograph.simulators.graph.clock import VirtualClock
 from heliograph.simulators.graph.control import Control
@@ -44,7 +45,6 @@ from heliograph.simulators.graph.events import (
     number_event,
     template_event,
 )
-from heliograph.simulators.graph.http import Connection, Reply, Request
 from heliograph.simulators.graph.inbound import Inbound, alarm, receive
 from heliograph.simulators.graph.objects import (
     App,
@@ -60,10 +60,12 @@ from heliograph.simulators.graph.objects import (
 )
 from heliograph.simulators.graph.options import GraphOptions, checked, quick
 from heliograph.simulators.graph.outbox import Attempt, Outbox, body_of
+from heliograph.simulators.graph.request import request_of
 from heliograph.simulators.graph.scripts import MAGIC, SCRIPTS, Script, Step, script_of
 from heliograph.simulators.graph.state import World, only_digits
 from heliograph.simulators.graph.statuses import metadata
 from heliograph.simulators.graph.webhooks import Item
+from heliograph.simulators.http import Coming, HttpSimulator
 
 __all__ = [
     "MAGIC",
@@ -87,6 +89,9 @@ __all__ = [
     "quick",
 ]  # fmt: skip
 
+#: Of a request, bytes.
+_LARGEST_BODY = 3 * 1_048_576
+
 
 class GraphSimulator:
     """One simulator. `async with GraphSimulator(quick()) as graph`, or `start` and `stop`.
@@ -105,9 +110,8 @@ class GraphSimulator:
         self._outboxes: dict[str, Outbox] = {}
         self._api = Api(self._world, self._outboxes, lambda: self.base_url)
         self._control = Control(self)
-        self._server: asyncio.Server | None = None
+        self._http = HttpSimulator(self._handle, body_bytes=_LARGEST_BODY)
         self._session: aiohttp.ClientSession | None = None
-        self._connections: set[Connection] = set()
         for app in self._world.apps.values():
             self._box(app)
 
@@ -144,15 +148,11 @@ class GraphSimulator:
 
     def refuse_connections(self) -> None:
         """Stop listening and cut every connection: whoever connects is refused. `accept_connections` ends it."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for connection in list(self._connections):
-            connection.abort()
+        self._http.abort()
 
     async def accept_connections(self) -> None:
         """Listen again, on the same port."""
-        if self._server is None:
+        if not self._http.is_listening:
             await self._listen()
 
     def reset(self) -> None:
@@ -394,16 +394,10 @@ class GraphSimulator:
         return box
 
     async def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self._handle, self._connections),
-            self._options.host,
-            self.port or self._options.port,
-            backlog=512,
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = await self._http.listen(self._options.host, self.port or self._options.port)
 
-    def _handle(self, request: Request) -> Reply | Any:
+    def _handle(self, head: RequestHead, body: bytes) -> Coming:
+        request = request_of(head, body)
         if request.path.startswith("/_sim"):
             return self._control.handle(request)
         return self._api.handle(request)

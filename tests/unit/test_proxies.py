@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.api.trust import LONGEST, SIGNATURE, NotProxied, Trust, read_prefix
 from heliograph.base.settings import Settings, SettingsError
+from heliograph.http.proxies import TrustedProxies
+from heliograph.http.proxy_protocol import LONGEST, LONGEST_LINE, SIGNATURE, NotProxied, read_prefix
 from tests.proxying import prefix
 
 PROXIES = "10.0.0.0/8, 2001:db8:1::/64"
 
 
-def trust(says: str = "x-forwarded-for") -> Trust:
-    return Trust(Settings(trusted_proxies=PROXIES, proxy_says=says))
+def trust(says: str = "x-forwarded-for") -> TrustedProxies:
+    return TrustedProxies(PROXIES, says)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_only_named_networks_are_believed() -> None:
     assert [known.covers(one) for one in ("11.1.1.1", "2001:db8:2::9", "", "unknown")] == [False] * 4
     assert not known.believes_headers_of("11.1.1.1")
     assert not trust("proxy-protocol").believes_headers_of("10.1.1.1")
-    assert not Trust(Settings()).covers("127.0.0.1")
+    assert not TrustedProxies().covers("127.0.0.1")
 
 
 @given(st.binary(max_size=200), st.sampled_from(["x-forwarded-for", "forwarded"]))
@@ -102,10 +103,34 @@ def test_a_prefix_says_who_the_client_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "client"),
+    [
+        (b"PROXY TCP4 192.0.2.1 10.0.0.1 4711 80\r\n", ("192.0.2.1", 4711)),
+        (b"PROXY TCP6 2001:db8::7 2001:db8::1 65535 80\r\n", ("2001:db8::7", 65_535)),
+        (b"PROXY TCP6 ::ffff:192.0.2.1 ::1 1 80\r\n", ("192.0.2.1", 1)),
+        (b"PROXY UNKNOWN\r\n", None),
+        (b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", None),
+    ],
+)
+def test_a_prefix_of_version_1_says_so_too(line: bytes, client: tuple[str, int] | None) -> None:
+    assert read_prefix(line + b"GET /") == (len(line), client)
+    assert all(read_prefix(line[:end]) is None for end in range(len(line)))
+
+
+@pytest.mark.parametrize(
     "data",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        b"PROXY TCP4 192.0.2.1 10.0.0.1 4711 80\r\n",
+        b"PROXY TCP4 192.0.2.1 10.0.0.1 4711 80\n",
+        b"PROXY TCP4 192.0.2.1 10.0.0.1 4711\r\n",
+        b"PROXY TCP4 192.0.2.1 10.0.0.1 4711 80 \r\n",
+        b"PROXY TCP4 192.0.2.1 10.0.0.1 65536 80\r\n",
+        b"PROXY TCP4 2001:db8::7 2001:db8::1 4711 80\r\n",
+        b"PROXY TCP6 192.0.2.1 10.0.0.1 4711 80\r\n",
+        b"PROXY TCP4 192.0.2.300 10.0.0.1 4711 80\r\n",
+        b"PROXY UDP4 192.0.2.1 10.0.0.1 4711 80\r\n",
+        b"PROXY  TCP4 192.0.2.1 10.0.0.1 4711 80\r\n",
+        b"PROXY UNKNOWN " + b"x" * LONGEST_LINE,
         b"\r\n\r\n\0\r\nQUIX",
         SIGNATURE + b"\x11\x11\x00\x0c" + b"\0" * 12,
         SIGNATURE + b"\x22\x11\x00\x0c" + b"\0" * 12,
@@ -121,9 +146,9 @@ def test_what_is_no_prefix_is_refused(data: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_a_prefix_is_read_or_refused_never_a_surprise(data: bytes) -> None:
-    for start in (b"", SIGNATURE, SIGNATURE + b"\x21"):
+    for start in (b"", SIGNATURE, SIGNATURE + b"\x21", b"PROXY ", b"PROXY TCP4 ", b"PROXY UNKNOWN "):
         try:
             found = read_prefix(start + data)
         except NotProxied:
             continue
-        assert found is None or 16 <= found[0] <= len(start + data)
+        assert found is None or 15 <= found[0] <= len(start + data)

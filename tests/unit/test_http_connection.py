@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
+from hypothesis import given
+from hypothesis import strategies as st
 
-from heliograph.api.protocol import Connection
-from heliograph.api.trust import Trust
-from heliograph.api.watch import Limits, Watch
-from heliograph.base.settings import Settings
+from heliograph.http.heads import HttpError
+from heliograph.http.proxies import TrustedProxies
+from heliograph.http.server.asgi import Asgi
+from heliograph.http.server.connection import ServerConnection
+from heliograph.http.server.exchange import Response, Service
+from heliograph.http.server.registry import Limits, Registry
+from tests.http_requests import CUTS, REQUESTS, broken
 
 
 class Wire(asyncio.Transport):
@@ -54,6 +57,10 @@ class Wire(asyncio.Transport):
         return False
 
 
+def refused(error: Exception) -> Response:
+    return (error.status if isinstance(error, HttpError) else 500), [(b"content-length", b"0")], b""
+
+
 class Talk:
     """A connection to an application that answers when it is let."""
 
@@ -62,9 +69,8 @@ class Talk:
         self.begun: list[str] = []
         self.let = asyncio.Semaphore(0)
         self.limits = Limits(**limits)
-        trust = Trust(Settings(database_url="postgresql://a/b", secret_key="0123456789abcdef" * 4))
-        config = Config(self.answer, interface="asgi3", ws="none", lifespan="off", log_config=None, proxy_headers=False)
-        self.connection = Connection(Watch(self.limits), trust, config, ServerState(), {})
+        asgi = Asgi(self.answer)
+        self.connection = ServerConnection(Service(Registry(self.limits), asgi.begin, refused, TrustedProxies()))
         self.connection.connection_made(self.wire)
 
     async def answer(self, scope: Any, receive: Any, send: Any) -> None:
@@ -164,3 +170,20 @@ async def test_more_requests_ahead_than_may_be_end_the_connection_after_their_an
         await talk.settle(answers=4)
     assert len(talk.begun) == 12
     assert not talk.wire.has_ended
+
+
+async def talked(sent: bytes, cuts: list[int]) -> tuple[list[str], list[int], bool]:
+    """(paths that were asked for, statuses of the answers, whether the connection ends) when it is sent in pieces."""
+    talk = Talk()
+    ends = sorted({min(cut, len(sent)) for cut in cuts} | {len(sent)})
+    at = 0
+    for end in ends:
+        talk.connection.data_received(sent[at:end])
+        await talk.settle(answers=3)
+        at = end
+    return talk.begun, [int(part[:3]) for part in talk.wire.got.split(b"HTTP/1.1 ")[1:]], talk.wire.has_ended
+
+
+@given(sent=st.one_of(REQUESTS, broken(REQUESTS)), cuts=CUTS)
+def test_answers_are_the_same_however_requests_are_split(sent: bytes, cuts: list[int]) -> None:
+    assert asyncio.run(talked(sent, cuts)) == asyncio.run(talked(sent, []))

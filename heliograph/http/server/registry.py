@@ -16,6 +16,7 @@ import msgspec
 
 from heliograph.base.addresses import sharer
 from heliograph.base.settings import Settings
+from heliograph.http.reader import ReaderLimits
 
 #: Of those that we wait for, so many are asked whether they are idle before the one that began first has to go.
 _LOOKED_AT = 64
@@ -24,10 +25,7 @@ _LOOKED_AT = 64
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a client may do. Sizes in bytes, times in seconds."""
 
-    url_bytes: int = 8_192
-    #: Of a head and of the trailer that belongs to it.
-    head_bytes: int = 16_384
-    headers: int = 100
+    request: ReaderLimits = ReaderLimits()
     head_seconds: float = 10.0
     body_seconds: float = 10.0
     idle_seconds: float = 75.0
@@ -46,8 +44,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: What these may take; they are kept as they came.
     ahead_bytes: int = 65_536
     sweep_seconds: float = 0.25
-    #: Where this service is, for the address of an error's page; no limit.
-    public_url: str = ""
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -58,7 +54,6 @@ def limits_of(settings: Settings) -> Limits:
         write_seconds=settings.body_deadline_seconds,
         idle_seconds=settings.keep_alive_seconds,
         connections=settings.max_connections,
-        public_url=settings.public_url,
         connections_per_address=settings.max_connections_per_address,
         unsent_bytes=settings.max_unsent_bytes,
     )
@@ -72,11 +67,11 @@ class Peer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.count = 0
-        self.waiting: dict[Watched, None] = {}
+        self.waiting: dict[Registered, None] = {}
 
 
-class Watched(Protocol):
-    """A connection, as far as it is watched."""
+class Registered(Protocol):
+    """A connection, as far as the registry knows it."""
 
     #: On the loop's clock.
     deadline: float
@@ -85,7 +80,7 @@ class Watched(Protocol):
     taken: int
     #: When `taken` was last seen to grow; 0 while nothing is unsent.
     taken_at: float
-    #: Set by the watch.
+    #: Set by the registry.
     peer: Peer | None
 
     @property
@@ -105,28 +100,32 @@ class Watched(Protocol):
     def give_way(self) -> None:
         """End at once: the place is needed."""
 
+    def shutdown(self) -> None:
+        """The process ends: finish what has begun."""
+
     def abort(self) -> None:
         """End at once, with a reset."""
 
 
-class Watch:
-    """One per process."""
+class Registry:
+    """One per server."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.connections: set[Watched] = set()
-        #: The process is going down.
+        self.connections: set[Registered] = set()
+        #: The process is going down: each connection ends with its next answer.
         self.draining = False
         #: Those whose next request has not come whole, since when they are so; of all, and of each address.
-        self._waiting: dict[Watched, None] = {}
+        self._waiting: dict[Registered, None] = {}
         self._peers: dict[str, Peer] = {}
+        self._emptied: asyncio.Future[None] | None = None
 
-    def open(self, connection: Watched) -> bool:
-        """A new one; False if there is no place for it. It stays until `close` all the same."""
+    def add(self, connection: Registered) -> bool:
+        """A new one; False if there is no place for it. It stays until `remove` all the same."""
         self.connections.add(connection)
         return len(self.connections) <= self.limits.connections or self._make_room(self._waiting)
 
-    def known(self, connection: Watched, address: str) -> bool:
+    def attribute(self, connection: Registered, address: str) -> bool:
         """Its client is known, and no proxy of ours; False if that has too many. Call it at most once for each."""
         name = sharer(address)
         peer = self._peers.get(name)
@@ -138,36 +137,44 @@ class Watch:
             peer.waiting[connection] = None
         return peer.count <= self.limits.connections_per_address or self._make_room(peer.waiting, but=connection)
 
-    def is_flood(self, connection: Watched) -> bool:
+    def is_flood(self, connection: Registered) -> bool:
         """There are so many that not even a word of refusal is worth it."""
         peer = connection.peer
         return _far_past(len(self.connections), self.limits.connections) or (
             peer is not None and _far_past(peer.count, self.limits.connections_per_address)
         )
 
-    def waits(self, connection: Watched) -> None:
+    def await_request(self, connection: Registered) -> None:
         """From now on its next request is awaited."""
         self._waiting[connection] = None
         peer = connection.peer
         if peer is not None:
             peer.waiting[connection] = None
 
-    def works(self, connection: Watched) -> None:
+    def begin_request(self, connection: Registered) -> None:
         """The head of a request has come."""
         self._waiting.pop(connection, None)
         peer = connection.peer
         if peer is not None:
             peer.waiting.pop(connection, None)
 
-    def close(self, connection: Watched) -> None:
+    def remove(self, connection: Registered) -> None:
         """It has ended, or is as good as that. A second time changes nothing."""
         self.connections.discard(connection)
-        self.works(connection)
+        if self._emptied is not None and not self.connections and not self._emptied.done():
+            self._emptied.set_result(None)
+        self.begin_request(connection)
         peer, connection.peer = connection.peer, None
         if peer is not None:
             peer.count -= 1
             if not peer.count:
                 del self._peers[peer.name]
+
+    async def emptied(self) -> None:
+        """Wait until there is none."""
+        while self.connections:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await self._emptied
 
     async def run(self) -> None:
         """Sweep for ever."""
@@ -178,7 +185,7 @@ class Watch:
 
     def sweep(self, now: float) -> None:
         """End what is past its deadline, and answers that nobody reads."""
-        unread: list[tuple[float, int, Watched]] = []
+        unread: list[tuple[float, int, Registered]] = []
         for connection in list(self.connections):
             if connection.deadline < now:
                 connection.expire(now)
@@ -206,13 +213,13 @@ class Watch:
                 if held <= self.limits.unsent_bytes:
                     break
 
-    def _make_room(self, waiting: dict[Watched, None], *, but: Watched | None = None) -> bool:
+    def _make_room(self, waiting: dict[Registered, None], *, but: Registered | None = None) -> bool:
         oldest = itertools.islice((one for one in waiting if one is not but), _LOOKED_AT)
         first = next(oldest, None)
         if first is None:
             return False
         leaving = first if first.is_idle else next((one for one in oldest if one.is_idle), first)
-        self.close(leaving)
+        self.remove(leaving)
         leaving.give_way()
         return True
 

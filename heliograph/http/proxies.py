@@ -1,10 +1,9 @@
-"""Whose word counts for where a request comes from: the proxies in front of us, named in the settings.
+"""The proxies in front of us, named in the settings, and whose word counts for where a request comes from.
 
 A proxy says it in one manner, and only that one is believed: whoever appends to X-Forwarded-For passes on a client's
-own `Forwarded` untouched, and a header of the PROXY protocol is never guessed at (its specification, §2: receivers
-must not try to tell whether it is there). The rule nobody may break: what an address outside of the named networks
-says of itself is not read. Of a list of addresses the rightmost outside of them counts; what stands left of it was
-written by the client. Pure: no I/O.
+own `Forwarded` untouched. The rule nobody may break: what an address outside of the named networks says of itself is
+not read. Of a list of addresses the rightmost outside of them counts; what stands left of it was written by the
+client. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -15,21 +14,11 @@ import re
 from collections.abc import Iterator
 
 from heliograph.base.addresses import Address, parse_networks
-from heliograph.base.settings import Settings
+from heliograph.http.heads import Headers
+from heliograph.http.proxy_protocol import unmapped
 
-Headers = list[tuple[bytes, bytes]]
-
-#: What a connection with the PROXY protocol, version 2, begins with (haproxy.org, proxy-protocol.txt, §2.2).
-SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
-#: Signature, version and command, family, length of what follows.
-_FIXED = len(SIGNATURE) + 4
-#: Addresses and what proxies add to them (TLVs); the header of a public cloud has 100 bytes.
-LONGEST = _FIXED + 2_048
 #: Lists up to this long are remembered with what they say; a client makes its own as long as it likes.
 _SHORT = 128
-_LOCAL, _PROXY = 0x20, 0x21
-#: Of IPv4 and IPv6, whatever the transport: bytes of an address.
-_FAMILIES = {0x1: 4, 0x2: 16}
 
 #: `for=` of one element of Forwarded (RFC 7239 §4): a token or a quoted string.
 _FOR = re.compile(r'(?:^|;)[ \t]*for[ \t]*=[ \t]*(?:"([^"\\]*)"|([^;" \t]+))[ \t]*(?=;|$)', re.IGNORECASE)
@@ -37,18 +26,15 @@ _FOR = re.compile(r'(?:^|;)[ \t]*for[ \t]*=[ \t]*(?:"([^"\\]*)"|([^;" \t]+))[ \t
 _WITH_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::[A-Za-z0-9._-]+)?")
 
 
-class NotProxied(Exception):
-    """A trusted proxy's connection does not begin with a header of the PROXY protocol, version 2."""
-
-
-class Trust:
+class TrustedProxies:
     """The proxies that are believed, and in what."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._networks = parse_networks(settings.trusted_proxies)
-        self._header = {"x-forwarded-for": b"x-forwarded-for", "forwarded": b"forwarded"}.get(settings.proxy_says, b"")
+    def __init__(self, networks: str = "", says: str = "") -> None:
+        """As `trusted_proxies` and `proxy_says` in the settings. Raises ValueError on a malformed network."""
+        self._networks = parse_networks(networks)
+        self._header = {"x-forwarded-for": b"x-forwarded-for", "forwarded": b"forwarded"}.get(says, b"")
         #: Connections of trusted proxies begin with the PROXY protocol.
-        self.is_prefixed = settings.proxy_says == "proxy-protocol"
+        self.is_prefixed = says == "proxy-protocol"
         #: Is this the address of a trusted proxy?
         self.covers = functools.lru_cache(maxsize=4_096)(self._covers)
         self._short = functools.lru_cache(maxsize=4_096)(self._client)
@@ -80,29 +66,6 @@ class Trust:
         return address
 
 
-def read_prefix(data: bytes | bytearray) -> tuple[int, tuple[str, int] | None] | None:
-    """The header of the PROXY protocol, version 2, at the start of `data`: its length, and the client's address and
-    port, None where the proxy speaks for itself. None while it is not complete. Raises NotProxied."""
-    if not SIGNATURE.startswith(data[: len(SIGNATURE)]):
-        raise NotProxied
-    if len(data) < _FIXED:
-        return None
-    command, family = data[12], data[13]
-    length = _FIXED + int.from_bytes(data[14:16])
-    if command not in (_LOCAL, _PROXY) or length > LONGEST:
-        raise NotProxied
-    if len(data) < length:
-        return None
-    size = _FAMILIES.get(family >> 4)
-    if command == _LOCAL or size is None:
-        return length, None
-    if length < _FIXED + 2 * size + 4:
-        raise NotProxied
-    address = ipaddress.ip_address(bytes(data[_FIXED : _FIXED + size]))
-    port = int.from_bytes(data[_FIXED + 2 * size : _FIXED + 2 * size + 2])
-    return length, (str(_unmapped(address)), port)
-
-
 def _from_the_right(text: str) -> Iterator[str]:
     """The parts between commas that are in no quoted string, last one first. Quotation marks are paired from the
     right: one that the client left open must not swallow what the proxy wrote after it."""
@@ -128,10 +91,6 @@ def _parsed(text: str) -> Address | None:
     text = text.strip()
     match = _WITH_PORT.fullmatch(text)
     try:
-        return _unmapped(ipaddress.ip_address(match[1] or match[2] if match else text))
+        return unmapped(ipaddress.ip_address(match[1] or match[2] if match else text))
     except ValueError:
         return None
-
-
-def _unmapped(address: Address) -> Address:
-    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,1 @@
+"""Answering requests: connections and their limits, exchanges, an ASGI application behind them, listening sockets."""

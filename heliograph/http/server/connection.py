@@ -1,0 +1,396 @@
+"""A connection to a server: bytes go to a reader, its requests to exchanges, and everything has a deadline.
+
+Each connection is in one phase:
+
+    phase     what is awaited                                          past its deadline
+    IDLE      a request: nothing of it has come                        closed
+    HEAD      the rest of a request's head                             408
+    BODY      the rest of its body; it may be answered already         408 by who makes the answer, or closed
+    WORK      the answer                                               no deadline
+    CLOSING   that the client reads the last answer and closes too     cut off
+
+Deadlines are for the whole phase, so a client that trickles bytes gains nothing by it; the registry looks at them.
+Nothing is read while answers cannot leave. One request is in progress at a time: what a client sends ahead stays as it
+came, unparsed, until its turn. The rule nobody may break: nothing that a client sends or leaves out may hold memory or
+a connection for longer than its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import cast
+
+from heliograph.base import sockets
+from heliograph.http.heads import HttpError, RequestHead
+from heliograph.http.proxy_protocol import NotProxied, read_prefix
+from heliograph.http.reader import END, RequestReader
+from heliograph.http.server.exchange import BEGUN, COMPLETE, WAITING, Exchange, Response, Service
+from heliograph.http.server.flow import FlowControl
+from heliograph.http.server.registry import Peer
+from heliograph.http.writer import response_head
+
+#: Bytes of answers beyond what the kernel takes, from which on nothing more is written; one piece may be on top.
+_HIGH_WATER = 16_384
+_TOO_FAR_AHEAD = "too many requests were sent ahead of their answers"
+
+IDLE, HEAD, BODY, WORK, CLOSING = range(5)
+
+
+class ServerConnection(asyncio.Protocol):
+    """One connection."""
+
+    __slots__ = (
+        "_ahead_taken",
+        "_client",
+        "_discarded",
+        "_exchange",
+        "_is_forwarded",
+        "_is_reading",
+        "_loop",
+        "_phase_deadline",
+        "_prefix",
+        "_reader",
+        "_refusal",
+        "_service",
+        "_transport",
+        "_write_deadline",
+        "deadline",
+        "flow",
+        "peer",
+        "phase",
+        "registry",
+        "taken",
+        "taken_at",
+        "written",
+    )
+
+    def __init__(self, service: Service) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._service = service
+        self.registry = service.registry
+        self._reader = RequestReader(service.registry.limits.request)
+        #: The request in progress; it stays until all of it has come and all of its answer is written.
+        self._exchange: Exchange | None = None
+        self.phase = IDLE
+        self.deadline = self._phase_deadline = self._write_deadline = math.inf
+        # What the registry keeps of it.
+        self.written = self.taken = 0
+        self.taken_at = 0.0
+        self.peer: Peer | None = None
+        #: Address and port of the client; of a proxy whose headers say for whom it asks, where `_is_forwarded`.
+        self._client = ("", 0)
+        self._is_forwarded = False
+        #: What has come of the PROXY protocol's header; None once it is there, or where there is none.
+        self._prefix: bytearray | None = None
+        #: Answered once the answer under way is written.
+        self._refusal: HttpError | None = None
+        #: Requests taken of what was sent ahead, since nothing was.
+        self._ahead_taken = 0
+        #: Bytes that were thrown away since the answer.
+        self._discarded = 0
+        self._is_reading = False
+
+    # ── Its life ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self.flow = FlowControl(self._transport)
+        self._enter(IDLE, self.registry.limits.head_seconds)
+        self._client = (transport.get_extra_info("peername") or ("", 0))[:2]
+        has_place = self.registry.add(self)
+        self.registry.await_request(self)
+        proxies = self._service.proxies
+        if proxies.covers(self._client[0]):
+            self._is_forwarded = proxies.believes_headers_of(self._client[0])
+            if proxies.is_prefixed:
+                self._prefix = bytearray()
+            self._admit(has_place)
+        else:
+            self._admit(self.registry.attribute(self, self._client[0]) and has_place)
+
+    def _admit(self, has_place: bool) -> None:
+        if self.registry.is_flood(self):
+            self.abort()
+        elif not has_place:
+            self.refuse(HttpError(503, "there are too many connections"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.registry.remove(self)
+        # The two would be a circle, and the collector comes so seldom that thousands of them would be waiting for it.
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.disconnect()
+        self._reader.drop()
+        self.flow.resume_writing()
+
+    def eof_received(self) -> bool:
+        """The client has closed its half; what it has asked for is answered, and then the connection ends."""
+        if self.phase == WORK:
+            assert self._exchange is not None
+            self._exchange.end_input()
+            return True  # keeps our half open
+        if self.phase == BODY or not self.unsent():
+            self._transport.close()
+            return False
+        # Closed now, what it has not read would lie in the kernel for as long as it likes.
+        self._close()
+        return True
+
+    def shutdown(self) -> None:
+        if self._exchange is not None and self._exchange.answer != COMPLETE:
+            self._exchange.keep_alive = False
+        else:
+            self._transport.close()
+
+    def expire(self, now: float) -> None:
+        limits = self.registry.limits
+        if self.phase == CLOSING or now > self._write_deadline:
+            self.abort()
+        elif self.phase == BODY and self._exchange is not None and self._exchange.answer != COMPLETE:
+            if self._exchange.is_full:
+                self._enter(BODY, limits.body_seconds)  # we were the ones who did not read
+            elif self._exchange.time_out():
+                self._enter(BODY, limits.closing_seconds)
+            else:
+                self.abort()
+        elif self.phase == HEAD:
+            self.refuse(HttpError(408, "the head did not come in time"))
+        elif self.phase != WORK:
+            self._leave()
+
+    @property
+    def is_idle(self) -> bool:
+        return self.phase == IDLE and not self._reader.pending
+
+    def client_of(self, head: RequestHead) -> tuple[str, int]:
+        """Address and port that a request comes from; without a port where a proxy's header says so."""
+        if not self._is_forwarded:
+            return self._client
+        return self._service.proxies.client(self._client[0], head.headers), 0
+
+    @property
+    def is_closing(self) -> bool:
+        """Nothing more can be written."""
+        return self._transport.is_closing()
+
+    @property
+    def ahead(self) -> int:
+        return self._reader.pending if self.phase in (IDLE, WORK) else 0
+
+    def give_way(self) -> None:
+        if self.unsent():
+            self.abort()
+        else:
+            self._leave()
+
+    def abort(self) -> None:
+        sockets.reset(self._transport)
+        self._transport.abort()
+
+    def _leave(self) -> None:
+        self._transport.close()
+        self._enter(CLOSING, self.registry.limits.closing_seconds)
+
+    def _enter(self, phase: int, seconds: float) -> None:
+        self.phase = phase
+        self._phase_deadline = self._loop.time() + seconds
+        self.deadline = min(self._phase_deadline, self._write_deadline)
+
+    # ── Bytes in ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase == CLOSING:
+            self._discard(len(data))
+            self.regulate()
+        elif self._prefix is not None:
+            self._read_prefix(self._prefix, data)
+        else:
+            self._reader.feed(data)
+            self._read()
+
+    def _read_prefix(self, prefix: bytearray, data: bytes) -> None:
+        """The PROXY protocol's header says who the client is."""
+        prefix += data
+        try:
+            found = read_prefix(prefix)
+        except NotProxied:
+            self.refuse(HttpError(400, "a connection of this proxy must begin with the PROXY protocol"))
+            return
+        if found is None:
+            return
+        length, client = found
+        self._prefix = None
+        if client is not None:
+            self._client = client
+            if not self._service.proxies.covers(client[0]):
+                self._admit(self.registry.attribute(self, client[0]))
+        if self.phase != CLOSING and not self.is_closing:
+            self._reader.feed(bytes(prefix[length:]))
+            self._read()
+
+    def _read(self) -> None:
+        """Take what has come, up to the end of a request whose answer is not there yet, or has not left."""
+        if self._is_reading:
+            return
+        self._is_reading = True
+        try:
+            while self.phase <= BODY and not (self.flow.writes_paused and self.phase != BODY):
+                event = self._reader.next_event()
+                if event is None:
+                    self._await_rest()
+                    break
+                if event is END:
+                    self._end_request()
+                elif isinstance(event, bytes):
+                    self._take_body(event)
+                else:
+                    self._begin_request(cast(RequestHead, event))
+        except HttpError as error:
+            self._refuse_request(error)
+        finally:
+            self._is_reading = False
+        self.regulate()
+
+    def _await_rest(self) -> None:
+        if self.phase != BODY:
+            self._ahead_taken = 0
+        if self.phase == IDLE and self._reader.pending:
+            self._enter(HEAD, self.registry.limits.head_seconds)
+
+    def _begin_request(self, head: RequestHead) -> None:
+        self.registry.begin_request(self)
+        self._discarded = 0
+        self._enter(BODY, self.registry.limits.body_seconds)
+        self._exchange = self._service.begin(self, head)
+
+    def _take_body(self, piece: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None or exchange.answer == COMPLETE:
+            self._discard(len(piece))
+        else:
+            exchange.take_body(piece)
+
+    def _end_request(self) -> None:
+        exchange = self._exchange
+        if exchange is None or exchange.answer == COMPLETE:
+            self._await_request()
+        else:
+            self.phase = WORK
+            self._phase_deadline = math.inf
+            self.deadline = self._write_deadline
+            exchange.end_request()
+
+    def _await_request(self) -> None:
+        self._exchange = None
+        self._enter(IDLE, self.registry.limits.idle_seconds)
+        self.registry.await_request(self)
+
+    def _refuse_request(self, error: HttpError) -> None:
+        """Answer what is no request, or what the rest of a request should not have been."""
+        exchange = self._exchange
+        if exchange is not None and exchange.answer == COMPLETE:
+            self._close()  # a second answer would be taken for another request's
+        elif exchange is not None and exchange.answer == BEGUN:
+            self.abort()
+        else:
+            if exchange is not None:
+                exchange.disconnect()
+            self.refuse(error)
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > self.registry.limits.discard_bytes and self.phase != CLOSING:
+            self._close()
+
+    def regulate(self) -> None:
+        """Read if what comes can be taken. What is sent ahead is held, as far as it goes."""
+        limits = self.registry.limits
+        if self.phase == CLOSING:
+            # Beyond that the client finds its way blocked, and has until the deadline to read.
+            wanted = self._discarded <= limits.discard_bytes
+        elif self.phase == BODY:
+            wanted = self._exchange is None or not self._exchange.is_full
+        else:
+            ahead = self.ahead
+            if ahead > limits.ahead_bytes:
+                self._refusal = HttpError(400, _TOO_FAR_AHEAD)
+                self._reader.drop()
+            wanted = not ahead and not self.flow.writes_paused
+        self.flow.read(wanted)
+
+    # ── Answers out ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write(self, data: bytes) -> None:
+        """Write a part of an answer."""
+        self.written += len(data)
+        self._transport.write(data)
+
+    def answered(self, exchange: Exchange) -> None:
+        """The last byte of its answer is written."""
+        if self.is_closing or exchange is not self._exchange:
+            return
+        if not exchange.keep_alive:
+            self._close()
+        elif self._refusal is not None:
+            self.refuse(self._refusal)
+        elif self.phase == WORK:
+            if self._reader.pending:
+                self._ahead_taken += 1
+                if self._ahead_taken > self.registry.limits.pipeline:
+                    self.refuse(HttpError(400, _TOO_FAR_AHEAD))
+                    return
+            self._await_request()
+            self._read()
+        else:
+            self.regulate()
+
+    def fail(self, exchange: Exchange, error: Exception) -> None:
+        """Nobody answers it, because of this error."""
+        response = self._service.render(error)
+        if exchange is self._exchange and exchange.answer == WAITING and not self.is_closing:
+            exchange.answer = COMPLETE
+            self._answer(response)
+
+    def refuse(self, error: Exception) -> None:
+        """Answer an error, and close."""
+        self._answer(self._service.render(error))
+
+    def _answer(self, response: Response) -> None:
+        status, headers, body = response
+        self.write(response_head(status, [*headers, (b"connection", b"close")]) + body)
+        self._close()
+
+    def _close(self) -> None:
+        """Say that no more will come, and let the client read the last answer before the connection goes.
+
+        Closing at once while its bytes are still arriving would reset the connection, and the answer with it.
+        """
+        if self.is_closing:
+            return
+        self._enter(CLOSING, self.registry.limits.closing_seconds)
+        self._discarded = 0
+        self._reader.drop()
+        self.regulate()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def unsent(self) -> int:
+        """Bytes of answers that the client has not confirmed: ours, and the kernel's."""
+        return min(sockets.unconfirmed(self._transport) + self._transport.get_write_buffer_size(), self.written)
+
+    def pause_writing(self) -> None:
+        self.flow.writes_paused = True
+        self._write_deadline = self.deadline = self._loop.time() + self.registry.limits.write_seconds
+        self.regulate()  # what it asks for now could not be answered
+
+    def resume_writing(self) -> None:
+        self._write_deadline = math.inf
+        self.flow.resume_writing()
+        if self.phase == IDLE:
+            self._enter(IDLE, self.registry.limits.idle_seconds)
+        self.deadline = self._phase_deadline
+        self._read()

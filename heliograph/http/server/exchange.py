@@ -1,0 +1,74 @@
+"""One request and its answer, as a connection sees them, and who makes answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from heliograph.http.heads import Headers, RequestHead
+from heliograph.http.proxies import TrustedProxies
+from heliograph.http.server.registry import Registry
+
+if TYPE_CHECKING:
+    from heliograph.http.server.connection import ServerConnection
+
+#: Status, headers, body.
+Response = tuple[int, Headers, bytes]
+
+#: Where an answer is: nothing of it is written, a part, all.
+WAITING, BEGUN, COMPLETE = range(3)
+
+
+class Exchange:
+    """Who makes the answer writes it with `connection.write`, keeps `answer` up to date, and says `connection.answered`
+    after the last byte. It is written whole or the connection ends: what follows a broken answer would be read as a
+    part of it."""
+
+    __slots__ = ("answer", "connection", "head", "keep_alive")
+
+    def __init__(self, connection: ServerConnection, head: RequestHead) -> None:
+        self.connection = connection
+        self.head = head
+        self.answer = WAITING
+        #: Whether another request may follow.
+        self.keep_alive = head.keep_alive and not connection.registry.draining
+
+    @property
+    def is_full(self) -> bool:
+        """No more of the body can be taken for now."""
+        return False
+
+    def take_body(self, piece: bytes) -> None:
+        """A piece of the body."""
+
+    def end_request(self) -> None:
+        """The request is complete."""
+
+    def end_input(self) -> None:
+        """The client has closed its half, behind this request; it may still read."""
+        self.keep_alive = False
+
+    def time_out(self) -> bool:
+        """The rest of the request did not come in time. False: nothing can be done but to end the connection."""
+        return False
+
+    def disconnect(self) -> None:
+        """The client is gone, or nothing of it is read any more. An answer that comes now goes nowhere."""
+
+
+class Service:
+    """What all connections of a server have in common."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        begin: Callable[[ServerConnection, RequestHead], Exchange],
+        render: Callable[[Exception], Response],
+        proxies: TrustedProxies,
+    ) -> None:
+        """`begin` makes the exchange of a request whose head has come. `render` says how an error is answered that no
+        exchange answers: HttpError, or what escaped from an application; without `connection` among its headers."""
+        self.registry = registry
+        self.begin = begin
+        self.render = render
+        self.proxies = proxies

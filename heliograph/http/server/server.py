@@ -1,0 +1,93 @@
+"""A server: listening sockets whose connections belong to one service, and their end.
+
+The rule nobody may break: a server that is told to stop answers what it has begun, and takes nothing new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import socket
+from collections.abc import Sequence
+
+from heliograph.http.server.connection import ServerConnection
+from heliograph.http.server.exchange import Service
+
+_BACKLOG = 4_096
+#: Of a connection, in the kernel, bytes; it takes twice that with its own needs.
+_SEND_BUFFER = 65_536
+#: What was sent and is not confirmed ends the connection after this, also one that is closed here; milliseconds.
+_USER_TIMEOUT = 20_000
+
+
+def listen(host: str, port: int, *, shared: bool = True) -> socket.socket:
+    """A listening socket, which further processes may share if they all want to. `port` 0: any free one. Raises
+    OSError."""
+    info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    family, kind, proto, _, address = info
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class Server:
+    """`start` it, `stop` it."""
+
+    def __init__(self, service: Service, tasks: set[asyncio.Task[None]]) -> None:
+        """`tasks`: those that make answers."""
+        self._service = service
+        self._tasks = tasks
+        self._listening: list[asyncio.Server] = []
+        self._sweep: asyncio.Task[None] | None = None
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Take connections from these, which are bound."""
+        loop = asyncio.get_running_loop()
+        self._sweep = loop.create_task(self._service.registry.run())
+        for sock in sockets:
+            # What its connections inherit, so that the kernel keeps little, and not for long, of answers that nobody
+            # reads. Without it the kernel lets a connection's unread answers grow to 4 MB.
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT)
+            make = functools.partial(ServerConnection, self._service)
+            self._listening.append(await loop.create_server(make, sock=sock, backlog=_BACKLOG))
+
+    async def stop(self, seconds: float) -> None:
+        """Take no more, and wait for at most so long until all that has begun is answered; then cut it off."""
+        connections = self._service.registry.connections
+        self._stop_listening()
+        for connection in list(connections):
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._service.registry.emptied()
+                if self._tasks:
+                    await asyncio.wait(self._tasks)
+        tasks = list(self._tasks)
+        self.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def abort(self) -> None:
+        """Take no more, and cut off what there is."""
+        self._stop_listening()
+        for connection in list(self._service.registry.connections):
+            connection.give_way()
+        for task in self._tasks:
+            task.cancel()
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def _stop_listening(self) -> None:
+        for server in self._listening:
+            server.close()
+        self._listening.clear()
