@@ -76,6 +76,8 @@ class Poster:
         self._destinations: LoadingCache[tuple[UUID, UUID], Destination] = LoadingCache(self._load, indivisible=is_down)
         #: With the sealed secrets that each was made from.
         self._signers: dict[UUID, tuple[list[bytes], signing.Signer]] = {}
+        #: What waits for its endpoint to be loaded.
+        self._waiting: dict[tuple[UUID, UUID], list[tuple[EndpointQueue[Delivery], Delivery]]] = {}
         self._tick = 0
         self._at = datetime.fromtimestamp(0, UTC)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,24 +95,33 @@ class Poster:
         """One attempt, on a place taken for `line`. False: it is over already, and `ended` will not be called."""
         key = (delivery.lease.organization_id, line.id)
         fresh, destination = self._destinations.peek(key)
-        if not fresh:
-            self._spawn(self._load_and_start(line, delivery, key))
-            return True
+        if fresh:
+            return self._post(line, delivery, destination)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._waiting[key] = [(line, delivery)]
+            self._spawn(self._load_and_post(key))
+        else:
+            waiting.append((line, delivery))
+        return True
+
+    def _post(self, line: EndpointQueue[Delivery], delivery: Delivery, destination: Destination | None) -> bool:
         at = self._now()
-        signer = self._signer(delivery, destination, at)
-        if signer is None or destination is None:
+        try:
+            signer = self._signer(delivery, destination, at)
+            if signer is None or destination is None:
+                return False
+            values = {"event_id": delivery.event_id, "request_id": delivery.request_id}
+            lines = signer.lines(**values, body=delivery.body, at=at) + _CONTENT_TYPE
+            answered = partial(self._answered, line, delivery, at)
+            crash_point("webhook.before_post")
+            if not self._client.post_now(destination.url, delivery.body, lines, signing.LINES + 1, answered):
+                headers = signer.headers(**values, body=delivery.body, at=at)
+                headers["content-type"] = "application/json"
+                self._spawn(self._connect_and_post(line, delivery, destination.url, headers, answered))
+        except Exception:
+            self._broke_off(delivery)
             return False
-        lines = signer.lines(event_id=delivery.event_id, request_id=delivery.request_id, body=delivery.body, at=at)
-        answered = partial(self._answered, line, delivery, at)
-        crash_point("webhook.before_post")
-        if not self._client.post_now(
-            destination.url, delivery.body, lines + _CONTENT_TYPE, signing.LINES + 1, answered
-        ):
-            headers = signer.headers(
-                event_id=delivery.event_id, request_id=delivery.request_id, body=delivery.body, at=at
-            )
-            headers["content-type"] = "application/json"
-            self._spawn(self._connect_and_post(line, delivery, destination.url, headers, answered))
         return True
 
     async def close(self) -> None:
@@ -125,15 +136,18 @@ class Poster:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _load_and_start(self, line: EndpointQueue[Delivery], delivery: Delivery, key: tuple[UUID, UUID]) -> None:
+    async def _load_and_post(self, key: tuple[UUID, UUID]) -> None:
+        """Load an endpoint, and post what waits for it. However long that took, it is the present one."""
         try:
-            await self._destination(key)
-            begun = self.start(line, delivery)
+            destination = await self._destination(key)
         except Exception:
-            self._broke_off(line, delivery)
+            for line, delivery in self._waiting.pop(key):
+                self._broke_off(delivery)
+                self._ended(line)
             return
-        if not begun:
-            self._ended(line)
+        for line, delivery in self._waiting.pop(key):
+            if not self._post(line, delivery, destination):
+                self._ended(line)
 
     async def _connect_and_post(
         self,
@@ -146,14 +160,15 @@ class Poster:
         try:
             outcome = await self._client.post(url, delivery.body, headers)
         except Exception:
-            self._broke_off(line, delivery)
+            self._broke_off(delivery)
+            self._ended(line)
             return
         answered(outcome)
 
-    def _broke_off(self, line: EndpointQueue[Delivery], delivery: Delivery) -> None:
+    def _broke_off(self, delivery: Delivery) -> None:
+        """What can only be a fault of ours."""
         log.exception("webhook attempt broke off")
         self._record(Ended(delivery.lease, BROKEN, None, delivery.number))
-        self._ended(line)
 
     def _answered(
         self, line: EndpointQueue[Delivery], delivery: Delivery, at: datetime, outcome: Answer | Failure
