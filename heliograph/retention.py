@@ -37,6 +37,8 @@ STATEMENT_MS, SECONDS, ROWS = 10_000, 60.0, 1_000_000
 #: Receipts and ids of suppliers are evidence and a way to match late receipts; networks send none after a week.
 EVIDENCE_DAYS = 10
 WEBHOOK_ATTEMPT_DAYS = 30
+#: Events are fetched and sent again soon or never; what became of a message stands in its own row.
+EVENT_DAYS = 90
 RECEIPT_DAYS = 93
 #: Meta repeats a callback for up to 7 days, and speaks of a message for up to 30.
 WAMID_DAYS, CALLBACK_DAYS = 45, 8
@@ -170,7 +172,7 @@ SELECT child.relname
 """
 
 #: Tables that are kept for as many months as the settings say.
-OF_MONTHS = ("messages", "attempts", "events", "received_messages", "whatsapp_messages")
+OF_MONTHS = ("messages", "attempts", "received_messages", "whatsapp_messages")
 #: Columns with texts, which are erased long before their month may be dropped, and when their row was written.
 TEXTS = {
     "messages": ("body", "accepted_at"),
@@ -244,6 +246,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
     dropped = [
         *((table, months) for table in OF_MONTHS),
         ("receipts", receipts),
+        ("events", max(months, now - timedelta(days=EVENT_DAYS))),
         ("webhook_attempts", webhook),
         ("webhook_successes", webhook),
     ]
