@@ -113,7 +113,8 @@ SELECT item.organization_id, item.id, e.url,
        e.consecutive_failures, e.last_success_at
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
        CROSS JOIN LATERAL (SELECT * FROM webhook_endpoints
-                            WHERE organization_id = item.organization_id AND id = item.id AND status = 'active') e
+                            WHERE organization_id = item.organization_id AND id = item.id AND status = 'active'
+                            OFFSET 0) e  -- else all endpoints might be gone through
 """
 
 

@@ -67,6 +67,7 @@ WITH event AS MATERIALIZED (
            SELECT id FROM webhook_endpoints
             WHERE organization_id = event.organization_id AND status = 'active' AND mode = event.mode
               AND event.kind = ANY (subscribed_events)
+           OFFSET 0  -- else the endpoints of all organizations might be gone through
            ) endpoint
 ), queued AS (
     INSERT INTO queue (kind, line, organization_id, due_at, id, claims, lease_until, lease_token)

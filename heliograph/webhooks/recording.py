@@ -37,7 +37,7 @@ _ITEMS = f"""unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::time
               $7::smallint[], $8::text[], $9::text[], $10::uuid[])
        AS item ({_COLUMNS}, since)"""
 _SUCCESS = f"""{successes.HOLDING.format(organization="item.organization_id", since="item.since", id="item.event_id")}
-          AND s.endpoint_id = item.endpoint_id"""
+          AND s.endpoint_id IS NOT DISTINCT FROM item.endpoint_id"""
 
 # A first attempt may stand among the first successes already: the event is sent again.
 INSERT = f"""
@@ -63,7 +63,7 @@ SELECT item.organization_id, item.event_id, item.endpoint_id,
        SELECT max(made.attempt) AS last, bool_or(made.started_at = item.started_at) AS stored FROM (
            SELECT attempt, started_at FROM webhook_attempts
             WHERE organization_id = item.organization_id AND event_id = item.event_id
-              AND endpoint_id = item.endpoint_id
+              AND endpoint_id IS NOT DISTINCT FROM item.endpoint_id
            UNION ALL
            SELECT 1, {successes.STARTED.format(at="array_position(s.events, item.event_id)")} FROM webhook_successes s
             WHERE {_SUCCESS}) made
@@ -88,7 +88,8 @@ UPDATE webhook_endpoints e
        disabled_reason = {_VERDICT}
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::integer[], $5::boolean[])
        AS told (organization_id, id, succeeded, failures, gone)
- WHERE e.organization_id = told.organization_id AND e.id = told.id AND e.status = 'active'
+ WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- else all endpoints might be gone through
+   AND e.organization_id = told.organization_id AND e.id = told.id AND e.status = 'active'
 RETURNING e.id, e.disabled_reason
 """
 

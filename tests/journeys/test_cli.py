@@ -484,7 +484,7 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
         assert (refused.status, refused.out) == (1, "")
         assert "validation_error" in refused.err
 
-        await _until(pool, "SELECT count(*) = 2 FROM webhook_attempts")
+        await _until(pool, "SELECT sum(cardinality(events)) = 2 FROM webhook_successes")
         plain, whole, attempts, hooks, doctor = await asyncio.gather(
             cli("message", "show", sent.data["id"]),
             cli("message", "show", sent.data["id"], "--text", "--json"),

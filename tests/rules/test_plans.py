@@ -12,6 +12,7 @@ import pytest
 from heliograph import erasure
 from heliograph.base.db import Pool
 from heliograph.campaigns import audience, whatsapp_channel
+from heliograph.webhooks import attempts, events, history, recording, replays, successes, timeline
 from heliograph.whatsapp import claimed, holds, matching, numbers, parking, status, template_sync, templates, wallet
 
 #: Each statement, and for each table of it the columns that its search has to be bound by.
@@ -72,6 +73,49 @@ STATEMENTS = {
         parking.READY,
         {"queue": "kind line", "whatsapp_templates": "organization_id id"},
     ),
+    "deliveries that succeeded at once": (
+        successes.STORE,
+        {"queue": "id line", "webhook_endpoints": "organization_id"},
+    ),
+    "events of claimed rows": (attempts.LOAD, {"events": "organization_id id"}),
+    "endpoints of claimed rows": (attempts.DESTINATIONS, {"webhook_endpoints": "organization_id"}),
+    "how endpoints do": (recording.JUDGE, {"webhook_endpoints": "organization_id"}),
+    "attempts that are recorded": (
+        recording.INSERT,
+        {"webhook_successes": "organization_id first_event"},
+    ),
+    "the next numbers of attempts": (
+        recording.INSERT_AGAIN,
+        {
+            "webhook_attempts": "organization_id event_id",
+            "webhook_successes": "organization_id first_event",
+        },
+    ),
+    "attempts of a message's events": (
+        timeline.WEBHOOKS,
+        {
+            "webhook_attempts": "organization_id event_id",
+            "webhook_successes": "organization_id first_event",
+            "webhook_endpoints": "organization_id id",
+        },
+    ),
+    "what a replay looks at": (
+        replays.LOOK,
+        {
+            "events": "organization_id id",
+            "webhook_successes": "organization_id first_event",
+            "webhook_attempts": "organization_id event_id",
+        },
+    ),
+    "an endpoint's attempts": (
+        history.ATTEMPTS,
+        {
+            "webhook_attempts": "organization_id endpoint_id started_at",
+            "webhook_successes": "organization_id endpoint_id started_to",
+            "events": "organization_id id",
+        },
+    ),
+    "endpoints of events": (events.RECORD, {"webhook_endpoints": "organization_id"}),
     "parts of messages that are erased": (erasure.PARTS, {"inbound_messages": "id"}),
     "charges of messages": (wallet.CHARGES, {"whatsapp_messages": "organization_id id"}),
     "what is booked of messages": (wallet.SEEN, {"wallet_ledger": "organization_id message_id"}),
