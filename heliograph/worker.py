@@ -19,7 +19,7 @@ from uuid import UUID
 
 import structlog
 
-from heliograph import retention
+from heliograph import retention, traffic
 from heliograph.accounts import plans
 from heliograph.base import clock, crash, pulse
 from heliograph.base.db import Connection, Pool, is_down, open_pool
@@ -95,6 +95,7 @@ class Worker:
             Timer("beat", self._beat, 5.0),
             Timer("renew", self._renew, self._settings.lease_seconds / 3),
             SharedTimer("keys", self._forget_keys, 600.0, look=60.0, in_steps=True),
+            SharedTimer(traffic.TIMER, traffic.fold, traffic.EVERY, look=5.0, in_steps=True),
             SharedTimer("forget", self._forget, 3600.0, look=60.0, in_steps=True),
             SharedTimer("plans", self._renew_plans, 30.0, look=10.0, in_steps=True),
             *(one for part in self._parts for one in part.timers()),

@@ -14,7 +14,7 @@
 --     a search by that column implies them, so nothing else can use the index.
 -- A CHECK on one column is named table_column_check, a primary key table_pkey; everything else is named here.
 -- Areas: organizations and access, quota, contacts and consent, campaigns, suppliers, SMS sent, SMS received,
--- WhatsApp, events and webhooks, work.
+-- WhatsApp, events and webhooks, traffic, work.
 
 
 -- -- Organizations and access -----------------------------------------------------------------------------------------
@@ -459,6 +459,7 @@ CREATE TABLE messages (
     recipient        text NOT NULL,
     sender           text NOT NULL,
     sender_id        uuid NOT NULL,
+    supplier_id      uuid,
     encoding         text NOT NULL CHECK (encoding IN ('gsm7', 'ucs2')),
     segments         smallint NOT NULL,
     guarantee        text NOT NULL CHECK (guarantee IN ('at_least_once', 'at_most_once')),
@@ -476,6 +477,7 @@ CREATE TABLE messages (
     failed_at        timestamptz,
     ended_at         timestamptz,
     failure_code     text,
+    previous_status  text,
     event_id         uuid,
     PRIMARY KEY (organization_id, id)
 ) PARTITION BY RANGE (id);
@@ -484,6 +486,8 @@ CREATE TABLE messages (
 CREATE INDEX messages_age ON messages USING brin (accepted_at) WITH (autosummarize = on);
 CREATE TABLE messages_rest PARTITION OF messages DEFAULT WITH (fillfactor = 75);
 COMMENT ON TABLE messages IS 'tenant: one row an SMS, and the entry of the usage list that it is';
+COMMENT ON COLUMN messages.supplier_id IS 'who took it, as soon as that is known; what traffic counts it under';
+COMMENT ON COLUMN messages.previous_status IS 'what its status was before the last move: a move takes it off there in the traffic roll-ups';
 COMMENT ON COLUMN messages.country IS 'ISO region of the calling code; 001: of no country';
 COMMENT ON COLUMN messages.body IS 'what it says; NULL: erased, after the retention time or with its person';
 COMMENT ON COLUMN messages.balance_after IS 'quota that was left once it was accepted; a message in test mode took none of it';
@@ -1150,6 +1154,53 @@ CREATE INDEX webhook_replays_by_endpoint ON webhook_replays (organization_id, en
 CREATE INDEX webhook_replays_next ON webhook_replays (stepped_at) WHERE status = 'running';
 COMMENT ON TABLE webhook_replays IS 'tenant: ranges of time that an endpoint is sent again, and how far each has come';
 COMMENT ON COLUMN webhook_replays.position IS 'the last event that was looked at';
+
+
+-- -- Traffic ----------------------------------------------------------------------------------------------------------
+-- Messages counted by the hour in which they were accepted and by the status that they have now. Histograms are arrays
+-- of counts: place n, from 0, is for durations from 2^n to 2^(n+1) milliseconds.
+
+CREATE TABLE traffic_deltas (
+    organization_id uuid NOT NULL,
+    batch           uuid NOT NULL,
+    n               smallint NOT NULL,
+    hour            timestamptz NOT NULL,
+    channel         text NOT NULL,
+    mode            text NOT NULL,
+    country         text NOT NULL,
+    sender          text NOT NULL,
+    supplier_id     uuid NOT NULL,
+    status          text NOT NULL,
+    count           bigint NOT NULL,
+    segments        bigint NOT NULL,
+    to_sent         bigint[] NOT NULL DEFAULT '{}',
+    to_delivered    bigint[] NOT NULL DEFAULT '{}',
+    PRIMARY KEY (organization_id, batch, n)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+COMMENT ON TABLE traffic_deltas IS 'tenant: what commits changed of traffic, appended by them, folded and deleted every ten seconds';
+COMMENT ON COLUMN traffic_deltas.batch IS 'tells commits apart';
+
+CREATE TABLE traffic (
+    organization_id uuid NOT NULL,
+    hour            timestamptz NOT NULL,
+    channel         text NOT NULL CHECK (channel IN ('sms', 'whatsapp')),
+    mode            text NOT NULL CHECK (mode IN ('live', 'test')),
+    country         text NOT NULL,
+    sender          text NOT NULL,
+    supplier_id     uuid NOT NULL,
+    status          text NOT NULL,
+    count           bigint NOT NULL,
+    segments        bigint NOT NULL,
+    to_sent         bigint[] NOT NULL,
+    to_delivered    bigint[] NOT NULL,
+    PRIMARY KEY (organization_id, hour, channel, mode, country, sender, supplier_id, status)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE traffic IS 'tenant: roll-ups of messages sent, from which charts and bills are drawn';
+COMMENT ON COLUMN traffic.hour IS 'in which they were accepted';
+COMMENT ON COLUMN traffic.sender IS 'an SMS''s sender; of WhatsApp, the id of the number';
+COMMENT ON COLUMN traffic.supplier_id IS 'zeros: nobody has taken them, or it is WhatsApp';
+COMMENT ON COLUMN traffic.status IS 'accepted stands for all that wait to be sent';
+COMMENT ON COLUMN traffic.to_sent IS 'of the row of status sent: how long messages took from acceptance, or from when they were due, to the supplier; also of those that have moved on. to_delivered likewise';
 
 
 -- -- Work -------------------------------------------------------------------------------------------------------------

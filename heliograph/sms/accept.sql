@@ -119,6 +119,15 @@ BEGIN
                        country, said, reference, campaign, request_id, left_over, due, expires)
          WHERE stored;
 
+        INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,
+                                    count, segments)
+        SELECT organization, (array_agg(id))[1], 0, date_trunc('hour', p_at, 'UTC'), 'sms',
+               CASE WHEN billed THEN 'live' ELSE 'test' END, country, sender,
+               '00000000-0000-0000-0000-000000000000', 'accepted', count(*), sum(segments)
+          FROM unnest(v_stored, p_organization, p_id, p_billed, p_country, p_sender, p_segments)
+               AS item(stored, organization, id, billed, country, sender, segments)
+         WHERE stored GROUP BY organization, billed, country, sender;
+
         -- Live messages have no supplier yet (line 0); test messages go straight to the one of test keys (line 1).
         INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
         SELECT 'sms', CASE WHEN billed THEN '00000000-0000-0000-0000-000000000000'::uuid

@@ -99,7 +99,7 @@ def _decide(one: Answered, at: datetime, grace: float) -> Settled:
     message = (lease.organization_id, lease.id)
     match outcome.verdict:
         case Verdict.ACCEPTED:
-            return Settled(ended, Move(*message, "sent", at))
+            return Settled(ended, Move(*message, "sent", at, supplier_id=one.attempt.target_id))
         case Verdict.UNKNOWN:
             return Settled(ended, postponed=Postponed(lease, grace, leases.UNROUTED))
         case Verdict.REFUSED if not outcome.failover or due.refused:

@@ -156,7 +156,7 @@ async def match(
         if row["parts"] > 1:
             several.append((one, row))
         else:
-            move = _move(row["organization_id"], row["message_id"], status, one.at or at)
+            move = _move(row["organization_id"], row["message_id"], status, one.at or at, one.supplier_id)
             if _overrides(moves.setdefault(move.message_id, move).status, status):
                 moves[move.message_id] = move
     for move in await _decide_parts(conn, several, policies, at):
@@ -418,7 +418,7 @@ async def _decide_parts(
         taken = len({row["part"] for row in rows})
         status = decide(policies.get(rows[0]["supplier_id"], "all"), rows[0]["parts"], states, taken)
         if status is not None:
-            moves.append(_move(rows[0]["organization_id"], rows[0]["message_id"], status, at))
+            moves.append(_move(rows[0]["organization_id"], rows[0]["message_id"], status, at, rows[0]["supplier_id"]))
     return moves
 
 
@@ -485,8 +485,9 @@ async def close_silent(conn: Connection, *, deadline: timedelta, span: timedelta
     return len(moved)
 
 
-def _move(organization_id: UUID, message_id: UUID, status: str, at: datetime) -> Move:
-    return Move(organization_id, message_id, status, at, None if status == "delivered" else status)
+def _move(organization_id: UUID, message_id: UUID, status: str, at: datetime, supplier_id: UUID | None = None) -> Move:
+    failure = None if status == "delivered" else status
+    return Move(organization_id, message_id, status, at, failure, supplier_id=supplier_id)
 
 
 def _overrides(old: str, new: str) -> bool:

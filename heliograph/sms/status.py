@@ -16,6 +16,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph import traffic
 from heliograph.base.clock import iso
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
@@ -86,6 +87,8 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     unsent: bool = False
     #: It was sent as well, in the same breath.
     was_sent: bool = False
+    #: Who took it, if this is what says so.
+    supplier_id: UUID | None = None
 
 
 def may_move(old: str, new: str) -> bool:
@@ -113,15 +116,17 @@ UPDATE messages m
        failed_at = CASE WHEN v.failure_code IS NOT NULL AND v.status <> 'unknown' THEN v.at END,
        ended_at = CASE WHEN v.status IN ('canceled', 'unknown') THEN v.at END,
        failure_code = v.failure_code,
+       supplier_id = CASE WHEN m.status IN ('accepted', 'sending') THEN v.supplier_id ELSE m.supplier_id END,
+       previous_status = m.status,
        event_id = coalesce(m.event_id, v.event_id)
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[], $7::boolean[],
-              $8::boolean[])
-       AS v (organization_id, id, status, at, failure_code, event_id, unsent, was_sent)
+              $8::boolean[], $9::uuid[])
+       AS v (organization_id, id, status, at, failure_code, event_id, unsent, was_sent, supplier_id)
  WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
    AND (NOT v.unsent OR m.status = 'accepted')
 RETURNING m.organization_id, m.id, m.mode, m.status, m.recipient, m.client_reference, m.segments, m.request_id,
           m.accepted_at, m.sent_at, m.delivered_at, m.failed_at, m.failure_code, v.at, v.event_id,
-          m.event_id = v.event_id AS raises
+          m.event_id = v.event_id AS raises, m.country, m.sender, m.supplier_id, m.send_at, m.previous_status
 """
 
 
@@ -151,7 +156,8 @@ async def move_many(
         if known.status == "sent" and not move.unsent and may_move("sent", move.status):
             if any((move.organization_id, mode) in announce_sent for mode in ("live", "test")):
                 sent_first.append(known)
-            one_each[move.message_id] = msgspec.structs.replace(move, was_sent=True)
+            supplier_id = known.supplier_id or move.supplier_id
+            one_each[move.message_id] = msgspec.structs.replace(move, was_sent=True, supplier_id=supplier_id)
         elif known.unsent and not move.unsent:
             one_each[move.message_id] = move
     moved, deliveries = await move_many(conn, sent_first, announce_sent=announce_sent, handover=handover)
@@ -167,7 +173,9 @@ async def move_many(
         [uuid7() if STATUSES[move.status].event else None for move in moves],
         [move.unsent for move in moves],
         [move.was_sent for move in moves],
+        [move.supplier_id for move in moves],
     )
+    await traffic.record(conn, map(_change, rows))
     raised = [_event(row) for row in rows if row["raises"]]
     if announce_sent:
         raised += [
@@ -177,6 +185,28 @@ async def move_many(
         ]
     moved.update(row["id"] for row in rows)
     return moved, deliveries + await events.record(conn, raised, handover=handover)
+
+
+def _change(row: asyncpg.Record) -> traffic.Change:
+    """What a row that moved changes of the traffic."""
+    old, sent, delivered = row["previous_status"], row["sent_at"], row["delivered_at"]
+    begun = max(row["accepted_at"], row["send_at"] or row["accepted_at"])
+    # A message that had ended without a word of a supplier may turn out to have arrived.
+    new = old in ("accepted", "sending") or (old in ("unknown", "expired") and sent == row["at"])
+    return traffic.Change(
+        organization_id=row["organization_id"],
+        channel="sms",
+        mode=row["mode"],
+        country=row["country"],
+        sender=row["sender"],
+        segments=row["segments"],
+        accepted_at=row["accepted_at"],
+        old_status=old,
+        new_status=row["status"],
+        supplier_id=row["supplier_id"],
+        sent=(sent - begun).total_seconds() if new and sent is not None else None,
+        delivered=(delivered - begun).total_seconds() if row["status"] == "delivered" else None,
+    )
 
 
 def _event(row: asyncpg.Record, kind: str | None = None) -> events.Event:

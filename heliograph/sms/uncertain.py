@@ -51,7 +51,7 @@ async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Ma
         adopted += [(due, number, key) for number, key in zip(in_doubt, keys, strict=True)]
         taken = sorted({*(due.taken or ()), *in_doubt})
         if len(taken) == due.parts:
-            moves.append(Move(lease.organization_id, lease.id, "sent", due.at))
+            moves.append(Move(lease.organization_id, lease.id, "sent", due.at, supplier_id=due.attempt_supplier))
             known[lease.id] = None
         else:
             known[lease.id] = msgspec.structs.replace(due, taken=taken, doubtful=(), attempt_state="busy")

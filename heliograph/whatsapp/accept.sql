@@ -188,6 +188,15 @@ BEGIN
                        category, content, reference, campaign, request_id, deadline, price, country)
          WHERE stored;
 
+        INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,
+                                    count, segments)
+        SELECT organization, (array_agg(id))[1], 0, date_trunc('hour', p_at, 'UTC'), 'whatsapp',
+               CASE WHEN live THEN 'live' ELSE 'test' END, country, number::text,
+               '00000000-0000-0000-0000-000000000000', 'accepted', count(*), 0
+          FROM unnest(v_stored, p_organization, p_id, p_live, p_country, p_number)
+               AS item(stored, organization, id, live, country, number)
+         WHERE stored GROUP BY organization, live, country, number;
+
         -- Every live message has its reservation, one that is free as well: each is charged in the same way.
         INSERT INTO wallet_ledger (organization_id, id, movement, message_id, available, reserved, consumed, created_at)
         SELECT organization, id, 'reserve', id, -item.price, item.price, 0, p_at

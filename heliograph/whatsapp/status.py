@@ -22,6 +22,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph import traffic
 from heliograph.base import clock
 from heliograph.base.clock import iso
 from heliograph.base.db import Connection
@@ -179,6 +180,7 @@ async def move_many(
     changed: list[dict[str, Any]] = []
     raised: list[events.Event] = []
     charged: list[tuple[asyncpg.Record, dict[str, Any]]] = []
+    counted: list[traffic.Change] = []
     for row in rows:
         one = news[row["id"]]
         new = None if row["taken"] else merge(row, one)
@@ -186,17 +188,41 @@ async def move_many(
             continue
         raised += _events(row, new, one, wanted, at)
         changed.append(new)
+        counted.append(_change(row, new))
         if new["status"] != row["status"]:
             moved.add(row["id"])
         if row["charge"] != "none":
             charged.append((row, new))
     if changed:
         await conn.execute(UPDATE, *([new[name] for new in changed] for name in COLUMNS))
+        await traffic.record(conn, counted)
     movements = await _movements(conn, charged, rates)
     deliveries = await events.record(conn, raised, handover=handover)
     if movements:
         await wallet.settle(conn, movements)
     return moved, deliveries
+
+
+def _change(row: asyncpg.Record, new: dict[str, Any]) -> traffic.Change:
+    """What a row that changed changes of the traffic."""
+
+    def took(column: str) -> float | None:
+        happened = row[column] is None and new[column] is not None
+        return (new[column] - row["accepted_at"]).total_seconds() if happened else None
+
+    return traffic.Change(
+        organization_id=row["organization_id"],
+        channel="whatsapp",
+        mode=row["mode"],
+        country=row["country"] or "001",
+        sender=str(row["number_id"]),
+        segments=0,
+        accepted_at=row["accepted_at"],
+        old_status=row["status"],
+        new_status=new["status"],
+        sent=took("sent_at"),
+        delivered=took("delivered_at"),
+    )
 
 
 def merge(row: Row, news: _News) -> dict[str, Any] | None:

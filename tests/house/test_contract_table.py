@@ -43,6 +43,7 @@ ADDITIONS = (
     "/events",
     "/api-keys/",
     "/usage/",
+    "/traffic",
     "/account/",
 )
 

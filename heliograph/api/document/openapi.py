@@ -110,6 +110,7 @@ _TAGS = {
     "whatsapp": "WhatsApp: messages sent and read; templates, conversations, numbers, campaigns and the wallet.",
     "account": "The organization's standing.",
     "usage": "The ledger of the quota.",
+    "traffic": "Messages counted by time, and how long they took.",
     "sender-ids": "Names and numbers that messages are sent as.",
     "api-keys": "Who may do what.",
     "contacts": "People and their numbers.",

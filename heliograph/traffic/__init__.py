@@ -1,0 +1,14 @@
+"""Traffic roll-ups: how many messages went where, in which hour, and how fast; what charts and bills are drawn from.
+
+    accept, moves ── deltas, in the same commit ──► traffic_deltas ── folded every ten seconds ──► traffic ──► charts
+
+A message counts in the hour in which it was accepted, under the status that it has now. The rule nobody may break:
+deltas are written in the commit that they tell of, so that roll-ups, once folded, are what a count over messages says.
+"""
+
+from heliograph.traffic.deltas import Change, record
+from heliograph.traffic.folding import EVERY, TIMER, fold
+from heliograph.traffic.histogram import percentile
+from heliograph.traffic.reading import Point, Query, read
+
+__all__ = ["EVERY", "TIMER", "Change", "Point", "Query", "fold", "percentile", "read", "record"]

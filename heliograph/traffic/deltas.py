@@ -1,0 +1,102 @@
+"""What a batch of moves changes of the roll-ups: a row for each combination in it, not for each message.
+
+Accepting writes its own deltas in SQL (`sms/accept.sql` and its kin). The rule nobody may break: a message is taken off
+where it was counted, under the same hour, supplier and status, before it is added where it is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Connection
+from heliograph.base.ids import uuid7
+from heliograph.traffic.histogram import LENGTH, bucket
+
+#: Statuses of messages that no supplier has: one to whoever looks at traffic.
+WAITING = {"sending": "accepted", "queued": "accepted"}
+#: The supplier of a message that none has taken, and of all WhatsApp messages.
+NONE = UUID(int=0)
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """A message whose status changed. `sent`, `delivered`: from acceptance (or from when it was due) to that, seconds,
+    if it happened just now."""
+
+    organization_id: UUID
+    channel: str
+    mode: str
+    country: str
+    sender: str
+    segments: int
+    accepted_at: datetime
+    old_status: str
+    new_status: str
+    supplier_id: UUID | None = None
+    sent: float | None = None
+    delivered: float | None = None
+
+
+class _Sum(msgspec.Struct, gc=False):
+    count: int = 0
+    segments: int = 0
+    to_sent: list[int] | None = None
+    to_delivered: list[int] | None = None
+
+
+_Key = tuple[UUID, datetime, str, str, str, str, UUID, str]
+
+APPEND = """
+INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status, count,
+                            segments, to_sent, to_delivered)
+SELECT organization_id, $1, n, hour, channel, mode, country, sender, supplier_id, status, count, segments,
+       to_sent::bigint[], to_delivered::bigint[]
+  FROM unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::text[], $8::uuid[], $9::text[],
+              $10::bigint[], $11::bigint[], $12::text[], $13::text[]) WITH ORDINALITY
+       AS item (organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments, to_sent,
+                to_delivered, n)
+"""
+
+
+async def record(conn: Connection, changes: Iterable[Change]) -> None:
+    """Append what these changes make of the roll-ups, in the caller's transaction, which makes the changes."""
+    sums: dict[_Key, _Sum] = {}
+
+    def of(change: Change, supplier_id: UUID, status: str) -> _Sum:
+        hour = change.accepted_at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        place = (change.organization_id, hour, change.channel, change.mode, change.country, change.sender)
+        return sums.setdefault((*place, supplier_id, status), _Sum())
+
+    for change in changes:
+        supplier_id = change.supplier_id or NONE
+        old = WAITING.get(change.old_status, change.old_status)
+        new = WAITING.get(change.new_status, change.new_status)
+        if old != new:
+            for status, sign in ((old, -1), (new, 1)):
+                # Who has not been handed over was counted under no supplier.
+                one = of(change, NONE if status == "accepted" else supplier_id, status)
+                one.count += sign
+                one.segments += sign * change.segments
+        if change.sent is not None:
+            one = of(change, supplier_id, "sent")
+            one.to_sent = one.to_sent or [0] * LENGTH
+            one.to_sent[bucket(change.sent)] += 1
+        if change.delivered is not None:
+            one = of(change, supplier_id, "delivered")
+            one.to_delivered = one.to_delivered or [0] * LENGTH
+            one.to_delivered[bucket(change.delivered)] += 1
+    rows = [
+        (*key, one.count, one.segments, _array(one.to_sent), _array(one.to_delivered))
+        for key, one in sums.items()
+        if one.count or one.segments or one.to_sent or one.to_delivered
+    ]
+    if rows:
+        await conn.execute(APPEND, uuid7(), *(list(column) for column in zip(*rows, strict=True)))
+
+
+def _array(histogram: list[int] | None) -> str:
+    """As an array's text: arrays of arrays must not differ in length."""
+    return "{}" if histogram is None else f"{{{','.join(map(str, histogram))}}}"

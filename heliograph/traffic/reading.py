@@ -1,0 +1,87 @@
+"""Reading the roll-ups: points in time with counts by status, and how long messages took.
+
+The rule nobody may break: no supplier is named here; customers read this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for: [date_from, date_to) in whole hours. None: all."""
+
+    date_from: datetime
+    date_to: datetime
+    #: "hour" or "day"; days are those of UTC.
+    interval: str
+    #: None, or what each point is split by: "channel", "country" or "sender".
+    split: str | None = None
+    channel: str | None = None
+    mode: str | None = None
+    country: str | None = None
+    sender: str | None = None
+    #: Most points that come back.
+    limit: int
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One interval, of one value of what it is split by. `counts`: messages by status."""
+
+    at: datetime
+    value: str | None
+    counts: Mapping[str, int]
+    segments: int
+    to_sent: list[int]
+    to_delivered: list[int]
+
+
+READ = """
+SELECT at, value, jsonb_object_agg(status, count)::text AS counts, sum(segments)::bigint AS segments,
+       histogram_sum_1(to_sent) AS to_sent, histogram_sum_1(to_delivered) AS to_delivered
+  FROM (SELECT date_trunc($4, hour, 'UTC') AS at,
+               CASE $5 WHEN 'channel' THEN channel WHEN 'country' THEN country WHEN 'sender' THEN sender END AS value,
+               status, sum(count)::bigint AS count, sum(segments)::bigint AS segments,
+               histogram_sum_1(to_sent) AS to_sent, histogram_sum_1(to_delivered) AS to_delivered
+          FROM traffic
+         WHERE organization_id = $1 AND hour >= $2 AND hour < $3 AND mode = ANY ($6)
+           AND ($7::text IS NULL OR channel = $7) AND ($8::text IS NULL OR country = $8)
+           AND ($9::text IS NULL OR sender = $9)
+         GROUP BY 1, 2, 3) by_status
+ GROUP BY at, value ORDER BY at, value LIMIT $10
+"""
+
+
+async def read(conn: Connection, actor: Actor, *, query: Query) -> list[Point]:
+    """The points of an organization, oldest first; intervals without a message are left out."""
+    modes = [mode for mode in actor.modes if query.mode in (None, mode)]
+    rows = await conn.fetch(
+        READ,
+        actor.organization_id,
+        query.date_from,
+        query.date_to,
+        query.interval,
+        query.split,
+        modes,
+        query.channel,
+        query.country,
+        query.sender,
+        query.limit,
+    )
+    return [
+        Point(
+            row["at"],
+            row["value"],
+            {status: count for status, count in msgspec.json.decode(row["counts"]).items() if count},
+            row["segments"],
+            row["to_sent"],
+            row["to_delivered"],
+        )
+        for row in rows
+    ]

@@ -1,0 +1,261 @@
+"""Traffic roll-ups: whatever moves in whatever order, folded or not, they are what a count over messages says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, rule
+
+from heliograph import traffic
+from heliograph.base.clock import now
+from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
+from heliograph.sms.accept import Acceptor
+from heliograph.sms.bulk import Bulk, accept_bulk
+from heliograph.sms.status import STATUSES, Move, move_many
+from heliograph.traffic.histogram import LENGTH, bucket, percentile
+from tests.rules import test_whatsapp_accept as whatsapp
+from tests.rules import whatsapp_factories
+from tests.rules.factories import organization, send
+from tests.rules.machines import Machine, run_machine
+from tests.rules.test_whatsapp_status import move, says
+
+SUPPLIERS = [UUID(int=7), UUID(int=8), None]
+
+COUNTED = """
+SELECT organization_id, hour, channel, mode, country, sender, supplier_id, status, sum(count)::int AS count,
+       sum(segments)::int AS segments
+  FROM (SELECT organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments FROM traffic
+        UNION ALL
+        SELECT organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments
+          FROM traffic_deltas) one
+ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 HAVING sum(count) <> 0 OR sum(segments) <> 0
+"""
+OF_MESSAGES = """
+SELECT organization_id, date_trunc('hour', accepted_at, 'UTC'), 'sms', mode, country, sender,
+       CASE WHEN status IN ('accepted', 'sending') OR supplier_id IS NULL
+            THEN '00000000-0000-0000-0000-000000000000' ELSE supplier_id END,
+       CASE status WHEN 'sending' THEN 'accepted' ELSE status END, count(*)::int, sum(segments)::int
+  FROM messages GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
+UNION ALL
+SELECT organization_id, date_trunc('hour', accepted_at, 'UTC'), 'whatsapp', mode, country, number_id::text,
+       '00000000-0000-0000-0000-000000000000'::uuid, CASE status WHEN 'queued' THEN 'accepted' ELSE status END,
+       count(*)::int, 0
+  FROM whatsapp_messages WHERE direction = 'outbound' GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
+"""
+HISTOGRAMS = """
+SELECT histogram_sum_1(to_sent) AS to_sent, histogram_sum_1(to_delivered) AS to_delivered
+  FROM (SELECT to_sent, to_delivered FROM traffic UNION ALL SELECT to_sent, to_delivered FROM traffic_deltas) one
+"""
+TIMES = "SELECT accepted_at, send_at, sent_at, delivered_at FROM messages"
+
+
+async def check(pool: Pool) -> None:
+    counted = {tuple(row) for row in await pool.fetch(COUNTED)}
+    assert counted == {tuple(row) for row in await pool.fetch(OF_MESSAGES)}
+
+
+async def check_times(pool: Pool) -> None:
+    expected: dict[str, Counter[int]] = {"sent": Counter(), "delivered": Counter()}
+    for row in await pool.fetch(TIMES):
+        begun = max(row["accepted_at"], row["send_at"] or row["accepted_at"])
+        for name, counts in expected.items():
+            if row[f"{name}_at"] is not None:
+                counts[bucket((row[f"{name}_at"] - begun).total_seconds())] += 1
+    found = await pool.fetchrow(HISTOGRAMS)
+    assert found is not None
+    for name, counts in expected.items():
+        assert {n: count for n, count in enumerate(found[f"to_{name}"]) if count} == dict(counts), name
+
+
+async def fold(pool: Pool) -> int:
+    async with pool.acquire() as conn:
+        return await traffic.fold(conn)
+
+
+class Rolled(Machine):
+    """Messages of two organizations are accepted and move in any order, in batches, while deltas are folded."""
+
+    tables = (
+        "traffic", "traffic_deltas", "idempotency", "queue", "events", "messages", "usage_ledger", "sender_ids",
+        "quotas", "organizations",
+    )  # fmt: skip
+
+    @initialize()
+    def begin(self) -> None:
+        self.actors = [self.run(organization(self.pool, quota=20)) for _ in range(2)]
+        self.acceptor = Acceptor(self.pool)
+        self.ids: list[tuple[UUID, UUID]] = []
+        self.at = now()
+
+    def later(self) -> datetime:
+        """Each move has a time of its own."""
+        self.at += timedelta(seconds=1.7)
+        return self.at
+
+    @rule(
+        posts=st.lists(
+            st.tuples(
+                st.integers(0, 1),
+                st.sampled_from(["live", "test"]),
+                st.sampled_from(["+258841234567", "+351912345678"]),
+                st.sampled_from(["hi", "x" * 200]),
+                st.booleans(),
+            ),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def accept(self, posts: list[tuple[int, str, str, str, bool]]) -> None:
+        async def work() -> None:
+            sends = []
+            for who, mode, to, text, later in posts:
+                values: dict[str, Any] = {"send_at": now() + timedelta(seconds=40)} if later else {}
+                actor = msgspec.structs.replace(self.actors[who], mode=mode)
+                sends.append(send(actor, text, to=to, **values))
+            await asyncio.gather(*(self.acceptor.accept(one) for one in sends), return_exceptions=True)
+            rows = await self.pool.fetch("SELECT organization_id, id FROM messages ORDER BY id")
+            self.ids = [(row[0], row[1]) for row in rows]
+
+        self.run(work())
+
+    @rule(count=st.integers(1, 3), who=st.integers(0, 1), billed=st.booleans())
+    def stage(self, count: int, who: int, billed: bool) -> None:
+        organization_id = self.actors[who].organization_id
+
+        async def work() -> None:
+            async with self.pool.acquire() as conn:
+                ids = [uuid7() for _ in range(count)]
+                done = await accept_bulk(
+                    conn,
+                    Bulk(
+                        organization_id=organization_id,
+                        mode="live" if billed else "test",
+                        campaign_id=uuid7(),
+                        sender_id=uuid7(),
+                        sender="BULK",
+                        request_id="r",
+                        ids=ids,
+                        recipients=["+258840000001", "+258840000002", "+12015550123"][:count],
+                        texts=[],
+                        text="hi",
+                        encodings=["gsm7"] * count,
+                        segments=[1] * count,
+                        due=[],
+                    ),
+                    at=now(),
+                )
+                if done is not None:
+                    self.ids += [(organization_id, id) for id in ids]
+
+        self.run(work())
+
+    @rule(data=st.data())
+    def move(self, data: st.DataObject) -> None:
+        if not self.ids:
+            return
+        drawn = data.draw(
+            st.lists(
+                st.tuples(
+                    st.sampled_from(self.ids),
+                    st.sampled_from(sorted(STATUSES)),
+                    st.booleans(),
+                    st.booleans(),
+                    st.sampled_from(SUPPLIERS),
+                ),
+                min_size=1,
+                max_size=6,
+            )
+        )
+        moves = []
+        for whose, status, unsent, sent_before, supplier_id in drawn:
+            if sent_before:
+                moves.append(Move(*whose, "sent", self.later(), supplier_id=supplier_id))
+            moves.append(Move(*whose, status, self.later(), None, unsent, supplier_id=supplier_id))
+
+        async def work() -> None:
+            async with self.pool.acquire() as conn, conn.transaction():
+                await move_many(conn, moves)
+
+        self.run(work())
+
+    @rule()
+    def fold(self) -> None:
+        self.run(fold(self.pool))
+        assert self.run(self.pool.fetchval("SELECT count(*) FROM traffic_deltas")) == 0
+
+    @invariant()
+    def it_is_what_a_count_says(self) -> None:
+        self.run(check(self.pool))
+        self.run(check_times(self.pool))
+
+
+async def test_roll_ups_are_a_count_over_messages(database_url: str) -> None:
+    await asyncio.to_thread(run_machine, Rolled, database_url)
+
+
+async def test_whatsapp_is_counted_too(pool: Pool) -> None:
+    """Statuses in any order, some of them again."""
+    one = await whatsapp_factories.made(pool)
+    acceptor = whatsapp.acceptor_of(pool)
+    for n in range(4):
+        await acceptor.accept(whatsapp.send(one, key_name=f"k{n}"))
+    await check(pool)
+    ids = [row["id"] for row in await pool.fetch("SELECT id FROM whatsapp_messages ORDER BY id")]
+    for words in (("delivered", "sent"), ("read",), ("failed", "sent"), ("sent",)):
+        await move(pool, *(says(one, id, word, 3.0) for id, word in zip(ids, words * 4, strict=False)))
+        await check(pool)
+        await fold(pool)
+    await check(pool)
+    row = await pool.fetchrow(HISTOGRAMS)
+    assert row is not None
+    times = await pool.fetchrow(
+        "SELECT count(sent_at) AS sent, count(delivered_at) AS delivered FROM whatsapp_messages"
+    )
+    assert (sum(row["to_sent"]), sum(row["to_delivered"])) == tuple(times)
+
+
+@pytest.mark.parametrize("workers", [3])
+async def test_those_who_fold_at_once_count_each_delta_once(pool: Pool, workers: int) -> None:
+    actor = await organization(pool)
+    acceptor = Acceptor(pool)
+    for n in range(40):
+        await acceptor.accept(send(actor, f"n{n}"))
+    assert sum(await asyncio.gather(*(fold(pool) for _ in range(workers)))) == 40
+    await check(pool)
+    assert await pool.fetchval("SELECT count FROM traffic") == 40
+
+
+async def test_a_move_that_is_rolled_back_is_not_counted(pool: Pool) -> None:
+    actor = await organization(pool)
+    acceptor = Acceptor(pool)
+    await acceptor.accept(send(actor))
+    id = await pool.fetchval("SELECT id FROM messages")
+    async with pool.acquire() as conn:
+        transaction = conn.transaction()
+        await transaction.start()
+        await move_many(conn, [Move(actor.organization_id, id, "sent", now())])
+        await transaction.rollback()
+    await check(pool)
+
+
+@given(st.floats(0, 3e6), st.floats(0, 1))
+def test_a_percentile_lies_in_its_bucket(seconds: float, share: float) -> None:
+    counts = [0] * LENGTH
+    counts[bucket(seconds)] = 5
+    found = percentile(counts, share)
+    assert found is not None
+    assert bucket(found * 0.999) <= bucket(seconds)
+    assert percentile([0] * LENGTH, share) is None
+
+
+def test_buckets_double() -> None:
+    assert [bucket(ms / 1000) for ms in (0, 1, 2, 3, 4, 7, 8, 1023, 1024, 2**40)] == [0, 0, 1, 1, 2, 2, 3, 9, 10, 31]
