@@ -20,7 +20,7 @@ from bench.accept import Lengths, once
 from bench.figures import Report
 from bench.load import TEXT
 from bench.stage import BenchError, Stage
-from heliograph.base.migrate import make_partitions
+from heliograph.base.migrate import DAILY, day_name, make_days, make_partitions
 
 DAYS = 30
 #: Space of one message in all tables with their indexes, and of its helper while it is made; kB.
@@ -51,9 +51,9 @@ ROWS = {
         " '{sender}'::uuid, 'gsm7', 1::smallint, 'at_least_once', hash, at, at + interval '20 ms',"
         " at + interval '3 s', event_id, 'MZ', '{text}', (1000000000 - n)::bigint",
     ),
-    "idempotency": (
-        "organization_id, key_hash, request_hash, status, message_id, created_at",
-        "organization_id, hash::uuid, sha256(hash::bytea), 202::smallint, id, at",
+    "send_keys": (
+        "organization_id, key_hash, made_on, request_hash, message_id, created_at",
+        "organization_id, hash::uuid, (at AT TIME ZONE 'UTC')::date, sha256(hash::bytea), id, at",
     ),
     "attempts": (
         "organization_id, message_id, attempt, target_id, reference, state, started_at, ended_at",
@@ -80,6 +80,8 @@ ROWS = {
         '"deliveredAt":"2026-01-01T00:00:00.000Z","failedAt":null,"failure":null}}}}\', at',
     ),
 }
+#: How long keys are kept, which is by day.
+KEYS_KEPT = timedelta(days=3)
 #: Tables by month.
 MONTHLY = ("messages", "attempts", "receipts", "events")
 
@@ -117,6 +119,7 @@ async def fill(stage: Stage, amount: int) -> float:
     start = datetime.now(UTC) - timedelta(days=DAYS, minutes=1)
     async with stage.connection() as conn:
         await make_partitions(conn, start.date())
+        await make_days(conn, datetime.now(UTC).date() - KEYS_KEPT, ahead=KEYS_KEPT.days)
         sender = await conn.fetchval("SELECT id FROM sender_ids WHERE organization_id = $1", stage.organization)
         supplier = await conn.fetchval("SELECT id FROM suppliers")
         await conn.execute("DROP TABLE IF EXISTS bench_ids")
@@ -150,6 +153,9 @@ async def fill(stage: Stage, amount: int) -> float:
 
 def _targets(table: str, start: datetime) -> list[tuple[str, str]]:
     """(table or partition, condition on bench_ids): rows can be frozen only where they lie."""
+    if table in DAILY:
+        days = [datetime.now(UTC).date() - timedelta(days=number) for number in range(KEYS_KEPT.days + 1)]
+        return [(day_name(table, day), f"(at AT TIME ZONE 'UTC')::date = '{day}'") for day in days]
     if table not in MONTHLY:
         return [(table, "true")]
     first = start.replace(day=1, hour=0, minute=0, second=0, microsecond=0)

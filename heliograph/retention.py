@@ -24,7 +24,7 @@ from heliograph.accounts import usage
 from heliograph.base import clock
 from heliograph.base.db import RANGED, Connection, is_open
 from heliograph.base.ids import uuid7_floor
-from heliograph.base.migrate import make_partitions
+from heliograph.base.migrate import make_days, make_partitions
 from heliograph.base.settings import Settings
 
 log = structlog.get_logger()
@@ -240,6 +240,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
     # A message's row makes the answer of its idempotency key again.
     kept = timedelta(days=31 * settings.metadata_retention_months)
     months = now - max(kept, timedelta(hours=settings.idempotency_hours + 24))
+    keys = now - timedelta(hours=settings.idempotency_hours)
     text = now - timedelta(days=settings.text_retention_days)
     webhook = now - timedelta(days=WEBHOOK_ATTEMPT_DAYS)
     receipts = now - timedelta(days=RECEIPT_DAYS)
@@ -256,6 +257,12 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
 
     return [
         Step("partitions ahead", partial(_make_partitions, now=now)),
+        Step("days of keys", partial(_drop_days, table="send_keys", bound=keys)),
+        deletes(
+            "stray send_keys",
+            "DELETE FROM send_keys_rest WHERE ctid IN (SELECT ctid FROM send_keys_rest WHERE created_at < $1 LIMIT $2)",
+            keys,
+        ),
         *(Step(f"partitions of {table}", partial(_drop_before, table=table, bound=at)) for table, at in dropped),
         # What came with an id of another time lies in no month's partition.
         *(deletes(f"stray {table}", _stray(table), at) for table, at in dropped),
@@ -352,7 +359,22 @@ async def _blank_receipts(conn: Connection, *, until: datetime) -> bool:
 
 
 async def _make_partitions(conn: Connection, *, now: datetime) -> bool:
+    await make_days(conn, now.date())
     await make_partitions(conn, now.date())
+    return True
+
+
+async def _drop_days(conn: Connection, *, table: str, bound: datetime) -> bool:
+    """Drop daily partitions that ended before `bound`. Only names that are ours go into the SQL."""
+    for row in await conn.fetch(PARTITIONS, table):
+        named = re.fullmatch(rf"{table}_(\d{{4}})_(\d{{2}})_(\d{{2}})", row["relname"])
+        if named is None:
+            continue
+        day = datetime(int(named[1]), int(named[2]), int(named[3]), tzinfo=UTC)
+        if day + timedelta(days=1) <= bound:
+            async with conn.transaction():
+                await conn.execute("SET LOCAL lock_timeout = '500ms'")
+                await conn.execute(f"DROP TABLE {row['relname']}")
     return True
 
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
-from datetime import UTC, date, datetime
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -88,6 +88,8 @@ PARTITIONED = {
     "received_messages": "uuid",
     "whatsapp_messages": "uuid",
 }
+#: Tables that are partitioned by date, a day each, and how many days ahead are made.
+DAILY, DAYS_AHEAD = ("send_keys",), 3
 FILL = {"messages": 75, "attempts": 90, "whatsapp_messages": 75}
 
 
@@ -155,6 +157,7 @@ async def migrate(
             applied.append(script.name)
         today = (await connection.fetchval("SELECT now()")).astimezone(UTC).date()
         await _again("partitions", partial(make_partitions, connection, today), on_wait)
+        await _again("partitions", partial(make_days, connection, today), on_wait)
         return applied
     finally:
         await connection.close()
@@ -173,22 +176,43 @@ async def make_partitions(connection: Connection, today: date, *, ahead: int = 2
     Raises LockNotAvailableError, after the others were made, if somebody reads a table for long: whoever comes after
     would wait behind us, so we ask again later.
     """
-    made = []
-    blocked: asyncpg.LockNotAvailableError | None = None
+    wanted = []
     for table, kind in PARTITIONED.items():
         for month in range(ahead + 1):
             start, end = _month(today, month), _month(today, month + 1)
-            name = f"{table}_{start:%Y_%m}"
-            if await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", name):
-                continue
-            try:
-                async with connection.transaction():
-                    await connection.execute(f"SET LOCAL lock_timeout = {BRIEFLY_MS}")
-                    await _make_partition(connection, table, name, _bound(start, kind), _bound(end, kind))
-            except asyncpg.LockNotAvailableError as error:
-                blocked = error
-            else:
-                made.append(name)
+            wanted.append((table, f"{table}_{start:%Y_%m}", _bound(start, kind), _bound(end, kind)))
+    return await _make_partitions(connection, wanted)
+
+
+async def make_days(connection: Connection, today: date, *, ahead: int = DAYS_AHEAD) -> list[str]:
+    """Make the daily partitions of today and `ahead` more days, as `make_partitions` does those of months."""
+    days = [today + timedelta(days=number) for number in range(ahead + 1)]
+    wanted = [(table, day_name(table, day), day, day + timedelta(days=1)) for table in DAILY for day in days]
+    return await _make_partitions(connection, wanted)
+
+
+def day_name(table: str, day: date) -> str:
+    """The name of a daily partition."""
+    return f"{table}_{day:%Y_%m_%d}"
+
+
+async def _make_partitions(
+    connection: Connection, wanted: Sequence[tuple[str, str, date | UUID, date | UUID]]
+) -> list[str]:
+    """Make those (table, name, first, end) that are missing."""
+    made = []
+    blocked: asyncpg.LockNotAvailableError | None = None
+    for table, name, start, end in wanted:
+        if await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", name):
+            continue
+        try:
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL lock_timeout = {BRIEFLY_MS}")
+                await _make_partition(connection, table, name, start, end)
+        except asyncpg.LockNotAvailableError as error:
+            blocked = error
+        else:
+            made.append(name)
     if blocked is not None:
         raise blocked
     return made

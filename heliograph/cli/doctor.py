@@ -179,11 +179,13 @@ async def _partitions(conn: Connection, settings: Settings) -> list[Check]:
     today = (await conn.fetchval("SELECT now()")).astimezone(UTC).date()
     months = (today.replace(day=1), (today.replace(day=1) + timedelta(days=32)).replace(day=1))
     names = [f"{table}_{month:%Y_%m}" for table in migrate.PARTITIONED for month in months]
+    days = (today, today + timedelta(days=1))
+    names += [migrate.day_name(table, day) for table in migrate.DAILY for day in days]
     missing = [name for name in names if await conn.fetchval("SELECT to_regclass($1) IS NULL", name)]
     if missing:
         remedy = "Keep a worker running, which makes them, or run `heliograph migrate`."
         return [Check("partitions", "failed", f"missing: {', '.join(missing)}", remedy)]
-    return [Check("partitions", "ok", "of this month and the next are there")]
+    return [Check("partitions", "ok", "of this month and the next, of today and tomorrow are there")]
 
 
 WORKERS = """

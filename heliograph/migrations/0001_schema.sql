@@ -4,7 +4,7 @@
 --   * The application makes ids (UUIDv7). No sequences, triggers, extensions, enum types or session locks.
 --   * Times are timestamptz, and those that decide are the database's. State machines are also CHECKs here, and guards
 --     inside the UPDATEs.
---   * What grows with traffic is range-partitioned by its UUIDv7 or its day, that is, by time. The partitions are made
+--   * What grows with traffic is range-partitioned by its UUIDv7 or its day, that is, by time, a month or a day each. The partitions are made
 --     ahead by heliograph/base/migrate.py; `_rest` is the net under them: a row must never be refused because a clock
 --     ran ahead.
 --   * Tables that are filled by the million have no foreign keys: checking one costs as much as the row.
@@ -87,16 +87,28 @@ CREATE TABLE idempotency (
     key_hash        uuid NOT NULL,
     request_hash    bytea NOT NULL CHECK (length(request_hash) = 32),
     status          smallint NOT NULL CHECK (status BETWEEN 200 AND 299),
-    message_id      uuid,
-    body            text,
+    body            text NOT NULL,
     created_at      timestamptz NOT NULL,
-    PRIMARY KEY (organization_id, key_hash),
-    CONSTRAINT idempotency_outcome CHECK (num_nonnulls(message_id, body) = 1)
+    PRIMARY KEY (organization_id, key_hash)
 );
 CREATE INDEX idempotency_age ON idempotency USING brin (created_at);
-COMMENT ON TABLE idempotency IS 'tenant: stored outcomes; never partitioned by time, since a key must be unique across time';
-COMMENT ON COLUMN idempotency.message_id IS 'of a send: the message, from whose row the answer is made again, byte for byte. Others have a body';
+COMMENT ON TABLE idempotency IS 'tenant: stored outcomes of mutations other than sends, of which there are few';
 COMMENT ON COLUMN idempotency.key_hash IS 'first 16 bytes of SHA-256 over the API key''s mode, method, path and key';
+
+CREATE TABLE send_keys (
+    organization_id uuid NOT NULL,
+    key_hash        uuid NOT NULL,
+    made_on         date NOT NULL,
+    request_hash    bytea NOT NULL CHECK (length(request_hash) = 32),
+    message_id      uuid NOT NULL,
+    created_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, key_hash, made_on)
+) PARTITION BY RANGE (made_on);
+CREATE INDEX send_keys_age ON send_keys USING brin (created_at) WITH (autosummarize = on);
+CREATE TABLE send_keys_rest PARTITION OF send_keys DEFAULT;
+COMMENT ON TABLE send_keys IS 'tenant: idempotency keys of sends, by day. A key is unique across days because whoever accepts for an organization has locked its balance or wallet, and looks into all days that count';
+COMMENT ON COLUMN send_keys.key_hash IS 'as in idempotency';
+COMMENT ON COLUMN send_keys.message_id IS 'from whose row the answer is made again, byte for byte';
 
 
 -- -- Quota ------------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
 # It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole. When a message was
 # accepted, is due and expires is the database's time, whatever this machine's clock says.
 ACCEPT = """
-SELECT remaining, used, window_start, at, verdict, since, status, message, reference
+SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept_2(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
     $16, $17,
     ARRAY(SELECT greatest(due, date_trunc('milliseconds', now())) + life
@@ -223,7 +223,7 @@ def _answer(item: _Item, row: asyncpg.Record, n: int) -> Answer | BaseException:
         case "stored":
             return Answer(202, _body(item.id, item.send.client_reference, left), False)
         case "replayed":
-            return Answer(row["status"][n], _body(row["message"][n], row["reference"][n], left), True)
+            return Answer(202, _body(row["message"][n], row["reference"][n], left), True)
         case "conflict":
             return IdempotencyConflict()
         case "opted_out":

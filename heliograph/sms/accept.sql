@@ -27,18 +27,20 @@ CREATE OR REPLACE FUNCTION sms_accept_2(
     p_slot int[], p_place int[], p_limit int[]
 ) RETURNS TABLE (
     remaining bigint[], used int[], window_start timestamptz[], at timestamptz,
-    verdict text[], since timestamptz[], status smallint[], message uuid[], reference text[]
+    verdict text[], since timestamptz[], message uuid[], reference text[]
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     v_oldest timestamptz := now() - p_kept;
-    v_is_old boolean;
+    -- Days are those of UTC in which the keys that count were made. Whoever had the turn before may have begun later,
+    -- beyond midnight.
+    v_first date := (v_oldest AT TIME ZONE 'UTC')::date;
+    v_today date := (now() AT TIME ZONE 'UTC')::date;
     v_taken int[];
     v_start timestamptz[];
     v_verdict text[];
     v_stored boolean[];
     v_left bigint[];
     v_since timestamptz[];
-    v_status smallint[];
     v_message uuid[];
     v_reference text[];
     v_used int[];
@@ -57,9 +59,9 @@ BEGIN
 
     -- 3. Decide. Those that cost a unit of quota count up within their organization, in the order they came.
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.verdict = 'stored' ORDER BY n),
-           array_agg(left_over ORDER BY n), array_agg(silent_since ORDER BY n), array_agg(known_status ORDER BY n),
-           array_agg(known_message ORDER BY n), array_agg(decided.used ORDER BY n), bool_or(is_old)
-      INTO v_verdict, v_stored, v_left, v_since, v_status, v_message, v_used, v_is_old
+           array_agg(left_over ORDER BY n), array_agg(silent_since ORDER BY n),
+           array_agg(known_message ORDER BY n), array_agg(decided.used ORDER BY n)
+      INTO v_verdict, v_stored, v_left, v_since, v_message, v_used
       FROM (
         SELECT *,
                CASE WHEN limited THEN 'limited'
@@ -76,8 +78,8 @@ BEGIN
                                  OVER (PARTITION BY organization ORDER BY n ROWS UNBOUNDED PRECEDING), 0) AS spent
               FROM (
                 SELECT item.n, item.organization, item.eligible, item.billed, item.request,
-                       known.request_hash AS known_request, known.status AS known_status,
-                       known.message_id AS known_message, known.is_old,
+                       known.request_hash AS known_request, 
+                       known.message_id AS known_message,
                        coalesce(quota.total - quota.used, 0) AS available, silence.since AS silent_since,
                        v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
                        coalesce(v_taken[item.slot] - p_rate_units[item.slot] + item.place > item.most, false) AS limited
@@ -89,9 +91,9 @@ BEGIN
                        SELECT quotas.total, quotas.used FROM quotas
                         WHERE organization_id = item.organization LIMIT 1) quota ON true
                   LEFT JOIN LATERAL (
-                       SELECT CASE WHEN created_at > v_oldest THEN request_hash END AS request_hash,
-                              created_at <= v_oldest AS is_old, idempotency.status, message_id FROM idempotency
-                        WHERE organization_id = item.organization AND key_hash = item.key LIMIT 1) known ON true
+                       SELECT request_hash, message_id FROM send_keys
+                        WHERE organization_id = item.organization AND key_hash = item.key
+                          AND made_on BETWEEN v_first AND v_today + 1 AND created_at > v_oldest LIMIT 1) known ON true
                   -- The confirmation of an opt-out is the one message that still goes to such a number. Counted,
                   -- because EXISTS may be planned as a hash of the whole table.
                   LEFT JOIN LATERAL (
@@ -137,20 +139,14 @@ BEGIN
                AS item(stored, organization, id, billed, lane, due)
          WHERE stored;
 
-        -- Keys past their time that no worker has deleted yet: they are as good as gone.
-        IF v_is_old THEN
-            DELETE FROM idempotency WHERE ctid = ANY (ARRAY(
-                SELECT old.place FROM unnest(p_organization, p_key) AS item(organization, key)
-                 CROSS JOIN LATERAL (
-                       SELECT ctid AS place FROM idempotency
-                        WHERE organization_id = item.organization AND key_hash = item.key AND created_at <= v_oldest
-                        LIMIT 1) old));
-        END IF;
-        INSERT INTO idempotency (organization_id, key_hash, request_hash, status, message_id, created_at)
-        SELECT organization, key, request, 202, id, now()
+        -- A key that is past its time may be of today, if keys are kept for less than a day.
+        INSERT INTO send_keys AS past (organization_id, key_hash, made_on, request_hash, message_id, created_at)
+        SELECT organization, key, v_today, request, id, now()
           FROM unnest(v_stored, p_organization, p_key, p_request, p_id)
                AS item(stored, organization, key, request, id)
-         WHERE stored AND key IS NOT NULL;
+         WHERE stored AND key IS NOT NULL
+            ON CONFLICT (organization_id, key_hash, made_on) DO UPDATE
+           SET request_hash = excluded.request_hash, message_id = excluded.message_id, created_at = excluded.created_at;
 
         UPDATE quotas SET used = quotas.used + debit.units
           FROM (SELECT organization, count(*) AS units
@@ -161,7 +157,7 @@ BEGIN
 
     IF true = ALL (v_stored) THEN
         RETURN QUERY SELECT v_left, v_used, v_start, clock_timestamp(), NULL::text[], NULL::timestamptz[],
-                            NULL::smallint[], NULL::uuid[], NULL::text[];
+                            NULL::uuid[], NULL::text[];
         RETURN;
     END IF;
 
@@ -176,5 +172,5 @@ BEGIN
                 WHERE item.verdict = 'replayed' AND organization_id = item.organization AND id = item.message
                 LIMIT 1) earlier ON true;
     END IF;
-    RETURN QUERY SELECT v_left, v_used, v_start, clock_timestamp(), v_verdict, v_since, v_status, v_message, v_reference;
+    RETURN QUERY SELECT v_left, v_used, v_start, clock_timestamp(), v_verdict, v_since, v_message, v_reference;
 END $$;

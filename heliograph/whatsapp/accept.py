@@ -117,7 +117,7 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
 # It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole. When a message was
 # accepted, is due and has expired is the database's time, whatever this machine's clock says.
 ACCEPT = """
-SELECT used, window_start, at, verdict, price, available, since, expires, status, message, reference
+SELECT used, window_start, at, verdict, price, available, since, expires, message, reference
   FROM whatsapp_accept_2(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
     $15, $16, $17, $18, $19,
     ARRAY(SELECT coalesce(due, date_trunc('milliseconds', now())) + life
@@ -284,7 +284,7 @@ def _answer(item: _Item, row: asyncpg.Record, n: int) -> Answer | BaseException:
             return Answer(202, _body(item.id, item.send.client_reference), False)
         case "replayed":
             reference = row["reference"][n]
-            return Answer(row["status"][n], _body(row["message"][n], reference), True)
+            return Answer(202, _body(row["message"][n], reference), True)
         case "conflict":
             return IdempotencyConflict()
         case "opted_out":

@@ -29,12 +29,15 @@ CREATE OR REPLACE FUNCTION whatsapp_accept_2(
     p_slot int[], p_place int[], p_limit int[]
 ) RETURNS TABLE (
     used int[], window_start timestamptz[], at timestamptz,
-    verdict text[], price bigint[], available bigint[], since timestamptz[], expires timestamptz[], status smallint[],
+    verdict text[], price bigint[], available bigint[], since timestamptz[], expires timestamptz[],
     message uuid[], reference text[]
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     v_oldest timestamptz := now() - p_kept;
-    v_is_old boolean;
+    -- Days are those of UTC in which the keys that count were made. Whoever had the turn before may have begun later,
+    -- beyond midnight.
+    v_first date := (v_oldest AT TIME ZONE 'UTC')::date;
+    v_today date := (now() AT TIME ZONE 'UTC')::date;
     v_organization uuid[] := ARRAY(SELECT DISTINCT unnest(p_organization) ORDER BY 1);
     v_locked int;
     v_taken int[];
@@ -45,7 +48,6 @@ DECLARE
     v_available bigint[];
     v_since timestamptz[];
     v_expires timestamptz[];
-    v_status smallint[];
     v_message uuid[];
     v_reference text[];
     v_used int[];
@@ -77,11 +79,9 @@ BEGIN
     -- 3. Decide, as if every wallet covered what is asked of it; v_short: one does not.
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.cost ORDER BY n),
            array_agg(decided.available ORDER BY n), array_agg(silent_since ORDER BY n),
-           array_agg(expires_at ORDER BY n), array_agg(known_status ORDER BY n), array_agg(known_message ORDER BY n),
-           array_agg(decided.used ORDER BY n), array_agg(thread ORDER BY n), bool_or(spent > decided.available),
-           bool_or(is_old)
-      INTO v_verdict, v_price, v_available, v_since, v_expires, v_status, v_message, v_used, v_thread, v_short,
-           v_is_old
+           array_agg(expires_at ORDER BY n), array_agg(known_message ORDER BY n),
+           array_agg(decided.used ORDER BY n), array_agg(thread ORDER BY n), bool_or(spent > decided.available)
+      INTO v_verdict, v_price, v_available, v_since, v_expires, v_message, v_used, v_thread, v_short
       FROM (
         SELECT *, CASE WHEN judged.verdict = 'stored' AND cost > 0
                        THEN sum(cost) FILTER (WHERE judged.verdict = 'stored') OVER (PARTITION BY organization, currency)
@@ -100,8 +100,8 @@ BEGIN
               FROM (
                 SELECT item.n, item.organization, item.eligible, item.live, item.request, item.type, item.currency,
                        CASE WHEN NOT item.live OR thread.free_until > now() THEN 0 ELSE item.price END AS cost,
-                       known.request_hash AS known_request, known.status AS known_status,
-                       known.message_id AS known_message, known.is_old,
+                       known.request_hash AS known_request, 
+                       known.message_id AS known_message,
                        coalesce(wallet.available, 0) AS available, silence.since AS silent_since,
                        thread.id AS thread, thread.expires_at,
                        v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
@@ -116,9 +116,9 @@ BEGIN
                         WHERE organization_id = item.organization AND wallets.currency = item.currency LIMIT 1
                        ) wallet ON true
                   LEFT JOIN LATERAL (
-                       SELECT CASE WHEN created_at > v_oldest THEN request_hash END AS request_hash,
-                              created_at <= v_oldest AS is_old, idempotency.status, message_id FROM idempotency
-                        WHERE organization_id = item.organization AND key_hash = item.key LIMIT 1) known ON true
+                       SELECT request_hash, message_id FROM send_keys
+                        WHERE organization_id = item.organization AND key_hash = item.key
+                          AND made_on BETWEEN v_first AND v_today + 1 AND created_at > v_oldest LIMIT 1) known ON true
                   LEFT JOIN LATERAL (
                        SELECT silent.since FROM silence_1(item.organization, item.recipient) silent LIMIT 1
                        ) silence ON true
@@ -211,20 +211,14 @@ BEGIN
                AS item(stored, organization, id, live, number, lane, due)
          WHERE stored;
 
-        -- Keys past their time that no worker has deleted yet: they are as good as gone.
-        IF v_is_old THEN
-            DELETE FROM idempotency WHERE ctid = ANY (ARRAY(
-                SELECT old.place FROM unnest(p_organization, p_key) AS item(organization, key)
-                 CROSS JOIN LATERAL (
-                       SELECT ctid AS place FROM idempotency
-                        WHERE organization_id = item.organization AND key_hash = item.key AND created_at <= v_oldest
-                        LIMIT 1) old));
-        END IF;
-        INSERT INTO idempotency (organization_id, key_hash, request_hash, status, message_id, created_at)
-        SELECT organization, key, request, 202, id, now()
+        -- A key that is past its time may be of today, if keys are kept for less than a day.
+        INSERT INTO send_keys AS past (organization_id, key_hash, made_on, request_hash, message_id, created_at)
+        SELECT organization, key, v_today, request, id, now()
           FROM unnest(v_stored, p_organization, p_key, p_request, p_id)
                AS item(stored, organization, key, request, id)
-         WHERE stored AND key IS NOT NULL;
+         WHERE stored AND key IS NOT NULL
+            ON CONFLICT (organization_id, key_hash, made_on) DO UPDATE
+           SET request_hash = excluded.request_hash, message_id = excluded.message_id, created_at = excluded.created_at;
 
         UPDATE wallets SET available = wallets.available - debit.sum, reserved = wallets.reserved + debit.sum,
                            updated_at = p_at
@@ -236,7 +230,7 @@ BEGIN
 
     IF true = ALL (v_stored) THEN
         RETURN QUERY SELECT v_used, v_start, clock_timestamp(), NULL::text[], NULL::bigint[], NULL::bigint[],
-                            NULL::timestamptz[], NULL::timestamptz[], NULL::smallint[], NULL::uuid[], NULL::text[];
+                            NULL::timestamptz[], NULL::timestamptz[], NULL::uuid[], NULL::text[];
         RETURN;
     END IF;
 
@@ -249,6 +243,6 @@ BEGIN
                 WHERE item.verdict = 'replayed' AND organization_id = item.organization AND id = item.message
                 LIMIT 1) earlier ON true;
     END IF;
-    RETURN QUERY SELECT v_used, v_start, clock_timestamp(), v_verdict, v_price, v_available, v_since, v_expires, v_status,
+    RETURN QUERY SELECT v_used, v_start, clock_timestamp(), v_verdict, v_price, v_available, v_since, v_expires,
                         v_message, v_reference;
 END $$;

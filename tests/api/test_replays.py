@@ -16,6 +16,7 @@ from heliograph.api.door.reading import reader
 from heliograph.api.operations import campaigns
 from heliograph.api.operations.sms_send import SendSms
 from heliograph.base.db import Pool
+from heliograph.base.ids import uuid7
 from tests.api.conftest import Api, Tenant, running
 
 Answer = tuple[int, str | None, Any]
@@ -182,14 +183,23 @@ async def test_what_was_scheduled_is_replayed_after_its_time(api: Api, tenant: T
     ):
         status, _, answer = await ask(api, tenant.headers, "one", "POST", path, body)
         assert (status, answer["error"]["details"]["fields"][0]["field"]) == (400, field)
-        await pool.execute(
-            "INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)"
-            " VALUES ($1, $2, $3, 202, '{}', now())",
-            tenant.id,
-            key_hash("live", "POST", path, "one"),
-            request_hash(meant),
-        )
-        assert await ask(api, tenant.headers, "one", "POST", path, body) == (202, "replayed", {})
+        known = tenant.id, key_hash("live", "POST", path, "one"), request_hash(meant)
+        if path == "/sms/send":
+            await pool.execute(
+                "INSERT INTO send_keys (organization_id, key_hash, made_on, request_hash, message_id, created_at)"
+                " VALUES ($1, $2, (now() AT TIME ZONE 'UTC')::date, $3, $4, now())",
+                *known,
+                id := uuid7(),
+            )
+            status, kind, answer = await ask(api, tenant.headers, "one", "POST", path, body)
+            assert (status, kind, answer["message"]["id"]) == (202, "replayed", str(id))
+        else:
+            await pool.execute(
+                "INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)"
+                " VALUES ($1, $2, $3, 202, '{}', now())",
+                *known,
+            )
+            assert await ask(api, tenant.headers, "one", "POST", path, body) == (202, "replayed", {})
 
 
 async def test_a_suspended_organization_is_told_so_before_anything_is_looked_up(

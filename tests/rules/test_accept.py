@@ -101,9 +101,8 @@ async def test_a_202_is_message_text_queue_row_ledger_row_and_record(acceptor: A
     assert ledger is not None
     assert (ledger["type"], ledger["quantity"], ledger["balance_after"]) == ("usage", -1, 9)
     assert (ledger["message_id"], ledger["segments"]) == (id, row["segments"])
-    kept = await pool.fetchrow("SELECT * FROM idempotency WHERE organization_id = $1", actor.organization_id)
-    assert kept is not None
-    assert (kept["status"], kept["message_id"], kept["body"]) == (202, id, None)
+    kept = await pool.fetch("SELECT message_id FROM send_keys WHERE organization_id = $1", actor.organization_id)
+    assert [row["message_id"] for row in kept] == [id]
     assert acceptor.stored.is_set()
 
 
@@ -354,7 +353,7 @@ async def test_quota_is_exact_to_the_last_unit_across_processes(
     assert Counter(type(one) for one in outcomes) == {Answer: 50, accept.QuotaExceeded: 70}
     left = [msgspec.json.decode(one.body)["remainingQuota"] for one in outcomes if isinstance(one, Answer)]
     assert sorted(left) == list(range(50))
-    assert await pool.fetchval("SELECT count(*) FROM idempotency") == 50
+    assert await pool.fetchval("SELECT count(*) FROM send_keys") == 50
     await check_books(pool, [actor.organization_id])
 
 
@@ -374,7 +373,7 @@ async def test_the_books_are_right_at_every_instant(acceptor: Acceptor, second: 
                 "SELECT organization_id FROM quotas q WHERE total - used <> (SELECT sum(quantity) FROM usage_entries l"
                 " WHERE l.organization_id = q.organization_id) OR used <> (SELECT count(*) FROM messages m WHERE"
                 " m.organization_id = q.organization_id) OR used <> (SELECT count(*) FROM queue w WHERE"
-                " w.organization_id = q.organization_id) OR used <> (SELECT count(*) FROM idempotency i WHERE"
+                " w.organization_id = q.organization_id) OR used <> (SELECT count(*) FROM send_keys i WHERE"
                 " i.organization_id = q.organization_id)"
             )
         assert wrong == []
@@ -415,7 +414,7 @@ async def test_a_cancelled_caller_leaves_all_or_nothing(acceptor: Acceptor, pool
         rows = await pool.fetch(f"SELECT {column} AS id FROM {table} WHERE {column} IS NOT NULL")
         assert {row["id"] for row in rows} == ids
     assert {id_of(task.result()) for task in tasks if not task.cancelled()} <= ids
-    assert await pool.fetchval("SELECT count(*) FROM idempotency") == len(ids)
+    assert await pool.fetchval("SELECT count(*) FROM send_keys") == len(ids)
     await check_books(pool, [actor.organization_id])
     # Whoever was cut off asks again, and all have exactly one.
     await asyncio.gather(*(acceptor.accept(send(actor, key_name=f"k{n}")) for n in range(60)))

@@ -453,7 +453,7 @@ async def test_a_preview_says_what_it_would_cost_and_stores_nothing(pool: Pool) 
     assert found.expires_at == at + timedelta(seconds=60)
     assert found.warnings == []
     assert await books(pool, actor) == (3, 3)
-    for table in ("messages", "queue", "idempotency"):
+    for table in ("messages", "queue", "send_keys"):
         assert await pool.fetchval(f"SELECT count(*) FROM {table}") == 0
 
 

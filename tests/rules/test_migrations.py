@@ -19,11 +19,14 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Connection, Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.migrate import (
+    DAILY,
+    DAYS_AHEAD,
     PARTITIONED,
     ROOT,
     ForeignSchema,
     MigrationBlocked,
     MigrationChanged,
+    day_name,
     make_partitions,
     migrate,
     pending,
@@ -40,7 +43,10 @@ SELECT 'column', format('%s.%s %s %s %s', c.relname, a.attname, format_type(a.at
 UNION ALL SELECT 'index', indexdef FROM pg_indexes WHERE schemaname = 'public'
 UNION ALL SELECT 'check', format('%s %s', conrelid::regclass, pg_get_constraintdef(oid)) FROM pg_constraint
  WHERE connamespace = 'public'::regnamespace
-UNION ALL SELECT 'function', pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+UNION ALL SELECT 'function', CASE prokind WHEN 'a' THEN (SELECT format('%s %s %s', aggfnoid, aggtransfn, agginitval)
+                                                           FROM pg_aggregate WHERE aggfnoid = pg_proc.oid)
+                                          ELSE pg_get_functiondef(oid) END
+  FROM pg_proc WHERE pronamespace = 'public'::regnamespace
 UNION ALL SELECT 'comment', format('%s %s', objoid::regclass, description) FROM pg_description
  WHERE classoid = 'pg_class'::regclass AND objoid IN (SELECT oid FROM pg_class
  WHERE relnamespace = 'public'::regnamespace)
@@ -353,7 +359,9 @@ async def test_every_partitioned_table_has_its_months_and_a_net(pool: Pool) -> N
     )
     found = {(row["parent"], row["child"]) for row in rows}
     wanted = {(table, f"{table}_{month(ahead):%Y_%m}") for table in PARTITIONED for ahead in range(3)}
-    assert found == wanted | {(table, f"{table}_rest") for table in PARTITIONED}
+    today = datetime.now(UTC).date()
+    wanted |= {(table, day_name(table, today + timedelta(days=n))) for table in DAILY for n in range(DAYS_AHEAD + 1)}
+    assert found == wanted | {(table, f"{table}_rest") for table in (*PARTITIONED, *DAILY)}
 
 
 async def test_what_the_net_caught_moves_when_its_month_is_made(pool: Pool) -> None:

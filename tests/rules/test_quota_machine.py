@@ -37,7 +37,7 @@ class Quota(Machine):
         "usage_ledger",
         "usage_months",
         "usage_closed",
-        "idempotency",
+        "send_keys",
         "opt_outs",
         "queue",
         "messages",
@@ -188,7 +188,7 @@ class Quota(Machine):
                         old,
                         at,
                     )
-            await self.pool.execute("DELETE FROM idempotency")
+            await self.pool.execute("DELETE FROM send_keys")
 
         self.run(work())
         self.known.clear()
@@ -243,7 +243,7 @@ class Quota(Machine):
         self.run(check_ledger(self.pool, self.left, gone=self.gone))
         rows = self.run(self.pool.fetch("SELECT organization_id, total - used AS remaining FROM quotas"))
         assert {row["organization_id"]: row["remaining"] for row in rows} == self.left
-        assert self.run(self.pool.fetchval("SELECT count(*) FROM idempotency")) == len(self.known)
+        assert self.run(self.pool.fetchval("SELECT count(*) FROM send_keys")) == len(self.known)
 
 
 class Life(Machine):

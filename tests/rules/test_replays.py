@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import re
+from datetime import UTC, timedelta
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -11,6 +13,7 @@ from heliograph.accounts.requests import Answer, IdempotencyConflict
 from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid
+from heliograph.base.migrate import day_name, make_days
 from heliograph.base.settings import Settings
 from heliograph.sms.accept import Acceptor
 from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
@@ -18,7 +21,9 @@ from tests.rules import whatsapp_factories
 from tests.rules.factories import check_books, organization, send
 from tests.rules.test_whatsapp_accept import send as send_whatsapp
 
-AGE = "UPDATE idempotency SET created_at = now() - $1::interval"
+AGE = """
+UPDATE send_keys SET created_at = now() - $1::interval, made_on = ((now() - $1::interval) AT TIME ZONE 'UTC')::date
+"""
 
 
 async def test_a_send_whose_time_has_passed_is_replayed_and_not_judged_again(pool: Pool) -> None:
@@ -75,7 +80,7 @@ async def test_an_sms_key_ends_after_72_hours_without_a_worker(pool: Pool) -> No
     assert not second.replayed
     assert second.body != first.body
     assert (await acceptor.accept(send(actor, "another payload", key_name="k"))).body == second.body
-    assert await pool.fetchval("SELECT count(*) FROM idempotency") == 1
+    assert await pool.fetchval("SELECT count(*) FROM send_keys WHERE created_at > now() - interval '1 hour'") == 1
     await check_books(pool, [actor.organization_id])
 
 
@@ -88,8 +93,52 @@ async def test_a_whatsapp_key_ends_after_72_hours_without_a_worker(pool: Pool) -
     await pool.execute(AGE, timedelta(hours=72))
     assert not (await acceptor.accept(send_whatsapp(one, key_name="k"))).replayed
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2
-    assert await pool.fetchval("SELECT count(*) FROM idempotency") == 1
+    assert await pool.fetchval("SELECT count(*) FROM send_keys WHERE created_at > now() - interval '1 hour'") == 1
     await whatsapp_factories.check_wallets(pool, [one.organization_id])
+
+
+@pytest.mark.parametrize("days", [-3, -1, 1])
+async def test_a_key_holds_across_midnight(pool: Pool, days: int) -> None:
+    """It is of another day than the one on which this turn began: of an earlier one, or of the next one, because who
+    had the turn before began after midnight."""
+    actor, one = await organization(pool), await whatsapp_factories.made(pool)
+    sms, whatsapp = Acceptor(pool), WhatsAppAcceptor(pool, settings=Settings())
+    first = await sms.accept(send(actor, key_name="k")), await whatsapp.accept(send_whatsapp(one, key_name="k"))
+    await pool.execute("UPDATE send_keys SET made_on = made_on + $1::int", days)
+    again = await sms.accept(send(actor, key_name="k")), await whatsapp.accept(send_whatsapp(one, key_name="k"))
+    assert [(answer.body, answer.replayed) for answer in again] == [(answer.body, True) for answer in first]
+    assert await pool.fetchval("SELECT count(*) FROM send_keys") == 2
+
+
+async def test_a_key_that_is_kept_for_an_hour_is_free_on_the_same_day(pool: Pool) -> None:
+    actor = await organization(pool)
+    acceptor = Acceptor(pool, keys_kept=timedelta(hours=1))
+    await acceptor.accept(send(actor, key_name="k"))
+    await pool.execute("UPDATE send_keys SET created_at = now() - interval '61 minutes'")
+    second = await acceptor.accept(send(actor, "another payload", key_name="k"))
+    assert not second.replayed
+    assert (await acceptor.accept(send(actor, "another payload", key_name="k"))).body == second.body
+    assert await pool.fetchval("SELECT count(*) FROM send_keys") == 1
+
+
+async def test_a_look_up_of_a_key_opens_no_other_day_than_those_that_count(pool: Pool) -> None:
+    """Four days for 72 hours, and tomorrow; whatever is kept besides."""
+    async with pool.acquire() as conn:
+        today = (await conn.fetchval("SELECT now()")).astimezone(UTC).date()
+        await make_days(conn, today - timedelta(days=9), ahead=9)
+        await conn.execute(
+            "PREPARE known (uuid, uuid, date, date) AS SELECT FROM send_keys"
+            " WHERE organization_id = $1 AND key_hash = $2 AND made_on BETWEEN $3 AND $4 LIMIT 1"
+        )
+        await conn.execute("SET plan_cache_mode = force_generic_plan")
+        rows = await conn.fetch(
+            "EXPLAIN EXECUTE known"
+            f" ('{UUID(int=1)}', '{UUID(int=2)}', '{today - timedelta(days=3)}', '{today + timedelta(days=1)}')"
+        )
+        await conn.execute("DEALLOCATE known")
+        await conn.execute("RESET plan_cache_mode")
+    opened = set(re.findall(r"on (send_keys_\w+)", "\n".join(row[0] for row in rows)))
+    assert opened == {day_name("send_keys", today + timedelta(days=number)) for number in range(-3, 2)}
 
 
 async def test_what_is_refused_takes_an_old_key_from_nobody(pool: Pool) -> None:

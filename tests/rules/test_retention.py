@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -16,7 +17,7 @@ from heliograph.accounts import plans, usage
 from heliograph.base import clock
 from heliograph.base.db import Connection, Pool, follow_clock
 from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.base.migrate import make_partitions
+from heliograph.base.migrate import day_name, make_days, make_partitions
 from heliograph.base.settings import Settings
 from heliograph.sms.accept import Acceptor
 from tests.rules.factories import organization, send
@@ -76,7 +77,7 @@ async def test_idempotency_keys_go_after_72_hours(pool: Pool) -> None:
     actor = await organization(pool)
     for hours in (71, 73):
         await pool.execute(
-            "INSERT INTO idempotency VALUES ($1, $2, $3, 202, NULL, '{}', now() - make_interval(hours => $4))",
+            "INSERT INTO idempotency VALUES ($1, $2, $3, 202, '{}', now() - make_interval(hours => $4))",
             actor.organization_id,
             uuid7(),
             b"x" * 32,
@@ -85,6 +86,25 @@ async def test_idempotency_keys_go_after_72_hours(pool: Pool) -> None:
     async with pool.acquire() as conn:
         assert await retention.forget_keys(conn, SETTINGS) == 1
     assert await pool.fetchval("SELECT count(*) FROM idempotency") == 1
+
+
+async def test_days_of_keys_are_made_ahead_and_dropped_when_all_of_their_keys_are_past(pool: Pool) -> None:
+    today = (await pool.fetchval("SELECT now()")).astimezone(UTC).date()
+    async with pool.acquire() as conn:
+        await make_days(conn, today - timedelta(days=9), ahead=9)
+    await pool.execute(f"DROP TABLE {day_name('send_keys', today + timedelta(days=1))}")
+    for days in (400, 1):  # strays: in no day's partition
+        await pool.execute(
+            "INSERT INTO send_keys VALUES ($1, $1, $2, $3, $1, now() - make_interval(days => $4))",
+            uuid7(),
+            today - timedelta(days=400),
+            b"x" * 32,
+            days,
+        )
+    await forget(pool)
+    kept = {name for name in await partitions(pool) if re.fullmatch(r"send_keys_(rest|[0-9_]+)", name)}
+    assert kept == {day_name("send_keys", today + timedelta(days=n)) for n in range(-3, 4)} | {"send_keys_rest"}
+    assert await pool.fetchval("SELECT count(*) FROM send_keys") == 1
 
 
 async def test_partitions_that_are_wholly_past_are_dropped_each_table_by_its_own_time(pool: Pool) -> None:
@@ -166,7 +186,7 @@ def wrong_clock() -> Iterator[None]:
 
 async def test_what_is_past_is_past_by_the_databases_clock(pool: Pool, wrong_clock: None) -> None:
     await text(pool, timedelta(0))
-    await pool.execute("INSERT INTO idempotency VALUES ($1, $1, $2, 202, NULL, '{}', now())", uuid7(), b"x" * 32)
+    await pool.execute("INSERT INTO idempotency VALUES ($1, $1, $2, 202, '{}', now())", uuid7(), b"x" * 32)
     before = await partitions(pool)
     await forget(pool)
     async with pool.acquire() as conn:

@@ -85,7 +85,7 @@ class Rolled(Machine):
     """Messages of two organizations are accepted and move in any order, in batches, while deltas are folded."""
 
     tables = (
-        "traffic", "traffic_deltas", "idempotency", "queue", "events", "messages", "usage_ledger", "sender_ids",
+        "traffic", "traffic_deltas", "send_keys", "queue", "events", "messages", "usage_ledger", "sender_ids",
         "quotas", "organizations",
     )  # fmt: skip
 

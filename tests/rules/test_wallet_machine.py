@@ -43,7 +43,7 @@ class Charge(msgspec.Struct):
 class Money(Machine):
     tables = (
         "wallet_ledger",
-        "idempotency",
+        "send_keys",
         "queue",
         "whatsapp_messages",
         "whatsapp_aliases",

@@ -128,8 +128,7 @@ async def test_a_202_is_message_content_reservation_queue_row_and_record(accepto
     thread = await pool.fetchrow("SELECT * FROM whatsapp_conversations WHERE id = $1", row["conversation_id"])
     assert (thread["recipient"], thread["number_id"], thread["expires_at"]) == (TO, one.number_id, None)
     assert await pool.fetchval("SELECT alias FROM whatsapp_aliases") == TO[1:]
-    kept = await pool.fetchrow("SELECT status, message_id, body FROM idempotency")
-    assert tuple(kept) == (202, id, None)
+    assert [row["message_id"] for row in await pool.fetch("SELECT message_id FROM send_keys")] == [id]
     assert await pool.fetchval("SELECT available FROM wallets") == 40_000
     await check_wallets(pool, [one.organization_id])
     assert acceptor.stored.is_set()
