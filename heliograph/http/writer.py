@@ -33,8 +33,8 @@ class _Starts:
             self._made.clear()
         start = self._made.get(status)
         if start is None:
-            line = f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\ndate: {formatdate(now, usegmt=True)}\r\n"
-            start = self._made[status] = line.encode()
+            date = f"date: {formatdate(now, usegmt=True)}\r\n"
+            start = self._made[status] = _status_line(status) + date.encode()
         return start
 
 
@@ -43,11 +43,12 @@ _starts = _Starts()
 
 def response_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Status line, Date and these headers."""
-    lines = [_starts.of(status)]
-    for name, value in headers:
-        lines += (name, b": ", value, b"\r\n")
-    lines.append(b"\r\n")
-    return b"".join(lines)
+    return _head(_starts.of(status), headers)
+
+
+def undated_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Status line and these headers: for answers that are kept."""
+    return _head(_status_line(status), headers)
 
 
 def post_start(authority: str, path: str) -> str:
@@ -71,3 +72,15 @@ def request_of(start: str, lines: str, count: int, body: bytes) -> bytes:
     if head.count("\n") != ends or head.count("\r") != ends or "\0" in head:
         raise ValueError("a header holds a line break or a NUL")
     return head.encode() + body
+
+
+def _status_line(status: int) -> bytes:
+    return f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n".encode()
+
+
+def _head(start: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    lines = [start]
+    for name, value in headers:
+        lines += (name, b": ", value, b"\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)

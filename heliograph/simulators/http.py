@@ -7,6 +7,7 @@ The rule nobody may break: this file decides how an answer travels, never what i
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -19,7 +20,7 @@ from heliograph.http.server.connection import ServerConnection
 from heliograph.http.server.exchange import COMPLETE, Exchange, Response, Service
 from heliograph.http.server.registry import Limits, Registry
 from heliograph.http.server.server import Server, listen
-from heliograph.http.writer import CONTINUE, response_head
+from heliograph.http.writer import CONTINUE, undated_head
 
 #: Seconds that a client may leave a connection idle.
 _IDLE = 3_600.0
@@ -137,14 +138,7 @@ class _Exchange(Exchange):
         self.connection.answered(self)
 
     def _encoded(self, reply: Reply) -> bytes:
-        lines = list(reply.headers)
-        if reply.body:
-            lines.append((b"content-type", reply.kind.encode()))
-        if reply.status != 204:
-            lines.append((b"content-length", b"%d" % len(reply.body)))
-        if not self.keep_alive:
-            lines.append((b"connection", b"close"))
-        return response_head(reply.status, lines) + reply.body
+        return _head(reply.status, reply.kind, len(reply.body), reply.headers, self.keep_alive) + reply.body
 
     async def _later(self, coming: Coming) -> None:
         reply = coming if isinstance(coming, Reply) else await coming
@@ -169,6 +163,18 @@ class _Exchange(Exchange):
                 connection.write(data[at : at + size])
                 await asyncio.sleep(reply.interval)
             self._complete()
+
+
+@functools.lru_cache(maxsize=64)
+def _head(status: int, kind: str, length: int, headers: tuple[tuple[bytes, bytes], ...], keep_alive: bool) -> bytes:
+    lines = list(headers)
+    if length:
+        lines.append((b"content-type", kind.encode()))
+    if status != 204:
+        lines.append((b"content-length", b"%d" % length))
+    if not keep_alive:
+        lines.append((b"connection", b"close"))
+    return undated_head(status, lines)
 
 
 def _refusal(error: Exception) -> Response:

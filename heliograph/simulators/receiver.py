@@ -10,6 +10,7 @@ it. `GET` on any path answers the counters as JSON.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections import deque
 from collections.abc import Callable
@@ -192,13 +193,7 @@ class Receiver:
             return Reply(200, msgspec.json.encode(self.counters))
         options = self.options
         status = self._take({name: value for name, value in head.headers if name in _WANTED}, body)
-        if not status:
-            return Reply(0, way="hang")
-        headers: tuple[tuple[bytes, bytes], ...] = ()
-        if options.retry_after is not None and status >= 300:
-            headers = ((b"retry-after", b"%d" % options.retry_after),)
-        way = "drip" if options.byte_interval else "normal"
-        return Reply(status, headers=headers, delay=options.latency, way=way, interval=options.byte_interval, piece=1)
+        return _reply(status, options.retry_after, options.latency, options.byte_interval)
 
     def _take(self, headers: dict[bytes, bytes], body: bytes) -> int:
         """Judge one callback, note it, and return the status of its answer; 0 for none."""
@@ -265,6 +260,15 @@ class Receiver:
 
 
 _MALFORMED = _Body(id="-", type="malformed", data=_Data())
+
+
+@functools.lru_cache(maxsize=64)
+def _reply(status: int, retry_after: int | None, latency: float, byte_interval: float) -> Reply:
+    if not status:
+        return Reply(0, way="hang")
+    headers = ((b"retry-after", b"%d" % retry_after),) if retry_after is not None and status >= 300 else ()
+    way = "drip" if byte_interval else "normal"
+    return Reply(status, headers=headers, delay=latency, way=way, interval=byte_interval, piece=1)
 
 
 def _appending(path: str) -> BinaryIO:
