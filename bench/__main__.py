@@ -15,6 +15,7 @@ from bench import machine, profile
 from bench.accept import Lengths, accept
 from bench.backlog import backlog
 from bench.campaigns import campaigns
+from bench.claims import claims
 from bench.contacts import contacts
 from bench.figures import Report
 from bench.growth import growth
@@ -33,6 +34,7 @@ QUIET = 0.1
 SECTIONS: dict[str, Callable[[Stage, Report, Lengths], Awaitable[None]]] = {
     "start": start,
     "accept": accept,
+    "claims": claims,
     "way": way,
     "backlog": backlog,
     "contacts": contacts,

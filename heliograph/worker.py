@@ -28,6 +28,7 @@ from heliograph.base.settings import Settings
 from heliograph.campaigns import audience
 from heliograph.campaigns.work import CampaignWork
 from heliograph.queue import timers
+from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import every, listen, loop, once
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sms import inbox
@@ -43,8 +44,9 @@ INSERT INTO workers (id, name, started_at, seen_at, clock_ahead) VALUES ($1, $2,
 ON CONFLICT (id) DO UPDATE SET seen_at = now(), clock_ahead = excluded.clock_ahead
 """
 
-#: Makes a channel's part of a worker: (pool, settings, the worker's id, who delivers the events that it raises).
-MakesWork = Callable[[Pool, Settings, UUID, Deliveries], Work]
+#: Makes a channel's part of a worker: (pool, settings, the worker's id, who delivers the events that it raises,
+#: what waits).
+MakesWork = Callable[[Pool, Settings, UUID, Deliveries, Backlog], Work]
 
 CHANNELS: Mapping[str, MakesWork] = {"sms": SmsWork, "whatsapp": WhatsAppWork}
 
@@ -57,8 +59,9 @@ class Worker:
         self._pool = pool
         self._id = uuid7()
         self._stopping = asyncio.Event()
-        webhooks = WebhookWork(pool, settings)
-        made = {name: make(pool, settings, self._id, webhooks) for name, make in channels.items()}
+        backlog = Backlog(cycle=settings.lease_seconds / 3)
+        webhooks = WebhookWork(pool, settings, backlog)
+        made = {name: make(pool, settings, self._id, webhooks, backlog) for name, make in channels.items()}
         campaigns = CampaignWork(pool, {name: channel.queued for name, channel in made.items()})
         self._parts: Sequence[Work] = (*made.values(), webhooks, campaigns)
         self._loops: list[Loop] = [one for part in self._parts for one in part.loops()]

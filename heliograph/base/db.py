@@ -35,6 +35,7 @@ KEYED = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
     "random_page_cost": "0.01",
 }
 
@@ -42,7 +43,8 @@ KEYED = {
 #: that the planner knows. Run inside a transaction, for which it holds.
 RANGED = """
 SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'on', true),
-       set_config('enable_hashjoin', 'on', true), set_config('random_page_cost', '1.1', true)
+       set_config('enable_hashjoin', 'on', true), set_config('enable_bitmapscan', 'on', true),
+       set_config('random_page_cost', '1.1', true)
 """
 
 #: Seconds that a statement may take before it is given up; nothing on a hot path comes near it.

@@ -1234,13 +1234,17 @@ CREATE TABLE queue (
     reference       integer,
     continues       smallint,
     parts           smallint NOT NULL DEFAULT 1,
+    since           timestamptz,
     PRIMARY KEY (id, line)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
-CREATE INDEX queue_line ON queue (kind, line, lane, organization_id, due_at);
+CREATE INDEX queue_place ON queue (kind, line, lane, organization_id, (coalesce(since, due_at)));
+CREATE INDEX queue_due ON queue (due_at);
 COMMENT ON TABLE queue IS 'control: work to be done, narrow, deleted when done';
 COMMENT ON COLUMN queue.line IS 'a supplier or an endpoint, which is served in turn with others; no line is used by two kinds for one id';
 COMMENT ON COLUMN queue.lane IS '0 goes before 1';
+COMMENT ON COLUMN queue.due_at IS 'from then on it may be claimed; never before the transaction that wrote it began, since workers read what becomes due in order of time';
+COMMENT ON COLUMN queue.since IS 'its place in the line, where that is earlier than due_at: it was put back to wait on';
 COMMENT ON COLUMN queue.claims IS 'times it was claimed; from the second on, earlier tries may have left traces';
 COMMENT ON COLUMN queue.attempt IS 'of a message, the last attempt that was begun; 0: none. What follows is of that attempt, as in attempts';
 COMMENT ON COLUMN queue.begun_at IS 'since when it is under way: the committed intention that comes before the first byte; NULL: it has ended, and stands in attempts';

@@ -226,7 +226,7 @@ async def free(conn: Connection, kind: str, which: Selection, *, after: Row | No
 
 DROP = """
 DELETE FROM queue USING unnest($2::uuid[], $3::uuid[]) AS item (id, line)
- WHERE queue.id = item.id AND queue.line = item.line AND queue.kind = $1
+ WHERE queue.id = item.id AND queue.line IS NOT DISTINCT FROM item.line AND queue.kind || '' = $1
    AND (queue.lease_until IS NULL OR queue.lease_until < now())
 RETURNING queue.id
 """

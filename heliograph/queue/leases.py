@@ -6,15 +6,19 @@ finish it or put it back, so a worker that was thought dead can no longer touch 
 are the database's. A row is deleted when its work is done. The row of a message also carries the attempt that is
 under way (`sending/attempts.py`).
 
-The rule nobody may break: a claim is fair. Within a line and lane, organizations take turns, whatever their backlog.
+How rows are found and claimed stands in `backlog` and `turns`; here is what their holder does with them. A row is
+never written with a `due_at` that is earlier than the beginning of the transaction: who looks for work reads what
+became due, in the order of time. One that is put back to keep its place has that in `since`.
+
+The rule nobody may break: what was claimed under a token is changed under that token only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Literal
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 
@@ -38,6 +42,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     token: UUID
     #: True if it was claimed before: an earlier try may have left traces.
     again: bool
+    #: Since when it is due: its place in the line.
     due_at: datetime
     #: Of a message, the last attempt that was begun (0: none); what follows is of that attempt.
     attempt: int = 0
@@ -49,85 +54,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     parts: int = 1
 
 
-# 1. group: which (lane, organization) have rows in each asked line, found by skipping through the index. Those whose
-#    first row is for later take no share.
-#    Neither do those that an operator holds back (`holds`). What is held by its age is passed over row by row.
-# 2. candidate: the first due rows of each group that nobody holds. A group may fill a line alone only if it is the
-#    only one; otherwise each offers twice its share, which leaves enough to fill up from.
-# 3. pick: lane by lane, then in turn, one row of each organization, until the line's free places are taken. Who is
-#    first among organizations is drawn for each claim ($6): where places are few, no id may always win. Lane 1 has
-#    its turn only if all of lane 0 is among the candidates.
-# 4. held: lock them; a row that another worker takes at this moment is skipped.
-#
-# This table is empty one second and full the next, so no plan may depend on its statistics. LATERAL fixes the order
-# of every join here and below, and rows are then changed by their place (ctid), which their lock has made stable.
-CLAIM = """
-WITH RECURSIVE asked (line, free) AS (
-    SELECT * FROM unnest($2::uuid[], $3::int[])
-), grp AS (
-    SELECT asked.line, asked.free, head.lane, head.organization_id, head.due_at
-      FROM asked CROSS JOIN LATERAL (
-           SELECT lane, organization_id, due_at FROM queue WHERE kind = $1 AND line = asked.line
-            ORDER BY lane, organization_id, due_at LIMIT 1) head
-    UNION ALL
-    SELECT grp.line, grp.free, next.lane, next.organization_id, next.due_at
-      FROM grp CROSS JOIN LATERAL (
-           SELECT lane, organization_id, due_at FROM queue
-            WHERE kind = $1 AND line = grp.line AND (lane, organization_id) > (grp.lane, grp.organization_id)
-            ORDER BY lane, organization_id, due_at LIMIT 1) next
-), sized AS (
-    SELECT *, least(free, greatest(4, 2 * free / (count(*) OVER (PARTITION BY line, lane))::int)) AS most
-      FROM grp WHERE due_at <= now()
-       AND NOT EXISTS (SELECT FROM queue_holds h
-                        WHERE h.kind = $1 AND (h.line IS NULL OR h.line = grp.line) AND h.before_id IS NULL
-                          AND (h.organization_id IS NULL OR h.organization_id = grp.organization_id))
-), candidate AS (
-    SELECT sized.line, sized.free, sized.lane, sized.organization_id, sized.most, due.id, due.turn
-      FROM sized CROSS JOIN LATERAL (
-           SELECT id, row_number() OVER (ORDER BY due_at) AS turn FROM (
-               SELECT id, due_at FROM queue
-                WHERE kind = $1 AND line = sized.line AND lane = sized.lane
-                  AND organization_id = sized.organization_id AND due_at <= now()
-                  AND (lease_until IS NULL OR lease_until < now())
-                  AND NOT EXISTS (SELECT FROM queue_holds h
-                                   WHERE h.kind = $1 AND queue.id < h.before_id
-                                     AND (h.line IS NULL OR h.line = sized.line)
-                                     AND (h.organization_id IS NULL OR h.organization_id = sized.organization_id))
-                ORDER BY due_at LIMIT sized.most) first) due
-), pick AS (
-    SELECT line, id FROM (
-        SELECT line, free, lane, id,
-               row_number() OVER (
-                   PARTITION BY line ORDER BY lane, turn, uuid_hash_extended(organization_id, $6)) AS place,
-               bool_or(lane = 0 AND turn = most) OVER (PARTITION BY line) AS more_in_lane_0
-          FROM candidate) placed
-     WHERE place <= free AND (lane = 0 OR NOT more_in_lane_0)
-), held AS MATERIALIZED (
-    SELECT mine.place
-      FROM pick CROSS JOIN LATERAL (
-           SELECT ctid AS place FROM queue
-            WHERE id = pick.id AND line = pick.line AND (lease_until IS NULL OR lease_until < now())
-              FOR UPDATE SKIP LOCKED) mine
-)
-UPDATE queue SET lease_until = now() + make_interval(secs => $4), lease_token = $5, claims = least(claims, 9999) + 1
- WHERE ctid = ANY (ARRAY(SELECT place FROM held))
-RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS again, due_at, attempt, begun_at,
-          target_id, reference, continues, parts
-"""
-
-
-async def claim(conn: Connection, kind: str, free: Mapping[UUID, int], *, seconds: float) -> list[Lease]:
-    """Lease due rows of `kind`: at most `free[line]` of each line, for `seconds`."""
-    wanted = {line: places for line, places in free.items() if places > 0}
-    if not wanted:
-        return []
-    token = uuid4()
-    rows = await conn.fetch(CLAIM, kind, list(wanted), list(wanted.values()), seconds, token, token.int & 0xFFFF_FFFF)
-    return [Lease(*row.values()) for row in rows]
-
-
-# Skips from line to line; the last clause keeps a line whose only rows are for later out of the answer.
-LINES = """
+# Skips from line to line.
+OCCUPIED = """
 WITH RECURSIVE found (line, n) AS (
     (SELECT line, 1 FROM queue WHERE kind = $1 AND line > $2 ORDER BY line LIMIT 1)
     UNION ALL
@@ -135,30 +63,29 @@ WITH RECURSIVE found (line, n) AS (
         SELECT line FROM queue WHERE kind = $1 AND line > found.line ORDER BY line LIMIT 1) next
      WHERE found.n < $3
 )
-SELECT line, EXISTS (SELECT FROM queue WHERE kind = $1 AND queue.line = found.line AND due_at <= now()
-                        AND (lease_until IS NULL OR lease_until < now())) AS due
-  FROM found
+SELECT line FROM found
 """
 
 
-async def lines(conn: Connection, kind: str, *, after: UUID = UNROUTED, limit: int = 1000) -> tuple[list[UUID], UUID]:
-    """Lines of `kind` with due work, in order of line, and where to go on (UNROUTED: from the start again)."""
-    rows = await conn.fetch(LINES, kind, after, limit)
-    return [row["line"] for row in rows if row["due"]], rows[-1]["line"] if len(rows) == limit else UNROUTED
+async def occupied(
+    conn: Connection, kind: str, *, after: UUID = UNROUTED, limit: int = 1000
+) -> tuple[list[UUID], UUID]:
+    """Lines of `kind` that have any work, also for later, in order of line, and where to go on (UNROUTED: from the
+    start again)."""
+    lines = [row["line"] for row in await conn.fetch(OCCUPIED, kind, after, limit)]
+    return lines, lines[-1] if len(lines) == limit else UNROUTED
 
 
-async def occupied(conn: Connection, kind: str, *, limit: int = 10_000) -> list[UUID]:
-    """Lines of `kind` that have any work, also for later, in order of line."""
-    return [row["line"] for row in await conn.fetch(LINES, kind, UNROUTED, limit)]
-
-
+# `line` is spelled so that no index leads by it: on a table that it takes for empty, the planner would read a whole
+# line for each row (a skip scan).
 HELD = """
 WITH held AS MATERIALIZED (
     SELECT mine.place{columns}
       FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]{arrays}) AS item (id, line, token{names})
            CROSS JOIN LATERAL (
            SELECT ctid AS place FROM queue
-            WHERE queue.id = item.id AND queue.line = item.line AND queue.lease_token = item.token FOR UPDATE) mine
+            WHERE queue.id = item.id AND queue.line IS NOT DISTINCT FROM item.line AND queue.lease_token = item.token
+              FOR UPDATE) mine
 )
 """
 FINISH = (
@@ -183,7 +110,8 @@ POSTPONE = (
         names=", pause, counts, to_line",
     )
     + """
-UPDATE queue SET due_at = now() + make_interval(secs => held.pause), tries = queue.tries + held.counts,
+UPDATE queue SET due_at = now() + make_interval(secs => greatest(held.pause, 0)), tries = queue.tries + held.counts,
+                 since = CASE WHEN held.pause < 0 THEN now() + make_interval(secs => held.pause) END,
                  line = held.to_line, lease_until = NULL, lease_token = NULL, begun_at = NULL
   FROM held WHERE queue.ctid = held.place
 """
@@ -191,7 +119,7 @@ UPDATE queue SET due_at = now() + make_interval(secs => held.pause), tries = que
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):
-    """A row to put back: due again in `pause` seconds, in `line`. Below 0: due since then, to keep its place."""
+    """A row to put back: due again in `pause` seconds, in `line`. Below 0: at once, in the place of then."""
 
     lease: Lease
     pause: float
@@ -262,7 +190,7 @@ async def withdraw(
 
 
 OLDEST = """
-SELECT coalesce(extract(epoch FROM now() - min(due_at)), 0)::float8 FROM queue
+SELECT coalesce(extract(epoch FROM now() - min(coalesce(since, due_at))), 0)::float8 FROM queue
  WHERE kind = $1 AND due_at <= now() AND lease_until IS NULL AND lane = 0 AND line <> ALL ($2)
 """
 

@@ -13,9 +13,9 @@ SUBMIT_HORIZON = 24 * 3600.0
 #: message, so this is no try. Each attempt that ends so makes it a second longer, up to a minute.
 HOLD = 1.0
 HOLD_MOST = 60.0
-#: Shortest and longest time between two looks for lines with due work. What made a look slow, such as a database that
+#: Shortest and longest time between two looks for due work, seconds. What made a look slow, such as a database that
 #: hung, may be over as soon as it ended.
-LOOK, LOOK_MOST = 0.02, 2.0
+LOOK, LOOK_MOST = 0.005, 2.0
 #: Looks at a receipt that fits no message, seconds after it came; then it is an orphan.
 RECEIPT = (1.0, 5.0, 30.0, 300.0, 3600.0, 21600.0, 86400.0)
 

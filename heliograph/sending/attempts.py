@@ -78,8 +78,8 @@ WITH held AS MATERIALIZED (
                   $8::smallint[]) AS item (id, line, token, attempt, target_id, reference, continues, parts)
            CROSS JOIN LATERAL (
            SELECT ctid AS place FROM queue
-            WHERE queue.id = item.id AND queue.line = item.line AND queue.lease_token = item.token
-              AND queue.attempt < item.attempt FOR UPDATE) mine
+            WHERE queue.id = item.id AND queue.line IS NOT DISTINCT FROM item.line
+              AND queue.lease_token = item.token AND queue.attempt < item.attempt FOR UPDATE) mine
 )
 UPDATE queue SET attempt = held.attempt, begun_at = now(), target_id = held.target_id, reference = held.reference,
                  continues = held.continues, parts = held.parts

@@ -25,6 +25,7 @@ import structlog
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool
 from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.sending import attempts
 from heliograph.sending.attempts import Attempt
@@ -56,9 +57,12 @@ class Dispatcher(Generic[Message, Report]):
         *,
         claim_limit: int,
         lease_seconds: float,
+        backlog: Backlog | None = None,
     ) -> None:
+        """`backlog`: the one that the channel claims from."""
         self._pool = pool
         self._channel = channel
+        self._backlog = backlog or Backlog()
         self._results = results
         self._claim_limit = claim_limit
         self._lease_seconds = lease_seconds
@@ -77,7 +81,7 @@ class Dispatcher(Generic[Message, Report]):
         limit = min(self._claim_limit, UNRECORDED * self._claim_limit - len(self.flights))
         crash_point(f"{channel.kind}.dispatch.before_commit")
         try:
-            async with self._pool.acquire() as conn, conn.transaction():
+            async with self._pool.acquire() as conn, self._backlog.transaction(conn):
                 claimed = await channel.claim(conn, limit=limit, seconds=self._lease_seconds)
                 outgoing = await self._decide(conn, claimed) if claimed else []
         except asyncpg.DeadlockDetectedError:

@@ -134,7 +134,7 @@ BEGIN
         INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
         SELECT 'sms', CASE WHEN billed THEN '00000000-0000-0000-0000-000000000000'::uuid
                            ELSE '00000000-0000-0000-0000-000000000001'::uuid END,
-               lane, organization, coalesce(due, p_at), id
+               lane, organization, greatest(due, p_at), id
           FROM unnest(v_stored, p_organization, p_id, p_billed, p_lane, p_due)
                AS item(stored, organization, id, billed, lane, due)
          WHERE stored;

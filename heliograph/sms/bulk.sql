@@ -20,7 +20,7 @@ BEGIN
     INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
     SELECT 'sms', CASE WHEN p_billed THEN '00000000-0000-0000-0000-000000000000'::uuid
                        ELSE '00000000-0000-0000-0000-000000000001'::uuid END,
-           p_lane, p_organization, coalesce(due, p_at), id
+           p_lane, p_organization, greatest(due, p_at), id
       FROM unnest(p_id, p_due) AS item (id, due);
 
     IF p_billed THEN

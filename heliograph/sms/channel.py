@@ -18,7 +18,7 @@ from uuid import UUID
 import structlog
 
 from heliograph.base.db import Connection, Pool
-from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
 from heliograph.sending.channel import End, Found, Step
@@ -55,9 +55,12 @@ class SmsChannel:
         *,
         grace: float,
         patience: float = 15.0,
+        backlog: Backlog | None = None,
     ) -> None:
         """`accounts`: the suppliers of this worker now. `grace`: seconds an unknown outcome waits for its receipt.
-        `patience`: seconds that a message waits for a supplier that is slow before the next one is asked."""
+        `patience`: seconds that a message waits for a supplier that is slow before the next one is asked. `backlog`:
+        the worker's; None: its own."""
+        self._backlog = backlog or Backlog(cycle=0.0)
         self.grace = grace
         self.is_full = False
         #: Set when another round may be worth it: new work, room that came free, a new supplier.
@@ -106,7 +109,8 @@ class SmsChannel:
         }
         if looking:
             selection.overflow = NEW
-        rows = await leases.claim(conn, self.kind, parked, seconds=seconds)
+        await self._backlog.look(conn, self.kind)
+        rows = await self._backlog.claim(conn, self.kind, parked, seconds=seconds)
         found = {lease.line for lease in rows}
         selection.parked -= {id for id, places in parked.items() if places > 0 and id not in found}
         # A backlog in the lines must not keep new single sends from having their turn.
@@ -114,7 +118,7 @@ class SmsChannel:
         if self._passes_on:
             left = min(left, NEW)
         new = {UNROUTED: left, test_mode.SUPPLIER: accounts[test_mode.SUPPLIER].room}
-        rows += await leases.claim(conn, self.kind, new, seconds=seconds)
+        rows += await self._backlog.claim(conn, self.kind, new, seconds=seconds)
         self.is_full = len(rows) >= room
         rows.sort(key=_lane)
         return rows

@@ -13,6 +13,7 @@ import structlog
 
 from heliograph.base.batching import Batcher
 from heliograph.base.db import Pool, is_down
+from heliograph.queue.backlog import Backlog
 from heliograph.sms import inbound, inbox, replies
 from heliograph.sms.accept import Acceptor
 from heliograph.suppliers.contract import Inbound, OnAnswered
@@ -24,11 +25,19 @@ class Reception:
     """One per worker."""
 
     def __init__(
-        self, pool: Pool, *, lease_seconds: float, on_deliveries: Callable[[], None], on_messages: Callable[[], None]
+        self,
+        pool: Pool,
+        *,
+        lease_seconds: float,
+        on_deliveries: Callable[[], None],
+        on_messages: Callable[[], None],
+        backlog: Backlog | None = None,
     ) -> None:
-        """`on_deliveries`, `on_messages`: called after webhook deliveries, or messages, were queued."""
+        """`on_deliveries`, `on_messages`: called after webhook deliveries, or messages, were queued. `backlog`: the
+        worker's; None: its own."""
         self._pool = pool
         self._lease_seconds = lease_seconds
+        self._backlog = backlog or Backlog(cycle=0.0)
         self._on_deliveries = on_deliveries
         self._on_messages = on_messages
         self._acceptor = Acceptor(pool)
@@ -55,7 +64,7 @@ class Reception:
 
     async def reply(self) -> int:
         """Accept replies that are wanted; returns how many were looked at."""
-        done = await replies.send(self._pool, self._acceptor, seconds=self._lease_seconds)
+        done = await replies.send(self._pool, self._acceptor, self._backlog, seconds=self._lease_seconds)
         if done:
             self._on_messages()
         return done

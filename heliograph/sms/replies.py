@@ -28,6 +28,7 @@ from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.consent.keywords import LANGUAGES
 from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.sms.accept import Acceptor, Send
 
@@ -139,10 +140,11 @@ UPDATE automatic_replies SET refusal = v.refusal
 """
 
 
-async def send(pool: Pool, acceptor: Acceptor, *, seconds: float, limit: int = 200) -> int:
+async def send(pool: Pool, acceptor: Acceptor, backlog: Backlog, *, seconds: float, limit: int = 200) -> int:
     """Accept replies that are due, under leases of `seconds`; returns how many were looked at."""
     async with pool.acquire() as conn:
-        claimed = await leases.claim(conn, KIND, {LINE: limit}, seconds=seconds)
+        await backlog.look(conn, KIND)
+        claimed = await backlog.claim(conn, KIND, {LINE: limit}, seconds=seconds)
         if not claimed:
             return 0
         rows = await conn.fetch(DUE, [lease.organization_id for lease in claimed], [lease.id for lease in claimed])

@@ -19,6 +19,7 @@ import structlog
 
 from heliograph.base.db import Connection, Pool
 from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
 from heliograph.sms import routing, test_mode
 from heliograph.sms.routing import Breaker, Senders, Supplier
 from heliograph.suppliers.contract import Connector, ConnectorFactory, Health, Inbound, OnAnswered, Receipt, Submission
@@ -82,7 +83,7 @@ UPDATE supplier_sessions
 
 # Work for suppliers that are no more goes back to where it is routed anew.
 ORPHANED = """
-UPDATE queue SET line = $2 WHERE (id, line) IN (
+UPDATE queue SET line = $2, due_at = greatest(due_at, now()), since = coalesce(since, due_at) WHERE (id, line) IN (
     SELECT id, line FROM queue WHERE kind = 'sms' AND line = ANY ($1)
        AND (lease_until IS NULL OR lease_until < now()) LIMIT 5000 FOR UPDATE SKIP LOCKED)
 """
@@ -146,10 +147,13 @@ class SupplierPool:
         on_outcome: Callable[[UUID, Any, Any], None],
         on_receipts: Callable[[UUID, Sequence[Receipt]], Any],
         on_inbound: Callable[[UUID, Sequence[Inbound]], Any],
+        backlog: Backlog | None = None,
     ) -> None:
-        """`factories` by the kind of supplier; `unseal` opens a supplier's secret."""
+        """`factories` by the kind of supplier; `unseal` opens a supplier's secret. `backlog`: the worker's; None: its
+        own."""
         self._pool = pool
         self._worker_id = worker_id
+        self._backlog = backlog or Backlog(cycle=0.0)
         self._factories = factories
         self._unseal = unseal
         self._on_outcome = on_outcome
@@ -249,7 +253,8 @@ class SupplierPool:
 
     async def _reroute(self, conn: Connection, wanted: Set[UUID]) -> None:
         """Take work out of the lines of removed suppliers, whoever put it there."""
-        lines, _ = await leases.lines(conn, "sms")
+        await self._backlog.look(conn, "sms")
+        lines = self._backlog.lines("sms")
         gone = [line for line in lines if line not in wanted and line != test_mode.SUPPLIER]
         if gone:
             await conn.execute(ORPHANED, gone, leases.UNROUTED)

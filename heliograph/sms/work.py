@@ -13,11 +13,12 @@ import structlog
 from heliograph.base.db import Connection, Pool
 from heliograph.base.settings import Settings
 from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import announce
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
-from heliograph.sms import diagnosis, receipts, suppliers, test_mode
+from heliograph.sms import diagnosis, receipts, replies, suppliers, test_mode
 from heliograph.sms.channel import SmsChannel
 from heliograph.sms.receipts import ReceivedReceipt
 from heliograph.sms.reception import Reception
@@ -35,9 +36,12 @@ TEST_BATCH = 500
 class SmsWork(Work):
     """SMS within one worker."""
 
-    def __init__(self, pool: Pool, settings: Settings, worker_id: UUID, deliveries: Deliveries) -> None:
+    def __init__(
+        self, pool: Pool, settings: Settings, worker_id: UUID, deliveries: Deliveries, backlog: Backlog
+    ) -> None:
         """`deliveries`: who delivers the events that this raises."""
         self._pool = pool
+        self._backlog = backlog
         self._settings = settings
         self._deliveries = deliveries
         key = suppliers.seal_key(settings)
@@ -47,6 +51,7 @@ class SmsWork(Work):
             lease_seconds=settings.lease_seconds,
             on_deliveries=deliveries.queued,
             on_messages=lambda: self.wake.set(),
+            backlog=backlog,
         )
         self._suppliers = SupplierPool(
             pool,
@@ -56,9 +61,10 @@ class SmsWork(Work):
             on_outcome=self._answered,
             on_receipts=self._received,
             on_inbound=self._reception.receive,
+            backlog=backlog,
         )
         self._channel = SmsChannel(
-            pool, self._suppliers.accounts, grace=grace, patience=settings.supplier_patience_seconds
+            pool, self._suppliers.accounts, grace=grace, patience=settings.supplier_patience_seconds, backlog=backlog
         )
         self._results: Results[ReceivedReceipt] = Results(pool, self._channel, deliveries)
         self._dispatcher = Dispatcher(
@@ -67,10 +73,14 @@ class SmsWork(Work):
             self._results,
             claim_limit=settings.claim_limit,
             lease_seconds=settings.lease_seconds,
+            backlog=backlog,
         )
         self.wake = self._channel.wake
         self._words, self._adviser = diagnosis.Words(), diagnosis.Adviser()
         self._wake_tests = asyncio.Event()
+        backlog.on_work("sms", self.wake.set)
+        backlog.on_work("test", self._wake_tests.set)
+        backlog.on_work(replies.KIND, self._reception.wake_replies.set)
 
     def loops(self) -> Sequence[Loop]:
         reception = self._reception
@@ -128,7 +138,8 @@ class SmsWork(Work):
     async def _test_receipts(self) -> int:
         """Bring the receipts of test messages."""
         async with self._pool.acquire() as conn:
-            claimed = await leases.claim(
+            await self._backlog.look(conn, "test")
+            claimed = await self._backlog.claim(
                 conn, "test", {test_mode.SUPPLIER: TEST_BATCH}, seconds=self._settings.lease_seconds
             )
             if not claimed:

@@ -24,8 +24,8 @@ from heliograph.base.db import Pool, is_down
 from heliograph.base.settings import Settings
 from heliograph.http.client import HttpClient
 from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import Lease, Postponed
-from heliograph.queue.retry import look_pause
 from heliograph.webhooks import attempts
 from heliograph.webhooks.attempts import Delivery, Ended
 from heliograph.webhooks.concurrency import Concurrency, EndpointQueue
@@ -57,12 +57,14 @@ class Deliverer:
         *,
         seal_key: bytes,
         chance: random.Random | None = None,
+        backlog: Backlog | None = None,
     ) -> None:
-        """`seal_key`: `endpoints.seal_key(settings)`. `chance`: for the jitter. Raises ValueError when
-        `webhook_schedule` is malformed."""
+        """`seal_key`: `endpoints.seal_key(settings)`. `chance`: for the jitter. `backlog`: the worker's; None: its
+        own. Raises ValueError when `webhook_schedule` is malformed."""
         self._pool = pool
         self._lease_seconds = settings.lease_seconds
         self._claim_limit = settings.claim_limit
+        self._backlog = backlog or Backlog(cycle=0.0)
         concurrency = settings.webhook_concurrency
         # HttpClient's own limit for one destination.
         self._places: Concurrency[Delivery] = Concurrency(
@@ -71,9 +73,6 @@ class Deliverer:
         self._lines: dict[UUID, EndpointQueue[Delivery]] = {}
         #: Lines that may have more due work than was claimed, in the order in which they are asked next.
         self._due: dict[UUID, None] = {}
-        self._after = leases.UNROUTED
-        self._look_at = 0.0
-        self._later: asyncio.TimerHandle | None = None
         #: Rows under a lease of ours whose end is not recorded yet, by number.
         self._held: dict[int, Delivery] = {}
         self._numbers = itertools.count(1)
@@ -119,15 +118,15 @@ class Deliverer:
         if self._draining or self._stalled:
             return 0
         self._unsettle(now)
-        if now >= self._look_at:
-            await self._look()
-        elif self._later is None:
-            self._later = loop.call_later(self._look_at - now, self._look_again)
+        async with self._pool.acquire() as conn:
+            await self._backlog.look(conn, "webhook")
+        for line_id in self._backlog.found("webhook"):
+            self._due.setdefault(line_id)
         free = self._free()
         if not free:
             return 0
-        async with self._pool.acquire() as conn, conn.transaction():
-            claimed = await leases.claim(conn, "webhook", free, seconds=self._lease_seconds)
+        async with self._pool.acquire() as conn, self._backlog.transaction(conn):
+            claimed = await self._backlog.claim(conn, "webhook", free, seconds=self._lease_seconds)
             loaded = await attempts.load(conn, claimed) if claimed else []
         counts = Counter(lease.line for lease in claimed)
         for line_id, asked in free.items():
@@ -160,8 +159,6 @@ class Deliverer:
             waiting = [delivery for line in self._lines.values() for delivery in line.waiting]
             for line in self._lines.values():
                 line.waiting.clear()
-        if self._later is not None:
-            self._later.cancel()
         await self._give_back(waiting)
         if self._places.open:
             with contextlib.suppress(TimeoutError):
@@ -172,23 +169,6 @@ class Deliverer:
                 self._places.release(line)
         await asyncio.wait_for(self._record.drain(), max(1.0, grace))
         await self._give_back(list(self._held.values()))
-
-    def _look_again(self) -> None:
-        self._later = None
-        self.wake.set()
-
-    async def _look(self) -> None:
-        """Ask which lines have due work, a thousand at a time."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        async with self._pool.acquire() as conn:
-            found, self._after = await leases.lines(conn, "webhook", after=self._after)
-        ended = loop.time()
-        self._look_at = ended + look_pause(ended - began)
-        for line_id in found:
-            self._due.setdefault(line_id)
-        if self._after != leases.UNROUTED and self._later is None:
-            self._later = loop.call_later(self._look_at - ended, self._look_again)
 
     def _free(self) -> dict[UUID, int]:
         """How many rows to claim of each line, those that waited longest first."""

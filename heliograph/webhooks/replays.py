@@ -71,7 +71,8 @@ WITH held AS MATERIALIZED (
       FROM unnest($2::uuid[]) AS item (id)
            CROSS JOIN LATERAL (
            SELECT ctid AS place FROM queue
-            WHERE queue.id = item.id AND queue.line = $1 AND lease_until IS NULL AND due_at > now()
+            WHERE queue.id = item.id AND queue.line IS NOT DISTINCT FROM $1 AND lease_until IS NULL
+              AND due_at - now() > interval '0'
               FOR UPDATE SKIP LOCKED) waiting
 )
 UPDATE queue SET due_at = now() WHERE ctid = ANY (ARRAY(SELECT place FROM held))

@@ -53,7 +53,8 @@ WITH part AS MATERIALIZED (
       FROM part CROSS JOIN LATERAL unnest(($1::uuid[])[low:high]) AS item (id)
            CROSS JOIN LATERAL (
            SELECT ctid AS place FROM queue
-            WHERE queue.id = item.id AND queue.line = part.endpoint_id AND queue.lease_token = part.token
+            WHERE queue.id = item.id AND queue.line IS NOT DISTINCT FROM part.endpoint_id
+              AND queue.lease_token = part.token
               FOR UPDATE) mine
 ), whole AS MATERIALIZED (
     SELECT count(*) = cardinality($1::uuid[]) AS yes FROM held

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from heliograph.base.db import Connection, Pool
 from heliograph.base.settings import Settings
 from heliograph.http.client import HttpClient
+from heliograph.queue.backlog import Backlog
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.webhooks import endpoints, replays
 from heliograph.webhooks.delivery import Deliverer
@@ -16,10 +17,13 @@ from heliograph.webhooks.handover import Handover
 class WebhookWork(Work):
     """Webhooks within one worker. Implements `handover.Deliveries`."""
 
-    def __init__(self, pool: Pool, settings: Settings) -> None:
+    def __init__(self, pool: Pool, settings: Settings, backlog: Backlog) -> None:
         self._settings = settings
         self._outbound = HttpClient(settings)
-        self._deliverer = Deliverer(pool, self._outbound, settings, seal_key=endpoints.seal_key(settings))
+        self._deliverer = Deliverer(
+            pool, self._outbound, settings, seal_key=endpoints.seal_key(settings), backlog=backlog
+        )
+        backlog.on_work("webhook", self._deliverer.wake.set)
 
     def loops(self) -> Sequence[Loop]:
         return (Loop("webhooks", self._deliverer.round, self._deliverer.wake),)

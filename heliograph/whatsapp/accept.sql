@@ -206,7 +206,7 @@ BEGIN
         -- Live messages go by their number; test messages go straight to the one line of test keys.
         INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
         SELECT 'whatsapp', CASE WHEN live THEN number ELSE '00000000-0000-0000-0000-000000000001'::uuid END, lane,
-               organization, coalesce(due, p_at), id
+               organization, greatest(due, p_at), id
           FROM unnest(v_stored, p_organization, p_id, p_live, p_number, p_lane, p_due)
                AS item(stored, organization, id, live, number, lane, due)
          WHERE stored;

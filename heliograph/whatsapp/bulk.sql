@@ -52,7 +52,7 @@ BEGIN
     -- Live messages go by their number; test messages go straight to the one line of test keys.
     INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
     SELECT 'whatsapp', CASE WHEN p_billed THEN p_number ELSE '00000000-0000-0000-0000-000000000001'::uuid END, p_lane,
-           p_organization, coalesce(due, p_at), id
+           p_organization, greatest(due, p_at), id
       FROM unnest(p_id, p_due) AS item (id, due);
 
     INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,

@@ -21,8 +21,9 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.db import Connection, Pool
-from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
+from heliograph.queue.retry import look_pause
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
 from heliograph.sending.channel import End, Found, Step
 from heliograph.sending.results import Answered
@@ -88,8 +89,17 @@ class WhatsAppChannel:
     kind = KIND
     table = "whatsapp_messages"
 
-    def __init__(self, pool: Pool, slots: Callable[[], Mapping[UUID, PooledNumber]], *, grace: float) -> None:
-        """`slots`: the numbers of this worker now. `grace`: seconds that an unknown outcome waits for a status."""
+    def __init__(
+        self,
+        pool: Pool,
+        slots: Callable[[], Mapping[UUID, PooledNumber]],
+        *,
+        grace: float,
+        backlog: Backlog | None = None,
+    ) -> None:
+        """`slots`: the numbers of this worker now. `grace`: seconds that an unknown outcome waits for a status.
+        `backlog`: the worker's; None: its own."""
+        self._backlog = backlog or Backlog(cycle=0.0)
         self.grace = grace
         self.is_full = False
         self._pool = pool
@@ -125,9 +135,11 @@ class WhatsAppChannel:
         at = asyncio.get_running_loop().time()
         looking = at >= self._look_at
         if looking:
-            self._look_at = at + LOOK
-            await parking.leave(conn, KIND, without=slots)
-        lines, self._after = await leases.lines(conn, KIND, after=self._after)
+            self._after = await parking.leave(conn, KIND, without=slots, after=self._after)
+            ended = asyncio.get_running_loop().time()
+            self._look_at = ended + max(LOOK, look_pause(ended - at))
+        await self._backlog.look(conn, KIND)
+        lines = self._backlog.lines(KIND)
         places: dict[UUID, int] = {}
         rooms = sorted((self._room(line), line) for line in lines if line in slots)
         for n, (room, line) in enumerate(rooms):
@@ -139,7 +151,7 @@ class WhatsAppChannel:
             # One that is active is another worker's, or this one's as soon as it has looked at the table.
             active = {row["id"] for row in await conn.fetch(ACTIVE, unknown)} if unknown else set()
             places |= {line: ORPHANS for line in unknown if line not in active}
-        rows = await leases.claim(conn, KIND, places, seconds=seconds)
+        rows = await self._backlog.claim(conn, KIND, places, seconds=seconds)
         self.is_full = left <= 0
         taken = Counter(lease.line for lease in rows)
         self._paced = {line for room, line in rooms if taken[line] >= room}

@@ -29,7 +29,7 @@ import structlog
 from heliograph.base import crypto
 from heliograph.base.crash import crash_point
 from heliograph.base.db import Connection, Pool, is_down
-from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
 from heliograph.suppliers.whatsapp_cloud.items import (
     AccountItem,
     AlarmItem,
@@ -119,17 +119,18 @@ class Inbox:
         on_deliveries: Callable[[], None],
         on_standing: Callable[[], None] = lambda: None,
         handover: Callable[[], Handover | None] = lambda: None,
+        backlog: Backlog | None = None,
     ) -> None:
         """`key`: of `apps.seal_key`. `on_deliveries`: called after webhook deliveries were queued; `on_standing`: when
         a number or an account may have been stopped, or may go on. `handover`: for what is committed together, of the
-        Deliverer of this worker."""
+        Deliverer of this worker. `backlog`: the worker's; None: its own."""
         self._handover = handover
         self._pool = pool
         self._key = key
         self._rates = rates
         self._on_deliveries = on_deliveries
         self._on_standing = on_standing
-        self._after = leases.UNROUTED
+        self._backlog = backlog or Backlog(cycle=0.0)
         self._marked: dict[UUID, float] = {}
         self._sent: dict[UUID, float] = {}
         self._dropped: Counter[str] = Counter()
@@ -140,9 +141,9 @@ class Inbox:
     async def round(self) -> int:
         """A batch of each app that has some; returns how many callbacks that were."""
         async with self._pool.acquire() as conn:
-            apps, self._after = await leases.lines(conn, callbacks.KIND, after=self._after)
+            await self._backlog.look(conn, callbacks.KIND)
             done = 0
-            for app in apps:
+            for app in self._backlog.lines(callbacks.KIND):
                 try:
                     done += await self._batch(conn, app)
                 except _TRANSIENT as error:
@@ -159,8 +160,11 @@ class Inbox:
     async def _batch(self, conn: Connection, app: UUID) -> int:
         dropped: Counter[str] = Counter()
         rejected: list[Reject] = []
-        async with conn.transaction():
-            taken = await conn.fetch(TAKE, callbacks.KIND, app, callbacks.NOBODY, CALLBACKS, ITEMS)
+        async with self._backlog.transaction(conn):
+            picked = await self._backlog.pick(conn, callbacks.KIND, {app: CALLBACKS})
+            taken = await conn.fetch(TAKE, [one.id for one in picked], ITEMS) if picked else []
+            if len(taken) < len(picked):
+                self._backlog.leave(conn)
             if not taken:
                 return 0
             opened = self._opened(taken)
@@ -435,26 +439,22 @@ async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, eve
 TAKE = """
 WITH impatient AS MATERIALIZED (
     SELECT set_config('idle_in_transaction_session_timeout', '30s', true)
-), due AS MATERIALIZED (
-    SELECT queue.id FROM queue, impatient
-     WHERE kind = $1 AND line = $2 AND lane = 0 AND organization_id = $3 AND due_at <= now()
-     ORDER BY due_at LIMIT $4 FOR UPDATE OF queue SKIP LOCKED
 ), sized AS MATERIALIZED (
     SELECT c.id, sum(c.weight) OVER (ORDER BY c.id) - c.weight AS before
-      FROM due CROSS JOIN LATERAL (
+      FROM impatient CROSS JOIN unnest($1::uuid[]) AS due (id) CROSS JOIN LATERAL (
            SELECT id, greatest(items, octet_length(body) / 1000) AS weight FROM whatsapp_callbacks
             WHERE id = due.id) c
 )
 SELECT c.id, c.body, c.received_at FROM sized CROSS JOIN LATERAL (
        SELECT id, body, received_at FROM whatsapp_callbacks WHERE id = sized.id) c
- WHERE sized.before < $5 ORDER BY c.id
+ WHERE sized.before < $2 ORDER BY c.id
 """
 DONE = """
 WITH gone AS (DELETE FROM whatsapp_callbacks WHERE id = ANY ($1))
-DELETE FROM queue WHERE id = ANY ($1) AND line = $2
+DELETE FROM queue WHERE id = ANY ($1) AND line IS NOT DISTINCT FROM $2
 """
 LATER = """
-UPDATE queue SET due_at = now() + make_interval(secs => $3) WHERE id = ANY ($1) AND line = $2
+UPDATE queue SET due_at = now() + make_interval(secs => $3) WHERE id = ANY ($1) AND line IS NOT DISTINCT FROM $2
 """
 MARK = """
 UPDATE whatsapp_numbers n

@@ -44,11 +44,16 @@ UPDATE queue SET line = home.line, due_at = now() FROM home WHERE queue.ctid = h
 """
 
 
-async def leave(conn: Connection, kind: str, *, without: Collection[UUID]) -> None:
-    """Bring messages whose template can be decided about back to their numbers' lines. `without`: lines of numbers."""
-    lines = [line for line in await leases.occupied(conn, kind) if line not in without]
+async def leave(conn: Connection, kind: str, *, without: Collection[UUID], after: UUID) -> UUID:
+    """Bring messages whose template can be decided about back to their numbers' lines. `without`: lines of numbers.
+
+    A thousand lines are looked at, from `after` on; returns where to go on.
+    """
+    found, after = await leases.occupied(conn, kind, after=after)
+    lines = [line for line in found if line not in without]
     if not lines:
-        return
+        return after
     ready = [row["id"] for row in await conn.fetch(READY, lines, list(WAITS), kind)]
     if ready:
         await conn.execute(MOVE, kind, ready, MOST, test_mode.LINE)
+    return after

@@ -9,13 +9,14 @@ from uuid import UUID
 from heliograph.base.db import Connection, Pool
 from heliograph.base.settings import Settings
 from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.webhooks.handover import Deliveries
-from heliograph.whatsapp import accounts, apps, expiry, test_mode
+from heliograph.whatsapp import accounts, apps, callbacks, expiry, test_mode
 from heliograph.whatsapp.accounts import SendingNumber
 from heliograph.whatsapp.channel import WhatsAppChannel
 from heliograph.whatsapp.inbound import Inbox
@@ -31,9 +32,12 @@ TEST_BATCH = 500
 class WhatsAppWork(Work):
     """WhatsApp within one worker."""
 
-    def __init__(self, pool: Pool, settings: Settings, worker_id: UUID, deliveries: Deliveries) -> None:
+    def __init__(
+        self, pool: Pool, settings: Settings, worker_id: UUID, deliveries: Deliveries, backlog: Backlog
+    ) -> None:
         """`deliveries`: who delivers the events that this raises."""
         self._pool = pool
+        self._backlog = backlog
         self._settings = settings
         self._deliveries = deliveries
         key = apps.seal_key(settings)
@@ -45,7 +49,9 @@ class WhatsAppWork(Work):
             on_outcome=self._answered,
             on_early=self._early,
         )
-        self._channel = WhatsAppChannel(pool, self._numbers.slots, grace=settings.whatsapp_uncertain_grace_seconds)
+        self._channel = WhatsAppChannel(
+            pool, self._numbers.slots, grace=settings.whatsapp_uncertain_grace_seconds, backlog=backlog
+        )
         self._results: Results[Move] = Results(pool, self._channel, deliveries)
         self._dispatcher = Dispatcher(
             pool,
@@ -53,6 +59,7 @@ class WhatsAppWork(Work):
             self._results,
             claim_limit=settings.claim_limit,
             lease_seconds=settings.lease_seconds,
+            backlog=backlog,
         )
         self.wake = self._channel.wake
         self._rates = RateBook(pool)
@@ -66,7 +73,11 @@ class WhatsAppWork(Work):
             on_deliveries=deliveries.queued,
             on_standing=self._standing.set,
             handover=deliveries.handover,
+            backlog=backlog,
         )
+        backlog.on_work("whatsapp", self.wake.set)
+        backlog.on_work(test_mode.KIND, self._wake_tests.set)
+        backlog.on_work(callbacks.KIND, self._callbacks.wake.set)
         self._mirror = Mirror(pool, key=key, on_deliveries=deliveries.queued)
 
     def loops(self) -> Sequence[Loop]:
@@ -121,7 +132,8 @@ class WhatsAppWork(Work):
     async def _test_statuses(self) -> int:
         """Bring the statuses of test messages."""
         async with self._pool.acquire() as conn:
-            claimed = await leases.claim(
+            await self._backlog.look(conn, test_mode.KIND)
+            claimed = await self._backlog.claim(
                 conn, test_mode.KIND, {test_mode.LINE: TEST_BATCH}, seconds=self._settings.lease_seconds
             )
             if not claimed:

@@ -19,7 +19,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Connection, Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import Settings
-from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
 from heliograph.queue.work import Loop, Work
 from heliograph.sending.attempts import Attempt, Ended
@@ -189,8 +189,8 @@ class EmailChannel:
 
     kind, table, is_full = "email", "email_messages", False
 
-    def __init__(self, server: MailServer, *, grace: float) -> None:
-        self.grace = grace
+    def __init__(self, server: MailServer, backlog: Backlog, *, grace: float) -> None:
+        self.grace, self._backlog = grace, backlog
         self.wake = asyncio.Event()
         self._server = server
 
@@ -199,7 +199,8 @@ class EmailChannel:
 
     async def claim(self, conn: Connection, *, limit: int, seconds: float) -> list[Lease]:
         room = min(limit, WINDOW - len(self._server.open))
-        return await leases.claim(conn, self.kind, {UNROUTED: room}, seconds=seconds)
+        await self._backlog.look(conn, self.kind)
+        return await self._backlog.claim(conn, self.kind, {UNROUTED: room}, seconds=seconds)
 
     async def load(self, conn: Connection, claimed: Sequence[Lease]) -> list[Claimed]:
         rows = await conn.fetch(LOAD, [one.organization_id for one in claimed], [one.id for one in claimed])
@@ -267,13 +268,21 @@ def _settled(one: Answered) -> Settled:
 class EmailWork(Work):
     """Email within one worker; `worker.CHANNELS` has a line for it."""
 
-    def __init__(self, pool: Pool, settings: Settings, worker_id: UUID, deliveries: Deliveries, *, port: int) -> None:
+    def __init__(
+        self, pool: Pool, settings: Settings, worker_id: UUID, deliveries: Deliveries, backlog: Backlog, *, port: int
+    ) -> None:
         server = MailServer(port, lambda one, end: self._dispatcher.answered((one.message_id, one.attempt), end))
-        self._channel = EmailChannel(server, grace=settings.uncertain_grace_seconds)
+        self._channel = EmailChannel(server, backlog, grace=settings.uncertain_grace_seconds)
         self._results: Results[Move] = Results(pool, self._channel, deliveries)
         self._dispatcher = Dispatcher(
-            pool, self._channel, self._results, claim_limit=settings.claim_limit, lease_seconds=settings.lease_seconds
+            pool,
+            self._channel,
+            self._results,
+            claim_limit=settings.claim_limit,
+            lease_seconds=settings.lease_seconds,
+            backlog=backlog,
         )
+        backlog.on_work("email", self._channel.wake.set)
 
     def loops(self) -> Sequence[Loop]:
         return (Loop("email", self._dispatcher.round, self._channel.wake),)

@@ -102,7 +102,8 @@ class Bench:
     async def later(self, **by: float) -> None:
         """Let time pass for leases, pauses, attempts and messages."""
         await self.pool.execute(
-            "UPDATE queue SET due_at = due_at - $1::interval, lease_until = lease_until - $1::interval,"
+            "UPDATE queue SET due_at = due_at - $1::interval, since = since - $1::interval,"
+            " lease_until = lease_until - $1::interval,"
             " begun_at = begun_at - $1::interval",
             timedelta(**by),
         )

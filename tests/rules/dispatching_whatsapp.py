@@ -203,7 +203,8 @@ class Bench:
         """Let time pass for leases, pauses, attempts, holds, windows and messages."""
         delta = timedelta(**by)
         for statement in (
-            "UPDATE queue SET due_at = due_at - $1::interval, lease_until = lease_until - $1::interval,"
+            "UPDATE queue SET due_at = due_at - $1::interval, since = since - $1::interval,"
+            " lease_until = lease_until - $1::interval,"
             " begun_at = begun_at - $1::interval",
             "UPDATE attempts SET started_at = started_at - $1::interval",
             "UPDATE whatsapp_messages SET accepted_at = accepted_at - $1::interval,"

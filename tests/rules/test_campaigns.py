@@ -25,6 +25,7 @@ from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.queue import holds, leases
+from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import Selection
 from heliograph.sms import encoding
 from heliograph.sms.sender_ids import SenderIdNotApproved
@@ -365,7 +366,7 @@ async def test_single_sends_go_first(pool: Pool) -> None:
     await run(pool)
     singles = {await message(pool, actor) for actor in (busy, other)}
     async with pool.acquire() as conn:
-        claimed = await leases.claim(conn, "sms", {leases.UNROUTED: 2}, seconds=60)
+        claimed = await claim_once(conn, "sms", {leases.UNROUTED: 2}, seconds=60)
         assert {lease.id for lease in claimed} == singles
         # What a campaign still has in the queue is no sign of a fault.
         await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour'")

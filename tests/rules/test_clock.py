@@ -16,7 +16,7 @@ from heliograph.base.db import Pool, follow_clock, open_pool
 from heliograph.base.ids import time_of, uuid7
 from heliograph.base.settings import Settings
 from heliograph.cli import doctor
-from heliograph.queue import leases
+from heliograph.queue.backlog import claim_once
 from heliograph.queue.leases import UNROUTED
 from heliograph.serve import serve
 from heliograph.sms.accept import Acceptor
@@ -78,7 +78,7 @@ async def test_times_and_ids_are_the_databases(wrong: Pool) -> None:
     assert row["expires_at"] == row["accepted_at"] + timedelta(seconds=600)
     assert row["place"] == f"messages_{row['now']:%Y_%m}"
     async with wrong.acquire() as conn:
-        (lease,) = await leases.claim(conn, "sms", {UNROUTED: 10}, seconds=60)
+        (lease,) = await claim_once(conn, "sms", {UNROUTED: 10}, seconds=60)
     assert lease.id == row["id"]
 
     # And so is a WhatsApp message.

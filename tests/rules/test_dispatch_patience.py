@@ -126,7 +126,7 @@ async def test_what_waits_too_long_in_the_line_of_a_slow_supplier_goes_to_the_ne
     await bench.round()
     assert [one.message_id for one in bench.connectors[second.id].submitted] == [single]
     assert await queued(pool, bulk)
-    assert await pool.fetchval("SELECT now() - due_at > interval '15 s' FROM queue WHERE id = $1", bulk)
+    assert await pool.fetchval("SELECT now() - since > interval '15 s' FROM queue WHERE id = $1", bulk)
 
 
 async def test_a_code_waits_for_no_full_supplier(pool: Pool) -> None:

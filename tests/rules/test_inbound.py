@@ -20,6 +20,7 @@ from heliograph.base.settings import Settings
 from heliograph.consent import optouts
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue import timers
+from heliograph.queue.backlog import Backlog
 from heliograph.sms import inbound, inbox, replies
 from heliograph.sms.accept import Acceptor
 from heliograph.suppliers.contract import Inbound
@@ -83,7 +84,7 @@ async def hear(pool: Pool, *some: Inbound, **values: Any) -> inbox.Done:
 
 async def reply(pool: Pool) -> list[tuple[str, str]]:
     """Accept the replies that are wanted; all replies so far as (recipient, text), in order."""
-    await replies.send(pool, Acceptor(pool), seconds=60)
+    await replies.send(pool, Acceptor(pool), Backlog(), seconds=60)
     rows = await pool.fetch(
         "SELECT recipient, body FROM messages m"
         " WHERE m.id IN (SELECT message_id FROM automatic_replies) ORDER BY m.accepted_at, m.id"
@@ -93,7 +94,7 @@ async def reply(pool: Pool) -> list[tuple[str, str]]:
 
 async def replied(pool: Pool) -> int:
     """How many messages were accepted."""
-    await replies.send(pool, Acceptor(pool), seconds=60)
+    await replies.send(pool, Acceptor(pool), Backlog(), seconds=60)
     number: int = await pool.fetchval("SELECT count(*) FROM messages")
     return number
 
@@ -542,14 +543,14 @@ async def test_a_reply_whose_end_was_lost_is_accepted_once(pool: Pool, acme: Act
     acceptor = Acceptor(pool)
     row = await pool.fetchrow("SELECT * FROM queue WHERE kind = 'reply'")
     assert row is not None
-    await replies.send(pool, acceptor, seconds=60)
+    await replies.send(pool, acceptor, Backlog(), seconds=60)
     await pool.execute(
         "INSERT INTO queue (kind, line, organization_id, due_at, id) VALUES ('reply', $1, $2, now(), $3)",
         row["line"],
         row["organization_id"],
         row["id"],
     )
-    assert await replies.send(pool, acceptor, seconds=60) == 1
+    assert await replies.send(pool, acceptor, Backlog(), seconds=60) == 1
     assert await pool.fetchval("SELECT count(*) FROM messages") == 1
     await check_books(pool, [acme.organization_id])
 
@@ -570,7 +571,7 @@ async def test_workers_at_once_do_everything_once(pool: Pool, acme: Actor) -> No
     assert len(await told(pool)) == 60
     assert len(await told(pool, "contact.opted_out")) == 40
     acceptor = Acceptor(pool)
-    while sum(await asyncio.gather(*(replies.send(pool, acceptor, seconds=60, limit=9) for _ in range(3)))):
+    while sum(await asyncio.gather(*(replies.send(pool, acceptor, Backlog(), seconds=60, limit=9) for _ in range(3)))):
         pass
     assert await pool.fetchval("SELECT count(*) FROM messages") == 40
 

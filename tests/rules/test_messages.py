@@ -19,6 +19,7 @@ from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue import leases
+from heliograph.queue.backlog import claim_once
 from heliograph.queue.leases import UNROUTED
 from heliograph.sms import messages, preview
 from heliograph.sms.accept import Acceptor
@@ -326,7 +327,7 @@ async def test_a_claim_that_is_about_to_commit_is_waited_for(pool: Pool) -> None
     taken, put_back = await accepted(pool, actor), await accepted(pool, actor)
     async with pool.acquire() as worker:
         async with worker.transaction():
-            claimed = await leases.claim(worker, "sms", {UNROUTED: 10}, seconds=60)
+            claimed = await claim_once(worker, "sms", {UNROUTED: 10}, seconds=60)
             by_id = {lease.id: lease for lease in claimed}
             canceling = [asyncio.create_task(cancel(pool, actor, id)) for id in (taken, put_back)]
             await blocked(pool)
@@ -520,7 +521,7 @@ async def test_a_queue_row_that_is_leased_is_not_withdrawn(pool: Pool) -> None:
     actor = await organization(pool)
     id = await message(pool, actor)
     async with pool.acquire() as conn:
-        (lease,) = await leases.claim(conn, "sms", {UNROUTED: 1}, seconds=60)
+        (lease,) = await claim_once(conn, "sms", {UNROUTED: 1}, seconds=60)
         assert await leases.withdraw(conn, "sms", [id], only="all") == {}
         assert await leases.withdraw(conn, "webhook", [id], only="all") == {}
         await leases.postpone(conn, [leases.Postponed(lease, 0.0, UNROUTED)])

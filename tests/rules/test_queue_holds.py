@@ -14,6 +14,7 @@ from heliograph.base.crypto import derive_key
 from heliograph.base.db import Pool
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
 from heliograph.queue import holds, leases
+from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import OUTGOING, Overtaken, Selection, Withdrawn
 from heliograph.sms import routing, suppliers, timeline, withdrawal
 from heliograph.sms.accept import Acceptor
@@ -49,7 +50,7 @@ async def accepted(pool: Pool, actor: Actor) -> UUID:
 async def claimed(pool: Pool, kind: str = "sms", *lines: UUID) -> set[UUID]:
     """What may go out now; it is given back at once."""
     async with pool.acquire() as conn:
-        found = await leases.claim(conn, kind, dict.fromkeys(lines or (LINE,), 100), seconds=60)
+        found = await claim_once(conn, kind, dict.fromkeys(lines or (LINE,), 100), seconds=60)
         await conn.execute("UPDATE queue SET lease_until = NULL, lease_token = NULL")
     return {lease.id for lease in found}
 
@@ -129,7 +130,7 @@ async def test_who_has_work_in_hand_is_counted(pool: Pool) -> None:
     actor = await organization(pool)
     await fill(pool, actor.organization_id, count=3)
     async with pool.acquire() as conn:
-        await leases.claim(conn, "sms", {LINE: 2}, seconds=60)
+        await claim_once(conn, "sms", {LINE: 2}, seconds=60)
     assert await hold(pool, SMS) == 2
     async with pool.acquire() as conn:
         (line,) = await holds.summary(conn, ALL, limit=10)
@@ -227,7 +228,7 @@ async def test_what_a_worker_has_in_hand_is_left_to_it(pool: Pool) -> None:
     id = await accepted(pool, actor)
     async with pool.acquire() as conn:
         rows = await holds.free(conn, "sms", SMS, limit=10)
-        await leases.claim(conn, "sms", {leases.UNROUTED: 10}, seconds=60)
+        await claim_once(conn, "sms", {leases.UNROUTED: 10}, seconds=60)
         async with conn.transaction():
             assert await withdrawal.withdraw_rows(conn, rows, tried=True) == Withdrawn(left=1)
         assert await holds.free(conn, "sms", SMS, limit=10) == []

@@ -12,6 +12,7 @@ import pytest
 
 from heliograph.base.db import Pool
 from heliograph.queue import leases
+from heliograph.queue.backlog import claim_once
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
 from heliograph.sms import receipts, test_mode
@@ -46,7 +47,7 @@ class Desk:
         await self.dispatcher.round()
         await until(lambda: self.connector.health().in_flight == 0 and self.dispatcher.in_flight == 0)
         async with self.pool.acquire() as conn:
-            claimed = await leases.claim(conn, "test", {test_mode.SUPPLIER: 100}, seconds=60)
+            claimed = await claim_once(conn, "test", {test_mode.SUPPLIER: 100}, seconds=60)
             due = await test_mode.due_receipts(conn, [(lease.organization_id, lease.id) for lease in claimed])
             await self.received(due)
             await leases.finish(conn, claimed)

@@ -535,7 +535,7 @@ async def test_a_row_put_back_comes_again_under_a_new_lease(pool: Pool) -> None:
     async with delivering(pool, settings(webhook_schedule="0,0.2")):
         await attempted(pool, 1)
         async with pool.acquire() as conn:
-            found, after = await leases.lines(conn, "webhook")
+            found, after = await leases.occupied(conn, "webhook")
         assert after == leases.UNROUTED
         assert found in ([], [id])
         await until(lambda: _is_empty(pool))

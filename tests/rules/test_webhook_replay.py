@@ -17,6 +17,7 @@ from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import leases
+from heliograph.queue.backlog import claim_once
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import attempts, endpoints, feed, history, replays, signing
 from heliograph.webhooks.attempts import Attempt, Ended
@@ -112,7 +113,7 @@ async def test_a_resend_of_what_waits_brings_its_next_attempt_forward(pool: Pool
     await pool.execute("UPDATE queue SET due_at = now() + interval '5 hours', tries = 6")
     async with pool.acquire() as conn:
         await replays.resend(conn, actor, endpoint_id=id, event_id=event_id)
-        (lease,) = await leases.claim(conn, "webhook", {id: 5}, seconds=60)
+        (lease,) = await claim_once(conn, "webhook", {id: 5}, seconds=60)
         assert (lease.id, lease.tries) == (event_id, 6)
         # It is under way: another resend leaves it to its worker.
         await replays.resend(conn, actor, endpoint_id=id, event_id=event_id)
@@ -159,7 +160,7 @@ async def test_attempts_of_one_row_held_twice_and_of_a_commit_asked_twice(pool: 
     landed: list[int] = []
     ledger = Record(pool, disable_after=1e6, landed=lambda ended, _: landed.append(len(ended)))
     async with pool.acquire() as conn:
-        (lease,) = await leases.claim(conn, "webhook", {id: 1}, seconds=60)
+        (lease,) = await claim_once(conn, "webhook", {id: 1}, seconds=60)
     at = clock.now()
     both = [Ended(lease, 60.0, Attempt(at + timedelta(seconds=n), 0.1, 500, attempts.REFUSED, "")) for n in (0, 1)]
     for ended in (both[0], both[0], both[1], both[0], both[1]):
@@ -183,7 +184,7 @@ async def test_numbers_end_where_their_column_ends(pool: Pool) -> None:
     await tried(pool, actor, id, event_id, "refused", number=32767)
     ledger = Record(pool, disable_after=1e6, landed=lambda ended, disabled: None)
     async with pool.acquire() as conn:
-        (lease,) = await leases.claim(conn, "webhook", {id: 1}, seconds=60)
+        (lease,) = await claim_once(conn, "webhook", {id: 1}, seconds=60)
     ledger.put(Ended(lease, None, Attempt(clock.now(), 0.1, 200, attempts.DELIVERED, "")))
     await ledger.drain()
     assert await queued(pool) == 0
@@ -249,7 +250,7 @@ async def test_a_replay_goes_in_steps_and_waits_while_the_endpoint_is_behind(poo
     assert (running.status, running.queued) == ("running", replays.BACKLOG)
     # What happens now goes first.
     async with pool.acquire() as conn:
-        (lease,) = await leases.claim(conn, "webhook", {id: 1}, seconds=60)
+        (lease,) = await claim_once(conn, "webhook", {id: 1}, seconds=60)
         assert str(lease.id) == live
         total = replays.BACKLOG
         while (await replay_of(pool, actor, id)).status == "running":

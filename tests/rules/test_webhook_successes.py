@@ -17,7 +17,7 @@ from heliograph.base import clock
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7_floor
-from heliograph.queue import leases
+from heliograph.queue.backlog import claim_once
 from heliograph.queue.leases import Lease
 from heliograph.webhooks import attempts, events, history, replays, timeline
 from heliograph.webhooks.attempts import Attempt, Ended
@@ -70,7 +70,7 @@ class Attempts(Machine):
     def claim(self, places: int) -> None:
         async def take() -> list[Lease]:
             async with self.pool.acquire() as conn:
-                return await leases.claim(conn, "webhook", dict.fromkeys(self.endpoints, places), seconds=3600)
+                return await claim_once(conn, "webhook", dict.fromkeys(self.endpoints, places), seconds=3600)
 
         self.held += self.run(take())
 
@@ -210,7 +210,7 @@ async def test_what_was_delivered_and_is_sent_again_gets_the_next_number(pool: P
     at = clock.now()
     for number in (1, 2, 3):
         async with pool.acquire() as conn:
-            (lease,) = await leases.claim(conn, "webhook", {id: 1}, seconds=60)
+            (lease,) = await claim_once(conn, "webhook", {id: 1}, seconds=60)
             attempt = Attempt(at + timedelta(seconds=number), 0.1, 200, attempts.DELIVERED, "")
             ledger.put(Ended(lease, None, attempt))
             await ledger.drain()

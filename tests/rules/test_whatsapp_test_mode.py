@@ -6,6 +6,7 @@ import pytest
 
 from heliograph.base.db import Pool
 from heliograph.queue import leases
+from heliograph.queue.backlog import claim_once
 from heliograph.whatsapp import test_mode
 from tests.rules.dispatching_whatsapp import Bench, attempts, queued, row_of
 from tests.rules.factories import endpoint, events_of
@@ -15,7 +16,7 @@ from tests.rules.whatsapp_factories import check_wallets, made, message
 async def bring(bench: Bench) -> int:
     """What the worker's loop does with due statuses."""
     async with bench.pool.acquire() as conn:
-        claimed = await leases.claim(conn, test_mode.KIND, {test_mode.LINE: 500}, seconds=60)
+        claimed = await claim_once(conn, test_mode.KIND, {test_mode.LINE: 500}, seconds=60)
         moves = await test_mode.due(conn, [(lease.organization_id, lease.id) for lease in claimed])
         await leases.finish(conn, claimed)
     await bench.results.report(moves)

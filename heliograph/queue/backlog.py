@@ -1,0 +1,328 @@
+"""How a worker finds what waits: it reads what becomes due in the order of time, remembers who waits where, and asks
+for rows by organization, from a known place on. What a claim costs follows from what it takes: it reads neither the
+rows that stay nor what is left in the indexes of rows that are gone, which nothing can clear away while a dump or a
+report holds an old snapshot.
+
+- `look` reads the rows that became due since the last look. A row may become visible after others that are due later,
+  so a look begins again where the oldest transaction that may still bring one began.
+- Each `cycle` seconds the whole table is read, a slice at a time, for what no look can find: rows whose lease ended,
+  that a claim passed over because somebody had them locked who then let them go, or that an operator held back.
+- `claim` asks those whose turn it is (`turns`) and leases what it finds. The database decides what is free.
+
+The rule nobody may break: what this process remembers only says where to look. Forgetting all of it costs time and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from itertools import accumulate
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+import asyncpg
+import msgspec
+
+from heliograph.base.db import Connection
+from heliograph.queue.leases import Lease
+from heliograph.queue.retry import LOOK, look_pause
+from heliograph.queue.turns import MORE, Ask, Turns
+
+_Add = Callable[[Turns, UUID, int, UUID, datetime, int], None]
+
+#: Seconds in which the whole table is read once.
+CYCLE = 20.0
+#: Blocks read in one slice, some 20,000 rows: 5 ms.
+SLICE = 500
+
+#: That a row of `queue` is held back by an operator, as SQL: the answer is no at once while there is no hold at all.
+_HELD = """
+(SELECT EXISTS (SELECT FROM queue_holds)) AND EXISTS (
+ SELECT FROM queue_holds h WHERE h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
+    AND (h.organization_id IS NULL OR h.organization_id = queue.organization_id)
+    AND (h.before_id IS NULL OR queue.id < h.before_id))
+"""
+_FREE = f"(lease_until IS NULL OR lease_until < now()) AND NOT ({_HELD})"
+
+# Every row is written with a `due_at` that is no earlier than the beginning of its transaction (to the millisecond, as
+# messages are stamped). So once `settled` is known, rows that are due before it are all visible to the next statement.
+# Who has not written yet may be about to, if it began only now; a dump or a report began long ago.
+SETTLED = """
+SELECT least(now(), min(xact_start)) - interval '2 ms' FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid()
+   AND (backend_xid IS NOT NULL OR wait_event_type = 'Lock' OR xact_start > now() - interval '3 seconds')
+"""
+BEGIN = f"SELECT ({SETTLED}), now()"
+# MATERIALIZED keeps the grouping from choosing the index. Of holds, each has an id of its own, so their number and the
+# last one tell whether any was released.
+READ = f"""
+WITH due AS MATERIALIZED (
+    SELECT kind, line, lane, organization_id, coalesce(since, due_at) AS place, due_at > $2 AS new FROM queue
+     WHERE due_at >= $1 AND due_at <= now() AND {_FREE}
+), found AS MATERIALIZED (
+    SELECT kind, line, lane, organization_id, min(place) AS place,
+           greatest(count(*) FILTER (WHERE new), 1)::int AS count
+      FROM due GROUP BY kind, line, lane, organization_id
+)
+SELECT now() AS read, ({SETTLED}) AS settled,
+       (SELECT count(*) || ' ' || coalesce(max(id::text), '') FROM queue_holds) AS holds, found.*
+  FROM (VALUES (1)) AS one LEFT JOIN found ON true
+"""
+# `due_at` is spelled so that no index leads by it: the slice is read by its place on disk.
+SWEEP = f"""
+WITH due AS MATERIALIZED (
+    SELECT kind, line, lane, organization_id, coalesce(since, due_at) AS place FROM queue
+     WHERE ctid >= $1 AND ctid < $2 AND due_at - now() <= interval '0' AND {_FREE}
+), found AS MATERIALIZED (
+    SELECT kind, line, lane, organization_id, min(place) AS place, count(*)::int AS count FROM due
+     GROUP BY kind, line, lane, organization_id
+)
+SELECT now() AS began, pg_relation_size('queue') / current_setting('block_size')::int AS blocks, found.*
+  FROM (VALUES (1)) AS one LEFT JOIN found ON true
+"""
+
+# Of each line at most `free` rows: group after group, whose numbers run from `first` to `last` in the arrays $6 to $9,
+# and of each its first free rows, found by key and locked one by one. What another worker has locked is passed over.
+# `due_at` is spelled so that no index leads by it: a plan made while the table was empty must not read all that is due
+# for each group anew.
+PICK = f"""
+SELECT asked.line, mine.*
+  FROM unnest($2::uuid[], $3::int[], $4::int[], $5::int[]) AS asked (line, free, first, last)
+ CROSS JOIN LATERAL (
+       SELECT due.* FROM generate_series(asked.first, asked.last) AS n
+        CROSS JOIN LATERAL (
+              SELECT lane, organization_id, id, coalesce(since, due_at) AS place, ctid AS spot FROM queue
+               WHERE kind = $1 AND line = asked.line AND lane = ($6::smallint[])[n]
+                 AND organization_id = ($7::uuid[])[n] AND coalesce(since, due_at) >= ($8::timestamptz[])[n]
+                 AND due_at - now() <= interval '0' AND {_FREE}
+               ORDER BY coalesce(since, due_at) LIMIT ($9::int[])[n] FOR UPDATE SKIP LOCKED) due
+        LIMIT asked.free) mine
+"""
+# Rows that are locked stay where they are, so they are changed by their place on disk.
+CLAIM = f"""
+WITH picked AS MATERIALIZED ({PICK})
+UPDATE queue SET lease_until = now() + make_interval(secs => $10), lease_token = $11, claims = least(claims, 9999) + 1
+ WHERE ctid = ANY (ARRAY(SELECT spot FROM picked))
+RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS again,
+          coalesce(since, due_at) AS due_at, attempt, begun_at, target_id, reference, continues, parts
+"""
+
+
+class Picked(msgspec.Struct, frozen=True, gc=False):
+    """A row that is locked for the transaction that picked it."""
+
+    line: UUID
+    lane: int
+    organization_id: UUID
+    id: UUID
+    #: Since when it is due: its place in the line.
+    due_at: datetime
+    #: Where it lies: the block and the number in it, as `ctid`.
+    spot: tuple[int, int]
+
+
+_Found = TypeVar("_Found", Lease, Picked)
+
+
+class Backlog:
+    """What waits, as one process knows it, of all kinds. One per worker; whoever has none can `claim_once`."""
+
+    def __init__(self, *, cycle: float = CYCLE, chance: random.Random | None = None) -> None:
+        """`cycle`: seconds in which the whole table is read once."""
+        self._cycle = cycle
+        self._chance = chance or random.Random()
+        self._turns: defaultdict[str, Turns] = defaultdict(Turns)
+        self._wakes: dict[str, Callable[[], object]] = {}
+        self._looking = asyncio.Lock()
+        #: Wakes the first who came too early for a look.
+        self._later: asyncio.TimerHandle | None = None
+        #: In loop time.
+        self._look_at = 0.0
+        self._slice_at = 0.0
+        #: Everything that is due before this was seen; None: nothing was.
+        self._settled: datetime | None = None
+        #: What is due until then was counted, as far as it could be seen.
+        self._was_read: datetime | None = None
+        self._holds = ""
+        #: What was asked for in transactions that have not ended.
+        self._open: dict[Connection, list[tuple[Turns, list[Ask]]]] = {}
+        #: The block that the next slice begins with.
+        self._block = 0
+
+    def on_work(self, kind: str, wake: Callable[[], object]) -> None:
+        """Call `wake` when work of a kind was found by somebody else's look, and when it is time for a look of its own
+        that came too early."""
+        self._wakes[kind] = wake
+
+    def lines(self, kind: str, *, limit: int = 1000) -> list[UUID]:
+        """Lines of a kind in which work is thought to wait; where there are more than `limit`, others the next time."""
+        return self._turns[kind].lines(limit)
+
+    def found(self, kind: str) -> list[UUID]:
+        """Lines of a kind in which more work was found since this was asked last."""
+        return self._turns[kind].found()
+
+    def oldest(self, kind: str) -> datetime | None:
+        """The earliest place of a row of lane 0 that is thought to wait."""
+        return self._turns[kind].oldest()
+
+    def forget(self) -> None:
+        """Know nothing; the next look reads the whole table."""
+        for turns in self._turns.values():
+            turns.clear()
+        self._settled = None
+        self._look_at = 0.0
+
+    async def look(self, conn: Connection, kind: str) -> None:
+        """Read what became due, and wake those that it is work for, save `kind`, which is about to claim.
+
+        Where that was done just now, `kind` is woken when it is time again (`on_work`).
+        """
+        loop = asyncio.get_running_loop()
+        at = loop.time()
+        if kind in self._wakes and (at < self._look_at or self._looking.locked()):
+            if self._later is None:
+                self._later = loop.call_at(max(self._look_at, at + LOOK), self._again, self._wakes[kind])
+            return
+        async with self._looking:
+            if self._later is not None:
+                self._later.cancel()
+                self._later = None
+            found = await self._begin(conn) if self._settled is None else await self._read(conn)
+            if at >= self._slice_at:
+                found |= await self._sweep(conn)
+            ended = loop.time()
+            self._look_at = ended + look_pause(ended - at)
+        for other in found - {kind}:
+            if other in self._wakes:
+                self._wakes[other]()
+
+    async def pick(self, conn: Connection, kind: str, free: Mapping[UUID, int]) -> list[Picked]:
+        """As `claim`, but the rows are only locked, for the transaction that this is called in."""
+        return await self._ask(conn, kind, free, lambda *asked: conn.fetch(PICK, *asked), Picked)
+
+    async def claim(self, conn: Connection, kind: str, free: Mapping[UUID, int], *, seconds: float) -> list[Lease]:
+        """Lease due rows of `kind`: at most `free[line]` of each line, for `seconds`. Costs nothing where nobody is
+        thought to wait; `look` comes first."""
+        return await self._ask(conn, kind, free, lambda *asked: conn.fetch(CLAIM, *asked, seconds, uuid4()), Lease)
+
+    async def _ask(
+        self,
+        conn: Connection,
+        kind: str,
+        free: Mapping[UUID, int],
+        ask: Callable[..., Awaitable[list[asyncpg.Record]]],
+        form: type[_Found],
+    ) -> list[_Found]:
+        turns, more = self._turns[kind], MORE
+        while asks := turns.ask(free, more=more):
+            self._open.get(conn, []).append((turns, asks))
+            rows = await ask(kind, *_columns(asks))
+            found = [form(*row.values()) for row in rows]
+            turns.took(asks, _ends(found))
+            if found:
+                return found
+            # All who were asked had nothing: others were faster. Those who are left may still have something.
+            more *= 4
+        return []
+
+    def leave(self, conn: Connection) -> None:
+        """Some of what was picked in this transaction is not taken after all, and waits on."""
+        for turns, asks in self._open.get(conn, ()):
+            turns.give_back(asks)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, conn: Connection) -> AsyncIterator[None]:
+        """A transaction for claims: what was claimed in one that does not commit waits as before."""
+        claimed: list[tuple[Turns, list[Ask]]] = []
+        self._open[conn] = claimed
+        try:
+            async with conn.transaction():
+                yield
+        except BaseException:
+            self.leave(conn)
+            raise
+        finally:
+            del self._open[conn]
+
+    async def _begin(self, conn: Connection) -> set[str]:
+        """Read the whole table."""
+        began = await conn.fetchrow(BEGIN)
+        assert began is not None
+        found: set[str] = set()
+        self._block = 0
+        while True:
+            found |= await self._sweep(conn)
+            if self._block == 0:
+                self._settled, self._was_read = began
+                return found
+
+    async def _read(self, conn: Connection) -> set[str]:
+        rows = await conn.fetch(READ, self._settled, self._was_read)
+        self._settled, self._was_read = rows[0]["settled"], rows[0]["read"]
+        if rows[0]["holds"] != self._holds:
+            # What is not held back any more was due long ago.
+            self._holds, self._slice_at, self._block = rows[0]["holds"], 0.0, 0
+        return self._add(rows, Turns.add)
+
+    async def _sweep(self, conn: Connection) -> set[str]:
+        rows = await conn.fetch(SWEEP, (self._block, 0), (self._block + SLICE, 0))
+        blocks = rows[0]["blocks"]
+        found = self._add(rows, Turns.add_all)
+        self._block += SLICE
+        if self._block >= blocks:
+            self._block = 0
+        slices = -(-blocks // SLICE) or 1
+        self._slice_at = asyncio.get_running_loop().time() + self._cycle / slices
+        return found
+
+    def _add(self, rows: Sequence[asyncpg.Record], add: _Add) -> set[str]:
+        """Returns the kinds."""
+        found = [row for row in rows if row["kind"] is not None]
+        # Of those who come at once, nobody is always first.
+        self._chance.shuffle(found)
+        for row in found:
+            add(self._turns[row["kind"]], row["line"], row["lane"], row["organization_id"], row["place"], row["count"])
+        return {row["kind"] for row in found}
+
+    def _again(self, wake: Callable[[], object]) -> None:
+        self._later = None
+        wake()
+
+
+async def claim_once(conn: Connection, kind: str, free: Mapping[UUID, int], *, seconds: float) -> list[Lease]:
+    """As `Backlog.claim`, by somebody who claims now and then: the whole table is read before."""
+    backlog = Backlog()
+    await backlog.look(conn, kind)
+    return await backlog.claim(conn, kind, free, seconds=seconds)
+
+
+def _columns(asks: Sequence[Ask]) -> tuple[list[Any], ...]:
+    """$2 to $9 of PICK."""
+    asked = [one for ask in asks for one in ask.asked]
+    lasts = list(accumulate(len(ask.asked) for ask in asks))
+    return (
+        [ask.line for ask in asks],
+        [ask.free for ask in asks],
+        [last - len(ask.asked) + 1 for ask, last in zip(asks, lasts, strict=True)],
+        lasts,
+        [one.group.lane for one in asked],
+        [one.group.organization_id for one in asked],
+        [one.place for one in asked],
+        [one.most for one in asked],
+    )
+
+
+def _ends(found: Sequence[Lease | Picked]) -> dict[tuple[UUID, int, UUID], tuple[int, datetime]]:
+    """By group, how many rows came and the last place among them."""
+    ends: dict[tuple[UUID, int, UUID], tuple[int, datetime]] = {}
+    for one in found:
+        key = (one.line, one.lane, one.organization_id)
+        count, place = ends.get(key, (0, one.due_at))
+        ends[key] = (count + 1, max(place, one.due_at))
+    return ends

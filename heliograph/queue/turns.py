@@ -1,0 +1,221 @@
+"""Who waits in which line, as far as this worker knows, and whose turn it is. Pure: no database, no clock.
+
+A line has two lanes, and in each lane organizations stand in a ring: whoever was served goes to its end. With more
+organizations than free places, each of the next ones gives one row; with fewer, the places are divided evenly, and
+what one cannot fill goes to the others. Lane 0 goes before lane 1, save one place in `SHARE`.
+
+What is known here only says where to look. That a row is free is decided by the database, and how many rows wait is an
+estimate.
+
+The rule nobody may break: an organization that waits is in the ring. It leaves when fewer rows were found than were
+asked for, for no other reason, and comes back as soon as a new row of its is read (`backlog`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from itertools import islice
+from uuid import UUID
+
+import msgspec
+
+#: While both lanes wait, lane 1 gets one place in so many.
+SHARE = 16
+#: Organizations that are asked beyond those who have a place.
+MORE = 32
+
+
+class Group(msgspec.Struct):
+    """Rows of one organization in one lane of a line."""
+
+    line: UUID
+    lane: int
+    organization_id: UUID
+    #: None of its free rows has an earlier place, as far as is known.
+    place: datetime
+    #: So many of them are thought to wait.
+    count: int
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What is asked of a group in one claim: at most so many rows, from `place` on."""
+
+    group: Group
+    place: datetime
+    most: int
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What is asked of a line in one claim: at most `free` rows, of the groups in this order."""
+
+    line: UUID
+    free: int
+    asked: list[Asked]
+
+
+#: How many rows came, and the place of the last one, by line, lane and organization.
+Got = Mapping[tuple[UUID, int, UUID], tuple[int, datetime]]
+
+
+class _Line(msgspec.Struct):
+    lanes: tuple[OrderedDict[UUID, Group], OrderedDict[UUID, Group]]
+    #: Places that lane 1 has a right to by now.
+    credit: float = 0.0
+
+
+class Turns:
+    """The rings of one kind of work."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[UUID, _Line] = OrderedDict()
+        self._found: dict[UUID, None] = {}
+
+    def __len__(self) -> int:
+        """Groups that are thought to wait."""
+        return sum(len(ring) for line in self._lines.values() for ring in line.lanes)
+
+    def lines(self, limit: int) -> list[UUID]:
+        """Lines that somebody is thought to wait in; where there are more than `limit`, others the next time."""
+        lines = list(islice(self._lines, limit))
+        if len(lines) < len(self._lines):
+            for line in lines:
+                self._lines.move_to_end(line)
+        return lines
+
+    def found(self) -> list[UUID]:
+        """Lines in which more was found since this was asked last."""
+        found, self._found = list(self._found), {}
+        return found
+
+    def oldest(self, *, lane: int = 0) -> datetime | None:
+        """The earliest place of a lane in all lines, as far as is known."""
+        return min((group.place for line in self._lines.values() for group in line.lanes[lane].values()), default=None)
+
+    def add(self, line: UUID, lane: int, organization_id: UUID, place: datetime, count: int) -> None:
+        """So many more rows wait, the first of them at `place`."""
+        self._group(line, lane, organization_id, place).count += count
+
+    def add_all(self, line: UUID, lane: int, organization_id: UUID, place: datetime, count: int) -> None:
+        """So many rows wait in all, the first of them at `place`."""
+        group = self._group(line, lane, organization_id, place)
+        group.count = max(group.count, count)
+
+    def clear(self) -> None:
+        """Nothing is known."""
+        self._lines.clear()
+        self._found.clear()
+
+    def ask(self, free: Mapping[UUID, int], *, more: int = MORE) -> list[Ask]:
+        """Whom to ask for how much, so that at most `free[line]` rows come of each line. Whoever is asked goes to the
+        end of the ring. `more`: so many others are asked should those whose turn it is have too little."""
+        asks: list[Ask] = []
+        for id, places in free.items():
+            line = self._lines.get(id)
+            if line is None or places <= 0:
+                continue
+            first, second = line.lanes
+            kept = 0
+            if first and second:
+                line.credit = min(line.credit + places / SHARE, float(places))
+                kept = min(int(line.credit), sum(group.count for group in second.values()))
+                line.credit -= kept
+            singles, taken = _share(first, places - kept, more)
+            bulk, _ = _share(second, max(kept, places - taken), more)
+            # Who is asked first may give more than is known of it, so what is kept for lane 1 has to come first.
+            asks.append(Ask(id, places, bulk + singles if kept else singles + bulk))
+        return asks
+
+    def took(self, asks: Iterable[Ask], got: Got) -> None:
+        """What came of it."""
+        for ask in asks:
+            counts = [
+                got.get((ask.line, one.group.lane, one.group.organization_id), (0, one.place)) for one in ask.asked
+            ]
+            # Once all places were taken nobody was asked any more, and the last one perhaps not for all it has.
+            full = sum(count for count, _ in counts) >= ask.free
+            heard = max((n for n, (count, _) in enumerate(counts) if count), default=-1) if full else len(counts)
+            for n, (one, (count, place)) in enumerate(zip(ask.asked, counts, strict=True)):
+                group = one.group
+                if n < heard and count < one.most:
+                    self._drop(group)
+                elif n <= heard:
+                    group.count = max(group.count - count, 1)
+                    # Rows may have come in the meantime, at an earlier place.
+                    if group.place >= one.place:
+                        group.place = max(group.place, place)
+            for one in reversed(ask.asked[heard + 1 :]):
+                self._first(one.group)
+
+    def give_back(self, asks: Iterable[Ask]) -> None:
+        """Nothing came of it after all: everything waits as before."""
+        for ask in asks:
+            for one in ask.asked:
+                group = one.group
+                self.add_all(group.line, group.lane, group.organization_id, one.place, max(group.count, one.most))
+
+    def _group(self, id: UUID, lane: int, organization_id: UUID, place: datetime) -> Group:
+        line = self._lines.get(id)
+        if line is None:
+            line = self._lines[id] = _Line((OrderedDict(), OrderedDict()))
+        self._found[id] = None
+        ring = line.lanes[lane]
+        group = ring.get(organization_id)
+        if group is None:
+            group = ring[organization_id] = Group(id, lane, organization_id, place, 0)
+        elif place < group.place:
+            group.place = place
+        return group
+
+    def _drop(self, group: Group) -> None:
+        if (ring := self._ring_of(group)) is None:
+            return
+        del ring[group.organization_id]
+        if not any(self._lines[group.line].lanes):
+            del self._lines[group.line]
+
+    def _first(self, group: Group) -> None:
+        if (ring := self._ring_of(group)) is not None:
+            ring.move_to_end(group.organization_id, last=False)
+
+    def _ring_of(self, group: Group) -> OrderedDict[UUID, Group] | None:
+        """The ring that a group is in; None: it has left."""
+        line = self._lines.get(group.line)
+        if line is None or line.lanes[group.lane].get(group.organization_id) is not group:
+            return None
+        return line.lanes[group.lane]
+
+
+def _share(ring: OrderedDict[UUID, Group], places: int, more: int) -> tuple[list[Asked], int]:
+    """Divide places among a ring's organizations; also returns how many of them are thought to be filled.
+
+    Who is asked for all that is known of it is asked for a row more: that there is none tells that it may leave. The
+    one with the most comes last, and may fill what the others leave.
+    """
+    if places <= 0 or not ring:
+        return [], 0
+    asked: list[Asked] = []
+    if len(ring) >= places:
+        for group in list(islice(ring.values(), places + more)):
+            ring.move_to_end(group.organization_id)
+            asked.append(Asked(group, group.place, 1 if group.count > 1 else 2))
+        return asked, places
+    left = places
+    sizes: dict[UUID, int] = {}
+    # The smallest first: what it leaves of its share goes to those after it.
+    by_count = sorted(ring.values(), key=_count)
+    for n, group in enumerate(by_count):
+        size = min(group.count, left // (len(ring) - n))
+        sizes[group.organization_id] = size
+        left -= size
+    ring.move_to_end(by_count[-1].organization_id)
+    for group in list(ring.values()):
+        size = sizes[group.organization_id]
+        asked.append(Asked(group, group.place, size + left // len(ring) + (size >= group.count)))
+    asked[-1] = Asked(by_count[-1], by_count[-1].place, places)
+    return asked, places - left
+
+
+def _count(group: Group) -> int:
+    return group.count
