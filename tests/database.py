@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 import tempfile
@@ -28,6 +29,9 @@ from heliograph.base.postgres import ROLE, Embedded
 
 Result = TypeVar("Result")
 
+#: Clones that are there before anybody asks for them.
+READY = 2
+
 #: Nothing here has to outlive the machine, and 200 short-lived databases need neither memory nor checkpoints.
 QUICK = {
     "fsync": "off",
@@ -44,48 +48,93 @@ QUICK = {
 
 
 class Cluster:
-    """A server to make databases on. `url` and `superuser_url` are of its first database."""
+    """A server to make databases on. `url` and `superuser_url` are of its first database.
 
-    def __init__(self, url: str, superuser_url: str) -> None:
+    Clones are made ahead of those who need them, and dropped behind them, on a loop that is not the tests'.
+    """
+
+    def __init__(self, url: str, superuser_url: str, loop: _Loop) -> None:
         self.url, self.superuser_url = url, superuser_url
         self._owner = urllib.parse.urlsplit(url).username or ROLE
-        self.template = f"template_{uuid.uuid4().hex}"
+        self._loop = loop
+        self._prefix = f"test_{uuid.uuid4().hex}"
+        self._numbers = itertools.count(1)
+        self._template = f"{self._prefix}_0"
+        self._ready: asyncio.Queue[str | Exception] = asyncio.Queue(READY)
+        self._lock = asyncio.Lock()
+        self._dropping: set[Future[None]] = set()
 
-    async def make_template(self) -> None:
-        """A migrated database, to clone from."""
-        await self._create(self.template)
-        await migrate(self.url_of(self.template))
-
-    async def drop_template(self) -> None:
-        await self._drop(self.template)
+    @contextlib.contextmanager
+    def prepared(self) -> Iterator[None]:
+        """With a migrated database to clone from."""
+        self._superuser = self._loop.run(self._connect())
+        try:
+            self._loop.run(self._create(self._template, "template1"))
+            self._loop.run(migrate(self.url_of(self._template)))
+            ahead = self._loop.submit(self._make_ahead())
+            try:
+                yield
+            finally:
+                ahead.cancel()
+        finally:
+            self._loop.run(self._end())
 
     @contextlib.asynccontextmanager
     async def database(self, *, template: bool = True) -> AsyncIterator[str]:
         """The URL of a fresh database: a clone of the template, or an empty one. Dropped afterwards."""
-        name = f"test_{uuid.uuid4().hex}"
-        await self._create(name, self.template if template else "template1")
+        name = await asyncio.wrap_future(self._loop.submit(self._take() if template else self._make("template1")))
         try:
             yield self.url_of(name)
         finally:
-            await self._drop(name)
+            dropping = self._loop.submit(self._drop(name))
+            self._dropping.add(dropping)
+            dropping.add_done_callback(self._dropping.discard)
 
     def url_of(self, database: str) -> str:
         """The application's URL of a database."""
         return urllib.parse.urlsplit(self.url)._replace(path=f"/{database}").geturl()
 
-    async def _create(self, name: str, template: str = "template1") -> None:
-        connection = await asyncpg.connect(self.superuser_url)
-        try:
-            await connection.execute(f'CREATE DATABASE {name} TEMPLATE {template} OWNER "{self._owner}"')
-        finally:
-            await connection.close()
+    async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
+        return await asyncpg.connect(self.superuser_url)
+
+    async def _make_ahead(self) -> None:
+        while True:
+            try:
+                made: str | Exception = await self._make(self._template)
+            except Exception as error:
+                made = error
+            await self._ready.put(made)
+
+    async def _take(self) -> str:
+        found = await self._ready.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def _make(self, template: str) -> str:
+        name = f"{self._prefix}_{next(self._numbers)}"
+        await self._create(name, template)
+        return name
+
+    async def _create(self, name: str, template: str) -> None:
+        # File by file: the default, by way of the log of changes, is three times the work.
+        options = f'TEMPLATE {template} STRATEGY FILE_COPY OWNER "{self._owner}"'
+        async with self._lock:
+            await self._superuser.execute(f"CREATE DATABASE {name} {options}")
 
     async def _drop(self, name: str) -> None:
-        connection = await asyncpg.connect(self.superuser_url)
+        async with self._lock:
+            await self._superuser.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    async def _end(self) -> None:
+        """Drop whatever is left."""
+        self._superuser.terminate()  # it may have been making one
+        conn = await self._connect()
         try:
-            await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            for row in await conn.fetch("SELECT datname FROM pg_database WHERE starts_with(datname, $1)", self._prefix):
+                await conn.execute(f"DROP DATABASE IF EXISTS {row[0]} WITH (FORCE)")
         finally:
-            await connection.close()
+            await conn.close()
 
 
 @contextlib.contextmanager
@@ -95,12 +144,11 @@ def cluster() -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(_Loop())
         if given:
-            found = Cluster(given, given)
+            found = Cluster(given, given, loop)
         else:
             server = stack.enter_context(_embedded(loop))
-            found = Cluster(server.url, server.superuser_url)
-        stack.callback(lambda: loop.run(found.drop_template()))
-        loop.run(found.make_template())
+            found = Cluster(server.url, server.superuser_url, loop)
+        stack.enter_context(found.prepared())
         yield found
 
 
@@ -173,9 +221,11 @@ class _Loop:
         self._thread.join()
         self._loop.close()
 
+    def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        future: Future[Result] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result()
+        return self.submit(work).result()
 
 
 def _ignore(line: str) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.settings import DEFAULT_SECRET_KEY, Settings
 from heliograph.sms import diagnosis, receipts
 from heliograph.webhooks import endpoints
+from tests import forks
 from tests.rules.factories import organization, receipt, sent
 
 SECRET_KEY = "a secret key for these tests only, and long"
@@ -80,15 +80,10 @@ class Cli:
                 await process.wait()
                 raise
 
-    async def _start(
-        self, arguments: tuple[str, ...], environment: dict[str, str], *, stderr: Any
-    ) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "heliograph",
+    async def _start(self, arguments: tuple[str, ...], environment: dict[str, str], *, stderr: Any) -> forks.Forked:
+        return await forks.start(
             *arguments,
-            env=self.environment | environment,
+            environment=self.environment | environment,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=stderr,
@@ -98,7 +93,7 @@ class Cli:
 class Life(msgspec.Struct):
     """A command that runs, and the first line it printed."""
 
-    process: asyncio.subprocess.Process
+    process: forks.Forked
     first: dict[str, Any]
 
 
