@@ -40,7 +40,7 @@ run: $(VENV)/runtime.stamp ## Start everything on this machine: PostgreSQL, API,
 	@exec $(BIN)/python -m heliograph up $(ARGS)
 
 test: javac check .peers/npm/stamp ## Checks, then the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
 javac:
 	@command -v javac > /dev/null || { echo "The tests compile a Java client, and there is no javac: on Debian, apt-get install default-jdk-headless"; exit 1; }

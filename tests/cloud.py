@@ -61,7 +61,7 @@ class Cloud:
         #: For `phoneNumberId`; empty until `ready`.
         self.number_id = ""
 
-    async def ready(self, *, templates: int = 4, within: float = 60.0) -> None:
+    async def ready(self, *, templates: int = 4, within: float = 120.0) -> None:
         """Wait until a worker has read number and templates, and a web process has taken the handshake."""
 
         async def mirrored() -> bool:

@@ -5,11 +5,13 @@ how to get a server to hurt.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from heliograph.base.db import Pool, open_pool
+from tests import scheduling
 from tests.bodies import events_are_as_documented
 from tests.database import Cluster, cluster
 from tests.embedded import cluster_home, cluster_model, embedded, public_place
@@ -19,6 +21,21 @@ settings.register_profile("heliograph", deadline=None, suppress_health_check=[He
 settings.load_profile("heliograph")
 
 __all__ = ["cluster_home", "cluster_model", "embedded", "public_place"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    scheduling.order(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return scheduling.workers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return scheduling.make(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -110,7 +110,7 @@ async def ask(url: str, query: str) -> Any:
     return (await fetch(url, query))[0][0]
 
 
-async def until(condition: Callable[[], object], seconds: float = 20) -> None:
+async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

@@ -89,7 +89,7 @@ async def delivering(
         await outbound.close()
 
 
-async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 10.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 120.0) -> None:
     """Wait until `condition` holds. Raises TimeoutError after `within` seconds."""
     async with asyncio.timeout(within):
         while not await condition():  # noqa: ASYNC110 (tables send no events)

@@ -26,7 +26,7 @@ class Verdict(msgspec.Struct, frozen=True):
     repeated: int
 
 
-async def settled(url: str, *, within: float = 60.0) -> None:
+async def settled(url: str, *, within: float = 120.0) -> None:
     """Wait until every message has ended, and nothing is left in the queue."""
 
     async def done() -> bool:

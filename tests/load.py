@@ -107,7 +107,7 @@ class Load(Client):
         finally:
             await super().__aexit__(*error)
 
-    async def reaches(self, count: int, *, within: float = 60.0) -> None:
+    async def reaches(self, count: int, *, within: float = 120.0) -> None:
         """Wait until the ledger has so many."""
         await until(lambda: len(self.ledger) >= count or any(task.done() for task in self._tasks), within=within)
         for task in self._tasks:

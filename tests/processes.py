@@ -27,7 +27,6 @@ import psutil
 from heliograph.accounts import api_keys, organizations, quota
 from heliograph.base.actor import Actor
 from heliograph.base.postgres import Embedded
-from heliograph.base.postgres_files import choose_port
 from heliograph.base.settings import Settings, from_environment
 from heliograph.serve import serve
 from heliograph.simulators.receiver import Options, Receiver
@@ -37,6 +36,7 @@ from heliograph.webhooks import endpoints
 from heliograph.worker import work
 from tests import forks
 from tests.forks import Forked, end_with_parent
+from tests.ports import held_port
 
 #: The long form of fault tests is asked for.
 LONG = os.environ.get("HELIOGRAPH_FAULTS") == "long"
@@ -125,14 +125,14 @@ class Program:
 
     async def ready(self) -> None:
         """Wait until it has said something on stdout, as commands do when they are ready."""
-        await until(lambda: self.out or self.status is not None, within=60)
+        await until(lambda: self.out or self.status is not None, within=120)
         assert self.status is None, self.err
 
     def send(self, number: signal.Signals) -> None:
         """Signal it."""
         self._process.send_signal(number)
 
-    async def ended(self, *, within: float = 60.0) -> int:
+    async def ended(self, *, within: float = 120.0) -> int:
         """Its status, once it has ended by itself."""
         return await asyncio.wait_for(self._process.wait(), within)
 
@@ -152,7 +152,9 @@ class Program:
 class Installation:
     """One database and what belongs to it. Made by `installation`."""
 
-    def __init__(self, url: str, place: Path, *, smsc: Smsc, receiver: Receiver, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, url: str, place: Path, *, port: int, smsc: Smsc, receiver: Receiver, settings: Mapping[str, str]
+    ) -> None:
         self.url = url
         self.place = place
         self.smsc = smsc
@@ -162,8 +164,8 @@ class Installation:
         self.environment = environment(**(QUICKLY | dict(settings) | {"HELIOGRAPH_DATABASE_URL": url}))
         #: For what runs in this process.
         self.settings = from_environment(self.environment)
-        #: Below the range of outgoing connections, so that a process finds its port free again after a kill.
-        self.port = choose_port(None)
+        #: A process finds it free again after a kill.
+        self.port = port
         self.actor: Actor
         self.key = ""
         self.key_id: UUID
@@ -244,12 +246,16 @@ async def installation(
 
     `smsc`: options of the simulated supplier; `smpp`: settings of our account there; `settings`: `HELIOGRAPH_…` of the
     processes."""
-    simulator = Smsc(SmscOptions(**SMSC | dict(smsc)))
-    receiver = Receiver(Options(keep=1_000_000))
-    made = Installation(url, place, smsc=simulator, receiver=receiver, settings=settings)
-    await simulator.start()
-    await receiver.start()
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        port, smsc_port = (stack.enter_context(held_port()) for _ in range(2))
+        simulator = Smsc(SmscOptions(**SMSC | {"port": smsc_port} | dict(smsc)))
+        receiver = Receiver(Options(keep=1_000_000))
+        made = Installation(url, place, port=port, smsc=simulator, receiver=receiver, settings=settings)
+        await simulator.start()
+        stack.push_async_callback(simulator.stop)
+        await receiver.start()
+        stack.push_async_callback(receiver.stop)
+        stack.push_async_callback(made.end)
         conn = await asyncpg.connect(url)
         try:
             organization = await organizations.create(conn, name="Acme", state="active")
@@ -270,10 +276,6 @@ async def installation(
         finally:
             await conn.close()
         yield made
-    finally:
-        await made.end()
-        await receiver.stop()
-        await simulator.stop()
 
 
 #: Numbers choose nothing here, and a submit takes a little while, so that a kill finds some under way.
@@ -328,7 +330,7 @@ async def kill(server: Embedded) -> None:
     await server.start()
 
 
-async def until(condition: Callable[[], object], *, within: float = 30.0) -> None:
+async def until(condition: Callable[[], object], *, within: float = 120.0) -> None:
     """Until it holds. TimeoutError after `within` seconds."""
     async with asyncio.timeout(within):
         while True:
@@ -337,7 +339,7 @@ async def until(condition: Callable[[], object], *, within: float = 30.0) -> Non
             await asyncio.sleep(0.02)
 
 
-async def until_true(condition: Callable[[], Awaitable[object]], *, within: float = 30.0) -> None:
+async def until_true(condition: Callable[[], Awaitable[object]], *, within: float = 120.0) -> None:
     """The same for a condition that takes time, and that may fail while the database or a server is away."""
     async with asyncio.timeout(within):
         while True:
@@ -383,4 +385,4 @@ async def _running(task: asyncio.Task[None], ready: asyncio.Event, stop: asyncio
         yield
     finally:
         stop.set()
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 120)

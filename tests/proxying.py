@@ -14,9 +14,9 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from heliograph.base.postgres_files import choose_port
 from heliograph.http.proxy_protocol import SIGNATURE
 from tests.house.project import DOCS
+from tests.ports import held_port
 
 Address = tuple[str, int]
 
@@ -45,22 +45,23 @@ async def proxy(kind: str, behind: Address, folder: Path) -> AsyncIterator[Addre
         async with _relay(KINDS[kind], behind) as address:
             yield address
         return
-    address = ("127.0.0.1", choose_port(None))
-    file = folder / f"{name}.conf"
-    file.write_text(_nginx(kind, address, behind, folder) if name == "nginx" else _haproxy(kind, address, behind))
-    arguments = ["-c", str(file), "-p", str(folder)] if name == "nginx" else ["-db", "-f", str(file)]
-    with (folder / f"{name}.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(program, *arguments, stdout=log, stderr=log)
-    try:
-        async with asyncio.timeout(30):
-            while not await _listens(address):
-                assert process.returncode is None, (folder / f"{name}.log").read_text()
-                await asyncio.sleep(0.02)
-        yield address
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
+    with held_port() as port:
+        address = ("127.0.0.1", port)
+        file = folder / f"{name}.conf"
+        file.write_text(_nginx(kind, address, behind, folder) if name == "nginx" else _haproxy(kind, address, behind))
+        arguments = ["-c", str(file), "-p", str(folder)] if name == "nginx" else ["-db", "-f", str(file)]
+        with (folder / f"{name}.log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(program, *arguments, stdout=log, stderr=log)
+        try:
+            async with asyncio.timeout(120):
+                while not await _listens(address):
+                    assert process.returncode is None, (folder / f"{name}.log").read_text()
+                    await asyncio.sleep(0.02)
+            yield address
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
 
 
 def configuration(kind: str) -> str:

@@ -346,7 +346,7 @@ async def test_stalled_bodies_turn_no_genuine_callback_away(database_url: str, p
         small = await raw_post(api, app, ACCENTED, "127.0.0.9")
         assert small.startswith(b"HTTP/1.1 200 ")
         # A large one of the same address gets the place of one that stands still; Meta comes again as well.
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not (await raw_post(api, app, large, "127.0.0.9")).startswith(b"HTTP/1.1 200 "):
                 pass
         assert sorted(map(len, await stored(pool))) == [len(ACCENTED), len(large), len(large)]

@@ -53,13 +53,13 @@ async def graph(api: Api, two: tuple[Made, Made]) -> AsyncIterator[GraphSimulato
     async with GraphSimulator(options) as simulator:
         simulator.add_account(other.waba_id)
         simulator.add_number(other.graph_id, f"+{other.digits}", account=other.waba_id)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await simulator.verified()
         yield simulator
 
 
 async def all_through(graph: GraphSimulator, pool: Pool) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await graph.settle()
     await Meta(pool).work()
 
@@ -189,7 +189,7 @@ async def test_what_is_forged_is_refused_and_leaves_nothing(
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0
     graph.configure(signature="good")
     graph.thaw()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await graph.advance(3600)
     await all_through(graph, pool)
     assert await texts(pool, acme) == {"Bén": 1}

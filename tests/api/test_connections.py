@@ -40,7 +40,7 @@ async def ask(streams: Streams) -> int:
 
 
 async def is_closed(streams: Streams) -> bool:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         return await streams[0].read() == b""
 
 

@@ -270,8 +270,10 @@ async def test_revocation_holds_within_a_second(api: Api, tenant: Tenant, pool: 
     async with pool.acquire() as conn:
         await api_keys.revoke(conn, tenant.actor, id=tenant.key_id)
         revoked = time.monotonic()
+        asked = time.monotonic()
         while (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200:
-            assert time.monotonic() - revoked < 1.0
+            assert asked - revoked < 1.0
+            asked = time.monotonic()
     assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 401
 
 

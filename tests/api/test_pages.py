@@ -67,7 +67,7 @@ async def test_every_error_has_its_page(api: Api) -> None:
 async def refused_bytes(api: Api, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*api.address)
     writer.write(request)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         answer = await reader.read()
     writer.close()
     return answer

@@ -35,7 +35,8 @@ PARTS = (
 )
 
 
-@pytest.mark.timeout(7200 if LONG else 170)
+@pytest.mark.lasts(50)
+@pytest.mark.timeout(7200 if LONG else 600)
 async def test_with_a_key_the_server_does_what_its_document_says(database_url: str, pool: Pool, tmp_path: Path) -> None:
     async with running(database_url, **UNLIMITED) as api:
         cases = rounds = 0
@@ -63,7 +64,8 @@ async def make_whatsapp(pool: Pool, tenant: Tenant) -> None:
     await whatsapp_factories.campaign(pool, made)
 
 
-@pytest.mark.timeout(7200 if LONG else 170)
+@pytest.mark.lasts(50)
+@pytest.mark.timeout(7200 if LONG else 600)
 async def test_without_a_key_the_server_does_what_its_document_says(database_url: str, tmp_path: Path) -> None:
     async with running(database_url, **UNLIMITED) as api:
         cases = rounds = 0

@@ -15,6 +15,7 @@ import pytest
 
 from heliograph.base.db import Pool
 from heliograph.serve import listen
+from tests.ports import held_port
 from tests.processes import until_true
 
 from .conftest import Api, make_tenant, running
@@ -31,23 +32,21 @@ async def processes(database_url: str, *, number: int, **settings: str) -> Async
         "HELIOGRAPH_NOT_READY_SECONDS": "0",
         **{f"HELIOGRAPH_{name.upper()}": value for name, value in settings.items()},
     }
-    with contextlib.closing(listen("127.0.0.1", 0)) as held:
-        # Keeps the port ours without taking connections: only a listening socket gets some.
-        port = held.getsockname()[1]
-    started = [
-        await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.api.process", str(port), env=environment)
-        for _ in range(number)
-    ]
-    try:
-        async with asyncio.timeout(20):
+    with held_port() as port:
+        started = [
+            await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.api.process", str(port), env=environment)
+            for _ in range(number)
+        ]
+        try:
+            async with asyncio.timeout(120):
+                for process in started:
+                    await listening(process, port)
+            yield f"http://127.0.0.1:{port}/v1", started
+        finally:
             for process in started:
-                await listening(process, port)
-        yield f"http://127.0.0.1:{port}/v1", started
-    finally:
-        for process in started:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+                if process.returncode is None:
+                    process.kill()
+                await process.wait()
 
 
 async def listening(process: Process, port: int) -> None:
@@ -68,9 +67,8 @@ async def listening(process: Process, port: int) -> None:
 
 async def test_two_processes_are_exact_in_quota_rate_and_idempotency(database_url: str, pool: Pool) -> None:
     tenant = await make_tenant(pool, amount=80)
-    left = await pool.fetchval("SELECT 60 - extract(second FROM now())::float8")
-    if left < 8:
-        await asyncio.sleep(left + 0.05)
+    #: Answers by the window that they were counted in, which is told by its end.
+    windows: dict[str, list[int]] = {}
     async with (
         processes(database_url, number=2, rate_sms_send="160") as (url, _),
         # A connection for each request, so that both processes get some.
@@ -82,15 +80,19 @@ async def test_two_processes_are_exact_in_quota_rate_and_idempotency(database_ur
             body = {"to": "+258841234567", "message": "Hello"}
             async with session.post(url + "/sms/send", json=body, headers=headers) as answer:
                 answered = await answer.json()
+                windows.setdefault(answer.headers["x-ratelimit-reset"], []).append(answer.status)
                 return answer.status, answered["message"]["id"] if answer.status == 202 else answered["error"]["code"]
 
-        # Each key twice, 100 keys, a quota of 80, then 40 more requests than the window has.
+        # Each key twice, 100 keys, a quota of 80, then 40 more requests than the window has. Whether they meet the end
+        # of a minute is chance; each window is exact.
         first = await asyncio.gather(*(post(number) for number in [*range(100), *range(60)]))
         rest = await asyncio.gather(*(post(number) for number in range(40)))
     accepted = [answer for status, answer in first if status == 202]
     assert len(set(accepted)) == 80
     assert {answer for status, answer in first if status != 202} <= {"quota_exceeded"}
-    assert {answer for _, answer in rest} == {"rate_limit_exceeded"}
+    assert {answer for _, answer in rest} <= {"rate_limit_exceeded", "quota_exceeded", *accepted}
+    for answered in windows.values():
+        assert answered.count(429) == max(0, len(answered) - 160)
     assert await pool.fetchval("SELECT used FROM quotas") == 80
     assert await pool.fetchval("SELECT count(*) FROM messages") == 80
 
@@ -111,17 +113,17 @@ async def test_a_process_that_is_told_to_stop_answers_what_it_has_begun(
         )
         writer.write(head.encode() + body[:10])
         await writer.drain()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             # Then the head has been read.
             while not await pool.fetchval("SELECT EXISTS (SELECT FROM api_keys WHERE last_used_at IS NOT NULL)"):
                 await pool.execute("SELECT pg_sleep(0.01)")
         process.send_signal(kind)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             assert await idle_reader.read() == b""
         with pytest.raises(ConnectionError):
             await asyncio.open_connection("127.0.0.1", port)
         writer.write(body[10:])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             answer = await reader.read()
             assert await process.wait() == 0
         assert answer.startswith(b"HTTP/1.1 202 ")
@@ -160,7 +162,7 @@ async def test_before_it_takes_no_more_it_says_so(database_url: str, pool: Pool)
             assert (answer.status, answer.headers["Connection"]) == (202, "close")
         # A second signal does not wait.
         os.kill(process.pid, signal.SIGTERM)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             assert await process.wait() == -signal.SIGTERM
 
 
@@ -169,7 +171,7 @@ async def test_after_it_has_said_so_it_ends(database_url: str) -> None:
         async with aiohttp.request("GET", url + "/") as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             assert await process.wait() == 0
 
 
@@ -179,7 +181,7 @@ async def test_the_second_signal_ends_it_at_once(database_url: str) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na")
         process.terminate()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             with contextlib.suppress(ConnectionError):
                 while True:
                     await asyncio.open_connection("127.0.0.1", port)

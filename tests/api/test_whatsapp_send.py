@@ -138,7 +138,7 @@ async def test_what_is_refused_for_how_things_are(api: Api, tenant: Tenant, made
     await pool.execute("UPDATE wallets SET available = 0, total = reserved + consumed")
     assert await said(template(made)) == (409, "wallet_insufficient_funds")
     await pool.execute("UPDATE whatsapp_accounts SET state = 'paused'")
-    async with asyncio.timeout(10):  # a number is remembered for half a second
+    async with asyncio.timeout(120):  # a number is remembered for half a second
         while await said(template(made)) != (409, "whatsapp_phone_number_unavailable"):
             continue
 

@@ -26,7 +26,7 @@ from tests.rules.callback_factories import Change, batch, message, status
 from tests.rules.whatsapp_factories import APP_SECRET, SECRET_KEY, Made, check_wallets, made
 from tests.rules.whatsapp_factories import message as outbound
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.lasts(20)
 
 #: Ends a process before and after a commit; the last are killed at any moment.
 API = [{"HELIOGRAPH_CRASH_AT": "callback.before_commit"}, {"HELIOGRAPH_CRASH_AT": "callback.after_commit"}, {}]
@@ -101,7 +101,7 @@ async def crash(one: Installation, api_setting: dict[str, str], worker_setting: 
             api = await one.api(**_nth(api_setting))
             worker = await one.worker(**_nth(worker_setting))
             if not api_setting:
-                await until(lambda before=before: meta.answered > before, within=60)
+                await until(lambda before=before: meta.answered > before, within=120)
                 await asyncio.sleep(random.uniform(0, 0.5))
                 await api.kill()
                 await worker.kill()
@@ -113,12 +113,12 @@ async def crash(one: Installation, api_setting: dict[str, str], worker_setting: 
         await one.api()
         last = await one.worker()
         meta.finishing = True
-        await asyncio.wait_for(posting, 60)
+        await asyncio.wait_for(posting, 120)
 
         async def all_done() -> object:
             return await pool.fetchval("SELECT NOT EXISTS (SELECT FROM whatsapp_callbacks)")
 
-        await until_true(all_done, within=60)
+        await until_true(all_done, within=120)
         await judge(pool, acme, ids)
         assert meta.unanswered > 0
         assert await last.stop() == 0

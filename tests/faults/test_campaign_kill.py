@@ -63,7 +63,7 @@ async def check(made: Installation, conn: asyncpg.Connection[asyncpg.Record], id
     return found
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.lasts(20)
 @pytest.mark.timeout(KILLS * 10 + 120)
 async def test_random_kills_while_staging(database_server: Cluster, tmp_path: Path) -> None:
     seed = random.randrange(1_000_000)
@@ -93,14 +93,14 @@ async def test_random_kills_while_staging(database_server: Cluster, tmp_path: Pa
                 found = await plan.get(conn, made.actor, id=id)
                 return found.status == "running" and found.counts.queued == MANY
 
-            await until_true(staged, within=60)
+            await until_true(staged, within=120)
             await check(made, conn, id, MANY)
             print(f"seed {seed}, at the kills: {reached}")
         finally:
             await conn.close()
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.lasts(20)
 @pytest.mark.timeout(180)
 async def test_a_crash_before_and_after_each_commit(database_server: Cluster, tmp_path: Path) -> None:
     async with database_server.database() as url, installation(url, tmp_path, **FAST) as made:
@@ -129,7 +129,7 @@ async def test_a_crash_before_and_after_each_commit(database_server: Cluster, tm
             async def completed() -> bool:
                 return (await plan.get(conn, made.actor, id=id)).status == "completed"
 
-            await until_true(completed, within=90)
+            await until_true(completed, within=120)
             found = await check(made, conn, id, FEW)
             assert found.counts.delivered == FEW
             submits = Counter(f"+{one.destination}" for one in made.smsc.received)

@@ -25,7 +25,7 @@ SHIFTS = (
 MESSAGES = 300 if LONG else 40
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.lasts(20)
 @pytest.mark.parametrize(("web", "work"), SHIFTS, ids=str)
 async def test_clocks_that_go_wrong_while_the_processes_run(
     database_url: str, tmp_path: Path, web: timedelta, work: timedelta
@@ -67,7 +67,7 @@ async def test_clocks_that_go_wrong_while_the_processes_run(
         assert strays == 0
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.lasts(20)
 async def test_a_process_whose_clock_is_wrong_says_so_and_does_not_start(database_url: str, tmp_path: Path) -> None:
     async with installation(database_url, tmp_path) as made:
         started: list[Program] = [

@@ -29,7 +29,7 @@ BACK = 5.0
 SESSIONS = 4
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.lasts(20)
 @pytest.mark.timeout(RESTARTS * (EVERY + 30) + 120)
 async def test_restarts_of_the_database_under_load(public_place: Path, tmp_path: Path, embedded: Start) -> None:
     server = embedded(public_place / "postgres", extra_settings={}, lock_timeout=5.0)
@@ -51,7 +51,7 @@ async def test_restarts_of_the_database_under_load(public_place: Path, tmp_path:
                 away.append((from_, to))
                 await until(lambda to=to: any(one.status == 202 and one.asked > to for one in load.answers))
         assert [api.status, worker.status] == [None, None], "they live through it"
-        await settled(server.url, within=90)
+        await settled(server.url, within=120)
         verdict = await judge(made, load.ledger, in_flight=RESTARTS * WINDOW * SESSIONS)
         assert not made.complaints
 

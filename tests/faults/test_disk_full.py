@@ -30,7 +30,7 @@ SESSIONS = 2
 SMALL = {"min_wal_size": "32MB", "max_wal_size": "64MB", "shared_buffers": "64MB", "wal_init_zero": "off"}
 
 pytestmark = [
-    pytest.mark.xdist_group("processes"),
+    pytest.mark.lasts(20),
     pytest.mark.skipif(not LONG, reason="a disk is filled for minutes: HELIOGRAPH_FAULTS=long"),
     pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own needs root"),
 ]
@@ -75,7 +75,7 @@ async def test_a_disk_that_runs_full_under_load(small_disk: Path, tmp_path: Path
                     await asyncio.sleep(5)
                     ballast.unlink()
                     accepted = len(load.ledger)
-                    await until(lambda accepted=accepted: len(load.ledger) > accepted + 20, within=90)
+                    await until(lambda accepted=accepted: len(load.ledger) > accepted + 20, within=120)
             assert [api.status, worker.status] == [None, None], "they live through it"
             await settled(server.url, within=120)
             verdict = await judge(made, load.ledger, in_flight=2 * TIMES * WINDOW * SESSIONS)

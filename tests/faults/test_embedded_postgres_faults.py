@@ -65,7 +65,7 @@ async def test_the_death_of_an_adopted_server_is_noticed(cluster_home: Path, emb
     server = embedded(cluster_home)
     await server.start()
     os.kill(pid, signal.SIGKILL)
-    assert await asyncio.wait_for(server.wait(), 10) == -1
+    assert await asyncio.wait_for(server.wait(), 120) == -1
     await server.start()
     assert server.pid not in (None, pid)
 
@@ -78,7 +78,7 @@ async def test_an_unexpected_end_is_noticed_and_start_replaces_the_server(cluste
     await execute(url, "CREATE TABLE kept (id int)")
     await execute(url, "INSERT INTO kept VALUES (1)")
     os.kill(pid, signal.SIGKILL)
-    assert await asyncio.wait_for(server.wait(), 10) == -signal.SIGKILL
+    assert await asyncio.wait_for(server.wait(), 120) == -signal.SIGKILL
     assert server.pid is None
     await server.start()
     assert server.url == url
@@ -101,7 +101,7 @@ async def test_backends_that_outlive_a_killed_server_are_waited_for(cluster_home
         assert not again.done()
     finally:
         os.kill(backend, signal.SIGCONT)
-    await asyncio.wait_for(again, 20)
+    await asyncio.wait_for(again, 120)
     assert await ask(server.url, "SELECT 1") == 1
     connection.terminate()
 
@@ -142,7 +142,7 @@ async def test_recovery_is_waited_for_with_word_of_it(cluster_home: Path, public
     assert not starting.done()
     assert all("recovering" in line for line in lines)
     (public_place / "done").touch()
-    await asyncio.wait_for(starting, 30)
+    await asyncio.wait_for(starting, 120)
     assert not await ask(server.url, "SELECT pg_is_in_recovery()")
 
 
@@ -160,7 +160,7 @@ async def test_an_orphan_in_recovery_is_waited_for_and_adopted(
     await until(lambda: len(lines) >= 2)
     assert all(line.startswith("Waiting for the PostgreSQL that is running here") for line in lines)
     (public_place / "done").touch()
-    await asyncio.wait_for(adopting, 30)
+    await asyncio.wait_for(adopting, 120)
     assert heir.pid == pid
 
 

@@ -22,7 +22,7 @@ WORKERS = 2
 SESSIONS = 12
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.lasts(20)
 @pytest.mark.timeout(KILLS * 5 + 180)
 async def test_random_kills_lose_nothing_and_double_nothing(
     public_place: Path, tmp_path: Path, embedded: Start
@@ -53,7 +53,7 @@ async def test_random_kills_lose_nothing_and_double_nothing(
                     workers[n] = await made.worker()
                 else:
                     await kill(server)
-        await settled(server.url, within=90)
+        await settled(server.url, within=120)
         print(await judge(made, load.ledger, in_flight=KILLS * WINDOW * SESSIONS), f"unanswered: {load.unanswered}")
         assert not made.complaints
         assert {program.status for program in (api, *workers)} == {None}, "nothing ended by itself"

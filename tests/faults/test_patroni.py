@@ -27,8 +27,8 @@ import psutil
 import pytest
 
 from heliograph.base.migrate import migrate
-from heliograph.base.postgres_files import choose_port
 from heliograph.base.postgres_install import Install, SystemUser, account_for, install_for
+from tests import ports
 from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.processes import LONG, WINDOW, below, installation, until, until_true
@@ -40,7 +40,7 @@ PASSWORD = "geheim"
 SESSIONS = 2
 
 pytestmark = [
-    pytest.mark.xdist_group("processes"),
+    pytest.mark.lasts(20),
     pytest.mark.skipif(not LONG, reason="fail-overs take minutes: HELIOGRAPH_FAULTS=long"),
     pytest.mark.skipif(shutil.which("patroni") is None, reason="the program `patroni` is missing"),
 ]
@@ -52,7 +52,8 @@ class Node:
     def __init__(self, home: Path, number: int, account: SystemUser, install: Install) -> None:
         self.name = f"node{number}"
         self.home = home / self.name
-        self.rest, self.raft, self.port = (choose_port(None) for _ in range(3))
+        self._held = [ports.hold() for _ in range(3)]
+        self.rest, self.raft, self.port = map(ports.number, self._held)
         self._account, self._install = account, install
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -139,6 +140,11 @@ class Node:
         if self._process is not None:
             self._process.wait()
 
+    def leave(self) -> None:
+        """Give its ports back; after `end`."""
+        for held in self._held:
+            held.close()
+
     async def role(self) -> str:
         """What it says of itself: `primary`, `replica`, or nothing."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
@@ -173,6 +179,7 @@ async def cluster(home: Path) -> AsyncIterator[tuple[list[Node], str]]:
     finally:
         for node in nodes:
             node.end()
+            node.leave()
 
 
 async def primary(nodes: list[Node]) -> Node | None:

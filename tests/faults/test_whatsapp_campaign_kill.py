@@ -62,7 +62,7 @@ async def begin(pool: Pool, known: Made, amount: int) -> Campaign:
         return await whatsapp_channel.create(conn, known.actor, wish=wish, request_id="req")
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.lasts(20)
 @pytest.mark.timeout(KILLS * 20 + 240)
 async def test_kills_while_staging_and_while_taking_back(database_server: Cluster, tmp_path: Path) -> None:
     seed = random.randrange(1_000_000)
@@ -139,8 +139,7 @@ async def check(pool: asyncpg.Pool[asyncpg.Record], known: Made) -> None:
     await check_wallets(pool, [known.organization_id])
 
 
-@pytest.mark.xdist_group("processes")
-@pytest.mark.timeout(240)
+@pytest.mark.lasts(20)
 async def test_a_whole_way_with_a_kill(database_server: Cluster, tmp_path: Path) -> None:
     amount, price = 120, PRICES["utility", "MZ"]
     async with (
@@ -175,16 +174,16 @@ async def test_a_whole_way_with_a_kill(database_server: Cluster, tmp_path: Path)
                     shown = {name: getattr(found.counts, name) for name in counts}
                     return (found.status, found.status_reason, shown) == (status, reason, counts)
 
-                await until_true(lambda: is_now("paused", whatsapp_channel.FUNDS, pending=70, read=50), within=60)
+                await until_true(lambda: is_now("paused", whatsapp_channel.FUNDS, pending=70, read=50), within=120)
                 graph.template_event("order_shipped", "PAUSED", language="en", reason="FIRST_PAUSE")
-                await until_true(lambda: is_now("paused", whatsapp_channel.TEMPLATE, pending=70), within=60)
+                await until_true(lambda: is_now("paused", whatsapp_channel.TEMPLATE, pending=70), within=120)
                 async with pool.acquire() as conn:
                     await wallet.top_up(conn, known.organization_id, amount=UNIT)
                 graph.template_event("order_shipped", "APPROVED", language="en")
-                await until(lambda: len(graph.requests) > 60, within=60)
+                await until(lambda: len(graph.requests) > 60, within=120)
                 await worker.kill()
                 last = await made.worker()
-                await until_true(lambda: is_now("completed", None, read=amount), within=90)
+                await until_true(lambda: is_now("completed", None, read=amount), within=120)
                 await until(lambda: b"campaign.completed" in b"".join(one.body for one in made.receiver.events))
                 assert graph.doubled == {}
                 assert [len(graph.sends_to(number(n))) for n in range(amount)] == [1] * amount

@@ -50,7 +50,7 @@ BROKEN = ("22", "26")
 PAUSES = 600.0
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.lasts(20)
 @pytest.mark.timeout(KILLS * 8 + STORMS * 20 + 600)
 async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
     cluster_home: Path, tmp_path: Path, embedded: Start
@@ -98,7 +98,7 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
         assert {program.status for program in drill.running} == {None}, "nothing ended by itself"
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.lasts(20)
 @pytest.mark.timeout(CRASHES * 60 + 180)
 async def test_a_web_process_that_ends_before_or_after_the_commit_of_a_send(database_url: str, tmp_path: Path) -> None:
     async with installation(database_url, tmp_path, **FAST) as made, cloud(made, magic="") as sky:
@@ -205,5 +205,5 @@ async def back(made: Installation, sky: Cloud) -> None:
         return (await client.ask("GET", "/health"))[0] == 200
 
     async with Client(made.base_url, made.key) as client:
-        await until_true(healthy, within=60)
+        await until_true(healthy, within=120)
     await sky.graph.clock.advance(PAUSES)

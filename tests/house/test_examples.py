@@ -45,7 +45,7 @@ async def shell(text: str, environment: dict[str, str], place: Path) -> str:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         out, err = await process.communicate()
     assert process.returncode == 0, f"{text}\n{out.decode()}\n{err.decode()}"
     return out.decode()
@@ -172,7 +172,7 @@ async def listening() -> AsyncIterator[Receiver]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("processes")
+@pytest.mark.lasts(20)
 async def test_every_line_of_the_documents_works_on_a_fresh_start(public_place: Path, tmp_path: Path) -> None:
     """`make run` on a new data directory; then all that can be pasted, document by document."""
     assert shutil.which("curl"), "the documents are made of lines for curl, which is not installed"

@@ -14,12 +14,12 @@ import asyncpg
 import pytest
 
 from heliograph.accounts import api_keys, quota
-from heliograph.base.postgres_files import choose_port
 from tests.judge import judge, settled
 from tests.load import Client, Load
+from tests.ports import held_port
 from tests.processes import GRANT, Installation, Program, environment, installation, until, until_true
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.lasts(20)
 
 
 async def test_two_of_each_and_workers_that_are_replaced_under_load(empty_database_url: str, tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ async def apart(url: str, place: Path) -> AsyncIterator[tuple[Installation, str]
         "migrate", log=place / "migrate", environment=environment(HELIOGRAPH_DATABASE_URL=url)
     )
     assert await migrating.ended() == 0, migrating.err
-    async with installation(url, place, smsc={"max_binds": 1}) as made:
-        port = choose_port(None)
-        other = f"http://127.0.0.1:{port}"
-        await made.api()
-        await made.api(port=port)
-        for base_url in (made.base_url, other):
-            async with Client(base_url, made.key) as client:
-                await until_true(partial(client.ask, "GET", "/health"))
-        yield made, other
+    with held_port() as port:
+        async with installation(url, place, smsc={"max_binds": 1}) as made:
+            other = f"http://127.0.0.1:{port}"
+            await made.api()
+            await made.api(port=port)
+            for base_url in (made.base_url, other):
+                async with Client(base_url, made.key) as client:
+                    await until_true(partial(client.ask, "GET", "/health"))
+            yield made, other

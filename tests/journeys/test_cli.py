@@ -66,7 +66,7 @@ class Cli:
             process = await self._start((*arguments, "--json"), environment, stderr=sink)
         try:
             assert process.stdout is not None
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 line = await process.stdout.readline()
             assert line, f"{arguments} ended with {await process.wait()}"
             yield Life(process, msgspec.json.decode(line))
@@ -74,7 +74,7 @@ class Cli:
             if process.returncode is None:
                 process.send_signal(signal.SIGINT)
             try:
-                assert await asyncio.wait_for(process.wait(), 30) == 0
+                assert await asyncio.wait_for(process.wait(), 120) == 0
             except TimeoutError:
                 process.kill()
                 await process.wait()
@@ -508,7 +508,7 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
 
         worker.process.send_signal(signal.SIGHUP)
         api.process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             assert [await worker.process.wait(), await api.process.wait()] == [0, 0]
         ill = await cli("doctor", "--url", url, "--json")
         assert ill.status == 1
@@ -560,7 +560,7 @@ def make_endpoint(pool: Pool) -> Callable[..., Any]:
 
 
 async def _until(pool: Pool, condition: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             if await pool.fetchval(condition):
                 return

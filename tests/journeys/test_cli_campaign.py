@@ -77,7 +77,7 @@ async def test_watch_until_it_is_done(pool: Pool, database_url: str) -> None:
     await pool.execute("UPDATE campaign_chunks SET count_at = now()")
     async with pool.acquire() as conn, conn.transaction():
         await counting.count_due(conn)
-    (_, drawn), (records, _) = await asyncio.wait_for(asyncio.gather(*(one.communicate() for one in watching)), 60)
+    (_, drawn), (records, _) = await asyncio.wait_for(asyncio.gather(*(one.communicate() for one in watching)), 120)
     assert b"100% of 3  completed  delivered 3" in drawn
     last = msgspec.json.decode(records.splitlines()[-1])
     assert (last["status"], last["counts"]["delivered"]) == ("completed", 3)

@@ -107,7 +107,7 @@ async def test_create_and_watch_until_it_is_done(pool: Pool, database_url: str, 
         stderr=asyncio.subprocess.PIPE,
     )
     stager = Stager(pool)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while await pool.fetchval("SELECT queued FROM campaigns") != 3:
             await stager.round()
             await asyncio.sleep(0.02)
@@ -115,7 +115,7 @@ async def test_create_and_watch_until_it_is_done(pool: Pool, database_url: str, 
     await pool.execute("UPDATE campaign_chunks SET count_at = now()")
     async with pool.acquire() as conn, conn.transaction():
         await counting.count_due(conn)
-    out, drawn = await asyncio.wait_for(process.communicate(), 60)
+    out, drawn = await asyncio.wait_for(process.communicate(), 120)
     assert b"Delivery day" in out
     assert b"100% of 3  completed  read 3" in drawn
     assert process.returncode == 0

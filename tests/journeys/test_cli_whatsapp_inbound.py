@@ -37,7 +37,7 @@ async def serving(database_url: str) -> AsyncIterator[str]:
             serve(settings, sockets=[sock], on_ready=lambda _: ready.set(), stop=stop, own_process=False)
         )
         try:
-            await asyncio.wait_for(ready.wait(), 30)
+            await asyncio.wait_for(ready.wait(), 120)
             yield f"http://127.0.0.1:{port}"
         finally:
             stop.set()

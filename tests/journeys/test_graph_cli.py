@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import sys
 import urllib.error
 import urllib.request
@@ -15,13 +14,14 @@ from typing import Any
 from typer.testing import CliRunner
 
 from heliograph.cli.simulate import app
+from tests.ports import held_port
 from tests.suppliers.graph_peer import USER, reminder
 
 
 async def started(*arguments: str) -> tuple[asyncio.subprocess.Process, dict[str, Any]]:
     process = await begun("--port", "0", "--latency-ms", "0", "--json", *arguments)
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         return process, json.loads(await process.stdout.readline())
 
 
@@ -34,7 +34,7 @@ async def begun(*arguments: str) -> asyncio.subprocess.Process:
 async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
     """By Ctrl-C; the status, and what it said at its end."""
     process.send_signal(signal.SIGINT)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         _, err = await process.communicate()
     return process.returncode, err.decode()
 
@@ -109,21 +109,19 @@ async def test_a_config_a_file_of_templates_and_flags(tmp_path: Path) -> None:
 async def test_quiet_says_nothing() -> None:
     process, first = await started()
     quiet = await begun("--port", str(first["port"]), "--quiet")
-    out, err = await asyncio.wait_for(quiet.communicate(), 30)
+    out, err = await asyncio.wait_for(quiet.communicate(), 120)
     assert (quiet.returncode, out) == (1, b"")
     assert b"cannot start" in err
     await ended(process)
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = await begun("--port", str(port), "--quiet")
-    async with asyncio.timeout(30):
-        while not await listening(port):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    out, err = await asyncio.wait_for(process.communicate(), 30)
-    assert (process.returncode, out, err) == (0, b"", b"")
+    with held_port() as port:
+        process = await begun("--port", str(port), "--quiet")
+        async with asyncio.timeout(120):
+            while not await listening(port):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        out, err = await asyncio.wait_for(process.communicate(), 120)
+        assert (process.returncode, out, err) == (0, b"", b"")
 
 
 async def test_mistakes_are_told(tmp_path: Path) -> None:

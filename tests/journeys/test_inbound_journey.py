@@ -23,7 +23,7 @@ from tests.database import Cluster
 from tests.load import Client
 from tests.processes import Installation, installation, until, until_true
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.lasts(20)
 
 NUMBER = "258800001234"
 HANDSET = "+258841234567"
@@ -142,7 +142,7 @@ async def test_workers_that_are_killed_forget_no_word_and_obey_none_twice(
                     await worker.ended()
                 await worker.kill()
             last = await made.worker()
-            await until(lambda: confirmations(made).keys() >= set(handsets), within=60)
+            await until(lambda: confirmations(made).keys() >= set(handsets), within=120)
             await until(lambda: len(told(made, "message.received")) >= 60)
             await until(lambda: len(told(made, "contact.opted_out")) >= 30)
             await until(lambda: made.smsc.waiting == 0)

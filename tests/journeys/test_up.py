@@ -31,7 +31,7 @@ from tests.judge import settled
 from tests.load import Client
 from tests.processes import Program, alive, below, environment, until, until_true
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.lasts(20)
 
 EVENTS = ["message.delivered", "message.failed"]
 KEYS = {"base_url", "organization_id", "live_key", "test_key", "database_url", "smsc", "whatsapp"}
@@ -126,7 +126,7 @@ async def up(place: Path, *arguments: str, **settings: str) -> AsyncIterator[Up]
     through = () if place.stat().st_uid == os.geteuid() else AS_NOBODY
     program = await Program.start("up", *options, log=log, environment=environment(**settings), through=through)
     try:
-        await until(lambda: "Ctrl-C stops everything" in program.out or program.status is not None, within=60)
+        await until(lambda: "Ctrl-C stops everything" in program.out or program.status is not None, within=120)
         assert program.status is None, program.err
         yield Up(program, credentials)
     finally:
@@ -162,9 +162,10 @@ async def subscribed(client: Client, receiver: Receiver) -> str:
 
 
 async def event_of(receiver: Receiver, message_id: str, secret: str) -> Event:
-    """The one event of a message, once it came: correctly signed."""
-    await receiver.wait_for(lambda one: any(event.message_id == message_id for event in one.events), within=30)
-    (event,) = [event for event in receiver.events if event.message_id == message_id]
+    """The one event of a message, once it came: correctly signed. It may come again when a worker was killed."""
+    await receiver.wait_for(lambda one: any(event.message_id == message_id for event in one.events), within=120)
+    found = {event.id: event for event in receiver.events if event.message_id == message_id}
+    (event,) = found.values()
     assert genuine(event, secret)
     return event
 
@@ -183,7 +184,7 @@ async def read_by_its_user(client: Client, id: str) -> None:
         status, body = await client.ask("GET", f"/whatsapp/messages/{id}")
         return status == 200 and body["message"]["status"] == "read"
 
-    await until_true(read, within=60)
+    await until_true(read, within=120)
 
 
 async def run_as_printed(text: str, path: str, home: Path) -> tuple[int, Any]:
@@ -193,7 +194,7 @@ async def run_as_printed(text: str, path: str, home: Path) -> tuple[int, Any]:
     process = await asyncio.create_subprocess_exec(
         "sh", "-c", line, env=os.environ | {"CURL_HOME": str(home)}, stdout=asyncio.subprocess.PIPE
     )
-    out, _ = await asyncio.wait_for(process.communicate(), 30)
+    out, _ = await asyncio.wait_for(process.communicate(), 120)
     body, status = out.decode().rsplit("\n", 1)
     return int(status), msgspec.json.decode(body)
 

@@ -15,7 +15,7 @@ from tests.load import Client
 from tests.processes import Installation, Program, installation, until, until_true
 from tests.rules.whatsapp_factories import check_wallets
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.lasts(20)
 
 USER = "+258841230000"
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_WHATSAPP_UNCERTAIN_GRACE_SECONDS": "3"}
@@ -53,7 +53,7 @@ class Scene:
             return bool(found["status"] == status)
 
         try:
-            await until_true(is_so, within=60)
+            await until_true(is_so, within=120)
         except TimeoutError:
             raise AssertionError(f"not {status}: {found}") from None
         return found

@@ -21,7 +21,7 @@ from tests.load import Client
 from tests.processes import Installation, installation, until, until_true
 from tests.rules.whatsapp_factories import check_wallets
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.lasts(20)
 
 TESTS = Path(__file__).parents[1]
 HERE = "journeys/test_whatsapp_must_pass.py"
@@ -119,14 +119,14 @@ async def becomes(client: Client, id: str, status: str) -> dict[str, Any]:
         found.update(answer["message"])
         return bool(found["status"] == status)
 
-    await until_true(is_so, within=60)
+    await until_true(is_so, within=120)
     return found
 
 
 async def worked_through(sky: Cloud) -> None:
     """Wait until every callback has been taken, and then applied."""
     await sky.graph.settle()
-    await until_true(lambda: sky.pool.fetchval("SELECT NOT EXISTS (SELECT FROM whatsapp_callbacks)"), within=60)
+    await until_true(lambda: sky.pool.fetchval("SELECT NOT EXISTS (SELECT FROM whatsapp_callbacks)"), within=120)
 
 
 async def balance(sky: Cloud) -> tuple[int, int]:
@@ -245,7 +245,7 @@ async def test_two_organizations_on_one_app_see_only_their_own(database_url: str
             )
         async with made.working(), Client(made.base_url, key) as stranger:
             numbers = "SELECT count(*) = 2 FROM whatsapp_numbers WHERE state = 'active'"
-            await until_true(lambda: sky.pool.fetchval(numbers), within=60)
+            await until_true(lambda: sky.pool.fetchval(numbers), within=120)
             graph.script("", ["sent"])
             id = await sent(client, sky, USER)
             await becomes(client, id, "sent")

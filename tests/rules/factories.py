@@ -299,7 +299,7 @@ class Scripted:
         self.stopped = True
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], *, seconds: float = 120.0) -> None:
     """Wait for a condition of this process."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():

@@ -341,7 +341,7 @@ async def test_a_schedule_is_the_databases(pool: Pool) -> None:
     assert (made.status, just_past.status) == ("scheduled", "staging")
     await run(pool)
     assert set(await texts(pool)) == {number(2)}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while (await get(pool, actor, made.id)).status != "running":
             await run(pool)
             await asyncio.sleep(0.02)

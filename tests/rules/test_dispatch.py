@@ -209,7 +209,7 @@ async def test_a_message_that_is_canceled_at_this_moment_does_not_go_out(pool: P
     async with pool.acquire() as conn, conn.transaction():
         unsent = [withdrawal.Unsent(actor.organization_id, id, 1)]
         assert await withdrawal.withdraw(conn, unsent, at=clock.now(), reason="canceled") == {id}
-        assert await asyncio.wait_for(bench.round(), 20) == 0
+        assert await asyncio.wait_for(bench.round(), 120) == 0
     await bench.round()
     assert bench.only.submitted == []
     assert await attempts(pool, id) == []
@@ -861,7 +861,7 @@ async def test_dispatch_passes_over_a_message_that_is_being_answered(pool: Pool)
     await bench.later(seconds=60)
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", id)
-        await asyncio.wait_for(bench.round(), 20)
+        await asyncio.wait_for(bench.round(), 120)
     assert bench.only.submitted == []
     assert await attempts(pool, id) == [(1, "open")]
     await bench.round()

@@ -166,7 +166,7 @@ async def waiting(pool: Pool) -> None:
 
 
 async def seen(pool: Pool, what: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while not await pool.fetchval(
             f"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND {what}"
         ):

@@ -561,7 +561,7 @@ async def test_workers_at_once_do_everything_once(pool: Pool, acme: Actor) -> No
     random.Random(1).shuffle(some)
 
     async def worker() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while await pool.fetchval("SELECT EXISTS (SELECT FROM inbound_messages WHERE state = 'new')"):
                 async with pool.acquire() as conn:
                     await inbox.work_through(conn, limit=7)

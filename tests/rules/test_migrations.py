@@ -166,7 +166,7 @@ async def test_a_migration_that_waits_for_a_reader_lets_others_pass(
     async with pool.acquire() as reader, reader.transaction():
         await reader.fetch("SELECT FROM workers")  # as a dump does, for hours
         migrating = asyncio.create_task(migrate(database_url, on_wait=waits.append, root=files))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not waits:
                 await pool.fetch("SELECT FROM workers")
             for _ in range(20):
@@ -202,7 +202,7 @@ async def test_an_index_is_made_while_its_table_is_written_and_a_half_made_one_i
     async with pool.acquire() as writer, writer.transaction():
         await put_message(writer, actor, UUID(int=1))
         killed = asyncio.create_task(pool.execute(statement))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not await pool.fetchval("SELECT to_regclass('messages_later_rest') IS NOT NULL"):
                 await pool.execute("SELECT pg_sleep(0.01)")
         await pool.execute(
@@ -215,7 +215,7 @@ async def test_an_index_is_made_while_its_table_is_written_and_a_half_made_one_i
             "SELECT indisvalid FROM pg_index WHERE indexrelid = 'messages_later_rest'::regclass"
         )
         migrating = asyncio.create_task(migrate(database_url, root=files))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             # It waits for the writer, and nobody waits for it.
             while not await pool.fetchval(
                 "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()"

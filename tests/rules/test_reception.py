@@ -84,7 +84,7 @@ async def states(pool: Pool) -> list[tuple[str, bool]]:
 
 async def work(line: ScriptedLine, rows: int) -> None:
     """Work through so many."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while rows:
             line.reception.wake.clear()
             done = await line.reception.round()

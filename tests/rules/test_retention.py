@@ -156,7 +156,7 @@ async def test_a_long_reader_is_not_waited_for_and_nobody_waits_behind_it(pool: 
         await reader.fetch("SELECT FROM messages")
         forgetting = asyncio.create_task(forget(pool))
         while not forgetting.done():
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(120):
                 assert (await acceptor.accept(send(actor))).status == 202
         await forgetting
         assert await pool.fetchval("SELECT to_regclass($1) IS NOT NULL", name)

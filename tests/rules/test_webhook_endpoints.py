@@ -173,7 +173,7 @@ async def test_disabling_does_not_wait_for_a_delivery_that_is_being_recorded(poo
         await events.record(conn, [event])
         async with busy.transaction():
             await busy.execute("SELECT FROM queue WHERE line = $1 FOR UPDATE", endpoint.id)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(120):
                 disabled = await endpoints.disable(conn, actor, id=endpoint.id)
     assert disabled.status == "disabled"
 

@@ -581,7 +581,7 @@ async def test_dispatch_passes_over_a_message_that_is_being_answered(pool: Pool)
     await bench.later(seconds=61)
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", id)
-        await asyncio.wait_for(bench.round(), 20)
+        await asyncio.wait_for(bench.round(), 120)
     assert await attempts(pool, id) == [(1, "open")]
     assert len(bench.only.submitted) == 1
 

@@ -138,11 +138,11 @@ async def graph(setup: Setup | None = None, **options: Any) -> AsyncIterator[tup
     async with hooked() as hook, aiohttp.ClientSession() as session:
         simulator = GraphSimulator(quick(**({"webhook_url": hook.url} | options)), setup)
         async with simulator:
-            await asyncio.wait_for(simulator.verified(), 20)
+            await asyncio.wait_for(simulator.verified(), 120)
             yield simulator, Client(simulator, session), hook
 
 
 async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -153,7 +153,7 @@ def submission(**changed: Any) -> Submission:
     return Submission(**(fields | changed))
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
     """Wait for a condition; fails when it does not come."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds

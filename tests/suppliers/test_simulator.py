@@ -56,7 +56,7 @@ class Client:
         return sequence
 
     async def read(self) -> tuple[int, int, int, bytes]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             length, command, status, sequence = HEADER.unpack(await self.reader.readexactly(16))
             return command, status, sequence, await self.reader.readexactly(length - 16)
 
@@ -102,7 +102,7 @@ class Client:
         assert (await self.read())[0] == 0x80000015
 
     async def closed(self) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             try:
                 return await self.reader.read(-1)
             except ConnectionResetError:
@@ -121,7 +121,7 @@ async def client(smsc: Smsc, *, bind: int | None = TRANSCEIVER, **options: Any) 
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -647,7 +647,7 @@ async def test_inbound() -> None:
 async def test_raw_bytes_and_drop() -> None:
     async with simulator() as smsc, client(smsc) as esme:
         smsc.send_raw(b"\xff" * 16)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             assert await esme.reader.readexactly(16) == b"\xff" * 16
         smsc.drop()
         assert await esme.closed() == b""
@@ -700,7 +700,7 @@ async def test_slow_reader_holds_back_only_itself() -> None:
         assert (await quick.answer())[0] == 0
         assert stat(await quick.receipt()) == "DELIVRD"
         # What was held back comes once it reads.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             answers = await slow.reader.readexactly(16 * sent)
         assert answers.count(b"\x80\0\0\x15") == sent
 

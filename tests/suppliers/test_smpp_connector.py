@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from smpp_peer import Account, Line, Peer, submission, until
+from smpp_peer import Line, Peer, PeerAccount, submission, until
 
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.smpp import pdu as p
@@ -25,8 +25,8 @@ async def peer() -> AsyncIterator[Peer]:
 
 
 @pytest.fixture
-async def account(peer: Peer) -> AsyncIterator[Account]:
-    account = await Account(peer.port).start()
+async def account(peer: Peer) -> AsyncIterator[PeerAccount]:
+    account = await PeerAccount(peer.port).start()
     yield account
     await account.connector.stop(grace=0.2)
 
@@ -37,7 +37,7 @@ def receipt_pdu(id: str, sequence: int = 1, stat: str = "DELIVRD", **more: Any) 
     return p.DeliverSm(sequence, short_message=text.encode(), **fields)
 
 
-async def test_a_message_is_accepted_and_its_receipt_names_the_same_key(peer: Peer, account: Account) -> None:
+async def test_a_message_is_accepted_and_its_receipt_names_the_same_key(peer: Peer, account: PeerAccount) -> None:
     account.submit()
     (outcome,) = await account.ended()
     assert outcome.verdict is Verdict.ACCEPTED
@@ -62,7 +62,7 @@ async def test_a_message_is_accepted_and_its_receipt_names_the_same_key(peer: Pe
     ],
 )
 async def test_refusals(
-    peer: Peer, account: Account, status: int, verdict: str, failover: bool, counts: bool, alarm: bool
+    peer: Peer, account: PeerAccount, status: int, verdict: str, failover: bool, counts: bool, alarm: bool
 ) -> None:
     peer.submit_status = status
     account.submit()
@@ -71,7 +71,7 @@ async def test_refusals(
     assert (outcome.alarm, outcome.code) == (alarm, f"0x{status:08X}")
 
 
-async def test_a_generic_nack_answers_the_submit_that_it_names(peer: Peer, account: Account) -> None:
+async def test_a_generic_nack_answers_the_submit_that_it_names(peer: Peer, account: PeerAccount) -> None:
     peer.on_submit = lambda line, pdu: line.send(p.GenericNack(pdu.sequence, 0x03))
     account.submit()
     (outcome,) = await account.ended()
@@ -79,7 +79,7 @@ async def test_a_generic_nack_answers_the_submit_that_it_names(peer: Peer, accou
     assert account.connector.health().sessions == 1
 
 
-async def test_a_generic_nack_that_names_nothing_ends_the_session(peer: Peer, account: Account) -> None:
+async def test_a_generic_nack_that_names_nothing_ends_the_session(peer: Peer, account: PeerAccount) -> None:
     peer.on_submit = lambda line, pdu: line.send(p.GenericNack(0, 0x02))
     account.submit()
     (outcome,) = await account.ended()
@@ -87,7 +87,7 @@ async def test_a_generic_nack_that_names_nothing_ends_the_session(peer: Peer, ac
     await until(lambda: peer.binds == 2)
 
 
-async def test_an_empty_id_is_no_id_and_a_constant_id_is_kept(peer: Peer, account: Account) -> None:
+async def test_an_empty_id_is_no_id_and_a_constant_id_is_kept(peer: Peer, account: PeerAccount) -> None:
     ids = iter(["", "123456789", "123456789"])
     peer.on_submit = lambda line, pdu: line.send(p.SubmitSmResp(pdu.sequence, 0, next(ids)))
     account.submit(3)
@@ -97,7 +97,7 @@ async def test_an_empty_id_is_no_id_and_a_constant_id_is_kept(peer: Peer, accoun
 
 
 async def test_hex_in_the_answer_and_decimal_in_the_receipt_are_one_key(peer: Peer) -> None:
-    account = await Account(peer.port, resp_id_base="hex", dlr_id_base="dec").start()
+    account = await PeerAccount(peer.port, resp_id_base="hex", dlr_id_base="dec").start()
     peer.on_submit = lambda line, pdu: line.send(p.SubmitSmResp(pdu.sequence, 0, "33E95179"))
     account.submit()
     (outcome,) = await account.ended()
@@ -109,7 +109,7 @@ async def test_hex_in_the_answer_and_decimal_in_the_receipt_are_one_key(peer: Pe
     await account.connector.stop(grace=0.2)
 
 
-async def test_a_receipt_before_the_answer_is_handed_over(peer: Peer, account: Account) -> None:
+async def test_a_receipt_before_the_answer_is_handed_over(peer: Peer, account: PeerAccount) -> None:
     def early(line: Line, pdu: p.SubmitSm) -> None:
         line.send(receipt_pdu("early"), p.SubmitSmResp(pdu.sequence, 0, "early"))
 
@@ -120,7 +120,7 @@ async def test_a_receipt_before_the_answer_is_handed_over(peer: Peer, account: A
     assert account.receipts[0].keys == (outcome.parts[0].supplier_message_id,)
 
 
-async def test_a_receipt_in_tlvs_only_and_one_as_data_sm(peer: Peer, account: Account) -> None:
+async def test_a_receipt_in_tlvs_only_and_one_as_data_sm(peer: Peer, account: PeerAccount) -> None:
     tlvs = {p.Tag.RECEIPTED_MESSAGE_ID: b"7f\0", p.Tag.MESSAGE_STATE: b"\x02"}
     peer.lines[0].send(p.DeliverSm(5, esm_class=4, tlvs=tlvs), p.DataSm(6, esm_class=4, tlvs=tlvs))
     await until(lambda: len(account.receipts) == 2)
@@ -128,14 +128,14 @@ async def test_a_receipt_in_tlvs_only_and_one_as_data_sm(peer: Peer, account: Ac
     await until(lambda: peer.got(p.DataSmResp) == [p.DataSmResp(6, 0, "")])
 
 
-async def test_duplicates_are_all_handed_over_and_answered(peer: Peer, account: Account) -> None:
+async def test_duplicates_are_all_handed_over_and_answered(peer: Peer, account: PeerAccount) -> None:
     peer.lines[0].send(*(receipt_pdu("1", sequence) for sequence in range(1, 6)))
     await until(lambda: len(peer.got(p.DeliverSmResp)) == 5)
     assert len({receipt.raw for receipt in account.receipts}) == 1
 
 
 async def test_a_receipt_may_come_on_another_session(peer: Peer) -> None:
-    account = await Account(peer.port, sessions=2).start(bound=2)
+    account = await PeerAccount(peer.port, sessions=2).start(bound=2)
     account.submit()
     await account.ended()
     for line in peer.lines:
@@ -144,14 +144,14 @@ async def test_a_receipt_may_come_on_another_session(peer: Peer) -> None:
     await account.connector.stop(grace=0.2)
 
 
-async def test_a_message_from_a_handset(peer: Peer, account: Account) -> None:
+async def test_a_message_from_a_handset(peer: Peer, account: PeerAccount) -> None:
     peer.lines[0].send(p.DeliverSm(3, source_addr="+258841234567", destination_addr="12345", short_message=b"STOP"))
     await until(lambda: peer.got(p.DeliverSmResp))
     assert [(one.sender, one.body) for one in account.inbound] == [("258841234567", b"STOP")]
     assert not account.receipts
 
 
-async def test_a_receipt_is_answered_only_after_it_was_stored(peer: Peer, account: Account) -> None:
+async def test_a_receipt_is_answered_only_after_it_was_stored(peer: Peer, account: PeerAccount) -> None:
     account.gate = asyncio.Event()
     peer.lines[0].send(receipt_pdu("1"), p.EnquireLink(9))
     await until(lambda: peer.got(p.EnquireLinkResp))
@@ -160,7 +160,7 @@ async def test_a_receipt_is_answered_only_after_it_was_stored(peer: Peer, accoun
     await until(lambda: peer.got(p.DeliverSmResp))
 
 
-async def test_what_cannot_be_stored_is_asked_for_again(peer: Peer, account: Account) -> None:
+async def test_what_cannot_be_stored_is_asked_for_again(peer: Peer, account: PeerAccount) -> None:
     account.broken = OSError("the database is gone")
     peer.lines[0].send(receipt_pdu("1"))
     await until(lambda: peer.got(p.DeliverSmResp))
@@ -172,7 +172,7 @@ async def test_what_cannot_be_stored_is_asked_for_again(peer: Peer, account: Acc
 
 
 async def test_a_full_queue_answers_come_later_and_loses_nothing(peer: Peer) -> None:
-    account = await Account(peer.port, receipts_queue=10).start()
+    account = await PeerAccount(peer.port, receipts_queue=10).start()
     account.gate = asyncio.Event()
     peer.lines[0].send(receipt_pdu("first"))
     await asyncio.sleep(0.05)
@@ -186,7 +186,7 @@ async def test_a_full_queue_answers_come_later_and_loses_nothing(peer: Peer) -> 
     await account.connector.stop(grace=0.2)
 
 
-async def test_an_undecodable_receipt_is_refused_for_good(peer: Peer, account: Account) -> None:
+async def test_an_undecodable_receipt_is_refused_for_good(peer: Peer, account: PeerAccount) -> None:
     body = b"\0\0\0no end"
     peer.lines[0].transport.write(struct.pack(">IIII", 16 + len(body), 5, 0, 77) + body)
     await until(lambda: peer.got(p.DeliverSmResp))
@@ -198,7 +198,7 @@ async def test_an_undecodable_receipt_is_refused_for_good(peer: Peer, account: A
 
 
 async def test_no_answer_in_time_is_unknown(peer: Peer) -> None:
-    account = await Account(peer.port, response_seconds=0.1).start()
+    account = await PeerAccount(peer.port, response_seconds=0.1).start()
     peer.on_submit = lambda line, pdu: None
     account.submit(2)
     outcomes = await account.ended(2)
@@ -208,7 +208,7 @@ async def test_no_answer_in_time_is_unknown(peer: Peer) -> None:
 
 
 async def test_an_answer_after_the_timeout_is_a_second_outcome(peer: Peer) -> None:
-    account = await Account(peer.port, response_seconds=0.1, late=60.0).start()
+    account = await PeerAccount(peer.port, response_seconds=0.1, late=60.0).start()
     kept: list[tuple[Line, p.SubmitSm]] = []
     peer.on_submit = lambda line, pdu: kept.append((line, pdu))
     (sent,) = account.submit(segments=(b"a", b"b", b"c"))
@@ -224,7 +224,7 @@ async def test_an_answer_after_the_timeout_is_a_second_outcome(peer: Peer) -> No
     await account.connector.stop(grace=0.2)
 
 
-async def test_only_segments_that_the_supplier_has_not_got_are_sent(peer: Peer, account: Account) -> None:
+async def test_only_segments_that_the_supplier_has_not_got_are_sent(peer: Peer, account: PeerAccount) -> None:
     account.submit(segments=(b"a", b"b", b"c", b"d"), held=(1, 3))
     (outcome,) = await account.ended()
     assert [pdu.short_message for pdu in peer.got(p.SubmitSm)] == [
@@ -236,7 +236,7 @@ async def test_only_segments_that_the_supplier_has_not_got_are_sent(peer: Peer, 
 
 
 async def test_several_timeouts_in_a_row_end_the_session(peer: Peer) -> None:
-    account = await Account(peer.port, response_seconds=0.1, max_timeouts=3).start()
+    account = await PeerAccount(peer.port, response_seconds=0.1, max_timeouts=3).start()
     peer.on_submit = lambda line, pdu: None
     account.submit(3)
     await account.ended(3)
@@ -245,7 +245,7 @@ async def test_several_timeouts_in_a_row_end_the_session(peer: Peer) -> None:
 
 
 async def test_a_drop_with_a_full_window_tells_written_from_unwritten(peer: Peer) -> None:
-    account = await Account(peer.port, window=5).start()
+    account = await PeerAccount(peer.port, window=5).start()
     peer.on_submit = lambda line, pdu: None
     account.submit(8)
     await until(lambda: len(peer.got(p.SubmitSm)) == 5)
@@ -260,7 +260,7 @@ async def test_a_drop_with_a_full_window_tells_written_from_unwritten(peer: Peer
     await account.connector.stop(grace=0.2)
 
 
-async def test_what_was_not_flushed_is_unreachable(peer: Peer, account: Account) -> None:
+async def test_what_was_not_flushed_is_unreachable(peer: Peer, account: PeerAccount) -> None:
     account.submit(3)
     (link,) = account.connector._transmitters
     assert link.connection is not None
@@ -274,7 +274,7 @@ async def test_without_a_session_everything_is_unreachable() -> None:
     peer = await Peer().start()
     port = peer.port
     await peer.stop()
-    account = Account(port)
+    account = PeerAccount(port)
     await account.connector.start()
     assert account.connector.capacity() == 0
     account.submit(2)
@@ -289,14 +289,14 @@ async def test_without_a_session_everything_is_unreachable() -> None:
 
 
 async def test_hosts_take_turns(peer: Peer) -> None:
-    account = await Account(peer.port, host=["127.0.0.9", "x" * 64, "127.0.0.1"]).start()
+    account = await PeerAccount(peer.port, host=["127.0.0.9", "x" * 64, "127.0.0.1"]).start()
     account.submit()
     assert (await account.ended())[0].verdict is Verdict.ACCEPTED
     await account.connector.stop(grace=0.2)
 
 
 async def test_a_message_does_not_wait_long_for_room(peer: Peer) -> None:
-    account = await Account(peer.port, window=1, queue_seconds=0.1).start()
+    account = await PeerAccount(peer.port, window=1, queue_seconds=0.1).start()
     peer.on_submit = lambda line, pdu: None
     account.submit(2)
     (outcome,) = await account.ended(1)
@@ -308,7 +308,7 @@ async def test_a_message_does_not_wait_long_for_room(peer: Peer) -> None:
 @pytest.mark.parametrize("status", [0x05, 0x0D])
 async def test_too_many_binds_is_tried_again_soon(peer: Peer, status: int) -> None:
     peer.bind_status = status
-    account = Account(peer.port)
+    account = PeerAccount(peer.port)
     await account.connector.start()
     await until(lambda: peer.binds >= 2)
     assert account.connector.health().sessions == 0
@@ -321,7 +321,7 @@ async def test_too_many_binds_is_tried_again_soon(peer: Peer, status: int) -> No
 @pytest.mark.parametrize("status", [0x0E, 0x0F, 0x53])
 async def test_a_wrong_password_waits_for_an_operator(peer: Peer, status: int) -> None:
     peer.bind_status = status
-    account = Account(peer.port, refused_seconds=300)
+    account = PeerAccount(peer.port, refused_seconds=300)
     await account.connector.start()
     await until(lambda: f"0x{status:08X}" in account.connector.health().last_error)
     await asyncio.sleep(0.2)
@@ -331,7 +331,7 @@ async def test_a_wrong_password_waits_for_an_operator(peer: Peer, status: int) -
 
 async def test_a_bind_without_an_answer_is_given_up(peer: Peer) -> None:
     peer.silent = True
-    account = Account(peer.port, bind_seconds=0.1)
+    account = PeerAccount(peer.port, bind_seconds=0.1)
     await account.connector.start()
     await until(lambda: len(peer.got(p.BindTransceiver)) == 2)
     assert "no answer to bind" in account.connector.health().last_error
@@ -339,7 +339,7 @@ async def test_a_bind_without_an_answer_is_given_up(peer: Peer) -> None:
 
 
 async def test_silence_is_asked_about_and_then_ends_the_session(peer: Peer) -> None:
-    account = await Account(peer.port, enquire_seconds=0.1, silence_seconds=0.1).start()
+    account = await PeerAccount(peer.port, enquire_seconds=0.1, silence_seconds=0.1).start()
     await until(lambda: len(peer.got(p.EnquireLink)) == 2)
     assert peer.binds == 1
     peer.silent = True
@@ -347,7 +347,7 @@ async def test_silence_is_asked_about_and_then_ends_the_session(peer: Peer) -> N
     await account.connector.stop(grace=0.2)
 
 
-async def test_garbage_ends_the_session_and_what_came_before_it_counts(peer: Peer, account: Account) -> None:
+async def test_garbage_ends_the_session_and_what_came_before_it_counts(peer: Peer, account: PeerAccount) -> None:
     peer.on_submit = lambda line, pdu: line.transport.write(
         p.SubmitSmResp(pdu.sequence, 0, "good").encode() + b"\x00\x00\x00\x03garbage"
     )
@@ -359,7 +359,7 @@ async def test_garbage_ends_the_session_and_what_came_before_it_counts(peer: Pee
     await until(lambda: peer.binds == 2)
 
 
-async def test_an_answer_byte_by_byte_and_two_in_a_segment(peer: Peer, account: Account) -> None:
+async def test_an_answer_byte_by_byte_and_two_in_a_segment(peer: Peer, account: PeerAccount) -> None:
     waiting: list[p.SubmitSm] = []
     peer.on_submit = lambda line, pdu: waiting.append(pdu)
     account.submit(3)
@@ -375,13 +375,13 @@ async def test_an_answer_byte_by_byte_and_two_in_a_segment(peer: Peer, account: 
 
 
 async def test_a_pdu_that_does_not_end_closes(peer: Peer) -> None:
-    account = await Account(peer.port, pdu_seconds=0.1).start()
+    account = await PeerAccount(peer.port, pdu_seconds=0.1).start()
     peer.lines[0].transport.write(b"\x00\x00\x00\x20\x00")
     await until(lambda: peer.binds == 2)
     await account.connector.stop(grace=0.2)
 
 
-async def test_the_peer_unbinds_and_still_answers_what_it_owes(peer: Peer, account: Account) -> None:
+async def test_the_peer_unbinds_and_still_answers_what_it_owes(peer: Peer, account: PeerAccount) -> None:
     waiting: list[p.SubmitSm] = []
     peer.on_submit = lambda line, pdu: waiting.append(pdu)
     account.submit()
@@ -400,7 +400,7 @@ async def test_the_peer_unbinds_and_still_answers_what_it_owes(peer: Peer, accou
 
 
 async def test_capacity_is_the_room_in_all_windows(peer: Peer) -> None:
-    account = await Account(peer.port, sessions=3, window=4).start(bound=3)
+    account = await PeerAccount(peer.port, sessions=3, window=4).start(bound=3)
     assert account.connector.capacity() == 12
     peer.on_submit = lambda line, pdu: None
     account.submit(2)
@@ -411,7 +411,7 @@ async def test_capacity_is_the_room_in_all_windows(peer: Peer) -> None:
 
 
 async def test_the_window_is_never_exceeded(peer: Peer) -> None:
-    account = await Account(peer.port, window=3).start()
+    account = await PeerAccount(peer.port, window=3).start()
     open_now: list[p.SubmitSm] = []
     most = 0
 
@@ -433,7 +433,7 @@ async def test_the_window_is_never_exceeded(peer: Peer) -> None:
 
 
 async def test_a_throttle_burst_slows_the_account_down_without_using_up_tries(peer: Peer) -> None:
-    account = await Account(peer.port, submits_per_second=1000).start()
+    account = await PeerAccount(peer.port, submits_per_second=1000).start()
     peer.submit_status = 0x58
     account.submit(5)
     outcomes = await account.ended(5)
@@ -443,7 +443,7 @@ async def test_a_throttle_burst_slows_the_account_down_without_using_up_tries(pe
 
 
 async def test_the_rate_grows_with_the_sessions(peer: Peer) -> None:
-    account = await Account(peer.port, submits_per_second=10, sessions=2).start(bound=2)
+    account = await PeerAccount(peer.port, submits_per_second=10, sessions=2).start(bound=2)
     assert account.connector._bucket.rate == 20
     account.connector.set_sessions(1)
     assert account.connector._bucket.rate == 10
@@ -451,7 +451,7 @@ async def test_the_rate_grows_with_the_sessions(peer: Peer) -> None:
 
 
 async def test_segments_a_second_are_kept(peer: Peer) -> None:
-    account = await Account(peer.port, submits_per_second=100).start()
+    account = await PeerAccount(peer.port, submits_per_second=100).start()
     loop = asyncio.get_running_loop()
     begun = loop.time()
     account.submit(10, segments=(b"a", b"b"))
@@ -462,7 +462,7 @@ async def test_segments_a_second_are_kept(peer: Peer) -> None:
 
 
 async def test_sessions_come_and_go_while_running(peer: Peer) -> None:
-    account = await Account(peer.port, sessions=0).start(bound=0)
+    account = await PeerAccount(peer.port, sessions=0).start(bound=0)
     account.connector.set_sessions(2)
     await until(lambda: account.connector.health().sessions == 2)
     peer.on_submit = lambda line, pdu: asyncio.get_running_loop().call_later(0.05, peer.accept, line, pdu)
@@ -476,7 +476,7 @@ async def test_sessions_come_and_go_while_running(peer: Peer) -> None:
 
 
 async def test_a_transmitter_and_a_receiver(peer: Peer) -> None:
-    account = await Account(peer.port, bind="pair").start()
+    account = await PeerAccount(peer.port, bind="pair").start()
     await until(lambda: peer.binds == 2)
     (receiver,) = [line for line in peer.lines if isinstance(line.bound, p.BindReceiver)]
     account.submit()
@@ -500,7 +500,7 @@ async def test_a_transmitter_and_a_receiver(peer: Peer) -> None:
     ],
 )
 async def test_ways_of_sending_a_long_message(peer: Peer, way: str, bodies: list[bytes], esm_class: int) -> None:
-    account = await Account(peer.port, long_messages=way).start()
+    account = await PeerAccount(peer.port, long_messages=way).start()
     account.submit(segments=(b"one", b"two"))
     (outcome,) = await account.ended()
     sent = peer.got(p.SubmitSm)
@@ -517,7 +517,7 @@ async def test_ways_of_sending_a_long_message(peer: Peer, way: str, bodies: list
 
 
 async def test_a_refused_segment_stops_those_behind_it(peer: Peer) -> None:
-    account = await Account(peer.port, window=1).start()
+    account = await PeerAccount(peer.port, window=1).start()
 
     def second_refused(line: Line, pdu: p.SubmitSm) -> None:
         peer.submit_status = 0x0B if len(peer.got(p.SubmitSm)) == 2 else 0
@@ -534,7 +534,7 @@ async def test_a_refused_segment_stops_those_behind_it(peer: Peer) -> None:
 
 
 async def test_all_segments_go_on_one_session_in_order(peer: Peer) -> None:
-    account = await Account(peer.port, sessions=3, window=2).start(bound=3)
+    account = await PeerAccount(peer.port, sessions=3, window=2).start(bound=3)
     seen: dict[int, list[tuple[int, bytes]]] = {}
 
     def remember(line: Line, pdu: p.SubmitSm) -> None:
@@ -553,7 +553,7 @@ async def test_all_segments_go_on_one_session_in_order(peer: Peer) -> None:
 
 
 async def test_a_loss_between_segments(peer: Peer) -> None:
-    account = await Account(peer.port, window=1).start()
+    account = await PeerAccount(peer.port, window=1).start()
 
     def accept_and_drop(line: Line, pdu: p.SubmitSm) -> None:
         if pdu.short_message.endswith(b"a"):
@@ -572,7 +572,7 @@ async def test_a_loss_between_segments(peer: Peer) -> None:
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-async def test_stopping_waits_for_open_answers_and_unbinds(peer: Peer, account: Account) -> None:
+async def test_stopping_waits_for_open_answers_and_unbinds(peer: Peer, account: PeerAccount) -> None:
     peer.on_submit = lambda line, pdu: asyncio.get_running_loop().call_later(0.05, peer.accept, line, pdu)
     account.submit(4)
     account.submit(1, segments=tuple(b"%d" % n for n in range(12)))
@@ -583,14 +583,14 @@ async def test_stopping_waits_for_open_answers_and_unbinds(peer: Peer, account: 
     assert (await account.ended(6))[-1].verdict is Verdict.UNREACHABLE
 
 
-async def test_what_is_open_after_the_grace_is_unknown(peer: Peer, account: Account) -> None:
+async def test_what_is_open_after_the_grace_is_unknown(peer: Peer, account: PeerAccount) -> None:
     peer.on_submit = lambda line, pdu: None
     account.submit(12)
     await account.connector.stop(grace=0.05)
     assert sorted(outcome.verdict for _, outcome in account.outcomes) == ["unknown"] * 10 + ["unreachable"] * 2
 
 
-async def test_stopping_answers_the_receipts_it_has(peer: Peer, account: Account) -> None:
+async def test_stopping_answers_the_receipts_it_has(peer: Peer, account: PeerAccount) -> None:
     account.gate = asyncio.Event()
     peer.lines[0].send(receipt_pdu("1"))
     await asyncio.sleep(0.02)
@@ -600,7 +600,7 @@ async def test_stopping_answers_the_receipts_it_has(peer: Peer, account: Account
 
 
 async def test_stopping_does_not_wait_for_an_address_that_does_not_answer() -> None:
-    account = Account(1, reconnect_seconds=60)
+    account = PeerAccount(1, reconnect_seconds=60)
     await account.connector.start()
     await asyncio.wait_for(account.connector.stop(grace=5), 3)
 
@@ -610,7 +610,7 @@ async def test_stopping_does_not_wait_for_an_address_that_does_not_answer() -> N
 
 async def test_the_password_is_not_logged(peer: Peer, caplog: Any, capsys: Any) -> None:
     peer.bind_status = 0x0E
-    account = Account(peer.port, secret="hunter2hunter2")
+    account = PeerAccount(peer.port, secret="hunter2hunter2")
     with caplog.at_level(logging.DEBUG):
         await account.connector.start()
         await until(lambda: account.connector.health().last_error)
@@ -620,7 +620,7 @@ async def test_the_password_is_not_logged(peer: Peer, caplog: Any, capsys: Any) 
     assert "hunter2" not in caplog.text + printed.out + printed.err
 
 
-async def test_a_message_that_cannot_be_written_is_refused(peer: Peer, account: Account) -> None:
+async def test_a_message_that_cannot_be_written_is_refused(peer: Peer, account: PeerAccount) -> None:
     account.submit(sender="Ж")
     account.submit(segments=(b"x" * 255,))
     account.submit()
@@ -631,7 +631,7 @@ async def test_a_message_that_cannot_be_written_is_refused(peer: Peer, account: 
 def test_all_of_it_on_uvloop() -> None:
     async def life() -> None:
         peer = await Peer().start()
-        account = await Account(peer.port).start()
+        account = await PeerAccount(peer.port).start()
         account.submit(20)
         assert {outcome.verdict for outcome in await account.ended(20)} == {Verdict.ACCEPTED}
         peer.lines[0].send(receipt_pdu("id1"))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from smpp_peer import Account, until
+from smpp_peer import PeerAccount, until
 
 from heliograph.suppliers.contract import ReceiptState, Verdict
 
@@ -30,13 +30,13 @@ async def port() -> AsyncIterator[int]:
     )
     assert process.stdout is not None
     assert process.stdin is not None
-    yield int(await asyncio.wait_for(process.stdout.readline(), 20))
+    yield int(await asyncio.wait_for(process.stdout.readline(), 120))
     process.stdin.close()
-    await asyncio.wait_for(process.wait(), 10)
+    await asyncio.wait_for(process.wait(), 120)
 
 
 async def test_messages_and_receipts(port: int) -> None:
-    account = await Account(port).start()
+    account = await PeerAccount(port).start()
     account.submit(20)
     account.submit(segments=("Олá".encode("utf-16-be"),), encoding="ucs2", validity_seconds=3600)
     account.submit(segments=(b"a" * 153, b"b"))
@@ -52,7 +52,7 @@ async def test_messages_and_receipts(port: int) -> None:
 
 @pytest.mark.parametrize("way", ["sar", "payload", "udh16"])
 async def test_it_takes_every_form_of_a_long_message(port: int, way: str) -> None:
-    account = await Account(port, long_messages=way, vendor_tlvs={"1400": "1107"}).start()
+    account = await PeerAccount(port, long_messages=way, vendor_tlvs={"1400": "1107"}).start()
     account.submit(segments=(b"one", b"two"))
     (outcome,) = await account.ended()
     assert outcome.verdict is Verdict.ACCEPTED, outcome
@@ -60,7 +60,7 @@ async def test_it_takes_every_form_of_a_long_message(port: int, way: str) -> Non
 
 
 async def test_a_wrong_password(port: int) -> None:
-    account = Account(port, secret="wrong")
+    account = PeerAccount(port, secret="wrong")
     await account.connector.start()
     await until(lambda: "0x0000000E" in account.connector.health().last_error)
     assert account.connector.health().sessions == 0
@@ -68,14 +68,14 @@ async def test_a_wrong_password(port: int) -> None:
 
 
 async def test_more_sessions_than_the_account_has(port: int) -> None:
-    account = await Account(port, sessions=3).start(bound=2)
+    account = await PeerAccount(port, sessions=3).start(bound=2)
     await until(lambda: any("bind refused" in link.last_error for link in account.connector._transmitters))
     account.connector.set_sessions(2)
     await account.connector.stop(grace=1)
 
 
 async def test_a_transmitter_and_a_receiver(port: int) -> None:
-    account = await Account(port, bind="pair").start()
+    account = await PeerAccount(port, bind="pair").start()
     await until(lambda: all(link.bound for link in account.connector._sessions[0]))
     account.submit()
     assert (await account.ended())[0].verdict is Verdict.ACCEPTED

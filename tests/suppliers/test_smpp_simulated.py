@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from smpp_peer import Account, until
+from smpp_peer import PeerAccount, until
 from smpp_peer import submission as made
 
 from heliograph.simulators.smsc.options import SmscOptions
@@ -14,11 +14,11 @@ from heliograph.simulators.smsc.simulator import Smsc
 from heliograph.suppliers.contract import Verdict
 
 
-async def run(options: dict[str, Any], count: int, *, sessions: int = 1, **settings: Any) -> tuple[Account, Smsc]:
+async def run(options: dict[str, Any], count: int, *, sessions: int = 1, **settings: Any) -> tuple[PeerAccount, Smsc]:
     """Submit so many messages to an SMSC with these options, as capacity allows, and wait for their outcomes."""
     smsc = Smsc(SmscOptions(**({"port": 0, "systems": {"esme": "secret"}, "magic": "", "seed": 1} | options)))
     await smsc.start()
-    account = await Account(smsc.port, sessions=sessions, **settings).start(bound=sessions)
+    account = await PeerAccount(smsc.port, sessions=sessions, **settings).start(bound=sessions)
     left = count
     while left:
         await until(account.connector.capacity)
@@ -30,12 +30,12 @@ async def run(options: dict[str, Any], count: int, *, sessions: int = 1, **setti
     return account, smsc
 
 
-async def finish(account: Account, smsc: Smsc) -> None:
+async def finish(account: PeerAccount, smsc: Smsc) -> None:
     await account.connector.stop(grace=1)
     await smsc.stop()
 
 
-def ids(account: Account) -> list[str | None]:
+def ids(account: PeerAccount) -> list[str | None]:
     return [part.supplier_message_id for _, outcome in account.outcomes for part in outcome.parts]
 
 
@@ -94,7 +94,7 @@ async def test_an_smsc_that_throttles_bills_each_segment_once() -> None:
     options = {"port": 0, "systems": {"esme": "secret"}, "magic": "", "throughput": 20.0}
     smsc = Smsc(SmscOptions(**options))
     await smsc.start()
-    account = await Account(smsc.port, window=50).start()
+    account = await PeerAccount(smsc.port, window=50).start()
     waiting = [made(to=f"25884{n:07d}", segments=tuple(b"part %d" % part for part in range(5))) for n in range(8)]
     held: dict[str, set[int]] = {one.to: set() for one in waiting}
     rounds = 0

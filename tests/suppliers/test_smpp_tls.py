@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from smpp_peer import Account, Peer, until
+from smpp_peer import Peer, PeerAccount, until
 
 from heliograph.suppliers.contract import Verdict
 
@@ -79,7 +79,7 @@ async def peer(authority: Authority) -> AsyncIterator[Peer]:
 
 
 async def test_the_right_name(peer: Peer, authority: Authority) -> None:
-    account = await Account(peer.port, tls=True, tls_ca_file=authority.file, tls_server_name="smsc.example").start()
+    account = await PeerAccount(peer.port, tls=True, tls_ca_file=authority.file, tls_server_name="smsc.example").start()
     account.submit()
     assert (await account.ended())[0].verdict is Verdict.ACCEPTED
     await account.connector.stop(grace=1)
@@ -87,7 +87,7 @@ async def test_the_right_name(peer: Peer, authority: Authority) -> None:
 
 @pytest.mark.parametrize("name", ["other.example", ""])
 async def test_a_wrong_name_sends_no_password(peer: Peer, authority: Authority, name: str) -> None:
-    account = Account(peer.port, tls=True, tls_ca_file=authority.file, tls_server_name=name)
+    account = PeerAccount(peer.port, tls=True, tls_ca_file=authority.file, tls_server_name=name)
     await account.connector.start()
     await until(lambda: "certificate" in account.connector.health().last_error)
     assert peer.read == []
@@ -97,7 +97,7 @@ async def test_a_wrong_name_sends_no_password(peer: Peer, authority: Authority, 
 
 
 async def test_an_unknown_authority_sends_no_password(peer: Peer) -> None:
-    account = Account(peer.port, tls=True, tls_server_name="smsc.example")
+    account = PeerAccount(peer.port, tls=True, tls_server_name="smsc.example")
     await account.connector.start()
     await until(lambda: "certificate" in account.connector.health().last_error)
     assert peer.read == []
@@ -105,7 +105,7 @@ async def test_an_unknown_authority_sends_no_password(peer: Peer) -> None:
 
 
 async def test_checking_may_be_switched_off(peer: Peer) -> None:
-    account = await Account(peer.port, tls=True, tls_verify=False).start()
+    account = await PeerAccount(peer.port, tls=True, tls_verify=False).start()
     await account.connector.stop(grace=1)
 
 
@@ -114,7 +114,7 @@ async def test_a_client_certificate(authority: Authority) -> None:
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(authority.issue("127.0.0.1"))
     peer = await Peer().start(tls=context)
-    account = await Account(
+    account = await PeerAccount(
         peer.port, tls=True, tls_ca_file=authority.file, tls_certificate_file=authority.issue("esme.example")
     ).start()
     await account.connector.stop(grace=1)
@@ -123,7 +123,7 @@ async def test_a_client_certificate(authority: Authority) -> None:
 
 async def test_a_plain_server_behind_a_tls_setting_is_an_error_like_another() -> None:
     peer = await Peer().start()
-    account = Account(peer.port, tls=True, tls_verify=False, connect_seconds=0.5)
+    account = PeerAccount(peer.port, tls=True, tls_verify=False, connect_seconds=0.5)
     await account.connector.start()
     await until(lambda: "cannot connect" in account.connector.health().last_error)
     await account.connector.stop(grace=1)

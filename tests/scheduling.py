@@ -1,0 +1,76 @@
+"""Which worker runs which test when. `make test` runs more workers than there are processors, as tests mostly wait.
+
+Tests that last, which say so with `@pytest.mark.lasts(seconds)`, come first, the longest at the very first, so that
+none is left to the end alone. Only some workers take them; the others keep the processors busy meanwhile with all the
+short ones. xdist's own orders know neither: a group runs on one worker, and a share may end in the longest test.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadGroupScheduling
+
+#: xdist's way to tell the scheduler more of a test than its name is the name of a group.
+LASTING = "lasting-"
+#: Workers on each processor, and further ones. Those that take tests that last are the ones beyond the processors.
+EACH, MORE = 2, 1
+
+
+def workers() -> int:
+    """How many workers `-n auto` means."""
+    return EACH * (os.cpu_count() or 1) + MORE
+
+
+def order(items: list[pytest.Item]) -> None:
+    """What lasts first, the longest before all others."""
+    items.sort(key=lambda item: -_seconds(item))
+    for number, item in enumerate(items):
+        if not _seconds(item):
+            break
+        item.add_marker(pytest.mark.xdist_group(f"{LASTING}{number}"))
+
+
+def _seconds(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("lasts")
+    return float(mark.args[0]) if mark else 0.0
+
+
+class Scheduling(LoadGroupScheduling):
+    """Gives each worker one test and a next one, which it needs to know before it begins."""
+
+    def _reschedule(self, node: Any) -> None:
+        if self.workqueue and self._pending_of(self.assigned_work[node]) > 1:
+            return
+        super()._reschedule(node)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        self.workqueue.move_to_end(self._next(node), last=False)
+        super()._assign_work_unit(node)
+
+    def _next(self, node: Any) -> str:
+        first = next(iter(self.workqueue))
+        if not _lasts(first):
+            return first
+        busy = [one for one, work in self.assigned_work.items() if self._waits_for_long(work)]
+        if node not in busy and len(busy) < max(1, len(self.assigned_work) - (os.cpu_count() or 1)):
+            return first
+        return next((scope for scope in self.workqueue if not _lasts(scope)), first)
+
+    def _waits_for_long(self, work: dict[str, dict[str, bool]]) -> bool:
+        return any(_lasts(scope) and not all(done.values()) for scope, done in work.items())
+
+
+def _lasts(scope: str) -> bool:
+    return scope.startswith(LASTING)
+
+
+def make(config: pytest.Config, log: Any) -> Scheduling:
+    """The scheduler of a run that is distributed."""
+    return Scheduling(config, log)
+
+
+__all__: Sequence[str] = ["Scheduling", "make", "order", "workers"]
