@@ -3,6 +3,8 @@ its processes say so."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -10,9 +12,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tests.faults.others import MOST, NOISE, SECONDS, steadily
 from tests.judge import judge, settled
 from tests.load import Client, Load
-from tests.processes import LONG, Program, installation, until, until_true
+from tests.ports import held_port
+from tests.processes import LONG, Installation, Program, installation, until, until_true
 
 HOUR, YEAR = timedelta(hours=1), timedelta(days=400)
 #: The clocks of (web process, worker) are so far ahead, from when they run.
@@ -28,10 +32,16 @@ MESSAGES = 300 if LONG else 40
 @pytest.mark.lasts(20)
 @pytest.mark.parametrize(("web", "work"), SHIFTS, ids=str)
 async def test_clocks_that_go_wrong_while_the_processes_run(
-    database_url: str, tmp_path: Path, web: timedelta, work: timedelta
+    database_url: str, tmp_path: Path, port: int, web: timedelta, work: timedelta
 ) -> None:
-    async with installation(database_url, tmp_path) as made:
+    # Those who are served by a web process whose clock is right.
+    numbers = itertools.count(5_000_000)
+    async with (
+        installation(database_url, tmp_path) as made,
+        Client(made.base_url.replace(str(made.port), str(port)), made.key) as other,
+    ):
         before = await kept(database_url)
+        quiet = await in_quiet(made, port, other, numbers) if LONG else 0.0
         programs = {
             shift: program
             for shift, program in (
@@ -49,8 +59,12 @@ async def test_clocks_that_go_wrong_while_the_processes_run(
             await load.reaches(MESSAGES // 2)
             await hasten(database_url)
             await load.reaches(MESSAGES)
+        if LONG:
+            during = await steadily(other, numbers, SECONDS)
+            print(f"clocks: p99 of the others {quiet * 1e3:.1f} ms before, {during * 1e3:.1f} ms with {web}, {work}")
+            assert during < MOST * max(quiet, NOISE)
         await settled(database_url)
-        await judge(made, load.ledger, in_flight=0)
+        await judge(made, load.ledger | other.ledger, in_flight=0)
         assert not made.complaints
         # All that is shared out by time is where it was, and what was made lies in the present month.
         assert await kept(database_url) == before
@@ -78,6 +92,25 @@ async def test_a_process_whose_clock_is_wrong_says_so_and_does_not_start(databas
             assert await program.ended() == 1
             assert f"this machine's clock is 3600 s {where} the database's" in program.err
             assert "Traceback" not in program.err
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Of a web process beside the installation's own."""
+    with held_port() as found:
+        yield found
+
+
+async def in_quiet(made: Installation, port: int, client: Client, numbers: Iterator[int]) -> float:
+    """p99 of what `client` sends by a web process on the port, which goes on, and a worker, which does not: clocks are
+    right. Seconds."""
+    await made.api(port=port)
+    worker = await made.worker()
+    await until_true(partial(client.ask, "GET", "/health"))
+    await steadily(client, numbers, 1.0)
+    found = await steadily(client, numbers, SECONDS)
+    assert await worker.stop() == 0
+    return found
 
 
 async def degraded(client: Client) -> bool:

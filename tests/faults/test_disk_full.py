@@ -19,6 +19,7 @@ import pytest
 from heliograph.base.migrate import migrate
 from heliograph.base.postgres import Embedded
 from tests.embedded import Start
+from tests.faults.others import Others
 from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.processes import LONG, WINDOW, installation, until, until_true
@@ -50,7 +51,7 @@ def small_disk(public_place: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", place], check=True)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 async def test_a_disk_that_runs_full_under_load(small_disk: Path, tmp_path: Path, embedded: Start) -> None:
     server = embedded(small_disk / "postgres", extra_settings=SMALL, lock_timeout=5.0)
     await server.start()
@@ -63,7 +64,7 @@ async def test_a_disk_that_runs_full_under_load(small_disk: Path, tmp_path: Path
             await worker.ready()
             async with Client(made.base_url, made.key) as client:
                 await until_true(partial(client.ask, "GET", "/health"))
-            async with Load(made.base_url, made.key) as load:
+            async with Load(made.base_url, made.key) as load, Others(made, load) as others:
                 await load.reaches(20)
                 for _ in range(TIMES):
                     before = sum(one.status == 503 for one in load.answers)
@@ -72,10 +73,13 @@ async def test_a_disk_that_runs_full_under_load(small_disk: Path, tmp_path: Path
                     await until(
                         lambda before=before: sum(one.status == 503 for one in load.answers) > before, within=240
                     )
-                    await asyncio.sleep(5)
+                    with others.hit():
+                        await asyncio.sleep(5)
                     ballast.unlink()
                     accepted = len(load.ledger)
                     await until(lambda accepted=accepted: len(load.ledger) > accepted + 20, within=120)
+                    await others.after()
+                others.judge("a full disk")
             assert [api.status, worker.status] == [None, None], "they live through it"
             await settled(server.url, within=120)
             verdict = await judge(made, load.ledger, in_flight=2 * TIMES * WINDOW * SESSIONS)

@@ -14,6 +14,7 @@ import pytest
 from heliograph.base.migrate import migrate
 from heliograph.base.postgres import Embedded
 from tests.embedded import Start
+from tests.faults.others import Others
 from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.processes import LONG, WINDOW, below, installation, until, until_true
@@ -37,16 +38,17 @@ async def test_a_database_that_is_frozen_under_load(public_place: Path, tmp_path
         await worker.ready()
         async with Client(made.base_url, made.key) as client:
             await until_true(partial(client.ask, "GET", "/health"))
-        async with Load(made.base_url, made.key) as load:
+        async with Load(made.base_url, made.key) as load, Others(made, load) as others:
             await load.reaches(20)
             for seconds in FREEZES:
                 frozen = time.monotonic()
                 signal_all(server, signal.SIGSTOP)
                 try:
-                    await until(
-                        lambda frozen=frozen: any(one.status == 503 and one.asked > frozen for one in load.answers)
-                    )
-                    await asyncio.sleep(max(0.0, frozen + seconds - time.monotonic()))
+                    with others.hit():
+                        await until(
+                            lambda frozen=frozen: any(one.status == 503 and one.asked > frozen for one in load.answers)
+                        )
+                        await asyncio.sleep(max(0.0, frozen + seconds - time.monotonic()))
                 finally:
                     signal_all(server, signal.SIGCONT)
                 thawed = time.monotonic()
@@ -60,6 +62,8 @@ async def test_a_database_that_is_frozen_under_load(public_place: Path, tmp_path
                     assert time.monotonic() < thawed + 2 * BACK
                     during = [one for one in load.answers if frozen < one.asked < thawed]
                     assert max(one.at - one.asked for one in during) < WAIT
+                await others.after()
+            others.judge("a frozen database")
         assert [api.status, worker.status] == [None, None], "they live through it"
         await settled(server.url, within=120)
         verdict = await judge(made, load.ledger, in_flight=len(FREEZES) * WINDOW * SESSIONS)

@@ -29,6 +29,7 @@ import pytest
 from heliograph.base.migrate import migrate
 from heliograph.base.postgres_install import Install, SystemUser, account_for, install_for
 from tests import ports
+from tests.faults.others import Others
 from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.processes import LONG, WINDOW, below, installation, until, until_true
@@ -222,7 +223,7 @@ async def test_fail_overs_under_load(public_place: Path, tmp_path: Path) -> None
             async with Client(made.base_url, made.key) as client:
                 await until_true(partial(client.ask, "GET", "/health"))
             gaps = []
-            async with Load(made.base_url, made.key) as load:
+            async with Load(made.base_url, made.key) as load, Others(made, load) as others:
                 await load.reaches(20)
                 for turn in range(FAILOVERS):
                     lost = await primary(nodes)
@@ -231,16 +232,19 @@ async def test_fail_overs_under_load(public_place: Path, tmp_path: Path) -> None
                     # Killed, or hung: then nobody's connection ends.
                     lost.signal(signal.SIGSTOP if turn % 2 else signal.SIGKILL)
                     rest = [node for node in nodes if node is not lost]
-                    await until_true(partial(primary, rest), within=GAP)
-                    moved = time.monotonic()
-                    await until(
-                        lambda moved=moved: any(one.status == 202 and one.asked > moved for one in load.answers),
-                        within=GAP,
-                    )
+                    with others.hit():
+                        await until_true(partial(primary, rest), within=GAP)
+                        moved = time.monotonic()
+                        await until(
+                            lambda moved=moved: any(one.status == 202 and one.asked > moved for one in load.answers),
+                            within=GAP,
+                        )
                     gaps.append(longest(load, began))
                     lost.end()
                     lost.start()
                     await whole(nodes)
+                    await others.after()
+                others.judge("fail-overs")
             assert [api.status, worker.status] == [None, None], "they live through it"
             assert max(gaps) < GAP
             await settled(own, within=120)

@@ -192,7 +192,7 @@ async def test_receipts_before_the_answer_twice_and_on_the_way(database_url: str
 
 
 async def test_receipts_that_never_come_and_one_after_three_days(database_url: str, pool: Pool, tmp_path: Path) -> None:
-    async with service(database_url, tmp_path, smsc={"receipt_delay": 5.0}) as (made, client):
+    async with service(database_url, tmp_path, smsc={"receipt_delay": 3600.0}) as (made, client):
         async with made.working():
             late = await send(client, 5)
             await reach(pool, {"sent": 5})
@@ -206,6 +206,7 @@ async def test_receipts_that_never_come_and_one_after_three_days(database_url: s
         async with made.working():
             await reach(pool, {"unknown": 10})
             assert not made.receiver.events
+            made.smsc.hasten()
             await reach(pool, {"delivered": 5, "unknown": 5})
             await settled(made.url)
         assert {event.message_id for event in made.receiver.events} == set(late)
@@ -216,9 +217,11 @@ async def test_receipts_that_never_come_and_one_after_three_days(database_url: s
 
 async def test_throttled(database_url: str, tmp_path: Path) -> None:
     """The account slows down; a message loses none of its tries, and none is late for it."""
-    async with service(database_url, tmp_path, smsc={"throughput": 20.0}) as (made, client), made.working():
-        await send(client, 60)
-        await settled(made.url)
+    async with service(database_url, tmp_path, smsc={"throughput": 5.0}) as (made, client):
+        # All of them wait before the first leaves, so that they leave together.
+        await send(client, 30)
+        async with made.working():
+            await settled(made.url)
         await judge(made, client.ledger, in_flight=0)
         assert made.smsc.counters.throttled > 0
 

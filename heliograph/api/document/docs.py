@@ -70,7 +70,7 @@ class Docs:
             self._pages[address] = self._html(text)
         self._guide = pages.guide()
         if self._guide:
-            self._pages[pages.GUIDE] = self._html(pages.guide_list(list(self._guide.values())))
+            self._pages[pages.GUIDE] = self._html(pages.guide_list())
         self.paths = frozenset(self._pages) | frozenset(self._guide)
 
     def _html(self, text: str, vary: str = "accept-encoding") -> Page:

@@ -8,7 +8,7 @@ import html
 import re
 import sysconfig
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ def address(code: str) -> str:
     return f"{ERRORS}/{code}"
 
 
+@cache
 def front() -> str:
     """The page at `/`."""
     return _page(
@@ -69,7 +70,8 @@ def front() -> str:
     )
 
 
-def error_pages() -> dict[str, str]:
+@cache
+def error_pages() -> Mapping[str, str]:
     """The pages of all errors and their list, by address."""
     meanings = {one.code: _first_paragraph(one) for one in _below(Refusal)}
     rows = "\n".join(f"| [`{one.code}`]({address(one.code)}) | {one.status} | {one.cause} |" for one in errors())
@@ -102,8 +104,10 @@ def guide() -> dict[str, Path]:
     return {f"{GUIDE}/{path.relative_to(folder).as_posix()}": path for path in sorted(folder.rglob("*.md"))}
 
 
-def guide_list(paths: Sequence[Path]) -> str:
+@cache
+def guide_list() -> str:
     """The page that lists the guide."""
+    paths = list(guide().values())
     known = {path.name: path for path in paths if path.parent.name != "decisions"}
     named = [known.pop(name) for name in _FIRST if name in known] + list(known.values())
     items = "\n".join(f"- [{_title(path)}]({GUIDE}/{path.name})" for path in named)

@@ -7,6 +7,8 @@ that has a few values today may have more tomorrow, so no generated client may r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -22,7 +24,12 @@ _NULL = {"type": "null"}
 
 def components(shapes: Iterable[Any]) -> dict[str, Schema]:
     """The schemas of structs, and of all structs in them, by name."""
-    _, found = msgspec.json.schema_components(list(shapes), ref_template=TEMPLATE)
+    return deepcopy(_components(tuple(shapes)))
+
+
+@cache
+def _components(shapes: tuple[Any, ...]) -> dict[str, Schema]:
+    _, found = msgspec.json.schema_components(shapes, ref_template=TEMPLATE)
     return found
 
 

@@ -12,6 +12,7 @@ import typing
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from types import UnionType
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -128,7 +129,8 @@ def _with_plus(time: str) -> str:
     return _ZONE.sub("+", time) if len(time) <= 64 else time
 
 
-def _times(kind: type[msgspec.Struct] | UnionType) -> list[str]:
+@cache
+def _times(kind: type[msgspec.Struct] | UnionType) -> Sequence[str]:
     """Fields of a struct that hold a time; those of a union hold none."""
     if isinstance(kind, UnionType):
         return []
@@ -158,6 +160,7 @@ def _refuse(raw: bytes, error: msgspec.ValidationError, choices: Choices) -> NoR
     raise Invalid(_field(str(error), choices)) from None
 
 
+@cache
 def _choices(kind: Any) -> Choices:
     """What each field that takes one of a few words may say, by its path: `template.category`, `tags[]`."""
     found: dict[str, tuple[str, ...]] = {}

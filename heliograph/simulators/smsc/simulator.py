@@ -74,6 +74,10 @@ class Smsc:
         self._hub.configure(msgspec.structs.replace(self._hub.options, **changes))
         self._hub.flush()
 
+    def hasten(self) -> None:
+        """Do now what was to be done later: answers, receipts and what is sent again."""
+        self._hub.later.hasten()
+
     @property
     def options(self) -> SmscOptions:
         """The options as they are now."""
