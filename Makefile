@@ -26,7 +26,7 @@ $(VENV)/dev.stamp: $(VENV)/runtime.stamp requirements-dev.lock
 # smpp.twisted3 pins old versions of what we use too, so it lives apart.
 .peers/stamp: requirements-peers.lock
 	@test -x .peers/bin/pip || $(PYTHON) -m venv .peers
-	.peers/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-peers.lock
+	.peers/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --require-hashes -r requirements-peers.lock
 	@touch $@
 
 # Generators of clients from npm, run by the Node that .peers brings along.
@@ -39,7 +39,8 @@ NPM := PATH="$(CURDIR)/.peers/bin:$$PATH" npm --no-audit --no-fund --no-update-n
 run: $(VENV)/runtime.stamp ## Start everything on this machine: PostgreSQL, API, worker, a simulated SMSC
 	@exec $(BIN)/python -m heliograph up $(ARGS)
 
-test: javac check .peers/npm/stamp ## Checks, then the whole test suite
+test: javac ## Checks, then the whole test suite
+	@$(MAKE) --no-print-directory -j2 check .peers/npm/stamp
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
 javac:

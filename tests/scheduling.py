@@ -17,7 +17,7 @@ from xdist.scheduler import LoadGroupScheduling
 #: xdist's way to tell the scheduler more of a test than its name is the name of a group.
 LASTING = "lasting-"
 #: Workers on each processor, and further ones. Those that take tests that last are the ones beyond the processors.
-EACH, MORE = 2, 1
+EACH, MORE = 2, 2
 
 
 def workers() -> int:

@@ -63,7 +63,7 @@ async def openapi_generator(place: Path, generator: str, *options: str) -> None:
     assert [line for line in troubles if "writing file" not in line] == []
 
 
-@pytest.mark.lasts(10)
+@pytest.mark.lasts(6)
 async def test_a_generated_client_does_everything(database_url: str, pool: Pool, tmp_path: Path) -> None:
     tenant = await make_tenant(pool)
     async with running(database_url) as api:
@@ -101,7 +101,7 @@ async def test_a_generated_client_does_everything(database_url: str, pool: Pool,
     }
 
 
-@pytest.mark.lasts(12)
+@pytest.mark.lasts(9)
 async def test_types_that_openapi_typescript_makes_compile_and_send(
     database_url: str, pool: Pool, tmp_path: Path
 ) -> None:
@@ -135,7 +135,7 @@ async def test_types_that_openapi_typescript_makes_compile_and_send(
     }
 
 
-@pytest.mark.lasts(12)
+@pytest.mark.lasts(8)
 async def test_a_python_client_that_openapi_generator_makes_sends(
     database_url: str, pool: Pool, tmp_path: Path
 ) -> None:
@@ -163,7 +163,7 @@ GENERATED = (
 )
 
 
-@pytest.mark.lasts(12)
+@pytest.mark.lasts(14)
 async def test_a_java_client_that_openapi_generator_makes_compiles_and_sends(
     database_url: str, pool: Pool, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from tests.rules.callback_factories import Change, batch, message, status
 from tests.rules.whatsapp_factories import APP_SECRET, SECRET_KEY, Made, check_wallets, made
 from tests.rules.whatsapp_factories import message as outbound
 
-pytestmark = pytest.mark.lasts(20)
+pytestmark = pytest.mark.lasts(23)
 
 #: Ends a process before and after a commit; the last are killed at any moment.
 API = [{"HELIOGRAPH_CRASH_AT": "callback.before_commit"}, {"HELIOGRAPH_CRASH_AT": "callback.after_commit"}, {}]

@@ -63,7 +63,7 @@ async def check(made: Installation, conn: asyncpg.Connection[asyncpg.Record], id
     return found
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(31)
 @pytest.mark.timeout(KILLS * 10 + 120)
 async def test_random_kills_while_staging(database_server: Cluster, tmp_path: Path) -> None:
     seed = random.randrange(1_000_000)
@@ -100,7 +100,7 @@ async def test_random_kills_while_staging(database_server: Cluster, tmp_path: Pa
             await conn.close()
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(30)
 @pytest.mark.timeout(180)
 async def test_a_crash_before_and_after_each_commit(database_server: Cluster, tmp_path: Path) -> None:
     async with database_server.database() as url, installation(url, tmp_path, **FAST) as made:

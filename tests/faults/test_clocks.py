@@ -29,7 +29,7 @@ SHIFTS = (
 MESSAGES = 300 if LONG else 40
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(8)
 @pytest.mark.parametrize(("web", "work"), SHIFTS, ids=str)
 async def test_clocks_that_go_wrong_while_the_processes_run(
     database_url: str, tmp_path: Path, port: int, web: timedelta, work: timedelta
@@ -81,7 +81,7 @@ async def test_clocks_that_go_wrong_while_the_processes_run(
         assert strays == 0
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(3)
 async def test_a_process_whose_clock_is_wrong_says_so_and_does_not_start(database_url: str, tmp_path: Path) -> None:
     async with installation(database_url, tmp_path) as made:
         started: list[Program] = [

@@ -58,7 +58,7 @@ def named(place: Path, pattern: str) -> set[str]:
     return {name for path in place.rglob("*.py") for name in re.findall(pattern, path.read_text())}
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(52)
 @pytest.mark.timeout(CRASHES * 120 + 120)
 async def test_a_crash_at_any_point_is_recovered_from(database_server: Cluster, tmp_path: Path) -> None:
     room = asyncio.Semaphore(TOGETHER)

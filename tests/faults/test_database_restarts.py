@@ -29,7 +29,7 @@ BACK = 5.0
 SESSIONS = 4
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(17)
 @pytest.mark.timeout(RESTARTS * (EVERY + 30) + 120)
 async def test_restarts_of_the_database_under_load(public_place: Path, tmp_path: Path, embedded: Start) -> None:
     server = embedded(public_place / "postgres", extra_settings={}, lock_timeout=5.0)

@@ -31,7 +31,7 @@ SESSIONS = 2
 SMALL = {"min_wal_size": "32MB", "max_wal_size": "64MB", "shared_buffers": "64MB", "wal_init_zero": "off"}
 
 pytestmark = [
-    pytest.mark.lasts(20),
+    pytest.mark.lasts(300),
     pytest.mark.skipif(not LONG, reason="a disk is filled for minutes: HELIOGRAPH_FAULTS=long"),
     pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own needs root"),
 ]

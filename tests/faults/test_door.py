@@ -27,7 +27,7 @@ ROUNDS = 3 if LONG else 1
 #: Bytes that a process under attack may take beyond what it had.
 MORE = 64 * 1_048_576
 
-pytestmark = pytest.mark.lasts(20)
+pytestmark = pytest.mark.lasts(10)
 
 
 @contextlib.asynccontextmanager

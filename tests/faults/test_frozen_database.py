@@ -27,7 +27,7 @@ WAIT, BACK = 4.0, 5.0
 SESSIONS = 2
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(9)
 @pytest.mark.timeout(sum(FREEZES) * 2 + 400)
 async def test_a_database_that_is_frozen_under_load(public_place: Path, tmp_path: Path, embedded: Start) -> None:
     server = embedded(public_place / "postgres", extra_settings={}, lock_timeout=5.0)

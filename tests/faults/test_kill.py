@@ -22,7 +22,7 @@ WORKERS = 2
 SESSIONS = 12
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(24)
 @pytest.mark.timeout(KILLS * 5 + 180)
 async def test_random_kills_lose_nothing_and_double_nothing(
     public_place: Path, tmp_path: Path, embedded: Start

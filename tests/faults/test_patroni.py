@@ -41,7 +41,7 @@ PASSWORD = "geheim"
 SESSIONS = 2
 
 pytestmark = [
-    pytest.mark.lasts(20),
+    pytest.mark.lasts(300),
     pytest.mark.skipif(not LONG, reason="fail-overs take minutes: HELIOGRAPH_FAULTS=long"),
     pytest.mark.skipif(shutil.which("patroni") is None, reason="the program `patroni` is missing"),
 ]

@@ -24,7 +24,7 @@ SELECT $1, id, 'message.delivered', 'r', $3, now() - interval '1 hour' FROM unne
 """
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(8)
 async def test_a_replay_survives_its_worker(database_url: str, tmp_path: Path) -> None:
     first = uuid7_floor(clock.now() - timedelta(hours=1)).int
     events = [UUID(int=first + n) for n in range(1, COUNT + 1)]

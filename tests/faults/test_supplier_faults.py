@@ -19,6 +19,8 @@ from tests.judge import judge, settled
 from tests.load import Client
 from tests.processes import LONG, SMSC, Installation, add_supplier, installation, until, until_true
 
+pytestmark = pytest.mark.lasts(7)
+
 #: Without an answer for so long, a submit's outcome is unknown.
 IMPATIENT = {"response_seconds": 1.0, "window": 100}
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "3"}

@@ -62,7 +62,7 @@ async def begin(pool: Pool, known: Made, amount: int) -> Campaign:
         return await whatsapp_channel.create(conn, known.actor, wish=wish, request_id="req")
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(25)
 @pytest.mark.timeout(KILLS * 20 + 240)
 async def test_kills_while_staging_and_while_taking_back(database_server: Cluster, tmp_path: Path) -> None:
     seed = random.randrange(1_000_000)
@@ -139,7 +139,7 @@ async def check(pool: asyncpg.Pool[asyncpg.Record], known: Made) -> None:
     await check_wallets(pool, [known.organization_id])
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(25)
 async def test_a_whole_way_with_a_kill(database_server: Cluster, tmp_path: Path) -> None:
     amount, price = 120, PRICES["utility", "MZ"]
     async with (

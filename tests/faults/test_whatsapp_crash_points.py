@@ -73,7 +73,7 @@ async def cloud(made: Installation, pool: Pool) -> AsyncIterator[tuple[Made, Gra
         yield known, graph
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(30)
 @pytest.mark.timeout(len(CRASHES) * ROUNDS * 60 + 180)
 async def test_a_crash_at_any_point_costs_no_message_and_doubles_none(database_server: Cluster, tmp_path: Path) -> None:
     async with (

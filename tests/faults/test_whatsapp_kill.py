@@ -50,7 +50,7 @@ BROKEN = ("22", "26")
 PAUSES = 600.0
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(45)
 @pytest.mark.timeout(KILLS * 8 + STORMS * 20 + 600)
 async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
     cluster_home: Path, tmp_path: Path, embedded: Start
@@ -98,7 +98,7 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
         assert {program.status for program in drill.running} == {None}, "nothing ended by itself"
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(15)
 @pytest.mark.timeout(CRASHES * 60 + 180)
 async def test_a_web_process_that_ends_before_or_after_the_commit_of_a_send(database_url: str, tmp_path: Path) -> None:
     async with installation(database_url, tmp_path, **FAST) as made, cloud(made, magic="") as sky:

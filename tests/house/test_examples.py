@@ -172,7 +172,7 @@ async def listening() -> AsyncIterator[Receiver]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(60)
 async def test_every_line_of_the_documents_works_on_a_fresh_start(public_place: Path, tmp_path: Path) -> None:
     """`make run` on a new data directory; then all that can be pasted, document by document."""
     assert shutil.which("curl"), "the documents are made of lines for curl, which is not installed"

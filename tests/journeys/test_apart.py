@@ -19,7 +19,7 @@ from tests.load import Client, Load
 from tests.ports import held_port
 from tests.processes import GRANT, Installation, Program, environment, installation, until, until_true
 
-pytestmark = pytest.mark.lasts(20)
+pytestmark = pytest.mark.lasts(10)
 
 
 async def test_two_of_each_and_workers_that_are_replaced_under_load(empty_database_url: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.database import Cluster
 from tests.load import Client
 from tests.processes import Installation, installation, until, until_true
 
-pytestmark = pytest.mark.lasts(20)
+pytestmark = pytest.mark.lasts(8)
 
 NUMBER = "258800001234"
 HANDSET = "+258841234567"

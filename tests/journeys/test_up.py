@@ -31,7 +31,7 @@ from tests.judge import settled
 from tests.load import Client
 from tests.processes import Program, alive, below, environment, until, until_true
 
-pytestmark = pytest.mark.lasts(20)
+pytestmark = pytest.mark.lasts(8)
 
 EVENTS = ["message.delivered", "message.failed"]
 KEYS = {"base_url", "organization_id", "live_key", "test_key", "database_url", "smsc", "whatsapp"}
@@ -208,6 +208,7 @@ async def statuses(url: str) -> dict[str, str]:
         await conn.close()
 
 
+@pytest.mark.lasts(20)
 @pytest.mark.parametrize("place", accounts(), indirect=True)
 async def test_from_the_first_start_to_the_second(place: Path, receiver: Receiver, tmp_path: Path) -> None:
     async with up(place) as first, Client(first.url, first.credentials["live_key"]) as client:
@@ -274,6 +275,7 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         await second.stopped(signal.SIGINT)
 
 
+@pytest.mark.lasts(30)
 async def test_every_part_may_be_killed_and_then_the_whole(place: Path, receiver: Receiver) -> None:
     numbers = (f"+25884200{n:04d}" for n in range(100, 10_000))
     async with up(place) as first, Client(first.url, first.credentials["live_key"]) as client:
@@ -312,6 +314,7 @@ async def test_every_part_may_be_killed_and_then_the_whole(place: Path, receiver
         assert not any(alive(one) for one in parts["postgres"])
 
 
+@pytest.mark.lasts(15)
 async def test_on_a_database_that_is_given_with_two_web_processes(
     place: Path, receiver: Receiver, empty_database_url: str
 ) -> None:

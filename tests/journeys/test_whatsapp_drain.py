@@ -16,7 +16,7 @@ from tests.rules.whatsapp_factories import check_wallets
 MESSAGES = 40
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(6)
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("drain", "latency", "states"),

@@ -15,7 +15,7 @@ from tests.load import Client
 from tests.processes import Installation, Program, installation, until, until_true
 from tests.rules.whatsapp_factories import check_wallets
 
-pytestmark = pytest.mark.lasts(20)
+pytestmark = pytest.mark.lasts(5)
 
 USER = "+258841230000"
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_WHATSAPP_UNCERTAIN_GRACE_SECONDS": "3"}

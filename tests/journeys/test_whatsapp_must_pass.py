@@ -21,7 +21,7 @@ from tests.load import Client
 from tests.processes import Installation, installation, until, until_true
 from tests.rules.whatsapp_factories import check_wallets
 
-pytestmark = pytest.mark.lasts(20)
+pytestmark = pytest.mark.lasts(5)
 
 TESTS = Path(__file__).parents[1]
 HERE = "journeys/test_whatsapp_must_pass.py"
