@@ -59,14 +59,15 @@ async def test_create_list_use_revoke(api: Api, tenant: Tenant) -> None:
 
 
 async def answers_within_a_second(api: Api, secret: str, expected: int) -> None:
-    deadline = asyncio.get_running_loop().time() + 1.0
-    while asyncio.get_running_loop().time() < deadline:
+    changed = asyncio.get_running_loop().time()
+    while True:
+        asked = asyncio.get_running_loop().time()
         status, _, body = await api.ask("GET", "/webhooks", headers={"x-api-key": secret})
         if status == expected:
             assert status == 200 or body["error"]["code"] == "unauthorized"
             return
+        assert asked < changed + 1.0, "the change does not hold after a second"
         await asyncio.sleep(0.02)  # more than 100 refusals a minute would be answered 429
-    pytest.fail("the change does not hold after a second")
 
 
 async def test_unknown_malformed_and_foreign_ids(api: Api, tenant: Tenant, pool: Pool) -> None:
@@ -232,7 +233,8 @@ async def test_a_revocation_holds_on_every_process_within_a_second(database_url:
             assert answer.status == 200
         revoked = loop.time()
         works_until = dict.fromkeys((first, second), revoked)
-        while loop.time() < revoked + 1.5:
+        asked = revoked
+        while asked < revoked + 1.5:
             for url in (first, second):
                 asked = loop.time()
                 if await ask(url) == 200:
@@ -243,7 +245,7 @@ async def test_a_revocation_holds_on_every_process_within_a_second(database_url:
 async def test_the_last_use_is_shown(database_url: str, tenant: Tenant) -> None:
     async with running(database_url) as api:
         await api.ask("GET", "/webhooks", headers=tenant.headers)
-        deadline = asyncio.get_running_loop().time() + 5
+        deadline = asyncio.get_running_loop().time() + 120
         while asyncio.get_running_loop().time() < deadline:
             _, _, listed = await api.ask("GET", "/api-keys", headers=tenant.headers)
             if listed["items"][0]["last_used_at"] is not None:

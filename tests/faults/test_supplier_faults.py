@@ -248,6 +248,8 @@ async def test_garbage(database_url: str, tmp_path: Path) -> None:
         await judge(made, client.ledger, in_flight=0)
 
 
+#: Of 40 messages and a second each: seven were there in ten seconds on a quiet machine.
+ROUNDS = 8
 BROKEN: dict[str, dict[str, Any]] = {"most fail": {"error_mix": {0x08: 0.7}}, "no answers": {"swallow": 1.0}}
 if LONG:
     BROKEN |= {"all fail": {"error_mix": {0x08: 1.0}}, "deaf": {"deaf": True}}
@@ -257,7 +259,7 @@ if LONG:
 async def test_the_share_of_a_broken_supplier_moves_to_another(
     database_url: str, tmp_path: Path, fault: dict[str, Any]
 ) -> None:
-    """Within ten seconds, and what was on its way there arrives as well."""
+    """Within a few hundred messages, and what was on its way there arrives as well."""
     async with service(database_url, tmp_path, smsc=fault, smpp=IMPATIENT) as (made, client):
         other = Smsc(SmscOptions(**SMSC))
         await other.start()
@@ -268,13 +270,13 @@ async def test_the_share_of_a_broken_supplier_moves_to_another(
         try:
             async with made.working():
                 await until(lambda: made.smsc.bound + other.bound == 2)
-                async with asyncio.timeout(10):
-                    share = 1.0
-                    while share > 0.05:  # a probe each quarter of a minute
-                        submits = made.smsc.counters.submits
-                        await send(client, 40)
-                        await asyncio.sleep(1)
-                        share = (made.smsc.counters.submits - submits) / 40
+                shares = [1.0]
+                while shares[-1] > 0.05:  # a probe each quarter of a minute
+                    assert len(shares) < ROUNDS, shares
+                    submits = made.smsc.counters.submits
+                    await send(client, 40)
+                    await asyncio.sleep(1)
+                    shares.append((made.smsc.counters.submits - submits) / 40)
                 await settled(made.url)
             await judge(made, client.ledger, in_flight=0)
         finally:
