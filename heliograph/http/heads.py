@@ -14,13 +14,13 @@ import msgspec
 
 Headers = list[tuple[bytes, bytes]]
 
-_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
+TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 VALUE = rb"[\t -~\x80-\xff]*+"
-_METHOD = _TOKEN + rb"{1,20}+"
+_METHOD = TOKEN + rb"{1,20}+"
 _REQUEST_LINE = re.compile(rb"(" + _METHOD + rb") ([!-~]++) HTTP/(1\.[01])\r\n")
 REQUEST_LINE_BEGUN = re.compile(_METHOD + rb"(?: |\Z)")
 _ORIGIN = re.compile(rb"https?://(?:[a-z0-9._-]++|\[[0-9a-f:.]++\])(?::[0-9]*+)?(?=[/?]|\Z)", re.IGNORECASE)
-_NAME = re.compile(_TOKEN + rb"++")
+_NAME = re.compile(TOKEN + rb"++")
 #: What a value may not hold (RFC 9110 §5.5).
 _CONTROLS = bytes(code for code in [*range(32), 127] if code != ord("\t"))
 

@@ -27,6 +27,7 @@ import msgspec
 
 from heliograph.http.heads import (
     REQUEST_LINE_BEGUN,
+    TOKEN,
     VALUE,
     Headers,
     HttpError,
@@ -44,7 +45,9 @@ _CHUNK_FRAME, _CHUNK_SHARE = 16, 2
 #: What a request line is beside its target, at most: method, version, two spaces, line end.
 _AROUND_TARGET = 32
 
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15}+)(?:;" + VALUE + rb")?\r\n")
+_QUOTED = rb"\"[\t !#-\[\]-~\x80-\xff]*+\""
+_EXTENSION = rb";" + TOKEN + rb"++(?:=(?:" + TOKEN + rb"++|" + _QUOTED + rb"))?"
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15}+)(?:" + _EXTENSION + rb")*+\r\n")
 _SIZE_LINE_BEGUN = re.compile(rb"(?:[0-9A-Fa-f]{1,15}+(?:;" + VALUE + rb")?\r?)?")
 
 HEAD, LENGTH, SIZE, CHUNK, CHUNK_END, TRAILER, ENDED = range(7)

@@ -271,6 +271,8 @@ def is_known_to_llhttp(head: RequestHead) -> bool:
 
 @given(st.one_of(REQUESTS, broken(REQUESTS)))
 @example(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;a\nb\r\nhello\r\n0\r\n\r\n")
+@example(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;;\r\nhello\r\n0\r\n\r\n")
+@example(b'POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;a="b\r\nhello\r\n0\r\n\r\n')
 def test_llhttp_reads_the_same_requests(data: bytes) -> None:
     messages, problem, _ = read(data)
     if problem is None and all(is_known_to_llhttp(head) for head, _, _ in messages):
