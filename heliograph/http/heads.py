@@ -26,6 +26,7 @@ _CONTROLS = bytes(code for code in [*range(32), 127] if code != ord("\t"))
 
 #: Of these headers depends what follows a head.
 _DECISIVE = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"})
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 #: Of these the same few lines come again and again, and hold no secret: what they say is remembered, and so are names,
 #: and request lines without a query.
 _REPEATED = _DECISIVE | {b"accept", b"accept-encoding", b"user-agent", b"content-type"}
@@ -126,7 +127,8 @@ def _field(line: bytes) -> tuple[bytes, bytes]:
             _remember(_names, name, lower)
     if not colon or len(value.translate(None, _CONTROLS)) != len(value):
         raise HttpError(400, "a header is malformed")
-    field = lower, value.strip(b" \t")
+    # Readers that take no tab for space there would not see the body that we see.
+    field = lower, value.strip(b" " if lower in _FRAMING else b" \t")
     if lower in _REPEATED and len(line) <= _SHORT:
         _remember(_fields, line, field)
     return field

@@ -165,6 +165,8 @@ HOSTILE = [
     (b"Transfer-Encoding : chunked\r\n", "a header is malformed"),
     (b"Transfer-Encoding\r\n : chunked\r\n", "a header is malformed"),
     (b"Transfer-Encoding:\x0bchunked\r\n", "a header is malformed"),
+    (b"Transfer-Encoding: chunked\t\r\n", "Transfer-Encoding may be `chunked` only"),
+    (b"Content-Length: 3\t\r\n", "Content-Length is no number"),
     (b"X: y\r\n folded\r\n", "a header is malformed"),
     (b"X: y\nTransfer-Encoding: chunked\r\n", "a header is malformed"),
     (b"X: y\rTransfer-Encoding: chunked\r\n", "a header is malformed"),
