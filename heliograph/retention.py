@@ -213,7 +213,7 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
     deleted does not come back.
     """
     if clock.differs():
-        log.warning("nothing is forgotten while the clocks differ", ahead_seconds=round(clock.ahead(), 1))
+        log.warning("retention suspended while the clocks differ", ahead_seconds=round(clock.ahead(), 1))
         return True
     present: datetime = await conn.fetchval("SELECT now()")
     finished = True
@@ -222,17 +222,17 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
         try:
             if not await step.run(conn):
                 finished = False
-                log.info("forgetting goes on in the next round", step=step.name)
+                log.info("retention continues in the next round", step=step.name)
         except Exception as error:
             if not is_open(conn):
                 raise
             took = round(time.monotonic() - began, 1)
             if isinstance(error, asyncpg.LockNotAvailableError):
-                log.warning("retention waits for readers", step=step.name)
+                log.warning("retention blocked by readers", step=step.name)
             elif isinstance(error, asyncpg.QueryCanceledError | TimeoutError):
-                log.warning("forgetting takes too long", step=step.name, seconds=took)
+                log.warning("retention step timed out", step=step.name, seconds=took)
             else:
-                log.exception("not forgotten", step=step.name)
+                log.exception("retention step failed", step=step.name)
     return finished
 
 
@@ -391,7 +391,7 @@ async def _drop_before(conn: Connection, *, table: str, bound: datetime) -> bool
             continue
         name = row["relname"]
         if await _holds_young(conn, name, NEWEST[table], bound):
-            log.warning("a past partition holds young rows", partition=name)
+            log.warning("expired partition contains recent rows", partition=name)
             continue
         if table == "messages" and not await _count_usage(conn, name, datetime(year, month, 1, tzinfo=UTC)):
             return False

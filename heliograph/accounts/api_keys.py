@@ -81,13 +81,13 @@ class ScopeRequired(Refusal):
 
 
 class LiveKeyRequired(Refusal):
-    """This takes a live key: a test key makes and changes test things only."""
+    """This requires a live key: a test key can create and change test resources only."""
 
     code, status = "live_key_required", 403
 
 
 class TooManyActiveKeys(Refusal):
-    """This organization already has five active API keys, live and test ones together. Revoke one first."""
+    """This organization already has five active API keys, counting live and test keys. Revoke one first."""
 
     code, status = "api_key_active_limit_reached", 409
 
@@ -240,7 +240,7 @@ async def _set_status(conn: Connection, actor: Actor, id: UUID, status: str) -> 
             await _demand_place(conn, actor)
         row = await conn.fetchrow(SET_STATUS, actor.organization_id, id, status)
     if row is None:
-        raise Invalid(("api_key", "revoked", "this key is revoked for good"))
+        raise Invalid(("api_key", "revoked", "This key has been revoked, which cannot be undone"))
     return ApiKey(**row)
 
 

@@ -24,7 +24,7 @@ STOPPED = frozenset({"suspended", "closed"})
 
 
 class OrganizationSuspended(Refusal):
-    """This organization is suspended. It can read, but not send or change anything."""
+    """This organization is suspended: it can read, but not send or change anything."""
 
     code, status = "organization_suspended", 403
 
@@ -234,7 +234,7 @@ def _checked_words(words: list[str]) -> list[str]:
     """Each once, trimmed."""
     trimmed = list(dict.fromkeys(word.strip() for word in words))
     if len(trimmed) > MOST_WORDS:
-        raise Invalid(("opt_out_words", "count", f"there may be {MOST_WORDS} opt-out words"))
+        raise Invalid(("opt_out_words", "count", f"`opt_out_words` may list at most {MOST_WORDS} words"))
     for word in trimmed:
         # One of signs alone would be in every message that has none but signs.
         if not _is_text(word, LONGEST_WORD) or not any(map(str.isalnum, word)):

@@ -18,13 +18,13 @@ from heliograph.base.errors import Refusal
 
 
 class IdempotencyConflict(Refusal):
-    """This Idempotency-Key was used earlier with a different payload, or by another API key for a secret."""
+    """This Idempotency-Key was used earlier with a different payload, or by another API key to obtain a secret."""
 
     code, status = "idempotency_conflict", 409
 
 
 class IdempotencyInProgress(Refusal):
-    """The first request with this Idempotency-Key is still being worked on."""
+    """The first request with this Idempotency-Key is still being processed."""
 
     code, status = "idempotency_in_progress", 409
 

@@ -36,7 +36,7 @@ class Refusal(Exception):
 
 
 class Invalid(Refusal):
-    """The request does not follow the contract."""
+    """The request is invalid."""
 
     code, status = "validation_error", 400
 
@@ -53,7 +53,7 @@ class NotFound(Refusal):
 
 
 class Unavailable(Refusal):
-    """The service cannot store anything at the moment. Nothing was accepted; try again."""
+    """The service is temporarily unavailable. Nothing was accepted; try again."""
 
     code, status = "service_unavailable", 503
 

@@ -102,5 +102,7 @@ def _remind(reminded: float) -> float:
     at = asyncio.get_running_loop().time()
     if reminded and at - reminded < REMIND:
         return reminded
-    log.warning("clock differs from the database's", ahead_seconds=round(clock.ahead(), 1), remedy="set it by NTP")
+    log.warning(
+        "clock differs from the database's", ahead_seconds=round(clock.ahead(), 1), remedy="synchronize it by NTP"
+    )
     return at

@@ -48,81 +48,102 @@ class SettingsError(Exception):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one process."""
 
-    database_url: Annotated[str, "PostgreSQL 15+ to use; empty: `heliograph up` runs its own"] = ""
-    secret_key: Annotated[str, "Seals webhook and supplier secrets and signs cursors; 32 characters or more"] = ""
-    public_url: Annotated[str, "Base address shown to people and in links; empty: the listening address"] = ""
-    database_pool: Annotated[int, "Connections per process, beside one that watches over them"] = 8
-    database_patience_seconds: Annotated[float, "How long a request waits for the database before 503"] = 2.0
+    database_url: Annotated[str, "PostgreSQL 15 or later to connect to; if empty, `heliograph up` runs its own"] = ""
+    secret_key: Annotated[str, "Encrypts webhook and supplier secrets and signs cursors; at least 32 characters"] = ""
+    public_url: Annotated[str, "Base URL used in links and shown to users; if empty, the listening address"] = ""
+    database_pool: Annotated[int, "Database connections per process, plus one that monitors them"] = 8
+    database_patience_seconds: Annotated[float, "How long a request waits for the database before it gets 503"] = 2.0
     log_level: Annotated[str, "debug, info, warning or error"] = "info"
     log_format: Annotated[str, "`json` or `text`"] = "json"
 
-    rate_sms_send: Annotated[int, "SMS sends a minute, per key"] = 10_000
-    rate_campaigns: Annotated[int, "Campaign mutations a minute, per key"] = 60
-    rate_mutations: Annotated[int, "Other mutations a minute, per key"] = 6_000
-    rate_reads: Annotated[int, "Reads a minute, per key"] = 3_000
-    rate_failures: Annotated[int, "Unauthenticated failures a minute, per address"] = 100
-    max_body_bytes: Annotated[int, "Largest request body, bytes"] = 262_144
-    max_campaign_body_bytes: Annotated[int, "Largest body of a campaign, bytes"] = 1_048_576
-    max_callback_bytes: Annotated[int, "Largest callback of Meta's; it sends up to 3 MB, bytes"] = 4_194_304
-    body_deadline_seconds: Annotated[float, "A request's header, and then its body, must arrive within this"] = 10.0
-    keep_alive_seconds: Annotated[float, "An idle connection is closed after this"] = 75.0
-    max_connections: Annotated[int, "Open connections per API process; above it the oldest idle one gives way"] = 8_192
+    rate_sms_send: Annotated[int, "SMS sends per minute and key"] = 10_000
+    rate_campaigns: Annotated[int, "Campaign mutations per minute and key"] = 60
+    rate_mutations: Annotated[int, "Other mutations per minute and key"] = 6_000
+    rate_reads: Annotated[int, "Reads per minute and key"] = 3_000
+    rate_failures: Annotated[int, "Failed authentications per minute and address"] = 100
+    max_body_bytes: Annotated[int, "Maximum size of a request body, in bytes"] = 262_144
+    max_campaign_body_bytes: Annotated[int, "Maximum size of a campaign's request body, in bytes"] = 1_048_576
+    max_callback_bytes: Annotated[int, "Maximum size of a callback from Meta, in bytes; Meta sends up to 3 MB"] = (
+        4_194_304
+    )
+    body_deadline_seconds: Annotated[float, "Time limit for a request's header to arrive, and again for its body"] = (
+        10.0
+    )
+    keep_alive_seconds: Annotated[float, "Time after which an idle connection is closed"] = 75.0
+    max_connections: Annotated[
+        int, "Maximum open connections per API process; beyond it, the connection idle for longest is closed"
+    ] = 8_192
     max_connections_per_address: Annotated[
-        int, "Of these, connections of one address (IPv6: of a /64); trusted proxies have no limit"
+        int, "Maximum of these per address (IPv6: per /64); trusted proxies are not limited"
     ] = 1_024
     max_unsent_bytes: Annotated[
-        int, "Answers that clients have not read, per API process; above it the slowest are cut off, bytes"
+        int, ("Maximum unread response data per API process, in bytes; beyond it, the slowest clients are disconnected")
     ] = 67_108_864
     rate_unauthenticated: Annotated[
-        int, "Requests that need no key a minute, per address and API process; health checks are not counted"
+        int, "Requests without a key per minute, address and API process; health checks are not counted"
     ] = 6_000
     trusted_proxies: Annotated[
-        str, "Networks of the proxies that are believed in whom they ask for, comma-separated CIDRs"
+        str, "Networks of the proxies trusted to report client addresses, comma-separated CIDRs"
     ] = ""
-    proxy_says: Annotated[str, "How they say it: `x-forwarded-for`, `forwarded` or `proxy-protocol`"] = (
-        "x-forwarded-for"
-    )
+    proxy_says: Annotated[
+        str, "How they report them: `x-forwarded-for`, `forwarded` or `proxy-protocol`"
+    ] = "x-forwarded-for"
     not_ready_seconds: Annotated[
-        float, "An API process that is told to stop says so to load balancers for this long before it takes no more"
+        float, "How long a stopping API process reports not ready before it stops accepting connections"
     ] = 5.0
-    idempotency_hours: Annotated[int, "How long an idempotency key is remembered, hours"] = 72
-    idempotency_wait_seconds: Annotated[float, "How long a twin waits for the first, before 409"] = 2.0
+    idempotency_hours: Annotated[int, "How long idempotency keys are kept, in hours"] = 72
+    idempotency_wait_seconds: Annotated[
+        float, "How long a duplicate request waits for the first one before it gets 409"
+    ] = 2.0
 
-    lease_seconds: Annotated[float, "A claimed row returns to the queue after this without renewal"] = 60.0
-    claim_limit: Annotated[int, "Most rows claimed at once"] = 500
-    uncertain_grace_seconds: Annotated[float, "Wait for a receipt before an attempt of unknown outcome is decided"] = (
-        90.0
-    )
+    lease_seconds: Annotated[
+        float, "Time after which a claimed row returns to the queue unless its lease is renewed"
+    ] = 60.0
+    claim_limit: Annotated[int, "Maximum number of rows claimed at once"] = 500
+    uncertain_grace_seconds: Annotated[
+        float, "How long to wait for a receipt before deciding an attempt whose outcome is unknown"
+    ] = 90.0
     supplier_patience_seconds: Annotated[
         float,
-        "Wait for a supplier that is slow or throttles before the next is asked; one-time codes wait a fifth of it",
+        (
+            "How long to wait for a slow or throttling supplier before trying the next one; one-time codes "
+            "wait a fifth of this"
+        ),
     ] = 15.0
-    receipt_deadline_hours: Annotated[int, "A sent message without a receipt becomes `unknown` after this, hours"] = 72
+    receipt_deadline_hours: Annotated[
+        int, "Time after which a sent message without a receipt becomes `unknown`, in hours"
+    ] = 72
     whatsapp_uncertain_grace_seconds: Annotated[
-        float, "Wait for a status before a WhatsApp attempt of unknown outcome is decided"
+        float, "How long to wait for a status before deciding a WhatsApp attempt whose outcome is unknown"
     ] = 180.0
-    drain_seconds: Annotated[float, "A stopping worker lets open work finish for this long"] = 20.0
-    poll_seconds: Annotated[float, "Longest pause between two looks at an idle queue"] = 0.5
+    drain_seconds: Annotated[float, "How long a stopping process lets work in progress finish"] = 20.0
+    poll_seconds: Annotated[float, "Longest interval between polls of an idle queue"] = 0.5
 
     whatsapp_window_margin_seconds: Annotated[
-        float, "A service window counts as closed this long before its end: replies take time to arrive"
+        float, "How long before its end a service window counts as closed, since replies take time to arrive"
     ] = 60.0
 
-    webhook_allow_http: Annotated[bool, "Accept http:// webhook addresses (`up` does, for loopback)"] = False
-    webhook_allow_networks: Annotated[str, "Private networks that webhooks may reach, comma-separated CIDRs"] = ""
-    webhook_timeout_seconds: Annotated[float, "One webhook attempt, in all"] = 15.0
-    webhook_connect_seconds: Annotated[float, "Connecting, within one webhook attempt"] = 5.0
-    webhook_schedule: Annotated[str, "Pauses before each attempt, seconds, comma-separated"] = (
+    webhook_allow_http: Annotated[
+        bool, "Whether to accept http:// webhook URLs (`heliograph up` does, for loopback)"
+    ] = False
+    webhook_allow_networks: Annotated[str, "Private networks that webhooks may be sent to, comma-separated CIDRs"] = ""
+    webhook_timeout_seconds: Annotated[float, "Time limit for a webhook attempt as a whole"] = 15.0
+    webhook_connect_seconds: Annotated[float, "Time limit for connecting, within a webhook attempt"] = 5.0
+    webhook_schedule: Annotated[str, "Delay before each webhook attempt, in seconds, comma-separated"] = (
         "0,5,30,300,1800,7200,18000,36000,50400,72000,86400"
     )
-    webhook_disable_hours: Annotated[int, "An endpoint that only failed for this long is disabled, hours"] = 120
-    webhook_concurrency: Annotated[int, "Webhook attempts under way at once, per worker"] = 256
+    webhook_disable_hours: Annotated[int, "Time after which an endpoint that has only failed is disabled, in hours"] = (
+        120
+    )
+    webhook_concurrency: Annotated[int, "Maximum concurrent webhook attempts per worker"] = 256
 
-    text_retention_days: Annotated[int, "Message text is erased after this, days"] = 30
-    metadata_retention_months: Annotated[int, "Messages are dropped after this, months"] = 13
+    text_retention_days: Annotated[int, "How long message text is kept, in days"] = 30
+    metadata_retention_months: Annotated[int, "How long messages are kept, in months"] = 13
 
-    clock_shift: Annotated[str, "Tests only: seconds this process's clock stands ahead (`n`, or `n:running`)"] = ""
-    crash_at: Annotated[str, "Tests only: exit at the named point (`name` or `name:nth`)"] = ""
+    clock_shift: Annotated[
+        str, "For tests only: seconds by which this process's clock is ahead (`n`, or `n:running`)"
+    ] = ""
+    crash_at: Annotated[str, "For tests only: exit at the named point (`name` or `name:nth`)"] = ""
 
     def __post_init__(self) -> None:
         if self.secret_key and len(self.secret_key) < 32:
@@ -147,13 +168,14 @@ def demand_secret_key(settings: Settings) -> None:
     """Refuse to work without a secret key of one's own. Raises SettingsError."""
     if not settings.secret_key or settings.secret_key == DEFAULT_SECRET_KEY:
         raise SettingsError(
-            "HELIOGRAPH_SECRET_KEY is not set. Make one with `openssl rand -base64 48`, keep it safe, and give the same"
-            " one to every process: what is sealed under it opens with no other"
+            "HELIOGRAPH_SECRET_KEY is not set. Generate one with `openssl rand -base64 48`, keep it "
+            "safe, and use the same one for every process: what is encrypted with it cannot be decrypted "
+            "with another"
         )
     if _is_repeated(settings.secret_key):
         raise SettingsError(
-            "HELIOGRAPH_SECRET_KEY repeats a few characters, which can be guessed. Make one with"
-            " `openssl rand -base64 48`"
+            "HELIOGRAPH_SECRET_KEY repeats a few characters and can be guessed. Generate one with "
+            "`openssl rand -base64 48`"
         )
 
 
@@ -173,7 +195,7 @@ def _demand_sense(name: str, kind: type, value: Any) -> None:
     if kind is int and value < 1:
         raise SettingsError(f"{variable} must be 1 or more, not {value}")
     if kind is float and not 0 <= value < math.inf:
-        raise SettingsError(f"{variable} must be 0 or more, and finite, not {value:g}")
+        raise SettingsError(f"{variable} must be 0 or more and finite, not {value:g}")
     if name == "lease_seconds" and value == 0:
         raise SettingsError(f"{variable} must be more than 0")
 

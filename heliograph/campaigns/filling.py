@@ -67,7 +67,7 @@ def written(stored: str) -> list[str]:
 def check(template: TemplateLayout, parameters: Sequence[Filling]) -> None:
     """Raises Invalid for a text or a default that the template would refuse whoever gets it."""
     if len(parameters) > MOST:
-        raise Invalid(("param", "count", f"there may be {MOST} parameters"))
+        raise Invalid(("param", "count", f"there may be at most {MOST} parameters"))
     for given in ([one.text for one in parameters], [one.default for one in parameters]):
         # Where nothing is given, the shortest value stands: what is wrong then is wrong with any.
         values = ["x" if value is None else value.strip() for value in given]

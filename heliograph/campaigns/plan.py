@@ -51,7 +51,7 @@ WAITING = "waiting_for_receipts"
 
 
 class CampaignAudienceEmpty(Refusal):
-    """Nobody would get this campaign: no recipient is left once opted-out and invalid numbers are taken away."""
+    """This campaign has no recipients once opted-out and invalid numbers are removed."""
 
     code, status = "campaign_audience_empty", 409
 

@@ -44,7 +44,7 @@ def check_places(template: str, field: str) -> None:
             (field, "placeholder", f"`{field}` has the unknown placeholder {{{{{shown}}}}}; there are {known}")
         )
     if not template.strip():
-        raise Invalid((field, "length", f"`{field}` must say something"))
+        raise Invalid((field, "length", f"`{field}` must not be blank"))
 
 
 def places(template: str) -> frozenset[str]:

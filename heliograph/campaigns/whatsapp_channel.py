@@ -114,7 +114,7 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
             "authentication": "a one-time code is for one person who has just asked for it",
             "marketing": "marketing is not sent by this service",
         }[row["category"]]
-        raise Invalid(("template", "category", f"campaigns take templates of the category utility alone: {why}"))
+        raise Invalid(("template", "category", f"campaigns can only send templates in the category utility: {why}"))
     _check_parameters(_layout(row), wish.parameters)
     if not await _prices(conn, row["currency"], outline.at):
         raise Invalid(

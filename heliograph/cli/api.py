@@ -18,11 +18,11 @@ log = structlog.get_logger()
 
 def command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Serve the HTTP API. Several processes may share one port, and any number one database.
+    """Serve the HTTP API. Several processes can share a port, and any number can share a database.
 
     \b
     Examples:

@@ -13,7 +13,7 @@ from heliograph.campaigns.plan import Campaign
 from heliograph.cli.console import DataDir, Json, Org, OrgOrAll, group, on_database, operator, settings_of, show
 from heliograph.cli.progress import follow, id_of, listed
 
-app = group("Campaigns: list, show, watch and cancel them.")
+app = group("List, show, watch and cancel campaigns.")
 
 COLUMNS = (
     "organization",
@@ -33,7 +33,7 @@ Which = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign's i
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number to show.")] = 50,
     org: OrgOrAll = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -50,7 +50,7 @@ def list_(
 
 @app.command("show")
 def show_(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show one campaign with all its counts.
+    """Show a campaign with all its counts.
 
     \b
     Example:
@@ -61,7 +61,7 @@ def show_(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
 
 @app.command("cancel")
 def cancel(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Cancel a campaign. What no supplier has yet is withdrawn by a worker, and its quota comes back.
+    """Cancel a campaign. A worker withdraws messages not yet handed to a supplier and refunds their quota.
 
     \b
     Example:

@@ -48,8 +48,10 @@ DataDir = Annotated[
     typer.Option(
         "--data-dir",
         show_default=False,
-        help="Data directory of `heliograph up`, to use its database and secret key. Without it,"
-        " HELIOGRAPH_DATABASE_URL, else the default data directory if there is one.",
+        help=(
+            "Data directory of `heliograph up`, whose database and secret key to use. Defaults to "
+            "HELIOGRAPH_DATABASE_URL, or else to the default data directory if it exists."
+        ),
     ),
 ]
 Org = Annotated[
@@ -57,12 +59,12 @@ Org = Annotated[
     typer.Option(
         "--org",
         show_default=False,
-        help="Organization: its id or its name. May be left out while there is only one.",
+        help="Organization, by id or name. Optional if there is only one.",
     ),
 ]
 OrgOrAll = Annotated[
     str | None,
-    typer.Option("--org", show_default=False, help="Only this organization: its id or its name. Without it, all."),
+    typer.Option("--org", show_default=False, help="Only this organization, by id or name. Defaults to all."),
 ]
 
 
@@ -104,7 +106,9 @@ def settings_of(
     settings = from_environment(environment)
     if data_dir is not None and not os.path.isdir(data_dir):
         what = "is not a directory" if os.path.exists(data_dir) else "does not exist"
-        raise SettingsError(f"the data directory {data_dir} {what}: name the one of `heliograph up` with --data-dir")
+        raise SettingsError(
+            f"the data directory {data_dir} {what}: give the data directory of `heliograph up` with --data-dir"
+        )
     if data_dir is None and not settings.database_url and os.path.isdir(default_data_dir(environment)):
         data_dir = default_data_dir(environment)
     if data_dir is not None:
@@ -114,8 +118,8 @@ def settings_of(
             settings = msgspec.structs.replace(settings, secret_key=_read(data_dir / "secret_key"))
     if not settings.database_url:
         raise SettingsError(
-            "no database is named: set HELIOGRAPH_DATABASE_URL, or name the directory of `heliograph up` with"
-            " --data-dir"
+            "no database is configured: set HELIOGRAPH_DATABASE_URL, or give the data directory of "
+            "`heliograph up` with --data-dir"
         )
     if needs_key:
         demand_secret_key(settings)
@@ -204,7 +208,7 @@ def moment(text: str, option: str) -> datetime:
     except ValueError:
         raise typer.BadParameter("must be a time such as 2027-01-31T00:00:00Z", param_hint=option) from None
     if at.tzinfo is None:
-        raise typer.BadParameter("needs a zone: add Z for UTC", param_hint=option)
+        raise typer.BadParameter("needs a time zone: add Z for UTC", param_hint=option)
     return at.astimezone(UTC)
 
 
@@ -287,7 +291,7 @@ def shown_url(url: str) -> str:
     try:
         target = database_url.parse(url)
     except ValueError:
-        return "an address that cannot be read"
+        return "an invalid address"
     hosts = ",".join(f"{host.name or 'the local socket'}:{host.port or 5432}" for host in target.hosts)
     return hosts + urllib.parse.urlsplit(url).path
 
@@ -299,7 +303,7 @@ def run(app: typer.Typer) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     for name, near in unknown_names().items():
-        say(f"heliograph: {name} is no setting, and is ignored{f'; did you mean {near}?' if near else '.'}")
+        say(f"heliograph: {name} is not a setting and is ignored{(f'; did you mean {near}?' if near else '.')}")
     try:
         app(prog_name="heliograph")
     except Refusal as refusal:
@@ -317,7 +321,7 @@ def run(app: typer.Typer) -> None:
     except MigrationError as error:
         _end(str(error), FAILED)
     except asyncpg.UndefinedTableError:
-        _end("the database is not prepared: run `heliograph migrate` first", UNREACHABLE)
+        _end("the database has no schema yet: run `heliograph migrate` first", UNREACHABLE)
     except (asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError):
         _end("the database is older than this program: run `heliograph migrate` first", UNREACHABLE)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError, TimeoutError) as error:

@@ -39,7 +39,7 @@ from heliograph.contacts.undoing import Import, Undone
 from heliograph.erasure import Erased
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 
-app = group("Contacts: import, export, list, find and delete them, and undo an import.")
+app = group("Import, export, list, find and delete contacts, and undo an import.")
 
 COLUMNS = ("id", "phone", "name", "tags", "opted_out", "created_at")
 IMPORT_COLUMNS = ("id", "file", "started_at", "rows", "created", "updated", "rejected", "undone_at")
@@ -47,45 +47,50 @@ IMPORT_COLUMNS = ("id", "file", "started_at", "rows", "created", "updated", "rej
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="CSV file with a header.")],
+    file: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="CSV file with a header row.")
+    ],
     map_: Annotated[
         list[str] | None,
         typer.Option(
             "--map",
             metavar="COLUMN=FIELD",
-            help=f"What a column is, where its header does not say so: {', '.join(sheets.FIELDS)}. Repeatable.",
+            help=f"Field of a column whose header is not recognized: {', '.join(sheets.FIELDS)}. Repeatable.",
         ),
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="A tag for everybody in the file. Repeatable.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Tag to add to every contact in the file. Repeatable.")] = None,
     on_duplicate: Annotated[
-        OnDuplicate, typer.Option(help="Numbers that have a contact: replace the name and add the tags, or skip them.")
+        OnDuplicate,
+        typer.Option(
+            help="For numbers that already have a contact: replace the name and add the tags, or skip the row."
+        ),
     ] = "update",
     country: Annotated[
         str | None,
         typer.Option(
             metavar="CODE",
-            help="Country, such as MZ, as whose people numbers without + are read.",
-            show_default="the organization's; without one such numbers are rejected",
+            help="Country, such as MZ, that numbers without + belong to.",
+            show_default="the organization's; if it has none, such numbers are rejected",
         ),
     ] = None,
     rejects: Annotated[
         Path | None,
-        typer.Option(help="Where rejected rows go, with their reason.", show_default="FILE with .rejects.csv"),
+        typer.Option(help="File for rejected rows and the reasons.", show_default="FILE with .rejects.csv"),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Import people of several countries without asking.", show_default=False)
+        bool, typer.Option("--yes", help="Import numbers of several countries without asking.", show_default=False)
     ] = False,
     encoding: Annotated[
-        str | None, typer.Option(help="Encoding of the file.", show_default="found out: UTF-8, UTF-16, Windows-1252")
+        str | None, typer.Option(help="Encoding of the file.", show_default="detected: UTF-8, UTF-16, Windows-1252")
     ] = None,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Import contacts from a CSV file. Killed or stopped in the middle: run it again, it completes.
+    """Import contacts from a CSV file. If it is interrupted, run it again to complete it.
 
-    Before it writes, it says how many people there are of each country, and asks if a second one has over 1 %: numbers
-    that were read as another country's are the most common mistake.
+    Before writing anything, it shows the number of contacts per country and asks for confirmation if a second country
+    has over 1 %: numbers read as another country's are the most common mistake.
 
     \b
     Examples:
@@ -95,7 +100,7 @@ def import_(
     settings = settings_of(data_dir)
     region = country.upper() if country else None
     if region is not None and region not in phones.REGIONS.values():
-        raise typer.BadParameter(f"{country!r} is not the code of a country", param_hint="--country")
+        raise typer.BadParameter(f"{country!r} is not a country code", param_hint="--country")
     tags = records.tags(tag or [], "tag")
     layout = sheets.layout(file, columns=_mapping(map_ or []), encoding=encoding)
     target = _writable(rejects or file.with_suffix(".rejects.csv"))
@@ -123,21 +128,21 @@ def import_(
     if summary.created or summary.updated:
         say(f"To undo it: heliograph contacts undo {summary.import_id}")
     if summary.rejected and summary.rejected == summary.rows:
-        raise Problem(f"no row could be taken: {target} says why")
+        raise Problem(f"no row could be imported: see {target} for the reasons")
 
 
 @app.command("export")
 def export(
     file: Annotated[
-        Path | None, typer.Argument(dir_okay=False, writable=True, help="CSV file to write; without it, to stdout.")
+        Path | None, typer.Argument(dir_okay=False, writable=True, help="CSV file to write; defaults to stdout.")
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Only contacts with this tag.")] = None,
     org: Org = None,
-    json: Annotated[bool, typer.Option("--json", help="A line of JSON for each contact instead of CSV.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write one JSON line per contact instead of CSV.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Write an organization's contacts as CSV, newest first. Cells never begin like a formula, and only
-    you may read the file.
+    """Export an organization's contacts as CSV, newest first. Cells are escaped so that none is read as a formula, and
+    only you can read the file.
 
     \b
     Examples:
@@ -173,7 +178,7 @@ def export(
 @app.command("list")
 def list_(
     tag: Annotated[str | None, typer.Option(help="Only contacts with this tag.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -194,13 +199,13 @@ def list_(
 
 @app.command("find")
 def find(
-    text: Annotated[str, typer.Argument(metavar="NUMBER|NAME", help="A phone number, or a part of a name.")],
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, at most.")] = 50,
+    text: Annotated[str, typer.Argument(metavar="NUMBER|NAME", help="Phone number or part of a name.")],
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Find contacts by number, however it is written, or by name.
+    """Find contacts by phone number, in any format, or by name.
 
     \b
     Examples:
@@ -217,12 +222,12 @@ def find(
 
 @app.command("delete")
 def delete(
-    which: Annotated[str, typer.Argument(metavar="NUMBER|ID", help="The contact's phone number, or its id.")],
+    which: Annotated[str, typer.Argument(metavar="NUMBER|ID", help="Phone number or id of the contact.")],
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Delete a contact. That its number opted out is not forgotten.
+    """Delete a contact. An opt-out of its number stays in force.
 
     \b
     Example:
@@ -237,19 +242,20 @@ def delete(
         return contact
 
     show(on_database(work, settings_of(data_dir)), json)
-    say("It is deleted.")
+    say("Deleted.")
 
 
 @app.command("erase")
 def erase(
-    who: Annotated[str, typer.Argument(metavar="NUMBER|USER-ID", help="A phone number, or a WhatsApp user id.")],
+    who: Annotated[str, typer.Argument(metavar="NUMBER|USER-ID", help="Phone number or WhatsApp user id.")],
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Erase a person: the contact, and all texts to and from them, by whatever spelling, number or user id.
+    """Erase a person: the contact and the texts of all messages to and from them, under every linked number and user
+    id.
 
-    Rows that bills refer to stay, and so does an opt-out.
+    Records needed for billing are kept, and so is an opt-out.
 
     \b
     Example:
@@ -260,7 +266,7 @@ def erase(
         found = await organization(conn, org)
         address = who if is_user_id(who) else phones.read(who, region=found.country)
         if address is None:
-            raise typer.BadParameter("name a phone number with + and its country's code, or a user id")
+            raise typer.BadParameter("give a phone number with + and country code, or a user id")
         return await erasure.erase(conn, acting_for(found), address=address)
 
     show(on_database(work, settings_of(data_dir)), json)
@@ -268,12 +274,12 @@ def erase(
 
 @app.command("imports")
 def imports(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List an organization's imports of contacts, newest first.
+    """List an organization's contact imports, newest first.
 
     \b
     Example:
@@ -288,12 +294,12 @@ def imports(
 
 @app.command("undo")
 def undo(
-    which: Annotated[UUID, typer.Argument(metavar="IMPORT", help="Id of the import: see `contacts imports`.")],
+    which: Annotated[UUID, typer.Argument(metavar="IMPORT", help="Id of the import, from `contacts imports`.")],
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Undo an import: whom it made is deleted, whom it changed is as before. What was changed since stays.
+    """Undo an import: contacts it created are deleted, contacts it changed are restored. Later changes are kept.
 
     \b
     Example:
@@ -311,12 +317,14 @@ def _agree(found: importing.Survey, *, json: bool, yes: bool) -> None:
     total = found.countries.total()
     listed = ", ".join(f"{country} {count:,} ({count / total:.1%})" for country, count in found.countries.most_common())
     if not json or found.strangers:
-        say(f"People by country: {listed or 'none'}; without a readable number: {found.unread:,}.")
+        say(f"Contacts by country: {listed or 'none'}; without a valid number: {found.unread:,}.")
     if not found.strangers or yes:
         return
     if json or not sys.stdin.isatty():
-        raise Problem(f"people of {', '.join(found.strangers)} too, over 1 %: check --country, or say --yes")
-    if not typer.confirm(f"Import people of {', '.join(found.strangers)} as well?", err=True):
+        raise Problem(
+            f"over 1 % of the numbers belong to {', '.join(found.strangers)}: check --country, or confirm with --yes"
+        )
+    if not typer.confirm(f"Import the numbers of {', '.join(found.strangers)} as well?", err=True):
         raise Problem("nothing was imported")
 
 
@@ -334,14 +342,14 @@ def _mapping(texts: list[str]) -> dict[str, str]:
 def _writable(path: Path) -> Path:
     """The path. Raises Problem if no file can be made there: better now than after a million rows."""
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise Problem(f"{path} cannot be written: name another place")
+        raise Problem(f"{path} cannot be written: choose another path")
     return path
 
 
 def _explain(layout: sheets.Layout) -> None:
     known = [f"{field} from {sheets.header_of(layout, field)!r}" for field in sheets.FIELDS if field in layout.fields]
     unused = [cell for at, cell in enumerate(layout.columns) if at not in layout.fields.values()]
-    say(f"Reading {layout.encoding}, {layout.delimiter!r} between cells: {', '.join(known)}.")
+    say(f"Reading {layout.encoding}, delimiter {layout.delimiter!r}: {', '.join(known)}.")
     if unused:
         say(f"Not used: {', '.join(repr(cell) for cell in unused)}.")
 

@@ -37,7 +37,9 @@ OLDEST_POSTGRES = 15
 QUEUE_LATE = 60.0
 #: Times of this machine and the database's must not differ by more, seconds: both are written down.
 SKEW = 2.0
-SET_CLOCKS = "Set both clocks by NTP; until then nothing is forgotten, and a process that ends does not start again."
+SET_CLOCKS = (
+    "Synchronize both clocks by NTP. Until then retention is suspended, and a process that ends cannot start again."
+)
 #: A worker that was not seen for longer is gone, seconds.
 WORKER_SEEN = 15.0
 #: Without these, an answered message could be lost in a power cut.
@@ -59,7 +61,7 @@ def command(
     url: Annotated[
         str | None,
         typer.Option(
-            help="Address of an API to ask for its health. Left out: that of `heliograph up`, else http://127.0.0.1:8080."
+            help="URL of the API to check. Defaults to that of `heliograph up`, or else http://127.0.0.1:8080."
         ),
     ] = None,
     json: Json = False,
@@ -67,7 +69,7 @@ def command(
 ) -> None:
     """Check settings, database, workers, suppliers, WhatsApp accounts, queue, inbox, callbacks and API.
 
-    Exits with 1 if something is wrong.
+    Exits with status 1 if something is wrong.
 
     \b
     Examples:
@@ -89,13 +91,15 @@ async def _examine(url: str, data_dir: Path | None) -> list[Check]:
         settings = settings_of(data_dir)
         logs.check(settings)
     except (SettingsError, PostgresError) as error:
-        return [Check("settings", "failed", str(error), "Set what is named; docs/settings.md lists all settings.")]
-    checks = [Check("settings", "ok", "all of them can be read"), _secret_key(settings)]
+        return [
+            Check("settings", "failed", str(error), "Correct the setting named; docs/settings.md lists all settings.")
+        ]
+    checks = [Check("settings", "ok", "all are valid"), _secret_key(settings)]
     try:
         async with connection(settings.database_url) as conn:
             checks += await _database(conn, settings)
     except Problem as problem:
-        remedy = "Start it, or set HELIOGRAPH_DATABASE_URL to where it is."
+        remedy = "Start it, or set HELIOGRAPH_DATABASE_URL to its address."
         checks.append(Check("database", "failed", str(problem), remedy))
     checks.append(await asyncio.to_thread(_api, url))
     return checks
@@ -118,7 +122,7 @@ async def _database(conn: Connection, settings: Settings) -> list[Check]:
     if pending:
         checks.append(Check("migrations", "failed", f"pending: {', '.join(pending)}", "Run `heliograph migrate`."))
     else:
-        checks.append(Check("migrations", "ok", "none is pending"))
+        checks.append(Check("migrations", "ok", "none pending"))
     rest: list[Callable[[Connection, Settings], Awaitable[list[Check]]]] = [
         _partitions,
         _workers,
@@ -142,14 +146,14 @@ async def _server(conn: Connection, settings: Settings) -> Check:
     if conn.get_server_version().major < OLDEST_POSTGRES:
         return Check("database", "failed", detail, f"Upgrade PostgreSQL to {OLDEST_POSTGRES} or later.")
     if await conn.fetchval("SELECT pg_is_in_recovery()"):
-        return Check("database", "failed", f"{detail}: a standby", "Use the address of the primary.")
+        return Check("database", "failed", f"{detail}: this is a standby", "Use the address of the primary.")
     return Check("database", "ok", detail)
 
 
 async def _durable(conn: Connection) -> Check:
     off = [name for name in DURABLE if await conn.fetchval("SELECT current_setting($1)", name) == "off"]
     if off:
-        remedy = "Set them to on in postgresql.conf: without them, a crash can lose messages that were accepted."
+        remedy = "Turn them on in postgresql.conf: without them, a crash can lose accepted messages."
         return Check("durability", "failed", f"{' and '.join(off)} off", remedy)
     return Check("durability", "ok", f"{', '.join(DURABLE)} on")
 
@@ -161,8 +165,8 @@ def _encryption(url: str) -> Check:
         return Check("encryption", "ok", "the database is on this machine")
     mode = target.sslmode or os.environ.get("PGSSLMODE", "")
     if mode == "verify-full":
-        return Check("encryption", "ok", "the database's certificate and name are verified")
-    detail = f"sslmode is {mode or 'prefer, the default'}: whoever is in between can pass for {', '.join(far)}"
+        return Check("encryption", "ok", "the server's certificate and host name are verified")
+    detail = f"sslmode is {mode or 'prefer, the default'}: a man in the middle can impersonate {', '.join(far)}"
     remedy = "Add `?sslmode=verify-full&sslrootcert=FILE` to HELIOGRAPH_DATABASE_URL (FILE: your CA's certificate)."
     return Check("encryption", "warning", detail, remedy)
 
@@ -183,9 +187,9 @@ async def _partitions(conn: Connection, settings: Settings) -> list[Check]:
     names += [migrate.day_name(table, day) for table in migrate.DAILY for day in days]
     missing = [name for name in names if await conn.fetchval("SELECT to_regclass($1) IS NULL", name)]
     if missing:
-        remedy = "Keep a worker running, which makes them, or run `heliograph migrate`."
+        remedy = "Keep a worker running, which creates them, or run `heliograph migrate`."
         return [Check("partitions", "failed", f"missing: {', '.join(missing)}", remedy)]
-    return [Check("partitions", "ok", "of this month and the next, of today and tomorrow are there")]
+    return [Check("partitions", "ok", "this month's and next month's, today's and tomorrow's exist")]
 
 
 WORKERS = """
@@ -201,14 +205,14 @@ async def _workers(conn: Connection, settings: Settings) -> list[Check]:
         return [Check("workers", "failed", f"clocks differ from the database's: {', '.join(skewed)}", SET_CLOCKS)]
     if living:
         return [Check("workers", "ok", ", ".join(living))]
-    return [Check("workers", "failed", f"none was seen in the last {WORKER_SEEN:g} s", "Start `heliograph worker`.")]
+    return [Check("workers", "failed", f"none seen in the last {WORKER_SEEN:g} s", "Start `heliograph worker`.")]
 
 
 async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
     found = await routing.load(conn)
     if not found:
-        remedy = "Add one with `heliograph supplier add smpp`; until then only test keys send."
-        return [Check("suppliers", "warning", "there is none", remedy)]
+        remedy = "Add one with `heliograph supplier add smpp`; until then only messages of test keys are sent."
+        return [Check("suppliers", "warning", "none configured", remedy)]
     held = await suppliers.sessions(conn)
     key = suppliers.seal_key(settings) if settings.secret_key else None
     serve = {one.id for one in routing.serving(found)}
@@ -217,23 +221,23 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
         name = f"supplier {one.name}"
         _, bound, error = held.get(one.id, (0, 0, ""))
         if one.state != "active":
-            remedy = f"`heliograph supplier resume {one.name}` sends through it again."
+            remedy = f"Run `heliograph supplier resume {one.name}` to send through it again."
             checks.append(Check(name, "warning", one.state, remedy))
             continue
         try:
             if key is not None:
                 suppliers.open_secret(key, one)
         except Unsealable:
-            remedy = "Start with the secret key it was added under, or remove it and add it again."
-            checks.append(Check(name, "failed", "its password was sealed under another secret key", remedy))
+            remedy = "Start with the secret key it was added with, or remove it and add it again."
+            checks.append(Check(name, "failed", "its password was encrypted with another secret key", remedy))
             continue
         if one.simulated:
             checks.append(_simulator(one, bound, serves=one.id in serve))
         elif bound:
             checks.append(Check(name, "ok", f"{bound} of {one.sessions} sessions bound"))
         else:
-            remedy = "Start a worker if there is none; else check address, system_id and password."
-            checks.append(Check(name, "failed", f"no session is bound{': ' + error if error else ''}", remedy))
+            remedy = "Start a worker if none is running; otherwise check the address, system_id and password."
+            checks.append(Check(name, "failed", f"no session bound{(': ' + error if error else '')}", remedy))
     return checks + await _receipts(conn, {one.id: one.name for one in found})
 
 
@@ -242,14 +246,14 @@ async def _receipts(conn: Connection, names: dict[UUID, str]) -> list[Check]:
     checks = []
     for advice in await diagnosis.advise(conn):
         settings = " and ".join(f"{name}={base}" for name, base in advice.settings.items())
-        detail = f"{advice.looked} fit no message; {advice.fitting} of them would with {settings}"
+        detail = f"{advice.looked} match no message; {advice.fitting} of them would match with {settings}"
         checks.append(Check(f"receipts of {advice.supplier}", "failed", detail, f"`{advice.command}`"))
     for id, words in (await diagnosis.words(conn)).items():
         if id in names:
             said = ", ".join(f"{one.word} ({one.count})" for one in words[:10])
             command = f"heliograph supplier set {shlex.quote(names[id])} final_states.WORD=undelivered"
-            remedy = f"If one of them ends a message: `{command}`."
-            checks.append(Check(f"receipts of {names[id]}", "warning", f"unknown words: {said}", remedy))
+            remedy = f"If one of them is a final state: `{command}`."
+            checks.append(Check(f"receipts of {names[id]}", "warning", f"unknown states: {said}", remedy))
     return checks
 
 
@@ -257,17 +261,17 @@ def _simulator(one: routing.Supplier, bound: int, *, serves: bool) -> Check:
     """A supplier that only pretends."""
     name = f"supplier {one.name}"
     if not serves:
-        return Check(name, "ok", "a simulator: live messages go to the other suppliers only")
+        return Check(name, "ok", "a simulator: live messages go only to the other suppliers")
     if bound:
         return Check(name, "ok", f"a simulator: live messages reach nobody; {bound} of {one.sessions} sessions bound")
-    return Check(name, "failed", "a simulator, and no session is bound", "Start a worker, and the simulator.")
+    return Check(name, "failed", "a simulator, no session bound", "Start a worker and the simulator.")
 
 
 async def _whatsapp(conn: Connection, settings: Settings) -> list[Check]:
     key = apps.seal_key(settings) if settings.secret_key else None
     found = await onboarding.standing(conn)
     if not found:
-        return [Check("whatsapp", "ok", "no account is connected")]
+        return [Check("whatsapp", "ok", "none connected")]
     return [check for one in found for check in (_account(one, key), *_warned(one))]
 
 
@@ -275,7 +279,7 @@ def _warned(one: dict[str, Any]) -> list[Check]:
     if not one["warnings"]:
         return []
     waba_id = one["waba_id"]
-    remedy = f"See to it at Meta; then `heliograph whatsapp account acknowledge {waba_id}` takes it off."
+    remedy = f"Resolve it with Meta, then run `heliograph whatsapp account acknowledge {waba_id}`."
     return [Check(f"whatsapp {waba_id} warnings", "warning", one["warnings"], remedy)]
 
 
@@ -287,78 +291,78 @@ def _account(one: dict[str, Any], key: bytes | None) -> Check:
         if key is not None:
             accounts.open_token(key, one["id"], one["token"])
     except Unsealable:
-        remedy = f"Start with the secret key it was added under, or `{update} --token-file FILE`."
-        return Check(name, "failed", "its token was sealed under another secret key", remedy)
+        remedy = f"Start with the secret key it was added with, or run `{update} --token-file FILE`."
+        return Check(name, "failed", "its token was encrypted with another secret key", remedy)
     if one["state"] == "paused":
-        remedy = f"`heliograph whatsapp account resume {one['waba_id']}` sends from its numbers again."
+        remedy = f"Run `heliograph whatsapp account resume {one['waba_id']}` to send from its numbers again."
         return Check(name, "warning", "paused", remedy)
     status, detail = one["credential_status"], one["credential_detail"]
     if status == "invalid":
-        return Check(name, "failed", f"Meta refuses its token: {detail}", f"`{update} --token-file FILE`")
+        return Check(name, "failed", f"Meta rejects its token: {detail}", f"Run `{update} --token-file FILE`.")
     if one["held_reason"]:
         remedy = (
-            "See to it at Meta; what waits goes out by itself, or at once after"
-            f" `heliograph whatsapp account release {one['waba_id']}`."
+            "Resolve it with Meta. Waiting messages then go out by themselves, or immediately after "
+            f"`heliograph whatsapp account release {one['waba_id']}`."
         )
         return Check(name, "warning", f"held: {one['held_reason']}", remedy)
     if status == "missing_scope":
-        return Check(name, "warning", f"its token may not do all: {detail}", "Grant it at Meta.")
+        return Check(name, "warning", f"its token lacks permissions: {detail}", "Grant them at Meta.")
     if status == "expiring":
-        ends = f"its token ends at {one['credential_expires_at']:%Y-%m-%d %H:%M} UTC"
-        return Check(name, "warning", ends, f"`{update} --token-file FILE`")
+        ends = f"its token expires at {one['credential_expires_at']:%Y-%m-%d %H:%M} UTC"
+        return Check(name, "warning", ends, f"Run `{update} --token-file FILE`.")
     if one["subscribed"] is False:
-        return Check(name, "warning", "Meta sends its callbacks nowhere", f"`{update} --subscribe`")
+        return Check(name, "warning", "Meta is not subscribed to send its callbacks", f"Run `{update} --subscribe`.")
     if not one["called_back"]:
         remedy = f"Enter at Meta what `heliograph whatsapp account show {one['waba_id']}` prints."
-        return Check(name, "warning", "Meta has never called back", remedy)
+        return Check(name, "warning", "no callback from Meta has ever arrived", remedy)
     if one["mirror_detail"]:
-        remedy = "Numbers and templates are those of the last reading; it is tried again."
-        return Check(name, "warning", f"Meta could not be read: {one['mirror_detail']}", remedy)
-    return Check(name, "ok", "its token was not tried yet" if status == "unknown" else "its token is good")
+        remedy = "Numbers and templates are as of the last sync, which is being retried."
+        return Check(name, "warning", f"the last sync with Meta failed: {one['mirror_detail']}", remedy)
+    return Check(name, "ok", "its token has not been checked yet" if status == "unknown" else "its token is valid")
 
 
 async def _queue(conn: Connection, settings: Settings) -> list[Check]:
     # What waits for a number that Meta holds up is told with its account.
     held = await holds.held(conn)
     ages = {kind: await queue_holds.late(conn, kind, without=held) for kind in queue_holds.OUTGOING}
-    late = ", ".join(f"{kind} is {age:.0f} s late" for kind, age in ages.items() if age > QUEUE_LATE)
-    check = Check("queue", "ok", "nothing is late")
+    late = ", ".join(f"{kind} is {age:.0f} s overdue" for kind, age in ages.items() if age > QUEUE_LATE)
+    check = Check("queue", "ok", "nothing overdue")
     if late:
-        remedy = "Look at workers, suppliers and accounts first; else start more workers."
+        remedy = "Check the workers, suppliers and accounts first; otherwise start more workers."
         check = Check("queue", "failed", late, remedy)
     withheld = await queue_holds.list_all(conn)
     if not withheld:
         return [check]
     kinds = ", ".join(sorted({one.kind for one in withheld}))
     reasons = "; ".join(sorted({one.reason for one in withheld if one.reason}))
-    detail = f"{kinds} held back by an operator since {iso(withheld[0].created_at)}; {reasons or 'no reason given'}"
-    remedy = "`heliograph queue list` shows what is held, `heliograph queue release` lets it go."
+    detail = f"{kinds} held by an operator since {iso(withheld[0].created_at)}; {reasons or 'no reason given'}"
+    remedy = "`heliograph queue list` shows what is held, `heliograph queue release` releases it."
     return [check, Check("holds", "warning", detail, remedy)]
 
 
 async def _inbox(conn: Connection, settings: Settings) -> list[Check]:
     late, unassigned = await inbound.standing(conn)
     if late > QUEUE_LATE:
-        return [Check("inbox", "failed", f"messages from handsets are {late:.0f} s late", "Start a worker.")]
+        return [Check("inbox", "failed", f"inbound messages are {late:.0f} s overdue", "Start a worker.")]
     if unassigned:
-        detail = f"{unassigned} messages from handsets are to numbers of no organization, or of several"
+        detail = f"{unassigned} inbound messages went to numbers that belong to no organization, or to several"
         return [Check("inbox", "warning", detail, "See `heliograph inbound list --unassigned`.")]
-    return [Check("inbox", "ok", "every message from a handset has its organization")]
+    return [Check("inbox", "ok", "every inbound message has been assigned to an organization")]
 
 
 async def _callbacks(conn: Connection, settings: Settings) -> list[Check]:
     late = await leases.oldest(conn, callbacks.KIND)
     if late > QUEUE_LATE:
-        return [Check("callbacks", "failed", f"callbacks of Meta are {late:.0f} s late", "Start a worker.")]
+        return [Check("callbacks", "failed", f"callbacks from Meta are {late:.0f} s overdue", "Start a worker.")]
     aside = await dead_letters.count(conn)
     if aside:
         remedy = "See `heliograph whatsapp inbound rejects`."
-        return [Check("callbacks", "warning", f"{aside} items of callbacks could not be applied", remedy)]
-    return [Check("callbacks", "ok", "everything that Meta said is worked through")]
+        return [Check("callbacks", "warning", f"{aside} callback items could not be applied", remedy)]
+    return [Check("callbacks", "ok", "all callbacks from Meta are processed")]
 
 
 def _api(url: str) -> Check:
-    remedy = "Start `heliograph api`, or name its address with --url."
+    remedy = "Start `heliograph api`, or give its URL with --url."
     try:
         status, _, answer = ask("GET", url, "/health", timeout=5.0)
     except Problem as problem:

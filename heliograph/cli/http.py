@@ -47,7 +47,7 @@ def ask(
     try:
         decoded = msgspec.json.decode(raw) if raw else None
     except msgspec.DecodeError:
-        raise Problem(f"{base_url} answered {status} with something else than JSON") from None
+        raise Problem(f"{base_url} answered {status} with something other than JSON") from None
     return status, answered, decoded
 
 
@@ -63,18 +63,18 @@ def exchange(
     """As `ask`, with any path and with bytes."""
     parts = urllib.parse.urlsplit(base_url.rstrip("/").removesuffix("/v1"))
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Problem(f"{base_url!r} is not an http:// or https:// address", WRONG)
+        raise Problem(f"{base_url!r} is not an http:// or https:// URL", WRONG)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     try:
         client = kind(parts.hostname, parts.port, timeout=timeout)
     except ValueError as error:
-        raise Problem(f"{base_url!r} is not an address: {error}", WRONG) from None
+        raise Problem(f"{base_url!r} is not a valid URL: {error}", WRONG) from None
     try:
         client.request(method, f"{parts.path}{path}", data, {**headers, "connection": "close"})
         answer = client.getresponse()
         raw = answer.read()
     except ValueError as error:
-        raise Problem(f"the request cannot be written: {error}", WRONG) from None
+        raise Problem(f"the request cannot be encoded: {error}", WRONG) from None
     except (OSError, http.client.HTTPException) as error:
         where = f"{parts.scheme}://{parts.netloc}"
         raise Problem(f"no answer from {where}: {error or type(error).__name__}", UNREACHABLE) from None

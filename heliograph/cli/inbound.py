@@ -11,7 +11,7 @@ from heliograph.cli.console import DataDir, Json, Org, as_plain, group, on_datab
 from heliograph.sms import inbound
 from heliograph.sms.inbound import Listed
 
-app = group("Messages from handsets: list them, and look again at those without an organization.")
+app = group("List inbound messages, and retry those not assigned to an organization.")
 
 COLUMNS = ("received_at", "sender", "recipient", "segments", "missing", "keyword", "supplier", "id")
 
@@ -19,17 +19,21 @@ COLUMNS = ("received_at", "sender", "recipient", "segments", "missing", "keyword
 @app.command("list")
 def list_(
     unassigned: Annotated[
-        bool, typer.Option("--unassigned", help="Those to a number of no organization, or of several, part by part.")
+        bool,
+        typer.Option(
+            "--unassigned",
+            help="Messages to a number that belongs to no organization, or to several; one line per part.",
+        ),
     ] = False,
-    text: Annotated[bool, typer.Option("--text", help="Show also what they say.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, at most.")] = 50,
+    text: Annotated[bool, typer.Option("--text", help="Also show the text.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
     """List messages that an organization received, newest first.
 
-    For operators: it shows whole phone numbers.
+    For operators: shows full phone numbers.
 
     \b
     Examples:
@@ -52,7 +56,7 @@ def list_(
 
 @app.command("retry")
 def retry(json: Json = False, data_dir: DataDir = None) -> None:
-    """Look again at all that is unassigned, after its number was approved for one organization.
+    """Retry all unassigned messages, after their number has been approved for one organization.
 
     \b
     Example:
@@ -61,4 +65,4 @@ def retry(json: Json = False, data_dir: DataDir = None) -> None:
     count = on_database(inbound.retry, settings_of(data_dir))
     if json:
         show({"count": count}, json)
-    say(f"{count} will be looked at again by the next free worker.")
+    say(f"{count} messages will be retried by the next free worker.")

@@ -31,7 +31,7 @@ from heliograph.cli.console import (
     with_organization,
 )
 
-app = group("API keys: create, list, suspend, resume and revoke them.")
+app = group("Create, list, suspend, resume and revoke API keys.")
 
 Which = Annotated[UUID, typer.Argument(metavar="KEY_ID", help="Id of the key, from `heliograph key list`.")]
 COLUMNS = ("organization", "id", "name", "prefix", "last4", "mode", "profile", "status", "last_used_at", "expires_at")
@@ -39,27 +39,31 @@ COLUMNS = ("organization", "id", "name", "prefix", "last4", "mode", "profile", "
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="What it is for, 1 to 100 characters.")] = "default",
+    name: Annotated[str, typer.Argument(help="What the key is for, 1 to 100 characters.")] = "default",
     profile: Annotated[
         str | None, typer.Option(help=f"Named set of scopes: {', '.join(api_keys.PROFILES)}. [default: sms]")
     ] = None,
     scope: Annotated[
-        list[str] | None, typer.Option(metavar="SCOPE", help="A scope, instead of a profile; may be repeated.")
+        list[str] | None, typer.Option(metavar="SCOPE", help="Scope, instead of a profile. Repeatable.")
     ] = None,
-    mode: Annotated[Literal["live", "test"], typer.Option(help="Test keys reach no supplier and cost no quota.")] = (
+    mode: Annotated[Literal["live", "test"], typer.Option(help="Test keys reach no supplier and use no quota.")] = (
         "live"
     ),
     expires: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="A time with its zone (2027-01-31T00:00:00Z), or days (90d).")
+        str | None,
+        typer.Option(
+            metavar="WHEN", help="Expiry: a time with a time zone (2027-01-31T00:00:00Z) or a number of days (90d)."
+        ),
     ] = None,
     allow_ip: Annotated[
-        list[str] | None, typer.Option(metavar="IP", help="Address or network it works from; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="IP", help="IP address or network that the key may be used from. Repeatable."),
     ] = None,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Create an API key. Its secret is shown here, and never again.
+    """Create an API key. Its secret is shown only once.
 
     \b
     Examples:
@@ -85,13 +89,13 @@ def create(
 
     key, secret = on_database(work, settings_of(data_dir))
     show(as_plain(key) | {"secret": secret}, json)
-    say("Keep the secret now: it is not shown again.")
+    say("Store the secret now: it is not shown again.")
 
 
 @app.command("list")
 def list_(
-    revoked: Annotated[bool, typer.Option("--revoked/--no-revoked", help="Show revoked ones too.")] = True,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 1000,
+    revoked: Annotated[bool, typer.Option("--revoked/--no-revoked", help="Include revoked keys.")] = True,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 1000,
     org: OrgOrAll = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -113,7 +117,7 @@ def list_(
 
 @app.command("suspend")
 def suspend(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Refuse an API key until it is resumed. Holds everywhere within a second.
+    """Suspend an API key until it is resumed. Takes effect everywhere within a second.
 
     \b
     Example:
@@ -124,7 +128,7 @@ def suspend(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("resume")
 def resume(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Make a suspended API key active again, if its organization has fewer than five.
+    """Reactivate a suspended API key, if its organization has fewer than five active keys.
 
     \b
     Example:
@@ -135,7 +139,7 @@ def resume(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("revoke")
 def revoke(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Revoke an API key for good. It is refused everywhere within a second.
+    """Revoke an API key permanently. Takes effect everywhere within a second.
 
     \b
     Example:
@@ -161,5 +165,5 @@ def _when(text: str) -> datetime:
         try:
             return clock.now() + timedelta(days=int(text[:-1]))
         except OverflowError:
-            raise typer.BadParameter("that is too far away", param_hint="--expires") from None
+            raise typer.BadParameter("too far in the future", param_hint="--expires") from None
     return moment(text, "--expires")

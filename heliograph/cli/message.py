@@ -35,7 +35,7 @@ from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
 from heliograph.whatsapp.status import RANK
 
-app = group("Messages: list an organization's, and show what became of one.")
+app = group("List an organization's messages, and show the history of one.")
 
 COLUMNS = ("id", "status", "recipient", "sender", "segments", "accepted_at", "failure_code", "client_reference")
 WHATSAPP_COLUMNS = ("id", "direction", "status", "recipient", "template_name", "accepted_at", "failure_code")
@@ -43,24 +43,26 @@ WHATSAPP_COLUMNS = ("id", "direction", "status", "recipient", "template_name", "
 
 @app.command("list")
 def list_(
-    channel: Annotated[Literal["sms", "whatsapp"], typer.Option(help="Which messages.")] = "sms",
-    status: Annotated[str | None, typer.Option(help="Those that are in this state now.")] = None,
-    mode: Annotated[Literal["live", "test"], typer.Option(help="Those that a key of this kind sent.")] = "live",
-    recipient: Annotated[str | None, typer.Option(metavar="NUMBER", help="Those to this number.")] = None,
-    reference: Annotated[str | None, typer.Option(help="SMS with exactly this client reference.")] = None,
-    campaign: Annotated[UUID | None, typer.Option(metavar="CAMPAIGN_ID", help="SMS of this campaign.")] = None,
-    category: Annotated[str | None, typer.Option(help="WhatsApp messages billed as this.")] = None,
-    template: Annotated[str | None, typer.Option(help="WhatsApp messages made from this template.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="WHEN", help="Accepted at this time or later.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Accepted before this time.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    channel: Annotated[Literal["sms", "whatsapp"], typer.Option(help="Channel.")] = "sms",
+    status: Annotated[str | None, typer.Option(help="Only messages currently in this status.")] = None,
+    mode: Annotated[Literal["live", "test"], typer.Option(help="Only messages sent with keys of this mode.")] = "live",
+    recipient: Annotated[str | None, typer.Option(metavar="NUMBER", help="Only messages to this number.")] = None,
+    reference: Annotated[str | None, typer.Option(help="Only SMS with exactly this client reference.")] = None,
+    campaign: Annotated[UUID | None, typer.Option(metavar="CAMPAIGN_ID", help="Only SMS of this campaign.")] = None,
+    category: Annotated[str | None, typer.Option(help="Only WhatsApp messages billed in this category.")] = None,
+    template: Annotated[str | None, typer.Option(help="Only WhatsApp messages sent from this template.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Only messages accepted at or after this time.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Only messages accepted before this time.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List an organization's messages, newest first, with the filters that the API has.
+    """List an organization's messages, newest first, with the same filters as the API.
 
-    For operators: phone numbers are shown whole. A time is written as 2027-01-31T00:00:00Z.
+    For operators: shows full phone numbers. Times are written as 2027-01-31T00:00:00Z.
 
     \b
     Examples:
@@ -128,15 +130,16 @@ async def _all(page: Callable[..., Awaitable[Any]], limit: int) -> list[Any]:
 
 @app.command("show")
 def show_(
-    id: Annotated[UUID, typer.Argument(metavar="MESSAGE_ID", help="Id of the message, from the answer to its send.")],
+    id: Annotated[UUID, typer.Argument(metavar="MESSAGE_ID", help="Id of the message, as returned by the send.")],
     text: Annotated[bool, typer.Option("--text", help="Show also what it says.")] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show everything that happened to a message: attempts, receipts, events and webhook attempts, in order of time.
+    """Show everything that happened to a message in chronological order: attempts, receipts, events and webhook
+    attempts.
 
-    For operators: it shows the whole phone number, and what suppliers said. Of a WhatsApp message also Meta's id and
-    what it cost.
+    For operators: shows the full phone number and the suppliers' responses; for a WhatsApp message also Meta's id and
+    the cost.
 
     \b
     Examples:

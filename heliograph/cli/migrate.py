@@ -17,7 +17,7 @@ def command(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Bring the database to this version. Harmless to repeat, and safe while the service runs.
+    """Migrate the database to this version. Safe to repeat, and safe while the service is running.
 
     \b
     Examples:
@@ -37,7 +37,7 @@ def command(
 
 
 def _waiting(name: str) -> None:
-    say(f"{name} waits for a table that somebody holds; it is asked for again and again")
+    say(f"{name} is waiting for a table lock; it keeps retrying")
 
 
 def _show(what: str, names: list[str], json: bool, nothing: str) -> None:

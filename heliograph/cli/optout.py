@@ -11,21 +11,24 @@ from heliograph.cli.console import DataDir, Json, Org, group, on_database, opera
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
 
-app = group("Opt-outs: numbers that asked an organization for no more messages.")
+app = group("List, add and remove opt-outs of an organization.")
 
 COLUMNS = ("recipient", "since", "source", "keyword", "message_id")
 Number = Annotated[
     str,
     typer.Argument(
         metavar="NUMBER",
-        help="+258841234567, or the number as it is written in the organization's country; or a user id.",
+        help=(
+            "Phone number, international (+258841234567) or in the national format of the organization's "
+            "country, or a user id."
+        ),
     ),
 ]
 
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many, at most.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number to show.")] = 1000,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -45,7 +48,7 @@ def list_(
 
 @app.command("add")
 def add(number: Number, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Opt a number out in its owner's name. The organization is told by an event.
+    """Add an opt-out on behalf of the number's owner. The organization is notified by an event.
 
     \b
     Example:
@@ -60,7 +63,7 @@ def add(number: Number, org: Org = None, json: Json = False, data_dir: DataDir =
 
 @app.command("remove")
 def remove(number: Number, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Let a number be written to again. Only for an owner who asked for it: a handset does it by START.
+    """Remove an opt-out. Only do this if the number's owner asked for it; from a handset, they can reply START.
 
     \b
     Example:
@@ -71,4 +74,4 @@ def remove(number: Number, org: Org = None, json: Json = False, data_dir: DataDi
         return await optouts.remove(conn, await operator(conn, org), phone=number)
 
     show(on_database(work, settings_of(data_dir)), json)
-    say("It may be written to again.")
+    say("Messages can be sent to it again.")

@@ -13,25 +13,25 @@ from heliograph.base import clock, phones
 from heliograph.base.db import Connection
 from heliograph.cli.console import DataDir, Json, as_plain, group, moment, on_database, organization, settings_of, show
 
-app = group("Organizations: create, look at, rename, suspend and resume them, and put them on plans.")
+app = group("Create, show, rename, configure, suspend and resume organizations, and assign plans.")
 
 COLUMNS = ("id", "name", "state", "created_at")
-Which = Annotated[str, typer.Argument(metavar="ORG", help="Id of the organization, or its name.")]
+Which = Annotated[str, typer.Argument(metavar="ORG", help="Organization, by id or name.")]
 
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="Name, 1 to 200 characters, that no other has.")],
+    name: Annotated[str, typer.Argument(help="Unique name, 1 to 200 characters.")],
     state: Annotated[str, typer.Option(help=f"One of {', '.join(organizations.STATES)}.")] = "active",
     home_country: Annotated[
         str | None,
-        typer.Option(metavar="CODE", help="Its country, such as MZ: numbers without a calling code are read as its."),
+        typer.Option(metavar="CODE", help="Country, such as MZ, for reading numbers without a country code."),
     ] = None,
-    grant: Annotated[int, typer.Option(min=0, help="Messages that it may send, to begin with.")] = 0,
+    grant: Annotated[int, typer.Option(min=0, help="Initial message quota.")] = 0,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Create an organization. A name that another one has, in any case, is refused.
+    """Create an organization. Names are unique, ignoring case.
 
     \b
     Examples:
@@ -52,11 +52,11 @@ def create(
 @app.command("rename")
 def rename(
     which: Which,
-    name: Annotated[str, typer.Argument(help="New name, 1 to 200 characters, that no other organization has.")],
+    name: Annotated[str, typer.Argument(help="New unique name, 1 to 200 characters.")],
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Give an organization another name. Keys, messages and ids stay as they are.
+    """Rename an organization. Keys, messages and ids are unaffected.
 
     \b
     Example:
@@ -96,27 +96,31 @@ def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
 @app.command("plan")
 def plan(
     which: Which,
-    plan: Annotated[str | None, typer.Argument(help="Name of the plan; left out with --end.")] = None,
+    plan: Annotated[str | None, typer.Argument(help="Name of the plan; omit with --end.")] = None,
     allowance: Annotated[
         int | None,
         typer.Option(
             "--quota",
             min=0,
             show_default=False,
-            help="Messages that each period brings, from this one on; what remained is not carried over. Without it,"
-            " the quota is left alone.",
+            help=(
+                "Message quota per period, starting with the current one; unused quota is not carried over. "
+                "Without it, the quota is unchanged."
+            ),
         ),
     ] = None,
     months: Annotated[int, typer.Option(min=1, max=plans.MAX_MONTHS, help="Length of a period.")] = 1,
     since: Annotated[
         str | None,
-        typer.Option(metavar="WHEN", help="When the first period began, with its zone: 2027-01-01T00:00:00Z. Now."),
+        typer.Option(
+            metavar="WHEN", help="Start of the first period, with a time zone: 2027-01-01T00:00:00Z. Defaults to now."
+        ),
     ] = None,
-    end: Annotated[bool, typer.Option("--end", help="Take the organization off its plan; its quota stays.")] = False,
+    end: Annotated[bool, typer.Option("--end", help="End the plan; the quota is kept.")] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Put an organization on a plan, whose periods then follow each other by themselves.
+    """Put an organization on a plan, whose periods then renew automatically.
 
     \b
     Examples:
@@ -125,7 +129,7 @@ def plan(
       heliograph org plan "Acme Lda" --end
     """
     if (plan is None) != end:
-        raise typer.BadParameter("name a plan, or give --end")
+        raise typer.BadParameter("give the name of a plan, or --end")
     anchor = moment(since, "--since") if since else None
 
     async def work(conn: Connection) -> dict[str, object]:
@@ -193,7 +197,7 @@ def configure(
         typer.Option(
             "--smart-encoding/--no-smart-encoding",
             show_default=False,
-            help="Replace look-alike characters so that a text fits GSM-7.",
+            help="Replace typographic characters by plain ones so that a text fits the GSM alphabet.",
         ),
     ] = None,
     replace_accents: Annotated[
@@ -201,14 +205,16 @@ def configure(
         typer.Option(
             "--replace-accents/--keep-accents",
             show_default=False,
-            help="Send á as a where that makes a text fit GSM-7, and so halves its segments. Look-alikes are"
-            " replaced too.",
+            help=(
+                "Send á as a where this makes a text fit the GSM alphabet and so halves its segments. "
+                "Typographic characters are replaced too."
+            ),
         ),
     ] = None,
     country: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="REGION", show_default=False, help="ISO region that may be sent to, repeatable; `any`: all of them."
+            metavar="REGION", show_default=False, help="Country that may be sent to, repeatable; `any` allows all."
         ),
     ] = None,
     home_country: Annotated[
@@ -216,7 +222,7 @@ def configure(
         typer.Option(
             metavar="CODE",
             show_default=False,
-            help="Its country, such as MZ: numbers without a calling code are read as its; `none`: they are refused.",
+            help="Country, such as MZ, for reading numbers without a country code; `none` rejects them.",
         ),
     ] = None,
     opt_out_word: Annotated[
@@ -224,25 +230,27 @@ def configure(
         typer.Option(
             metavar="WORD",
             show_default=False,
-            help="Word that opts out besides STOP and its kin, repeatable; these replace those before; `none`: none.",
+            help="Additional opt-out word, repeatable; replaces the previous ones; `none` removes them.",
         ),
     ] = None,
     stop_reply: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", show_default=False, help="Answer to STOP; `default`: the standard text; empty: no answer."
+            metavar="TEXT",
+            show_default=False,
+            help="Reply to STOP; `default` for the standard text, empty for no reply.",
         ),
     ] = None,
     start_reply: Annotated[
-        str | None, typer.Option(metavar="TEXT", show_default=False, help="The same for START.")
+        str | None, typer.Option(metavar="TEXT", show_default=False, help="Reply to START, likewise.")
     ] = None,
     help_reply: Annotated[
-        str | None, typer.Option(metavar="TEXT", show_default=False, help="The same for HELP.")
+        str | None, typer.Option(metavar="TEXT", show_default=False, help="Reply to HELP, likewise.")
     ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Change an organization's own rules. What is left out stays.
+    """Change an organization's settings. Options left out stay unchanged.
 
     \b
     Examples:
@@ -277,7 +285,7 @@ def _regions(given: list[str]) -> list[str]:
     regions = [one.upper() for one in given]
     for one in regions:
         if one not in known:
-            raise typer.BadParameter(f"{one!r} is no region with a calling code of its own")
+            raise typer.BadParameter(f"{one!r} is not a country with its own calling code")
     return regions
 
 

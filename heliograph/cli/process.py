@@ -42,7 +42,7 @@ async def prepared(settings: Settings) -> None:
     finally:
         pool.terminate()
     if not known:
-        raise Problem("the database is not prepared: run `heliograph migrate` first", UNREACHABLE)
+        raise Problem("the database has no schema yet: run `heliograph migrate` first", UNREACHABLE)
     if pending:
         # Old and new processes run side by side during an upgrade, so this is no reason not to start.
         log.warning("migrations pending", names=pending)

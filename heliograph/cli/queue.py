@@ -31,7 +31,7 @@ from heliograph.sms import suppliers
 from heliograph.sms import withdrawal as sms_withdrawal
 from heliograph.whatsapp import withdrawal as whatsapp_withdrawal
 
-app = group("The queue: list what waits to go out, hold it back, release it, or withdraw it for good.")
+app = group("List, hold, release and withdraw queued work.")
 
 COLUMNS = ("kind", "line", "organization", "rows", "held", "leased", "later", "oldest_at")
 HOLD_COLUMNS = ("id", "kind", "supplier", "organization", "before", "reason", "created_at")
@@ -42,15 +42,15 @@ TRIES = 5
 
 Kind = Annotated[
     Literal["sms", "whatsapp", "webhook"] | None,
-    typer.Option(show_default=False, help="Only this kind of work; without it, all that goes out."),
+    typer.Option(show_default=False, help="Only this kind of work. Defaults to everything that is sent."),
 ]
 SupplierName = Annotated[
-    str | None, typer.Option("--supplier", metavar="NAME", show_default=False, help="Only what this supplier carries.")
+    str | None, typer.Option("--supplier", metavar="NAME", show_default=False, help="Only work for this supplier.")
 ]
 Age = Annotated[
     str | None,
     typer.Option(
-        "--older-than", metavar="AGE", show_default=False, help="Only what was made longer ago: 90s, 15m, 2h or 3d."
+        "--older-than", metavar="AGE", show_default=False, help="Only work older than this: 90s, 15m, 2h or 3d."
     ),
 ]
 
@@ -61,11 +61,11 @@ def list_(
     supplier: SupplierName = None,
     older_than: Age = None,
     org: OrgOrAll = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many lines at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of lines.")] = 100,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show how much work waits, by kind, supplier (or number, or endpoint) and organization; and what is held back.
+    """Show how much work is waiting, by kind, supplier (or number, or endpoint) and organization, and what is held.
 
     \b
     Examples:
@@ -83,13 +83,13 @@ def list_(
         return
     show(waiting, json, COLUMNS)
     if held:
-        print("\nHeld back:")
+        print("\nHeld:")
         show(held, json, HOLD_COLUMNS)
 
 
 @app.command("hold")
 def hold(
-    reason: Annotated[str, typer.Option(help="Why; shown by `queue list` and `doctor`.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason, shown by `queue list` and `doctor`.")] = "",
     kind: Kind = None,
     supplier: SupplierName = None,
     older_than: Age = None,
@@ -97,10 +97,10 @@ def hold(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Hold outgoing work back until it is released: nothing of it leaves, whatever restarts, and nothing is lost.
+    """Hold outgoing work until it is released. Holds survive restarts, and nothing is lost.
 
-    Without options everything is held: SMS, WhatsApp messages and webhooks. What comes later is held as well, unless
-    --older-than says that only what is there now is meant. Messages are still accepted, and expire as usual.
+    Without options everything is held: SMS, WhatsApp messages and webhooks. New work is held as well, unless
+    --older-than restricts the hold to existing work. Messages are still accepted, and expire as usual.
 
     \b
     Examples:
@@ -119,12 +119,14 @@ def hold(
     held, leased = on_database(work, settings_of(data_dir))
     show(held, json, HOLD_COLUMNS)
     if leased:
-        say(f"{leased:,} rows are in the hands of workers, who still send them.")
+        say(f"{leased:,} rows are already claimed by workers, which will still send them.")
 
 
 @app.command("release")
 def release(
-    hold_id: Annotated[UUID | None, typer.Argument(metavar="[HOLD_ID]", help="One hold, from `queue list`.")] = None,
+    hold_id: Annotated[
+        UUID | None, typer.Argument(metavar="[HOLD_ID]", help="Id of a hold, from `queue list`.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All holds.")] = False,
     kind: Kind = None,
     supplier: SupplierName = None,
@@ -132,7 +134,7 @@ def release(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Let held work go out. Name a hold, or say which ones with the options of `queue hold`, or --all.
+    """Release held work. Give the id of a hold, or select holds with the options of `queue hold` or --all.
 
     \b
     Examples:
@@ -140,7 +142,7 @@ def release(
       heliograph queue release --kind webhook
     """
     if not everything and hold_id is kind is supplier is org is None:
-        raise typer.BadParameter("say which holds: a HOLD_ID, --kind, --supplier, --org, or --all")
+        raise typer.BadParameter("select the holds: HOLD_ID, --kind, --supplier, --org or --all")
 
     async def work(conn: Connection) -> list[dict[str, Any]]:
         which = await _selection(conn, kind, supplier, org, None)
@@ -155,20 +157,23 @@ def release(
 @app.command("withdraw")
 def withdraw(
     tried: Annotated[
-        bool, typer.Option("--tried", help="Also messages that were tried and may have gone out: they end as unknown.")
+        bool,
+        typer.Option(
+            "--tried", help="Also messages that were attempted and may have been sent; they end as `unknown`."
+        ),
     ] = False,
     kind: Kind = None,
     supplier: SupplierName = None,
     older_than: Age = None,
     org: OrgOrAll = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Take work out of the queue for good. Messages are canceled, and what they cost is given back.
+    """Remove work from the queue permanently. Messages are canceled and refunded.
 
-    What a worker has in its hands stays; so does what was tried before, unless --tried. Webhook deliveries are dropped;
-    their events stay in `GET /v1/events`, and `heliograph webhook` sends them again.
+    Work claimed by a worker is left alone, and so is work that was attempted before, unless --tried is given. Webhook
+    deliveries are dropped; their events stay available in `GET /v1/events`, and `heliograph webhook` can resend them.
 
     \b
     Examples:
@@ -183,7 +188,7 @@ def withdraw(
 
     which, found = on_database(selected, settings)
     if found and not yes:
-        typer.confirm(f"Withdraw up to {found:,} rows of work for good?", abort=True, err=True)
+        typer.confirm(f"Withdraw up to {found:,} rows permanently?", abort=True, err=True)
 
     async def work(conn: Connection) -> dict[str, Withdrawn]:
         return {name: await _withdraw(conn, name, which, tried=tried) for name in which.kinds}
@@ -223,7 +228,7 @@ async def _selection(
     conn: Connection, kind: str | None, supplier: str | None, org: str | None, older_than: str | None
 ) -> Selection:
     if supplier is not None and kind not in (None, "sms"):
-        raise Invalid(("supplier", "channel", "suppliers carry SMS: leave out --kind, or say --kind sms"))
+        raise Invalid(("supplier", "channel", "suppliers carry SMS only: omit --kind, or use --kind sms"))
     kinds = ("sms",) if supplier is not None else OUTGOING if kind is None else (kind,)
     return Selection(
         kinds=kinds,

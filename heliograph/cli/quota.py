@@ -11,13 +11,13 @@ from heliograph.accounts.quota import Quota
 from heliograph.base.db import Connection
 from heliograph.cli.console import DataDir, Json, Org, as_plain, group, on_database, organization, settings_of, show
 
-app = group("Quota: grant messages to an organization, correct its balance, and show what is left.")
+app = group("Grant, adjust and show the message quota of an organization.")
 
 
 @app.command("grant", context_settings={"ignore_unknown_options": True})
 def grant(
-    amount: Annotated[int, typer.Argument(help="Messages to add; a negative number takes away what is not used.")],
-    reason: Annotated[str, typer.Option(help="Written to the ledger.")] = "operator",
+    amount: Annotated[int, typer.Argument(help="Messages to add; a negative number removes unused quota.")],
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the ledger.")] = "operator",
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -39,13 +39,15 @@ def grant(
 
 @app.command("adjust", context_settings={"ignore_unknown_options": True})
 def adjust(
-    amount: Annotated[int, typer.Argument(help="Messages, up or down; never below what is used.")],
-    reason: Annotated[str, typer.Option(help="Written to the ledger, which the organization reads.")],
+    amount: Annotated[
+        int, typer.Argument(help="Messages to add, or to subtract if negative; not below what is already used.")
+    ],
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the ledger, which the organization can read.")],
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Correct an organization's quota. The ledger says `adjustment`, whichever way it goes.
+    """Adjust an organization's quota up or down, recorded in the ledger as an `adjustment`.
 
     \b
     Examples:

@@ -21,8 +21,8 @@ POLL = 0.1
 
 
 def command(
-    to: Annotated[str, typer.Option(metavar="NUMBER", help="Recipient, with + and its country's code: +258841234567.")],
-    message: Annotated[str, typer.Option(metavar="TEXT", help="What it says.")],
+    to: Annotated[str, typer.Option(metavar="NUMBER", help="Recipient, with + and country code: +258841234567.")],
+    message: Annotated[str, typer.Option(metavar="TEXT", help="Text of the message.")],
     key: Annotated[
         str,
         typer.Option(
@@ -31,26 +31,29 @@ def command(
     ],
     url: Annotated[
         str | None,
-        typer.Option(help="Address of the API. Left out: that of `heliograph up`, else http://127.0.0.1:8080."),
+        typer.Option(help="URL of the API. Defaults to that of `heliograph up`, or else http://127.0.0.1:8080."),
     ] = None,
     sender: Annotated[
-        str | None, typer.Option("--from", metavar="NAME", help="Sender ID. Left out: the organization's default.")
+        str | None, typer.Option("--from", metavar="NAME", help="Sender ID. Defaults to the organization's default.")
     ] = None,
-    reference: Annotated[str | None, typer.Option(help="A reference of yours, repeated in answers.")] = None,
+    reference: Annotated[str | None, typer.Option(help="Your own reference, returned in responses and events.")] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="To send again what may have been accepted before. Left out: a new one.")
+        str | None,
+        typer.Option(
+            help="Idempotency key, to retry a send that may already have been accepted. Defaults to a new one."
+        ),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the final status, if the database is at hand.")
+        bool, typer.Option("--wait", help="Wait for the final status; requires access to the database.")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Longest such wait, seconds.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Longest time to wait, in seconds.")] = 60.0,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
     """Send one SMS through the HTTP API.
 
-    The idempotency key is printed before anything is sent: with the same one, the same message is never sent twice.
-    Exit status 1 says that the API refused it, or with --wait that it was not delivered.
+    The idempotency key is printed before anything is sent; repeating the command with the same key never sends the
+    message twice. Exit status 1 means that the API refused it or, with --wait, that it was not delivered.
 
     \b
     Examples:
@@ -58,7 +61,7 @@ def command(
       HELIOGRAPH_API_KEY=hg_test_... heliograph send --to +258840000001 --message "Will fail" --wait --json
     """
     if not to.startswith("+"):
-        raise typer.BadParameter("must begin with + and its country's code: +258841234567", param_hint="--to")
+        raise typer.BadParameter("must begin with + and the country code: +258841234567", param_hint="--to")
     idempotency_key = idempotency_key or str(uuid4())
     say(f"idempotency key: {idempotency_key}")
     body = {"to": to, "message": message, "senderName": sender, "clientReference": reference}

@@ -26,23 +26,23 @@ from heliograph.cli.console import (
 from heliograph.sms import sender_ids
 from heliograph.sms.sender_ids import SenderId
 
-app = group("Sender IDs: request, approve, reject, suspend and list them, and set the default.")
+app = group("Request, approve, reject, suspend and list sender IDs, and set the default.")
 
 #: States of a sender ID.
 STATUSES = ("pending", "approved", "rejected", "suspended")
 COLUMNS = ("organization", "id", "value", "status", "is_default", "rejection_reason", "created_at", "reviewed_at")
-Which = Annotated[str, typer.Argument(metavar="SENDER", help="The sender ID's value or its id.")]
+Which = Annotated[str, typer.Argument(metavar="SENDER", help="Value or id of the sender ID.")]
 
 
 @app.command("request")
 def request(
     value: Annotated[str, typer.Argument(help="3 to 11 letters, digits, spaces or . - _ &; or 3 to 15 digits.")],
-    approve: Annotated[bool, typer.Option("--approve", help="Approve it at once.")] = False,
+    approve: Annotated[bool, typer.Option("--approve", help="Approve it immediately.")] = False,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Ask for a sender ID in the name of an organization.
+    """Request a sender ID on behalf of an organization.
 
     \b
     Examples:
@@ -75,12 +75,12 @@ def approve(which: Which, org: Org = None, json: Json = False, data_dir: DataDir
 @app.command("reject")
 def reject(
     which: Which,
-    reason: Annotated[str | None, typer.Option(help="Why; the organization reads it.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason, shown to the organization.")] = None,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Reject a sender ID. The organization may ask for it again.
+    """Reject a sender ID. The organization may request it again.
 
     \b
     Example:
@@ -92,12 +92,13 @@ def reject(
 @app.command("suspend")
 def suspend(
     which: Which,
-    reason: Annotated[str | None, typer.Option(help="Why; the organization reads it.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason, shown to the organization.")] = None,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Suspend a sender ID: nothing is sent as it until it is approved again. If it was the default, there is none.
+    """Suspend a sender ID: nothing is sent from it until it is approved again. If it was the default, there is no
+    default any more.
 
     \b
     Example:
@@ -108,7 +109,7 @@ def suspend(
 
 @app.command("default")
 def default(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Make an approved sender ID the one that sends when a send names none.
+    """Make an approved sender ID the default, used when a send names none.
 
     \b
     Example:
@@ -124,8 +125,8 @@ def default(which: Which, org: Org = None, json: Json = False, data_dir: DataDir
 
 @app.command("list")
 def list_(
-    status: Annotated[str | None, typer.Option(help=f"Only those that are {', '.join(STATUSES)}.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 1000,
+    status: Annotated[str | None, typer.Option(help=f"Only those with this status: {', '.join(STATUSES)}.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 1000,
     org: OrgOrAll = None,
     json: Json = False,
     data_dir: DataDir = None,

@@ -18,7 +18,7 @@ from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 
 Options = TypeVar("Options", SmscOptions, GraphOptions)
 
-app = group("Simulate the other side: a supplier's SMSC, Meta's Graph API, or a customer's webhook receiver.")
+app = group("Simulate a supplier's SMSC, Meta's Graph API, or a customer's webhook receiver.")
 
 
 @app.command("smsc")
@@ -29,16 +29,16 @@ app = group("Simulate the other side: a supplier's SMSC, Meta's Graph API, or a 
 )
 def smsc(
     given: dict[str, Any],
-    config: Annotated[Path | None, typer.Option(help="JSON file {options: {...}}. Flags win.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing.")] = False,
+    config: Annotated[Path | None, typer.Option(help="JSON file {options: {...}}. Flags take precedence.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Run an SMSC that speaks SMPP 3.4, as well or as badly as told. Ctrl-C ends it.
+    """Run an SMPP 3.4 SMSC with configurable faults. Ctrl-C stops it.
 
-    Of a recipient that begins with 888, which no country has (--magic names another beginning), the last four digits
-    choose what becomes of a message: 0000 delivered, 0001 undelivered, 0002 rejected, 0003 expired, 0004 no receipt,
-    0005 receipt after 60 s, 0006 receipt twice, 0007 receipt before the answer, 0008 refused, 0009 throttled, 0010
-    system error, 0011 receipt but no answer, 0012 neither, 0013 connection lost before the answer.
+    For recipients that begin with 888, which is no country's code (--magic sets another prefix), the last four digits
+    choose the outcome: 0000 delivered, 0001 undelivered, 0002 rejected, 0003 expired, 0004 no receipt, 0005 receipt
+    after 60 s, 0006 receipt twice, 0007 receipt before the response, 0008 refused, 0009 throttled, 0010 system error,
+    0011 receipt but no response, 0012 neither, 0013 connection lost before the response.
 
     \b
     Examples:
@@ -61,14 +61,14 @@ async def _smsc(options: SmscOptions, json: bool, quiet: bool) -> None:
             if json:
                 show({"host": options.host, "port": simulator.port, "systems": list(options.systems)}, json)
             elif not quiet:
-                say(f"SMSC on {options.host}:{simulator.port} for {', '.join(options.systems)}. Ctrl-C ends it.")
+                say(f"SMSC on {options.host}:{simulator.port} for {', '.join(options.systems)}. Ctrl-C stops it.")
             await stop.wait()
         finally:
             await simulator.stop()
     if quiet:
         return
     counts = {name: value for name, value in as_plain(simulator.counters).items() if value}
-    say("  ".join(f"{name}: {value}" for name, value in counts.items()) or "Nothing came.")
+    say("  ".join(f"{name}: {value}" for name, value in counts.items()) or "Nothing received.")
 
 
 class _Config(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,26 +84,28 @@ def graph(
     given: dict[str, Any],
     config: Annotated[
         Path | None,
-        typer.Option(help="JSON file {options, setup: {apps, accounts, numbers, templates, tokens}}. Flags win."),
+        typer.Option(
+            help="JSON file {options, setup: {apps, accounts, numbers, templates, tokens}}. Flags take precedence."
+        ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Run Meta's Graph API for WhatsApp, as well or as badly as told. Ctrl-C ends it.
+    """Run a simulation of Meta's Graph API for WhatsApp with configurable faults. Ctrl-C stops it.
 
-    With no flags it knows an app, an account, a number and four templates (order_shipped fr, appointment_reminder en,
-    delivery_update en, login_code en). Point an account at it with its address as the base URL. /_sim/ is its control
-    plane: GET /_sim shows what it knows.
+    By default it has an app, an account, a number and four templates (order_shipped fr, appointment_reminder en,
+    delivery_update en, login_code en). Point an account at it by using its address as the base URL. /_sim/ is its
+    control plane: GET /_sim shows its state.
 
-    Of a recipient that begins with 888, which no country has (--magic names another beginning), the last four digits
-    choose what becomes of a message. 0000 sent, delivered, read; 0001 failed (131026); 0002 read, never delivered; 0003
-    sent, then silence; 0004 silence; 0005 statuses after 60 s; 0006 each twice; 0007 a status before the answer; 0008
-    refused (131009); 0009 pair limit (131056); 0010 server error (131000); 0011 sent, no answer; 0012 neither; 0013
-    sent, connection lost before the answer; 9001 failed after sent; 9002 delivered after failed; 9003 failed after
-    delivered; 9004 never read; 9005 statuses backwards; 9006 held, then happy; 9007 held, then failed (132015); 9008
-    paused; 9009 131049; 9010 130472; 9011 131042; 9012 131047; 9013 price on delivered; 9014 price twice; 9015 no
-    price; 9016 old shape; 9017 no contacts; 9018 HTML; 9019 empty 503; 9020 slow answer; 9021 throttled once; 9022
-    connection lost, not sent; 9023 refused (130403).
+    For recipients that begin with 888, which is no country's code (--magic sets another prefix), the last four digits
+    choose the outcome. 0000 sent, delivered, read; 0001 failed (131026); 0002 read, never delivered; 0003 sent, then
+    nothing; 0004 nothing; 0005 statuses after 60 s; 0006 each status twice; 0007 a status before the response; 0008
+    refused (131009); 0009 pair limit (131056); 0010 server error (131000); 0011 sent, no response; 0012 neither; 0013
+    sent, connection lost before the response; 9001 failed after sent; 9002 delivered after failed; 9003 failed after
+    delivered; 9004 never read; 9005 statuses in reverse order; 9006 held, then as 0000; 9007 held, then failed
+    (132015); 9008 paused; 9009 131049; 9010 130472; 9011 131042; 9012 131047; 9013 price on delivered; 9014 price
+    twice; 9015 no price; 9016 old status format; 9017 no contacts; 9018 HTML; 9019 empty 503; 9020 slow response; 9021
+    throttled once; 9022 connection lost, not sent; 9023 refused (130403).
 
     \b
     Examples:
@@ -144,46 +146,50 @@ async def _graph(options: GraphOptions, setup: Setup | None, json: bool, quiet: 
                 show(shown, json)
             elif not quiet:
                 digits = f"+{number.digits}, phone number id {number.id}" if number is not None else "no number"
-                say(f"Graph API on {simulator.base_url} for {digits}. Ctrl-C ends it.")
+                say(f"Graph API on {simulator.base_url} for {digits}. Ctrl-C stops it.")
             await stop.wait()
         finally:
             await simulator.stop()
     if quiet:
         return
     counts = {name: value for name, value in as_plain(simulator.counters).items() if value}
-    say("  ".join(f"{name}: {value}" for name, value in counts.items()) or "Nothing came.")
+    say("  ".join(f"{name}: {value}" for name, value in counts.items()) or "Nothing received.")
 
 
 @app.command("receiver")
 def receive(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 0,
     secret: Annotated[
         list[str] | None,
         typer.Option(
             envvar="HELIOGRAPH_SIGNING_SECRET",
             show_default=False,
             metavar="SECRET",
-            help="Callbacks must be signed with it; may be repeated. Without one, signatures are not looked at.",
+            help=("Signing secret to verify callbacks with. Repeatable. Without one, signatures are not checked."),
         ),
     ] = None,
-    status: Annotated[int, typer.Option(min=200, max=599, help="Status of answers.")] = 200,
-    latency: Annotated[float, typer.Option(min=0, help="Seconds before each answer.")] = 0.0,
-    fail_share: Annotated[float, typer.Option(min=0, max=1, help="Share answered with --fail-status instead.")] = 0.0,
-    fail_status: Annotated[int, typer.Option(min=200, max=599, help="Status of those.")] = 500,
-    retry_after: Annotated[int | None, typer.Option(min=0, help="Retry-After of answers that are not 2xx.")] = None,
-    hang: Annotated[bool, typer.Option("--hang", help="Read everything, answer nothing.")] = False,
-    byte_interval: Annotated[float, typer.Option(min=0, help="Seconds between two bytes of an answer.")] = 0.0,
-    remember: Annotated[int, typer.Option(min=1, help="Event ids remembered, to tell duplicates.")] = 1_000_000,
-    ledger: Annotated[Path | None, typer.Option(help="File that gets a line for each received event.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of what is left to chance.")] = None,
+    status: Annotated[int, typer.Option(min=200, max=599, help="Status of responses.")] = 200,
+    latency: Annotated[float, typer.Option(min=0, help="Delay before each response, in seconds.")] = 0.0,
+    fail_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of requests that get --fail-status instead.")
+    ] = 0.0,
+    fail_status: Annotated[int, typer.Option(min=200, max=599, help="Status for failed requests.")] = 500,
+    retry_after: Annotated[int | None, typer.Option(min=0, help="Retry-After header of non-2xx responses.")] = None,
+    hang: Annotated[bool, typer.Option("--hang", help="Read requests but never respond.")] = False,
+    byte_interval: Annotated[float, typer.Option(min=0, help="Seconds between the bytes of a response.")] = 0.0,
+    remember: Annotated[
+        int, typer.Option(min=1, help="Number of event ids to remember for detecting duplicates.")
+    ] = 1_000_000,
+    ledger: Annotated[Path | None, typer.Option(help="File to append a line to for each event received.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed for random choices.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print a line for each callback.")] = False,
     json: Json = False,
 ) -> None:
-    """Take webhook callbacks, check their signatures and print a line for each. Ctrl-C ends it.
+    """Receive webhook callbacks, verify their signatures and print a line for each. Ctrl-C stops it.
 
-    GET on any path answers the counters. With --json the address is printed as one JSON line, and callbacks go to
-    stderr.
+    GET on any path returns the counters. With --json the address is printed as a JSON line, and callbacks are printed
+    to stderr.
 
     \b
     Examples:
@@ -218,7 +224,7 @@ async def _receive(options: receiver.Options, json: bool, quiet: bool) -> None:
             if json:
                 show({"url": sink.url, "port": sink.port}, json)
             else:
-                say(f"Listening on {sink.url}. Ctrl-C ends it.")
+                say(f"Listening on {sink.url}. Ctrl-C stops it.")
             await stop.wait()
         finally:
             await sink.stop()

@@ -20,8 +20,8 @@ from heliograph.sms import diagnosis, routing, suppliers
 from heliograph.sms.routing import Supplier
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 
-app = group("Suppliers: add, list, change, pause, resume and remove the accounts that carry messages.")
-add = group("Add a supplier, by its kind.")
+app = group("Add, list, change, pause, resume and remove suppliers, the accounts that carry SMS.")
+add = group("Add a supplier.")
 app.add_typer(add, name="add")
 
 COLUMNS = (
@@ -38,46 +38,58 @@ COLUMNS = (
     "prefixes",
 )
 CHANGES = ("setting", "before", "after")
-Which = Annotated[str, typer.Argument(metavar="SUPPLIER", help="Name of the supplier, or its id.")]
+Which = Annotated[str, typer.Argument(metavar="SUPPLIER", help="Supplier, by name or id.")]
 
 
 @add.command("smpp")
 def add_smpp(
-    name: Annotated[str, typer.Argument(help="A name of yours for the account.")],
-    host: Annotated[list[str], typer.Option(metavar="HOST", help="Host name or address; several are tried in turn.")],
-    system_id: Annotated[str, typer.Option(help="Name of the account at the supplier.")],
+    name: Annotated[str, typer.Argument(help="Your name for the supplier.")],
+    host: Annotated[
+        list[str], typer.Option(metavar="HOST", help="Host name or IP address. Repeatable: several are tried in turn.")
+    ],
+    system_id: Annotated[str, typer.Option(help="system_id of the account.")],
     password: Annotated[
         str | None,
         typer.Option(
             metavar="SECRET",
             show_default=False,
             envvar="HELIOGRAPH_SUPPLIER_PASSWORD",
-            help="The account's password. Left out, it is asked for, or read from stdin; others on this machine can"
-            " read a command line.",
+            help=(
+                "Password of the account. If omitted, it is prompted for or read from stdin; command lines "
+                "are visible to other users of this machine."
+            ),
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port.")] = 2775,
-    tls: Annotated[bool, typer.Option(help="Without TLS the password crosses the network in clear.")] = True,
-    bind: Annotated[Literal["transceiver", "pair"], typer.Option(help="One bind a session, or two.")] = "transceiver",
-    sessions: Annotated[int, typer.Option(min=1, max=1000, help="Sessions that the account may have in all.")] = 1,
-    window: Annotated[int, typer.Option(min=1, help="Unanswered submits, per session.")] = 10,
-    rate: Annotated[float, typer.Option(min=0, help="Segments a second, per session; 0: any number.")] = 0.0,
+    tls: Annotated[
+        bool, typer.Option(help="Whether to use TLS. Without it, the password is sent in clear text.")
+    ] = True,
+    bind: Annotated[
+        Literal["transceiver", "pair"],
+        typer.Option(help="Bind each session as one transceiver, or as a transmitter and a receiver."),
+    ] = "transceiver",
+    sessions: Annotated[
+        int, typer.Option(min=1, max=1000, help="Maximum number of sessions of the account, over all workers.")
+    ] = 1,
+    window: Annotated[int, typer.Option(min=1, help="Maximum unanswered submits per session.")] = 10,
+    rate: Annotated[float, typer.Option(min=0, help="Maximum segments per second and session; 0: unlimited.")] = 0.0,
     prefix: Annotated[
         list[str] | None,
-        typer.Option(metavar="DIGITS", help="Carry only numbers that begin so (258, no +); may be repeated."),
+        typer.Option(metavar="DIGITS", help="Carry only numbers with this prefix (258, no +). Repeatable."),
     ] = None,
-    priority: Annotated[int, typer.Option(min=0, max=1000, help="The lowest number is asked first.")] = 10,
+    priority: Annotated[int, typer.Option(min=0, max=1000, help="Priority; the lowest number is tried first.")] = 10,
     weight: Annotated[int, typer.Option(min=1, max=1000, help="Share among suppliers of equal priority.")] = 1,
     parts: Annotated[
-        Literal["all", "any", "first", "last"], typer.Option(help="Whose receipts decide a message of several parts.")
+        Literal["all", "any", "first", "last"],
+        typer.Option(help="Whose receipts decide the status of a message of several parts."),
     ] = "all",
     simulator: Annotated[
         bool,
-        typer.Option("--simulator", help="It only pretends: it serves while there is no other supplier."),
+        typer.Option("--simulator", help="A simulator: used only while there is no other supplier."),
     ] = False,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; `heliograph supplier options` lists them."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, listed by `heliograph supplier options`."),
     ] = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -166,7 +178,7 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("show")
 def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show a supplier with all of its settings, but for its password, and what its receipts say that nobody knows.
+    """Show a supplier with all its settings except the password, and the unknown states in its receipts.
 
     \b
     Example:
@@ -188,9 +200,11 @@ def set_(
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="A setting of `heliograph supplier options`, or name, prefixes, priority, weight, sessions, parts,"
-            " simulated. One"
-            " entry of a setting that has several is KEY.ENTRY=VALUE; an empty value is the default.",
+            help=(
+                "A setting from `heliograph supplier options`, or name, prefixes, priority, weight, "
+                "sessions, parts, simulated. To set one entry of a mapping, use KEY.ENTRY=VALUE; an empty "
+                "value restores the default."
+            ),
         ),
     ] = None,
     password: Annotated[
@@ -198,16 +212,17 @@ def set_(
         typer.Option(
             metavar="SECRET",
             show_default=False,
-            help="A new password; others on this machine can read a command line.",
+            help="New password; command lines are visible to other users of this machine.",
         ),
     ] = None,
     ask_password: Annotated[
-        bool, typer.Option("--ask-password", help="Ask for a new password, or read it from stdin.")
+        bool, typer.Option("--ask-password", help="Prompt for a new password, or read it from stdin.")
     ] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Change a supplier, and show what changed. Workers follow within a second; receipts under way keep matching.
+    """Change a supplier, and show what changed. Workers pick it up within a second; receipts for earlier messages still
+    match.
 
     \b
     Examples:
@@ -216,7 +231,7 @@ def set_(
       heliograph supplier set main prefixes=258,244 final_states.ACCEPTD=delivered tls_server_name=
     """
     if not pairs and password is None and not ask_password:
-        raise typer.BadParameter("name what to change: KEY=VALUE, or --ask-password")
+        raise typer.BadParameter("give what to change: KEY=VALUE, or --ask-password")
     settings = settings_of(data_dir, needs_key=True)
     secret = _password() if ask_password and password is None else password
     key = suppliers.seal_key(settings)
@@ -240,12 +255,12 @@ def set_(
     elif changes:
         show([{name: written(value) for name, value in one.items()} for one in changes], json, CHANGES)
     else:
-        say(f"{found['name']} is so already.")
+        say(f"{found['name']} is unchanged.")
 
 
 @app.command("pause")
 def pause(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Send nothing through a supplier, until it is resumed.
+    """Pause a supplier: nothing is sent through it until it is resumed.
 
     \b
     Example:
@@ -256,7 +271,7 @@ def pause(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("resume")
 def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Send through a paused supplier again.
+    """Resume a paused supplier.
 
     \b
     Example:
@@ -268,11 +283,11 @@ def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
 @app.command("remove")
 def remove(
     which: Which,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Remove a supplier for good, with its password. What it carried stays on record.
+    """Remove a supplier and its password permanently. Records of the messages it carried are kept.
 
     \b
     Example:

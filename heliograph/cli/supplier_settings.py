@@ -51,14 +51,14 @@ def apply(values: dict[str, Any], pair: str) -> None:
     key, entry, text = _split(pair)
     known = fields()
     if key not in known:
-        raise typer.BadParameter(f"{key} is no setting; `heliograph supplier options` lists them")
+        raise typer.BadParameter(f"{key} is not a setting; `heliograph supplier options` lists them")
     if not entry:
         values.pop(key, None)
         if text:
             values[key] = _converted(key, text, known[key][0])
         return
     if get_origin(known[key][0]) is not dict:
-        raise typer.BadParameter(f"{key} has no entries: write {key}=VALUE")
+        raise typer.BadParameter(f"{key} has no entries: use {key}=VALUE")
     entries = dict(values.get(key, {}))
     entries.pop(entry, None)
     if text:
@@ -76,7 +76,7 @@ def changed(before: Supplier, pairs: Iterable[str]) -> Supplier:
         if key not in row:
             apply(settings, pair)
         elif entry:
-            raise typer.BadParameter(f"{key} has no entries: write {key}=VALUE")
+            raise typer.BadParameter(f"{key} has no entries: use {key}=VALUE")
         elif key == "prefixes":
             row[key] = tuple(one.strip().removeprefix("+") for one in text.split(",") if one.strip())
         else:

@@ -13,29 +13,30 @@ from heliograph.up import UpError, UpOptions, Welcome, up, welcome
 
 
 def command(
-    host: Annotated[str, typer.Option(help="Address that the API listens on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0: any free one.")] = 8080,
+    host: Annotated[str, typer.Option(help="Address for the API to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port for the API; 0 picks a free one.")] = 8080,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Where the database and the keys are kept.", show_default="/var/lib/heliograph or in the home"
+            help="Directory for the database and the keys.",
+            show_default="/var/lib/heliograph, or in the home directory",
         ),
     ] = None,
-    api_processes: Annotated[int, typer.Option(min=1, max=64, help="Web processes, on the same port.")] = 1,
+    api_processes: Annotated[int, typer.Option(min=1, max=64, help="Number of API processes, on the same port.")] = 1,
     credentials_file: Annotated[
         Path | None,
-        typer.Option(help="Where addresses and keys are written as JSON.", show_default="in the data directory"),
+        typer.Option(help="File to write addresses and keys to, as JSON.", show_default="in the data directory"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the credentials as JSON on stdout when ready.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the credentials as JSON on stdout once ready.")] = False,
 ) -> None:
-    """Start PostgreSQL, the API, a worker, a simulated SMSC and a stand-in for Meta's Cloud API, with an organization
-    that can send SMS and WhatsApp messages at once.
+    """Start PostgreSQL, the API, a worker, a simulated SMSC and a simulation of Meta's Cloud API, with an organization
+    that can send SMS and WhatsApp messages right away.
 
-    The keys are shown at the first start, and kept in the credentials file. Webhooks may go to http:// and loopback
-    addresses while --host is a loopback address itself, unless HELIOGRAPH_WEBHOOK_ALLOW_HTTP says otherwise.
+    The keys are shown at the first start and kept in the credentials file. Webhooks may be sent to http:// and loopback
+    addresses if --host is a loopback address, unless HELIOGRAPH_WEBHOOK_ALLOW_HTTP is set.
 
-    HELIOGRAPH_DATABASE_URL, if set, is used instead of a PostgreSQL of its own. Ctrl-C stops everything; the data
-    stays, and the next start goes on with it.
+    If HELIOGRAPH_DATABASE_URL is set, that database is used instead of an embedded PostgreSQL. Ctrl-C stops everything;
+    the data is kept for the next start.
 
     \b
     Examples:

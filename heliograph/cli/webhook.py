@@ -32,7 +32,7 @@ from heliograph.webhooks.endpoints import Endpoint
 from heliograph.webhooks.history import Tried
 from heliograph.webhooks.replays import Replay
 
-app = group("Webhooks: list endpoints and attempts, send again, test, replace secrets.")
+app = group("List webhook endpoints and attempts, resend, replay and test, and rotate secrets.")
 
 EndpointId = Annotated[UUID, typer.Argument(metavar="ENDPOINT_ID", help="Id of the endpoint, from `webhook list`.")]
 
@@ -52,7 +52,7 @@ ATTEMPTS = ("started_at", "kind", "attempt", "result", "status", "duration_ms", 
 
 @app.command("list")
 def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """List an organization's webhook endpoints, newest first, those disabled within 90 days included.
+    """List an organization's webhook endpoints, newest first, including those disabled in the last 90 days.
 
     \b
     Example:
@@ -68,11 +68,11 @@ def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None
 @app.command("attempts")
 def attempts(
     id: EndpointId,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List the last attempts of an endpoint, newest first.
+    """List the latest attempts of an endpoint, newest first.
 
     \b
     Example:
@@ -92,7 +92,7 @@ def resend(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Deliver one event to an endpoint again.
+    """Resend an event to an endpoint.
 
     \b
     Example:
@@ -104,26 +104,31 @@ def resend(
         return {"event_id": event, "endpoint_id": id}
 
     show(on_database(work, settings_of(data_dir)), json)
-    say("Queued: `heliograph webhook attempts` shows what comes of it.")
+    say("Queued. `heliograph webhook attempts` shows the outcome.")
 
 
 @app.command("replay")
 def replay(
     id: EndpointId,
-    since: Annotated[str, typer.Option("--from", metavar="WHEN", help="A time with its zone, or how long ago (2h).")],
+    since: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="WHEN", help="Start of the range: a time with a time zone, or how long ago (2h)."
+        ),
+    ],
     until: Annotated[
-        str | None, typer.Option("--to", metavar="WHEN", help="The same; excluded. [default: now]")
+        str | None, typer.Option("--to", metavar="WHEN", help="End of the range, exclusive, likewise. [default: now]")
     ] = None,
     kind: Annotated[
-        list[str] | None, typer.Option(help="Only this kind; may be repeated. [default: all that are subscribed to]")
+        list[str] | None, typer.Option(help="Only events of this kind. Repeatable. [default: all subscribed kinds]")
     ] = None,
     only_failed: Annotated[
-        bool, typer.Option("--only-failed", help="Only what the endpoint never answered with a 2xx.")
+        bool, typer.Option("--only-failed", help="Only events that the endpoint never answered with a 2xx.")
     ] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Deliver a range of time to an endpoint again. A worker does it; `webhook replays` shows how far it has come.
+    """Replay a time range to an endpoint. A worker does it in the background; `webhook replays` shows its progress.
 
     \b
     Example:
@@ -149,7 +154,7 @@ def replay(
 @app.command("replays")
 def list_replays(
     id: EndpointId,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number to show.")] = 20,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -168,7 +173,7 @@ def list_replays(
 
 @app.command("test")
 def example(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None:
-    """Deliver a `webhook.test` event to an endpoint, and to no other.
+    """Send a `webhook.test` event to this endpoint only.
 
     \b
     Example:
@@ -180,12 +185,12 @@ def example(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> Non
         return {"event_id": event_id, "endpoint_id": id}
 
     show(on_database(work, settings_of(data_dir)), json)
-    say("Queued: `heliograph webhook attempts` shows what comes of it.")
+    say("Queued. `heliograph webhook attempts` shows the outcome.")
 
 
 @app.command("rotate")
 def rotate(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None:
-    """Replace an endpoint's secret. The new one is shown here, and never again; the old one signs too for 24 hours.
+    """Rotate an endpoint's secret. The new secret is shown only once; for 24 hours both secrets sign.
 
     \b
     Example:
@@ -198,7 +203,7 @@ def rotate(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None
 
     endpoint, secret, old_until = on_database(work, settings)
     show(as_plain(endpoint) | {"signing_secret": secret, "previous_secret_expires_at": as_plain(old_until)}, json)
-    say("Keep the secret now: it is not shown again.")
+    say("Store the secret now: it is not shown again.")
 
 
 async def _owner(conn: Connection, id: UUID) -> Actor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph.cli import whatsapp_accounts, whatsapp_campaign, whatsapp_inbound, whatsapp_mirror, whatsapp_wallet
 from heliograph.cli.console import group
 
-app = group("WhatsApp: accounts, numbers and templates, wallets and rates, campaigns, and callbacks of Meta.")
+app = group("WhatsApp accounts, numbers, templates, wallets, rates, campaigns and callbacks from Meta.")
 app.add_typer(whatsapp_accounts.app, name="account")
 app.add_typer(whatsapp_mirror.numbers, name="number")
 app.add_typer(whatsapp_mirror.templates, name="template")

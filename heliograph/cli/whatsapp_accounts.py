@@ -26,12 +26,14 @@ from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp import accounts, apps, holds, onboarding, sync, warnings
 
-app = group("WhatsApp Business Accounts: add, list, show, change, pause, resume and remove them.")
+app = group("Add, list, show, change, pause, resume and remove WhatsApp Business Accounts.")
 
-Which = Annotated[str, typer.Argument(metavar="ACCOUNT", help="The account: Meta's id, its id here, or its name.")]
+Which = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Account, by Meta's id, its id here or its name.")]
 TokenFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Read the token from the first line of a file; -: of stdin.", allow_dash=True),
+    typer.Option(
+        metavar="FILE", help="Read the token from the first line of a file, or of stdin if -.", allow_dash=True
+    ),
 ]
 SecretFile = Annotated[
     Path | None,
@@ -39,7 +41,9 @@ SecretFile = Annotated[
 ]
 VerifyToken = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="What Meta shows at the handshake. Left out for a new app, one is made up."),
+    typer.Option(
+        metavar="TEXT", help="Verify token that Meta sends in the handshake. Generated for a new app if omitted."
+    ),
 ]
 Version = Annotated[str, typer.Option(metavar="VERSION", help="Version of the Graph API.")]
 
@@ -51,16 +55,18 @@ COLUMNS = (
 
 @app.command("add")
 def add(
-    waba_id: Annotated[str, typer.Argument(metavar="WABA-ID", help="Meta's id of the account, digits.")],
-    app_id: Annotated[str, typer.Option(metavar="ID", help="Meta's id of the app, digits.")],
+    waba_id: Annotated[str, typer.Argument(metavar="WABA-ID", help="Meta's id of the account (digits).")],
+    app_id: Annotated[str, typer.Option(metavar="ID", help="Meta's id of the app (digits).")],
     token: Annotated[
         str | None,
         typer.Option(
             metavar="SECRET",
             show_default=False,
             envvar="HELIOGRAPH_WHATSAPP_TOKEN",
-            help="A system user's token. Left out, it is asked for, or read from stdin; others on this machine can read"
-            " a command line.",
+            help=(
+                "Token of a system user. If omitted, it is prompted for or read from stdin; command lines "
+                "are visible to other users of this machine."
+            ),
         ),
     ] = None,
     token_file: TokenFile = None,
@@ -70,27 +76,31 @@ def add(
             metavar="SECRET",
             show_default=False,
             envvar="HELIOGRAPH_WHATSAPP_APP_SECRET",
-            help="The app's secret, for an app that is new here; likewise asked for, or the next line of stdin.",
+            help=(
+                "The app's secret, for an app not known yet; likewise prompted for, or read from the next "
+                "line of stdin."
+            ),
         ),
     ] = None,
     app_secret_file: SecretFile = None,
     verify_token: VerifyToken = None,
     currency: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Currency of its prices. Left out, Meta is asked.")
+        str | None,
+        typer.Option(metavar="CODE", help="Currency of the account's prices. Defaults to what Meta reports."),
     ] = None,
-    name: Annotated[str, typer.Option(help="A name of yours for it. Left out, the one at Meta.")] = "",
-    base_url: Annotated[str, typer.Option(metavar="URL", help="Address of the Graph API.")] = BASE_URL,
+    name: Annotated[str, typer.Option(help="Your name for the account. Defaults to its name at Meta.")] = "",
+    base_url: Annotated[str, typer.Option(metavar="URL", help="Base URL of the Graph API.")] = BASE_URL,
     api_version: Version = API_VERSION,
     subscribe: Annotated[
-        bool, typer.Option("--subscribe", help="Have Meta send this account's callbacks to the app.")
+        bool, typer.Option("--subscribe", help="Subscribe the app to this account's callbacks.")
     ] = False,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Connect a WhatsApp Business Account. Meta is asked at once: token, numbers and templates.
+    """Connect a WhatsApp Business Account. Its token, numbers and templates are checked with Meta first.
 
-    The callback URL and the verify token that it prints are to be entered at Meta, in the app's WhatsApp settings.
+    Enter the callback URL and the verify token that it prints at Meta, in the app's WhatsApp settings.
 
     \b
     Examples:
@@ -152,7 +162,7 @@ def add(
 
 @app.command("list")
 def list_accounts(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """List an organization's accounts: credential, holds, and how old the mirror is.
+    """List an organization's accounts: credential, holds and time of the last sync.
 
     \b
     Example:
@@ -185,27 +195,28 @@ def show_account(which: Which, org: Org = None, json: Json = False, data_dir: Da
 def update(
     which: Which,
     token: Annotated[
-        str | None, typer.Option(metavar="SECRET", help="Another token; others can read a command line.")
+        str | None, typer.Option(metavar="SECRET", help="New token; command lines are visible to other users.")
     ] = None,
     token_file: TokenFile = None,
     app_secret: Annotated[
-        str | None, typer.Option(metavar="SECRET", help="The app's new secret; the old one is taken for 7 days more.")
+        str | None,
+        typer.Option(metavar="SECRET", help="The app's new secret; the old one stays valid for another 7 days."),
     ] = None,
     app_secret_file: SecretFile = None,
     verify_token: Annotated[str | None, typer.Option(metavar="TEXT", help="The app's new verify token.")] = None,
-    name: Annotated[str | None, typer.Option(help="Another name.")] = None,
-    base_url: Annotated[str | None, typer.Option(metavar="URL", help="Another address of the Graph API.")] = None,
-    api_version: Annotated[str | None, typer.Option(metavar="VERSION", help="Another version of it.")] = None,
+    name: Annotated[str | None, typer.Option(help="New name.")] = None,
+    base_url: Annotated[str | None, typer.Option(metavar="URL", help="New base URL of the Graph API.")] = None,
+    api_version: Annotated[str | None, typer.Option(metavar="VERSION", help="New version of the Graph API.")] = None,
     subscribe: Annotated[
-        bool, typer.Option("--subscribe", help="Have Meta send this account's callbacks to the app.")
+        bool, typer.Option("--subscribe", help="Subscribe the app to this account's callbacks.")
     ] = False,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Change what is given. A new token is tried at Meta first; messages that waited for it go out.
+    """Update an account. A new token is checked with Meta first; messages that were waiting for it are then sent.
 
-    The app's secret and verify token are those of every account of the app.
+    The app's secret and verify token are shared by all accounts of the app.
 
     \b
     Examples:
@@ -250,7 +261,7 @@ def update(
 
 @app.command("pause")
 def pause(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Send nothing from an account's numbers until it is resumed. What users write still comes in.
+    """Pause an account: nothing is sent from its numbers until it is resumed. Inbound messages are still received.
 
     \b
     Example:
@@ -261,7 +272,7 @@ def pause(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
 
 @app.command("resume")
 def resume(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Send from a paused account's numbers again.
+    """Resume a paused account.
 
     \b
     Example:
@@ -272,7 +283,8 @@ def resume(which: Which, org: Org = None, json: Json = False, data_dir: DataDir 
 
 @app.command("release")
 def release(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """End a hold of an account and of its numbers now, once its cause is gone. A few messages go first.
+    """Release a hold of an account and its numbers now that its cause is resolved. A few messages are sent first as a
+    test.
 
     \b
     Example:
@@ -290,7 +302,7 @@ def release(which: Which, org: Org = None, json: Json = False, data_dir: DataDir
 
 @app.command("acknowledge")
 def acknowledge(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Take off what Meta warned of, once it was seen to. Said again, it is back.
+    """Dismiss Meta's warnings about an account once they are resolved. If Meta repeats one, it reappears.
 
     \b
     Example:
@@ -309,12 +321,12 @@ def acknowledge(which: Which, org: Org = None, json: Json = False, data_dir: Dat
 @app.command("remove")
 def remove(
     which: Which,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Remove an account with its token. Its messages stay on record; added again, its numbers keep their ids.
+    """Remove an account and its token. Its messages are kept; if it is added again, its numbers keep their ids.
 
     \b
     Example:
@@ -374,5 +386,5 @@ def _secret(value: str | None, file: Path | None, prompt: str, option: str) -> s
     else:
         secret = sys.stdin.readline().strip()
     if not secret:
-        raise typer.BadParameter(f"give {option}-file, or a line on stdin", param_hint=option)
+        raise typer.BadParameter(f"use {option}-file, or give a line on stdin", param_hint=option)
     return secret

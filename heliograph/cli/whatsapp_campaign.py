@@ -16,7 +16,7 @@ from heliograph.cli.console import DataDir, Json, Org, OrgOrAll, group, moment, 
 from heliograph.cli.progress import follow, id_of, listed
 from heliograph.whatsapp import onboarding
 
-app = group("WhatsApp campaigns: create, list, show, watch and cancel them.")
+app = group("Create, list, show, watch and cancel WhatsApp campaigns.")
 
 COLUMNS = (
     "organization",
@@ -36,37 +36,43 @@ Which = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign's i
 
 @app.command("create")
 def create(
-    number: Annotated[str, typer.Option(help="The number it is sent from: its id or its digits.")],
-    template: Annotated[str, typer.Option(metavar="NAME", help="An approved template of the category utility.")],
-    language: Annotated[str, typer.Option(metavar="CODE", help="Its language, as Meta writes it: fr, en_US.")],
-    name: Annotated[str, typer.Option(help="What the campaign is called.")],
-    tag: Annotated[list[str], typer.Option(help="Contacts with this tag get it. May be given several times.")],
-    match: Annotated[str, typer.Option(metavar="any|all", help="Contacts with any of the tags, or with all.")] = "any",
+    number: Annotated[str, typer.Option(help="Number to send from, by id or digits.")],
+    template: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of an approved template in the category utility.")
+    ],
+    language: Annotated[
+        str, typer.Option(metavar="CODE", help="Language of the template, as Meta writes it: fr, en_US.")
+    ],
+    name: Annotated[str, typer.Option(help="Name of the campaign.")],
+    tag: Annotated[list[str], typer.Option(help="Send to contacts with this tag. Repeatable.")],
+    match: Annotated[
+        str, typer.Option(metavar="any|all", help="Whether contacts need any or all of the tags.")
+    ] = "any",
     param: Annotated[
         list[str] | None,
         typer.Option(
             metavar="COLUMN|text:TEXT",
-            help="What fills the next parameter: name, first_name, last_name or phone of the contact, or text: and the"
-            " same text for everybody. One for each parameter of the template, in its order.",
+            help=(
+                "Source of the next parameter: the contact's name, first_name, last_name or phone, or text: "
+                "followed by a fixed text. Give one for each parameter of the template, in order."
+            ),
         ),
     ] = None,
     default: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN=TEXT", help="For contacts without a value in that column. Without it, they are skipped."
-        ),
+        typer.Option(metavar="COLUMN=TEXT", help="Value for contacts that have none. Without it, they are skipped."),
     ] = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="When to start. Left out: at once.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="When to start. Defaults to now.")] = None,
     per_minute: Annotated[
         int | None,
-        typer.Option(min=1, max=plan.MAX_PACE, help="No faster than this. Left out: as fast as the number goes."),
+        typer.Option(min=1, max=plan.MAX_PACE, help="Maximum messages per minute. Defaults to the number's own limit."),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow it until it has ended.")] = False,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Make a campaign of a template and contacts with tags. Workers send it.
+    """Create a campaign that sends a template to contacts with tags.
 
     \b
     Examples:
@@ -103,7 +109,7 @@ def create(
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number to show.")] = 50,
     org: OrgOrAll = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -120,7 +126,7 @@ def list_(
 
 @app.command("show")
 def show_(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show one campaign with all its counts, and what fills its template.
+    """Show a campaign with all its counts and the sources of its parameters.
 
     \b
     Example:
@@ -150,7 +156,7 @@ def watch(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
 
 @app.command("cancel")
 def cancel(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Cancel a campaign. What Meta does not have yet is withdrawn by a worker, and its reservation released.
+    """Cancel a campaign. A worker withdraws messages not yet handed to Meta and releases what was reserved for them.
 
     \b
     Example:
@@ -167,5 +173,5 @@ def cancel(which: Which, org: Org = None, json: Json = False, data_dir: DataDir 
 def _default(text: str) -> tuple[str, str]:
     column, sign, value = text.partition("=")
     if not sign:
-        raise typer.BadParameter("must be a column and a text: first_name=customer", param_hint="--default")
+        raise typer.BadParameter("must be COLUMN=TEXT: first_name=customer", param_hint="--default")
     return column, value

@@ -31,7 +31,7 @@ from heliograph.suppliers.whatsapp_cloud.items import OPENING
 from heliograph.whatsapp import apps, dead_letters, inbound
 from heliograph.whatsapp.apps import App
 
-app = group("Callbacks of Meta: make one up, or look at items that could not be applied.")
+app = group("Simulate callbacks from Meta, and list or retry items that could not be applied.")
 
 #: Types of messages that need nothing but a text, by what holds it.
 TEXTS = {"text": "body", "button": "text", "image": "caption", "video": "caption", "document": "caption"}
@@ -56,32 +56,36 @@ class Sender(msgspec.Struct, frozen=True):
 
 @app.command("simulate")
 def simulate(
-    from_: Annotated[str | None, typer.Option("--from", metavar="NUMBER", help="Who writes: +212600000017.")] = None,
-    text: Annotated[str, typer.Option(metavar="TEXT", help="What it says.")] = "Hello",
-    type: Annotated[str, typer.Option(metavar="TYPE", help="Type of the message, as Meta calls it.")] = "text",
-    status: Annotated[
-        str | None, typer.Option(metavar="STATUS", help="A status instead: sent, delivered, read or failed.")
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="NUMBER", help="Sender of the message: +212600000017.")
     ] = None,
-    message: Annotated[str | None, typer.Option(metavar="ID", help="The message that the status is of.")] = None,
-    error: Annotated[int, typer.Option(metavar="CODE", help="Meta's code of a failure.")] = 131026,
-    ago: Annotated[float, typer.Option(min=0, help="When it was, seconds ago.")] = 0.0,
+    text: Annotated[str, typer.Option(metavar="TEXT", help="Text of the message.")] = "Hello",
+    type: Annotated[str, typer.Option(metavar="TYPE", help="Message type, as named by Meta.")] = "text",
+    status: Annotated[
+        str | None, typer.Option(metavar="STATUS", help="Simulate a status instead: sent, delivered, read or failed.")
+    ] = None,
+    message: Annotated[
+        str | None, typer.Option(metavar="ID", help="Id of the message that the status is about.")
+    ] = None,
+    error: Annotated[int, typer.Option(metavar="CODE", help="Meta's error code, for a failure.")] = 131026,
+    ago: Annotated[float, typer.Option(min=0, help="How long ago it happened, in seconds.")] = 0.0,
     number: Annotated[
         str | None,
-        typer.Option(help="Our number that it came to: its id or its digits. May be left out while there is one."),
+        typer.Option(help="Your number that received it, by id or digits. Optional if there is only one."),
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="Address of the API. Left out: that of `heliograph up`, else http://127.0.0.1:8080."),
+        typer.Option(help="URL of the API. Defaults to that of `heliograph up`, or else http://127.0.0.1:8080."),
     ] = None,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Post a message of a user, or a status of a message of ours, to our own address as Meta would.
+    """Post an inbound message, or a status of an outbound message, to the callback address as Meta would.
 
-    It is stored, worked through and told to webhook endpoints like any other. Meta knows nothing of it, so a text reply
-    to a user who was made up fails there. Meta's stand-in (that of `heliograph up`, or `simulate graph`) is told, and
-    lets the user be answered.
+    It is stored, processed and delivered to webhook endpoints like any other. Meta does not know about it, so a text
+    reply to a made-up user fails there. The simulated Graph API (that of `heliograph up`, or `simulate graph`) is
+    notified and accepts replies to the user.
 
     \b
     Examples:
@@ -120,12 +124,12 @@ def simulate(
 
 @app.command("rejects")
 def list_rejects(
-    items: Annotated[bool, typer.Option("--items", help="Show also what they say.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, at most.")] = 50,
+    items: Annotated[bool, typer.Option("--items", help="Also show the text.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List items of callbacks that could not be read or applied, newest first. They are kept for eight days.
+    """List callback items that could not be parsed or applied, newest first. They are kept for eight days.
 
     \b
     Example:
@@ -144,7 +148,7 @@ def list_rejects(
 
 @app.command("retry")
 def retry(json: Json = False, data_dir: DataDir = None) -> None:
-    """Try again what was put aside: after a number was synchronized, or with a version that can.
+    """Retry items that could not be applied, for example after syncing a number or upgrading.
 
     \b
     Example:
@@ -185,7 +189,7 @@ async def _number(conn: Connection, key: bytes, organization_id: UUID, reference
         raise NotFound("This organization has no such WhatsApp number.", resource="phone_number")
     if len(rows) > 1:
         names = ", ".join(row["digits"] for row in rows)
-        raise Invalid(("number", "ambiguous", f"say which number with --number: {names}"))
+        raise Invalid(("number", "ambiguous", f"choose a number with --number: {names}"))
     organization_id, id, graph_id, digits, waba_id, base_url, app_id = rows[0].values()
     found = await apps.get_app(conn, key, app_id)
     return Sender(organization_id, id, graph_id, digits, waba_id, base_url, found)
@@ -204,7 +208,7 @@ def _let_be_answered(sender: Sender, user: str, ago: float) -> None:
 def _message(sender: str, text: str, type: str, at: str) -> dict[str, Any]:
     phone = phones.normalize(sender)
     if phone is None:
-        raise typer.BadParameter("must be a phone number with its country's code", param_hint="--from")
+        raise typer.BadParameter("must be a phone number with country code", param_hint="--from")
     if type not in TEXTS:
         known = ", ".join(sorted(TEXTS.keys() & OPENING))
         raise typer.BadParameter(f"must be one of {known}", param_hint="--type")

@@ -26,12 +26,12 @@ from heliograph.cli.console import (
 from heliograph.whatsapp import accounts, apps, holds, onboarding, sync, template_sync
 from heliograph.whatsapp.mirror import Mirror
 
-numbers = group("WhatsApp numbers: list them, or read them at Meta now.")
-templates = group("Templates: list them, read them at Meta now, take one out of use.")
+numbers = group("List WhatsApp numbers, sync them with Meta, and release holds.")
+templates = group("List templates, sync them with Meta, and disable or enable them.")
 
 Result = TypeVar("Result")
 Maybe = Annotated[
-    str | None, typer.Argument(metavar="ACCOUNT", help="Only this account: Meta's id, its id here, or its name.")
+    str | None, typer.Argument(metavar="ACCOUNT", help="Only this account, by Meta's id, its id here or its name.")
 ]
 NUMBERS = (
     "display_phone_number", "verified_name", "connection_status", "quality_rating", "messaging_tier",
@@ -53,7 +53,7 @@ SYNCED = ("waba_id", "read", "numbers_changed", "added", "changed", "removed", "
 
 @numbers.command("list")
 def list_numbers(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """List an organization's WhatsApp numbers and their health. `id` is what sends name as `phoneNumberId`.
+    """List an organization's WhatsApp numbers and their health. `id` is the `phoneNumberId` of sends.
 
     \b
     Example:
@@ -68,7 +68,7 @@ def list_numbers(org: Org = None, json: Json = False, data_dir: DataDir = None) 
 
 @numbers.command("sync")
 def sync_numbers(which: Maybe = None, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Read numbers, their health and the credential at Meta now; workers do it every ten minutes.
+    """Sync numbers, their health and the credential with Meta now; workers do it every ten minutes.
 
     \b
     Example:
@@ -79,14 +79,14 @@ def sync_numbers(which: Maybe = None, org: Org = None, json: Json = False, data_
 
 @numbers.command("release")
 def release_number(
-    number: Annotated[str, typer.Argument(metavar="NUMBER", help="Its digits, or its id.")],
+    number: Annotated[str, typer.Argument(metavar="NUMBER", help="Number, by digits or id.")],
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """End a hold of one number now, once its cause is gone. A few messages go first.
+    """Release a hold of a number now that its cause is resolved. A few messages are sent first as a test.
 
-    A hold of its account is ended with `heliograph whatsapp account release`.
+    A hold of its account is released with `heliograph whatsapp account release`.
 
     \b
     Example:
@@ -109,12 +109,12 @@ def release_number(
 
 @templates.command("list")
 def list_templates(
-    all_: Annotated[bool, typer.Option("--all", help="Also those that Meta has no more.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Include templates that no longer exist at Meta.")] = False,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List an organization's templates, also those that are disabled here.
+    """List an organization's templates, including those disabled here.
 
     \b
     Example:
@@ -130,7 +130,7 @@ def list_templates(
 
 @templates.command("sync")
 def sync_templates(which: Maybe = None, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Read all templates at Meta now; workers do it every half hour, and after Meta's callbacks.
+    """Sync all templates with Meta now; workers do it every half hour, and after callbacks.
 
     \b
     Example:
@@ -139,9 +139,9 @@ def sync_templates(which: Maybe = None, org: Org = None, json: Json = False, dat
     _sync(which, org, json, data_dir, numbers=False, templates=True)
 
 
-Name = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template's name, or its id.")]
-Language = Annotated[str | None, typer.Option(metavar="CODE", help="Only in this language; left out, in all.")]
-OfAccount = Annotated[str | None, typer.Option("--account", metavar="WABA-ID", help="Only of this account.")]
+Name = Annotated[str, typer.Argument(metavar="TEMPLATE", help="Template, by name or id.")]
+Language = Annotated[str | None, typer.Option(metavar="CODE", help="Only in this language. Defaults to all.")]
+OfAccount = Annotated[str | None, typer.Option("--account", metavar="WABA-ID", help="Only in this account.")]
 
 
 @templates.command("disable")
@@ -153,7 +153,7 @@ def disable(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Take a template out of use, whatever Meta says: customers no longer see it, and sends of it are refused.
+    """Disable a template, whatever its status at Meta: it is hidden from customers, and sends of it are refused.
 
     \b
     Example:
@@ -171,7 +171,7 @@ def enable(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Take a template that was disabled here back into use.
+    """Enable a template that was disabled here.
 
     \b
     Example:
@@ -239,7 +239,7 @@ def _sync(which: str | None, org: str | None, json: bool, data_dir: DataDir, *, 
     rows = _on_pool(work, settings)
     show(rows, json, SYNCED)
     if not all(row["read"] for row in rows):
-        raise Problem("Meta could not be read; what was known stays")
+        raise Problem("the sync with Meta failed; the stored data is unchanged")
 
 
 def _on_pool(work: Callable[[Pool], Awaitable[Result]], settings: Settings) -> Result:

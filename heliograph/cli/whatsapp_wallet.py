@@ -27,8 +27,8 @@ from heliograph.whatsapp.money import decimal, micros
 from heliograph.whatsapp.rates import Imported, Rate, RatesInvalid
 from heliograph.whatsapp.wallet import Entry, Wallet
 
-app = group("The wallet: add money, correct the balance, show it and what changed it.")
-rates_app = group("Rates: what a delivered message costs, by category and country, from a day on.")
+app = group("Top up, adjust and show a wallet and its ledger.")
+rates_app = group("Import and list rates: the price of a delivered message by category, country and date.")
 
 ENTRIES = ("created_at", "movement", "available", "reserved", "consumed", "message_id", "key", "reason")
 RATES = ("currency", "category", "country", "valid_from", "price")
@@ -37,17 +37,19 @@ Currency = Annotated[
     str | None,
     typer.Option(
         metavar="CODE",
-        help="ISO 4217. Of a wallet that was never used; without it, that of the WhatsApp account. Of any other wallet"
-        " it cannot change.",
+        help=(
+            "Currency (ISO 4217) of a wallet not used yet. Defaults to that of the WhatsApp account. It "
+            "cannot be changed later."
+        ),
     ),
 ]
 
 
 @app.command("top-up")
 def top_up(
-    amount: Annotated[str, typer.Argument(metavar="AMOUNT", help="Units of the currency, such as 250 or 12.50.")],
+    amount: Annotated[str, typer.Argument(metavar="AMOUNT", help="Amount, such as 250 or 12.50.")],
     currency: Currency = None,
-    reason: Annotated[str, typer.Option(help="Written to the ledger.")] = "top-up",
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the ledger.")] = "top-up",
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -68,14 +70,17 @@ def top_up(
 
 @app.command("adjust", context_settings={"ignore_unknown_options": True})
 def adjust(
-    amount: Annotated[str, typer.Argument(metavar="AMOUNT", help="Units, up or down; never below what is available.")],
-    reason: Annotated[str, typer.Option(help="Written to the ledger.")],
+    amount: Annotated[
+        str,
+        typer.Argument(metavar="AMOUNT", help="Amount to add, or to subtract if negative; at most what is available."),
+    ],
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the ledger.")],
     currency: Currency = None,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Correct an organization's wallet. The ledger says `adjustment`, whichever way it goes.
+    """Adjust an organization's wallet up or down, recorded in the ledger as an `adjustment`.
 
     \b
     Example:
@@ -106,12 +111,12 @@ def show_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None
 
 @app.command("ledger")
 def ledger(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most entries shown.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of entries to show.")] = 50,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show what changed an organization's wallet, newest first.
+    """Show the ledger of an organization's wallet, newest first.
 
     \b
     Example:
@@ -133,13 +138,13 @@ def import_(
             exists=True,
             dir_okay=False,
             readable=True,
-            help=f"CSV file with the columns {', '.join(RATES)}. country: a region such as MZ, or * for all others.",
+            help=(f"CSV file with the columns {', '.join(RATES)}. country is a code such as MZ, or * for all others."),
         ),
     ],
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Import rates: all of the file, or nothing if any line is wrong. A second time changes nothing.
+    """Import rates: the whole file, or nothing if any line is invalid. Importing it again changes nothing.
 
     \b
     Example:
@@ -161,11 +166,11 @@ def import_(
 
 @rates_app.command("list")
 def list_(
-    currency: Annotated[str | None, typer.Option(metavar="CODE", help="Of this currency only.")] = None,
+    currency: Annotated[str | None, typer.Option(metavar="CODE", help="Only this currency.")] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List rates, past and future ones included.
+    """List rates, including past and future ones.
 
     \b
     Example:
@@ -181,7 +186,7 @@ def list_(
 def _amount(text: str) -> int:
     amount = micros(text)
     if amount is None:
-        raise typer.BadParameter("must be a number such as 12.50, with six places at most", param_hint="AMOUNT")
+        raise typer.BadParameter("must be a number such as 12.50, with at most six decimal places", param_hint="AMOUNT")
     return amount
 
 
@@ -199,4 +204,4 @@ def _show_errors(errors: list[dict[str, Any]], json: bool) -> NoReturn:
         show({"errors": errors}, json)
     for error in errors:
         say(f"line {error['line']}: {error['message']}")
-    raise Problem("the file has errors, so nothing was imported")
+    raise Problem("the file contains errors; nothing was imported")

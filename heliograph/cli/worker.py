@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 
 def command(json: Json = False, data_dir: DataDir = None) -> None:
-    """Send messages, take receipts, deliver webhooks. Any number of workers share one database.
+    """Send messages, process receipts and deliver webhooks. Any number of workers can share a database.
 
     \b
     Examples:

@@ -138,7 +138,7 @@ async def run(
     `rejects` is written anew, and is not there afterwards if no row was rejected. Raises Invalid if it is the file.
     """
     if rejects.resolve() == path.resolve():
-        raise Invalid(("rejects", "format", "the file of rejected rows must be another one than the imported file"))
+        raise Invalid(("rejects", "format", "the file for rejected rows must not be the imported file"))
     await plan_by_key(conn)
     rejects.unlink(missing_ok=True)
     summary = Summary(import_id=uuid7())
@@ -268,7 +268,7 @@ def _number(cell: str, country: str | None) -> str:
         return number
     text = sheets.unguarded(cell.strip()).removesuffix(".0")
     if not text:
-        raise Invalid(("phone", "required", "it has no phone number"))
+        raise Invalid(("phone", "required", "there is no phone number"))
     if _is_rounded(text):
         raise Invalid(("phone", "pattern", "a spreadsheet has rounded the phone number: format that column as text"))
     number = phones.read(text, region=country)

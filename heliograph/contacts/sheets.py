@@ -100,7 +100,7 @@ def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: st
     except csv.Error as error:
         raise Invalid(("file", "format", f"the header cannot be read: {error}")) from None
     if not any(cell.strip() for cell in header):
-        raise Invalid(("file", "required", "the file does not begin with a header"))
+        raise Invalid(("file", "required", "the file has no header row"))
     return Layout(encoding, delimiter, header, _fields(header, columns or {}), preamble)
 
 
@@ -220,10 +220,10 @@ def _fields(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]
     chosen = set()
     for name, field in columns.items():
         if field not in FIELDS:
-            raise Invalid(("map", "enum", f"{field!r} is not a field: there are {', '.join(FIELDS)}"))
+            raise Invalid(("map", "enum", f"{field!r} is not a field; the fields are {', '.join(FIELDS)}"))
         places = [at for at, cell in enumerate(header) if cell.strip().casefold() == name.strip().casefold()]
         if not places:
-            raise Invalid(("map", "unknown", f"the file has no column {name!r}: there are {_listed(header)}"))
+            raise Invalid(("map", "unknown", f"the file has no column {name!r}; its columns are {_listed(header)}"))
         fields[field] = places[0]
         chosen.add(places[0])
     for at, cell in enumerate(header):

@@ -150,7 +150,7 @@ class Results(Generic[Report]):
                 if not is_down(error) or not answered:
                     raise
                 log.warning(
-                    "answers wait for the database",
+                    "outcomes waiting for the database",
                     channel=self._writer.kind,
                     count=len(answered),
                     error=type(error).__name__,

@@ -133,7 +133,7 @@ class Adviser:
             if settings != one.settings or at - said_at >= self.AGAIN:
                 self._said[one.supplier_id] = one.settings, at
                 log.warning(
-                    "receipts fit nothing, and would in another number base",
+                    "receipts match nothing, but would in another number base",
                     supplier=one.supplier,
                     receipts=one.looked,
                     fitting=one.fitting,
@@ -201,7 +201,7 @@ class Words:
             if len(self._said) >= PENDING:
                 return
             self._said.add(key)
-            log.warning("unknown word in a receipt", supplier_id=str(supplier_id), word=word)
+            log.warning("unknown state in a receipt", supplier_id=str(supplier_id), word=word)
         self._counts[key] += 1
 
     async def store(self, conn: Connection) -> None:

@@ -302,7 +302,7 @@ def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None, *, sh
         countries = [phones.country(message.phone) if message.phone else "", owner.country or ""]
         found = keywords.find(message.text, additions=owner.words, countries=countries)
         if found is not None and message.phone is None:
-            log.warning("a word from no phone number", message_id=str(group.id), keyword=found[0])
+            log.warning("keyword from an invalid phone number", message_id=str(group.id), keyword=found[0])
         elif found is not None:
             message.keyword, message.word = found
     return message

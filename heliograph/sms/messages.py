@@ -29,7 +29,7 @@ from heliograph.webhooks import timeline as webhook_timeline
 
 
 class MessageNotCancelable(Refusal):
-    """This message can no longer be canceled: a supplier has it or is about to, or it has ended."""
+    """This message can no longer be canceled: a supplier has it, or is about to, or its status is final."""
 
     code, status = "message_not_cancelable", 409
 

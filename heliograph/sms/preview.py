@@ -124,23 +124,33 @@ def _warnings(send: Send, encoded: encoding.Encoded, remaining: int) -> list[War
         strange = dict.fromkeys(one for one in encoded.text if encoding.count(one)[0] == "ucs2")
         named = " ".join(list(strange)[:NAMED]) + (" …" if len(strange) > NAMED else "")
         warnings.append(
-            Warning("unicode", f"A segment holds 70 characters instead of 160, because GSM-7 has no: {named}")
+            Warning(
+                "unicode",
+                (f"A segment holds 70 characters instead of 160, because these are not in the GSM alphabet: {named}"),
+            )
         )
         shorter = _shorter(encoded)
         if shorter is not None:
             warnings.append(shorter)
     if encoded.text != send.text:
         accents = encoded.encoding == "gsm7" and encoding.count(send.text, smart=True)[0] != "gsm7"
-        what = "Accents are left out, and look-alikes replaced" if accents else "Characters are replaced by look-alikes"
+        what = (
+            "Accents are removed and typographic characters replaced"
+            if accents
+            else "Typographic characters are replaced by plain ones"
+        )
         warnings.append(Warning("changed", f"{what}; `text` is what is sent."))
     if len(encoded.segments) > 1:
         warnings.append(
-            Warning("several_segments", f"It is sent in {len(encoded.segments)} segments; networks bill each of them.")
+            Warning(
+                "several_segments",
+                f"It takes {len(encoded.segments)} segments, each of which networks bill separately.",
+            )
         )
     if send.actor.mode == "test":
-        warnings.append(Warning("test_key", "A test key's message reaches no handset and costs no quota."))
+        warnings.append(Warning("test_key", "Messages sent with a test key reach no handset and use no quota."))
     elif remaining == 0:
-        warnings.append(Warning("last_of_quota", "Nothing remains of the quota after this message."))
+        warnings.append(Warning("last_of_quota", "This message uses the last of the quota."))
     return warnings
 
 
@@ -151,6 +161,6 @@ def _shorter(encoded: encoding.Encoded) -> Warning | None:
         if kind == "gsm7":
             if segments == len(encoded.segments):
                 return None
-            said = f"{choice} it would take {segments} instead of {len(encoded.segments)} segments"
-            return Warning("shorter", f"{said}; an organization's settings allow either.")
+            said = f"{choice} it would take {segments} segments instead of {len(encoded.segments)}"
+            return Warning("shorter", f"{said}; the operator can turn this on for the organization.")
     return None

@@ -83,5 +83,5 @@ class Reception:
             async with self._pool.acquire() as conn:
                 await inbound.acknowledged(conn, [id for ids in answered for id in ids])
         except Exception as error:
-            log.warning("answers to suppliers are not on record", error=type(error).__name__)
+            log.warning("responses to suppliers not recorded", error=type(error).__name__)
         return [None] * len(answered)

@@ -163,7 +163,7 @@ async def send(pool: Pool, acceptor: Acceptor, backlog: Backlog, *, seconds: flo
         finished.append(lease)
         if isinstance(result, Refusal):
             refused.append((lease.organization_id, lease.id, result.code))
-            log.info("reply refused", organization=str(lease.organization_id), code=result.code)
+            log.info("automatic reply refused", organization=str(lease.organization_id), code=result.code)
     async with pool.acquire() as conn, conn.transaction():
         if refused:
             await conn.execute(REFUSED, *(list(column) for column in zip(*refused, strict=True)))

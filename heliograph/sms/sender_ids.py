@@ -25,19 +25,19 @@ from heliograph.webhooks.events import Event
 
 
 class SenderIdNotApproved(Refusal):
-    """This sender ID may not be used: it is not approved."""
+    """This sender ID is not approved, so it cannot be used."""
 
     code, status = "sender_id_not_approved", 409
 
 
 class SenderIdAlreadyExists(Refusal):
-    """This sender ID is approved already."""
+    """This sender ID already exists."""
 
     code, status = "sender_id_already_exists", 409
 
 
 class TooManyPending(Refusal):
-    """This organization has 50 sender IDs that wait for a decision. Wait until some are decided on."""
+    """This organization already has 50 sender IDs pending review. Wait until some have been reviewed."""
 
     code, status = "sender_id_pending_limit_reached", 409
 
@@ -146,7 +146,7 @@ def _choose(found: Named, asked: Asked) -> SenderId:
     if sender_id is None and sender_name is None:
         if found.default is None:
             raise SenderIdNotApproved(
-                "This organization has no default sender ID; name one in `senderId` or `senderName`.",
+                "This organization has no default sender ID; give one in `senderId` or `senderName`.",
                 senderId=None,
                 status=None,
                 reason="no_default",
@@ -160,7 +160,7 @@ def _choose(found: Named, asked: Asked) -> SenderId:
     if sender_name is not None:
         named = found.by_name
         if chosen is not None and (named is None or named.id != chosen.id):
-            raise Invalid(("senderName", "disagrees", "`senderId` and `senderName` name different senders"))
+            raise Invalid(("senderName", "disagrees", "`senderId` and `senderName` refer to different sender IDs"))
         if named is None:
             raise SenderIdNotApproved(
                 "No sender ID of this organization has this name.", senderId=None, status=None, reason="unknown"
@@ -228,7 +228,7 @@ def check(value: str) -> None:
             (
                 "value",
                 "pattern",
-                "`value` must be 3–11 letters, digits, spaces or . - _ & with a letter, or 3–15 digits",
+                ("`value` must be 3–11 letters, digits, spaces or . - _ & with at least one letter, or 3–15 digits"),
             )
         )
 

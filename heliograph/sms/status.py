@@ -68,8 +68,8 @@ FAILURES = {
     "rejected": "The network refused the message.",
     "opted_out": "The recipient has opted out of messages from this organization.",
     "sender_not_approved": "The sender was no longer approved when the message was due.",
-    "destination_unreachable": "No route leads to this destination.",
-    NO_RECEIPT: "The network never said what became of the message; it may have been delivered.",
+    "destination_unreachable": "There is no route to this destination.",
+    NO_RECEIPT: "The network never reported the outcome; the message may have been delivered.",
     OUTCOME_UNKNOWN: "The network's answer was lost. The message may have been delivered, so it is not sent again.",
 }
 

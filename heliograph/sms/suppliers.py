@@ -22,7 +22,7 @@ from heliograph.sms.routing import Supplier
 
 
 class SupplierExists(Refusal):
-    """A supplier of this name exists."""
+    """There is already a supplier with this name."""
 
     code, status = "supplier_already_exists", 409
 

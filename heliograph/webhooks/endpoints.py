@@ -36,7 +36,7 @@ REQUESTED, GONE, FAILING = "requested", "gone", "failing"
 
 
 class TooManyEndpoints(Refusal):
-    """This organization already has ten active webhook endpoints, those of test keys included. Disable one first."""
+    """This organization already has ten active webhook endpoints, including those of test keys. Disable one first."""
 
     code, status = "webhook_endpoint_limit_reached", 409
 

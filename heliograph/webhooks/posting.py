@@ -250,7 +250,7 @@ class Poster:
                 for sealed in destination.sealed
             ]
         except Unsealable as error:
-            log.error("webhook secret does not open", endpoint=str(lease.line))
+            log.error("webhook secret cannot be decrypted", endpoint=str(lease.line))
             self._record(Ended(lease, self._pause(lease), Attempt(at, 0.0, None, "secret", str(error)), number))
             return None
         if len(self._signers) >= SIGNERS:

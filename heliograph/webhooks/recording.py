@@ -154,7 +154,7 @@ class Record:
                     return
                 else:
                     # Its lease is no longer held up, so it ends, and the delivery is tried again.
-                    log.exception("webhook result was not recorded")
+                    log.exception("webhook result not recorded")
                     disabled = {}
                     break
         self._landed(items, disabled)

@@ -36,7 +36,7 @@ NOW, LATER = 0, 1
 
 
 class ReplayRunning(Refusal):
-    """A replay to this webhook endpoint is running already. Wait for its end."""
+    """A replay for this webhook endpoint is already running. Wait until it has completed."""
 
     code, status = "webhook_replay_running", 409
 
@@ -147,7 +147,7 @@ async def replay(
     # What is being recorded at this moment is delivered as it happens: the endpoint is active.
     to_at = now if to_at is None else min(to_at, now)
     if from_at < now - timedelta(days=REPLAY_DAYS):
-        raise Invalid(("from", "range", f"`from` must lie within the last {REPLAY_DAYS} days"))
+        raise Invalid(("from", "range", f"`from` must be within the last {REPLAY_DAYS} days"))
     if from_at >= to_at:
         raise Invalid(("from", "range", "`from` must be before `to`, and in the past"))
     chosen = _chosen(kinds, endpoint.subscribed_events)
@@ -269,7 +269,7 @@ async def _queue(conn: Connection, organization_id: UUID, endpoint_id: UUID, ids
 
 def _chosen(asked: Sequence[str] | None, subscribed: Sequence[str]) -> list[str]:
     if asked is not None and not set(asked) <= set(subscribed):
-        raise Invalid(("kinds", "enum", f"`kinds` may list only what is subscribed to: {', '.join(subscribed)}"))
+        raise Invalid(("kinds", "enum", f"`kinds` may list only subscribed kinds: {', '.join(subscribed)}"))
     # A test is meant for one endpoint; the range holds those of the others too.
     return [kind for kind in subscribed if kind != TEST and (asked is None or kind in asked)]
 

@@ -26,7 +26,7 @@ from heliograph.whatsapp import apps, numbers
 
 
 class AccountExists(Refusal):
-    """This WhatsApp Business Account is in use already."""
+    """This WhatsApp Business Account has already been added."""
 
     code, status = "whatsapp_account_already_exists", 409
 

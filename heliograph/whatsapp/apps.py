@@ -68,7 +68,7 @@ async def ensure_app(
     if row is None:
         if not secret or not verify_token:
             name = "verify_token" if secret else "app_secret"
-            raise Invalid((name, "required", f"`{name}` is needed for an app that is new here"))
+            raise Invalid((name, "required", f"`{name}` is required for an app that is not known yet"))
         id = uuid7()
         place = f"whatsapp_apps/{id}"
         sealed = (
@@ -83,7 +83,13 @@ async def ensure_app(
         known = unseal(key, row[name], f"whatsapp_apps/{row['id']}/{name}")
         if given is not None and not constant_time_equal(known, given):
             field = "app_secret" if name == "secret" else name
-            raise Invalid((field, "disagrees", f"`{field}` is not what this app has here; change it by itself"))
+            raise Invalid(
+                (
+                    field,
+                    "disagrees",
+                    f"`{field}` differs from the one stored for this app; update it separately",
+                )
+            )
     found: UUID = row["id"]
     return found
 

@@ -36,7 +36,7 @@ PIECE = 4_000_000
 
 
 class NotGenuine(Refusal):
-    """This was not signed with the app's secret, or does not hold its verify token."""
+    """This request was not signed with the app's secret, or does not carry its verify token."""
 
     code, status = "callback_not_genuine", 403
 
@@ -85,7 +85,7 @@ class CallbackIntake:
         """The app whose address this is. Raises NotFound. `is_guess`: see `AppBook.get`."""
         app = await self._apps.get(app_id, is_guess=is_guess)
         if app is None:
-            raise NotFound("There is nothing at this address.", resource="path")
+            raise NotFound("There is nothing at this path.", resource="path")
         return app
 
     async def take(self, app: App, body: bytes | bytearray, signature: bytes | None) -> None:

@@ -88,7 +88,7 @@ async def put_aside(conn: Connection, key: bytes, rejects: Sequence[Reject]) -> 
         [one.reason for one in rejects],
         [one.at for one in rejects],
     )
-    log.error("callback items put aside", count=len(rejects), reasons=sorted({one.reason for one in rejects})[:5])
+    log.error("callback items set aside", count=len(rejects), reasons=sorted({one.reason for one in rejects})[:5])
 
 
 LIST = "SELECT id, app, received_at, reason, body FROM whatsapp_rejects ORDER BY id DESC LIMIT $1"

@@ -147,7 +147,7 @@ class Inbox:
                 try:
                     done += await self._batch(conn, app)
                 except _TRANSIENT as error:
-                    log.info("callbacks wait for a lock", error=type(error).__name__)
+                    log.info("callbacks retried after a lock conflict", error=type(error).__name__)
                     await asyncio.sleep(AGAIN)
                     done += 1
                 except Exception as error:
@@ -199,7 +199,7 @@ class Inbox:
             except crypto.Unsealable:
                 continue
         if len(opened) < len(rows):
-            log.error("callbacks do not open", count=len(rows) - len(opened))
+            log.error("callbacks cannot be decrypted", count=len(rows) - len(opened))
         return opened
 
     async def _routed(
@@ -387,7 +387,7 @@ async def apply(
                 deliveries += await numbers.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
             case AlarmItem():
                 codes = sorted({str(error.code) for error in one.item.errors})
-                log.warning("Meta reports a fault", account=str(one.account_id), codes=codes)
+                log.warning("Meta reports an error", account=str(one.account_id), codes=codes)
     return deliveries
 
 

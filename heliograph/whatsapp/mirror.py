@@ -162,7 +162,7 @@ class Mirror:
             if is_down(error):
                 log.warning("database unavailable", loop="whatsapp mirror", error=type(error).__name__)
             else:
-                log.exception("whatsapp mirror failed", account_id=str(due.id))
+                log.exception("whatsapp sync failed", account_id=str(due.id))
 
     async def _attempt(self, due: _Due) -> None:
         wait = self._client(due).pause()
@@ -181,11 +181,11 @@ class Mirror:
         except Exception as error:
             if is_down(error):
                 raise
-            log.exception("whatsapp mirror failed", account_id=str(due.id))
+            log.exception("whatsapp sync failed", account_id=str(due.id))
             await self._put_off(due, sync.PAUSE, type(error).__name__, failed=1)
             return
         if found.problems:
-            log.warning("whatsapp mirror incomplete", account_id=str(due.id), problems=found.problems[:3])
+            log.warning("whatsapp sync incomplete", account_id=str(due.id), problems=found.problems[:3])
         if changed.deliveries:
             self._on_deliveries()
 

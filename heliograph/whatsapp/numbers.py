@@ -29,7 +29,7 @@ from heliograph.whatsapp import reads
 
 
 class PhoneNumberUnavailable(Refusal):
-    """This WhatsApp number cannot send at present."""
+    """This WhatsApp number cannot send at the moment."""
 
     code, status = "whatsapp_phone_number_unavailable", 409
 

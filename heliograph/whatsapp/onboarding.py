@@ -59,7 +59,7 @@ async def connect(
     """
     known = await apps.find_app(conn, key, app_id)
     if known is None and not app_secret:
-        raise Invalid(("app_secret", "required", "`app_secret` is needed for an app that is new here"))
+        raise Invalid(("app_secret", "required", "`app_secret` is required for an app that is not known yet"))
     if known is None and not verify_token:
         verify_token = secrets.token_urlsafe(24)
     app = known or App(uuid7(), app_id, ((app_secret or "").encode(),), verify_token or "", None, None)
@@ -69,7 +69,7 @@ async def connect(
         found.subscribed = True
     currency = currency or (found.account.currency if found.account is not None else None)
     if currency is None:
-        raise Invalid(("currency", "required", "`currency` is needed: Meta does not name the account's"))
+        raise Invalid(("currency", "required", "`currency` is required: Meta does not report the account's currency"))
     async with conn.transaction():
         account = await accounts.add(
             conn,
@@ -129,7 +129,7 @@ async def _subscribe(client: CloudClient, waba_id: str, shown: Credential) -> No
 async def _readable(client: CloudClient, waba_id: str, token: str, app: App) -> Reading:
     found = await sync.read(client, waba_id, token, app)
     if found.credential == "invalid":
-        raise Invalid(("token", "refused", f"Meta does not take this token: {found.credential_detail}"))
+        raise Invalid(("token", "refused", f"Meta rejects this token: {found.credential_detail}"))
     if found.numbers is None:
         raise Invalid(("waba_id", "unreadable", f"the account cannot be read: {'; '.join(found.problems)}"))
     return found

@@ -236,7 +236,7 @@ async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
         done.add(key)
         if fault.alarm:
             log.error(
-                "whatsapp trouble", code=one.code, what=fault.title, scope=fault.scope.value,
+                "whatsapp account problem", code=one.code, what=fault.title, scope=fault.scope.value,
                 number=str(one.number_id), trace=one.trace,
             )  # fmt: skip
         seconds = max(fault.hold, one.retry_after)

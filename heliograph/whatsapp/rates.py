@@ -33,7 +33,7 @@ _REGIONS = frozenset(phones.REGIONS.values()) - {"001"}
 
 
 class RatesInvalid(Refusal):
-    """The rates have errors; nothing was imported."""
+    """The rates contain errors; nothing was imported."""
 
     code, status = "rates_invalid", 400
 

@@ -46,14 +46,14 @@ ARRIVED = ("delivered", "read")
 FAILURES = {
     "recipient_unreachable": "The message could not be delivered to this recipient.",
     "window_closed": "The service window was closed: only a template can be sent.",
-    "marketing_limit": "WhatsApp withholds messages of this kind from this recipient.",
+    "marketing_limit": "WhatsApp is not delivering messages of this kind to this recipient.",
     "throttled": "Too many messages were sent in a short time.",
-    "spam_limited": "WhatsApp restricts this number for the quality of its messages.",
+    "spam_limited": "WhatsApp has restricted this number because of the quality of its messages.",
     "payment": "The WhatsApp account has a payment problem.",
     "media_error": "A file could not be sent.",
     "template_unavailable": "The template is not approved, or does not fit these parameters.",
     "opted_out": "The recipient has opted out of messages from this organization.",
-    "expired": "The message could not be delivered in its lifetime.",
+    "expired": "The message could not be delivered before it expired.",
     "unknown": "The message could not be sent.",
 }
 

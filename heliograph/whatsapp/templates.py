@@ -37,25 +37,25 @@ __all__ = [
 
 
 class TemplateNotFound(Refusal):
-    """This WhatsApp number has no template of this name and language."""
+    """This WhatsApp number has no template with this name and language."""
 
     code, status = "whatsapp_template_not_found", 400
 
 
 class TemplateParameterMismatch(Refusal):
-    """The template takes another number of parameters."""
+    """The template takes a different number of parameters."""
 
     code, status = "whatsapp_template_parameter_mismatch", 400
 
 
 class TemplateNotApproved(Refusal):
-    """This template is not approved at present."""
+    """This template is not currently approved."""
 
     code, status = "whatsapp_template_not_approved", 409
 
 
 class TemplateNotSendable(Refusal):
-    """This template has a part that this service cannot fill, such as an image in its header."""
+    """This template has a component that this service cannot fill, such as an image header."""
 
     code, status = "whatsapp_template_not_sendable", 409
 

@@ -36,7 +36,7 @@ MAX_REASON = 500
 
 
 class WalletInsufficientFunds(Refusal):
-    """What is available in the wallet does not cover this."""
+    """The available balance of the wallet does not cover this."""
 
     code, status = "wallet_insufficient_funds", 409
 
@@ -263,7 +263,7 @@ async def top_up(
     Raises Invalid, NotFound.
     """
     if amount <= 0:
-        raise Invalid(("amount", "range", "`amount` must be above zero; what was too much is taken back by adjust"))
+        raise Invalid(("amount", "range", "`amount` must be positive; use adjust to correct a top-up"))
     return await _change(conn, organization_id, "top_up", amount, currency, reason)
 
 
@@ -281,7 +281,7 @@ async def _change(
     conn: Connection, organization_id: UUID, movement: str, amount: int, currency: str | None, reason: str
 ) -> Wallet:
     if amount == 0 or abs(amount) > MOST:
-        raise Invalid(("amount", "range", "`amount` must be other than 0, and no more than a thousand million"))
+        raise Invalid(("amount", "range", "`amount` must not be 0, and must be at most 1,000,000,000 either way"))
     if not 1 <= len(reason := reason.strip()) <= MAX_REASON or "\0" in reason:
         raise Invalid(("reason", "length", f"`reason` must have 1 to {MAX_REASON} characters"))
     if currency is not None and not is_currency(currency):

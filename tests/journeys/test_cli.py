@@ -182,7 +182,7 @@ async def test_sender_ids_are_asked_for_and_decided_on(cli: Cli) -> None:
         cli("sender", "request", "ACME LDA"), cli("sender", "list", "--json"), cli("sender", "approve", "other")
     )
     assert again.status == 1
-    assert "approved already" in again.err
+    assert "already exists" in again.err
     assert [one["value"] for one in listed.data] == ["Acme Lda"]
     assert (unknown.status, unknown.out) == (1, "")
     await cli("sender", "request", "OTHER", "--approve")
@@ -296,7 +296,7 @@ async def test_a_supplier_is_changed_and_the_difference_shown(cli: Cli) -> None:
         "password": ("(hidden)", "a new one"),
     }
     again = await cli("supplier", "set", "main", "rate=50", "--ask-password", stdin="geheim2\n")
-    assert (again.status, again.out, "is so already" in again.err) == (0, "", True)
+    assert (again.status, again.out, "is unchanged" in again.err) == (0, "", True)
     table, nothing, unknown, wrong = await asyncio.gather(
         cli("supplier", "set", "main", "rate=60", "--ask-password", stdin="geheim3\n"),
         cli("supplier", "set", "main"),

@@ -28,15 +28,15 @@ async def test_each_account_is_told_with_its_trouble_and_the_remedy(database_url
     who = await made(pool)
     silent = await make_app(pool, verified=False)
     troubles = {
-        "good": ("ok", "its token is good", ""),
-        "invalid": ("failed", "Meta refuses its token", "credential_status = 'invalid'"),
+        "good": ("ok", "its token is valid", ""),
+        "invalid": ("failed", "Meta rejects its token", "credential_status = 'invalid'"),
         "held": ("warning", "held: Account restricted", "held_until = now(), held_reason = 'Account restricted'"),
-        "scope": ("warning", "may not do all", "credential_status = 'missing_scope'"),
-        "expiring": ("warning", "ends at 2027", "credential_status='expiring', credential_expires_at='2027-01-01Z'"),
-        "deaf": ("warning", "nowhere", "subscribed = false"),
-        "silent": ("warning", "never called back", f"app = '{silent}'"),
+        "scope": ("warning", "lacks permissions", "credential_status = 'missing_scope'"),
+        "expiring": ("warning", "expires at 2027", "credential_status='expiring', credential_expires_at='2027-01-01Z'"),
+        "deaf": ("warning", "not subscribed", "subscribed = false"),
+        "silent": ("warning", "no callback from Meta", f"app = '{silent}'"),
         "sealed": ("failed", "another secret key", r"token = '\x01' || gen_random_uuid()::text::bytea"),
-        "unread": ("warning", "could not be read: no numbers", "mirror_detail = 'no numbers'"),
+        "unread": ("warning", "sync with Meta failed: no numbers", "mirror_detail = 'no numbers'"),
         "paused": ("warning", "paused", "state = 'paused', credential_status = 'invalid'"),
     }
     names = {}

@@ -34,7 +34,7 @@ async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdr
         assert [(one["organization"], one["rows"], one["held"]) for one in listed["waiting"]] == [("Acme", 2, 2)]
         assert [one["reason"] for one in listed["holds"]] == ["what is this?"] * 3
         table = await cli("queue", "list")
-        assert ("Acme" in table.out, "Held back:" in table.out) == (True, True)
+        assert ("Acme" in table.out, "Held:" in table.out) == (True, True)
         doctor = await cli("doctor", "--url", made.base_url, "--json")
         checks = {one["check"]: one for one in msgspec.json.decode(doctor.out)}
         assert (checks["holds"]["state"], "what is this?" in checks["holds"]["detail"]) == ("warning", True)
@@ -53,7 +53,7 @@ async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdr
         await cli("queue", "withdraw", "--older-than", "1d", "--yes")
         await tried(pool, waiting[1])
         unsure = await cli("queue", "withdraw", "--kind", "sms")
-        assert (unsure.status, "for good?" in unsure.err) == (1, True), "nobody said yes"
+        assert (unsure.status, "permanently?" in unsure.err) == (1, True), "nobody said yes"
         done = await cli("queue", "withdraw", "--kind", "sms", "--org", "Acme", "--yes", "--json")
         assert done.data == [{"kind": "sms", "canceled": 1, "ended": 0, "left": 1}]
         assert [await status_of(pool, id) for id in waiting] == ["canceled", "sending"]

@@ -115,8 +115,8 @@ async def test_what_meta_refuses_is_not_stored(they: Operator, pool: Pool) -> No
     where = ("--app-id", they.options.app_id, "--app-secret", they.options.app_secret)
     they.graph.set_token("other", state="expired")
     for waba, token, word in (
-        (they.options.waba, "unheard-of", "does not take this token"),
-        (they.options.waba, "other", "does not take this token"),
+        (they.options.waba, "unheard-of", "rejects this token"),
+        (they.options.waba, "other", "rejects this token"),
         ("123", they.options.token, "cannot be read"),
     ):
         done = await they.call("account", "add", waba, *where, "--token", token, "--base-url", they.graph.base_url)

@@ -83,7 +83,7 @@ async def test_create_list_show_cancel(pool: Pool, database_url: str, known: Mad
         (("--number", "+1999"), "is not a WhatsApp number"),
         (("--param", "tags"), "a parameter must be one of"),
         (("--default", "phone=x"), "no parameter is filled from 'phone'"),
-        (("--param", "phone"), "another number of parameters"),
+        (("--param", "phone"), "a different number of parameters"),
     ],
 )
 async def test_what_is_refused(database_url: str, known: Made, change: tuple[str, ...], words: str) -> None:

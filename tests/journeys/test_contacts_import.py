@@ -89,7 +89,7 @@ async def test_people_are_imported_and_the_others_named(pool: Pool, people: Path
     header, *rows = rejected(people)
     assert header == ["row", "reason", "Telemóvel", "Primeiro nome", "Apelido", "Grupos", "Email"]
     assert [(row[0], row[1]) for row in rows] == [
-        ("4", "it has no phone number"),
+        ("4", "there is no phone number"),
         ("5", "a spreadsheet has rounded the phone number: format that column as text"),
         ("6", "the phone number cannot exist, or has no country code"),
         ("9", "each of `tags` must have 1 to 64 characters"),
@@ -266,7 +266,7 @@ async def test_the_commands(database_url: str, pool: Pool, people: Path, tmp_pat
     assert (refused.status, "no column is known" in refused.err, "--map" in refused.err) == (1, True, True)
     (tmp_path / "national.csv").write_text("name,phone\nAna,84 123 4567\n")
     none = await cli("contacts", "import", str(tmp_path / "national.csv"))
-    assert (none.status, "no row could be taken" in none.err, "national.rejects.csv" in none.err) == (1, True, True)
+    assert (none.status, "no row could be imported" in none.err, "national.rejects.csv" in none.err) == (1, True, True)
 
 
 # -- whose numbers -----------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ async def test_people_of_a_second_country_are_imported_only_if_somebody_says_so(
     path.write_text(MIXED)
     refused = await cli("contacts", "import", str(path))
     assert refused.status == 1
-    assert "MZ 97 (98.0%), VN 2 (2.0%); without a readable number: 1" in refused.err
+    assert "MZ 97 (98.0%), VN 2 (2.0%); without a valid number: 1" in refused.err
     assert "--yes" in refused.err
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
     done = await cli("contacts", "import", str(path), "--yes", "--json")

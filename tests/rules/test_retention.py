@@ -211,7 +211,7 @@ async def test_nothing_is_forgotten_while_the_clocks_differ(pool: Pool, wrong_cl
         await follow_clock(conn)
         with capture_logs() as logs:
             assert await retention.forget(conn, SETTINGS)
-    assert [line["event"] for line in logs] == ["nothing is forgotten while the clocks differ"]
+    assert [line["event"] for line in logs] == ["retention suspended while the clocks differ"]
     assert await pool.fetchval("SELECT count(body) FROM messages") == 1
 
 
@@ -253,7 +253,7 @@ async def test_a_step_that_takes_too_long_is_named_and_the_next_ones_go_on(
         with capture_logs() as logs:
             await forget(pool)
     assert await pool.fetchval("SELECT count(*) FROM workers") == 0
-    slow = {line["step"] for line in logs if line["event"] == "forgetting takes too long"}
+    slow = {line["step"] for line in logs if line["event"] == "retention step timed out"}
     assert {"automatic replies", "text in receipts"} <= slow
 
 
@@ -272,7 +272,7 @@ async def test_a_step_that_fails_is_told_and_the_next_ones_go_on(pool: Pool) -> 
                 conn, SETTINGS, also=[retention.Step("broken", broken), retention.Step("last", last)]
             )
     assert done == [1]
-    assert [line["step"] for line in logs if line["event"] == "not forgotten"] == ["broken"]
+    assert [line["step"] for line in logs if line["event"] == "retention step failed"] == ["broken"]
 
 
 async def test_a_round_has_a_bound_and_the_next_one_goes_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

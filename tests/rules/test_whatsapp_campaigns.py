@@ -545,5 +545,5 @@ async def test_a_category_that_codes_have_is_refused_though_it_has_rates(pool: P
     await rates(pool, prices={("authentication", "MZ"): 1})
     await template(pool, known.organization_id, known.account_id, name="code", category="authentication",
                    components=CODE, parameter_count=1)  # fmt: skip
-    with pytest.raises(Invalid, match="utility alone"):
+    with pytest.raises(Invalid, match="in the category utility"):
         await create(pool, known, template="code", parameters=(Filling(text="1"),))

@@ -53,7 +53,7 @@ def test_every_name_that_the_program_reads_is_known() -> None:
 
 def test_a_process_says_it_at_its_start_and_its_parts_do_not_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
     told = run("key", "list", "--data-dir", "/nowhere/at/all", HELIOGRAPH_SECRT_KEY="x")
-    assert "HELIOGRAPH_SECRT_KEY is no setting, and is ignored; did you mean HELIOGRAPH_SECRET_KEY?" in told.stderr
+    assert "HELIOGRAPH_SECRT_KEY is not a setting and is ignored; did you mean HELIOGRAPH_SECRET_KEY?" in told.stderr
     monkeypatch.setenv("HELIOGRAPH_SECRT_KEY", "x")
     assert "HELIOGRAPH_SECRT_KEY" not in part_environment(Settings(), host="127.0.0.1")
 

@@ -130,4 +130,4 @@ def _app_id(path: str) -> UUID:
     try:
         return UUID(match[1] if match else "")
     except ValueError:
-        raise NotFound("There is nothing at this address.", resource="path", id=path[:256]) from None
+        raise NotFound("There is nothing at this path.", resource="path", id=path[:256]) from None

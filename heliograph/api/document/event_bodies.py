@@ -18,120 +18,142 @@ Channel = Literal["sms", "whatsapp"]
 
 
 class EventFailure(msgspec.Struct):
-    """Why a message failed, in words of this service."""
+    """Why a message failed."""
 
-    code: Annotated[str, Meta(description="Decide by this.", examples=["undelivered"])]
-    message: Annotated[str, Meta(description="For people.")]
+    code: Annotated[str, Meta(description="Stable code: base decisions on this.", examples=["undelivered"])]
+    message: Annotated[str, Meta(description="Explanation for humans.")]
 
 
 class EventMessage(msgspec.Struct, rename="camel", kw_only=True):
-    """A message that was sent, as it was when the event happened."""
+    """An outbound message, as it was when the event happened."""
 
-    id: Annotated[UUID, Meta(description="As it was answered to the send.")]
-    client_reference: Annotated[str | None, Meta(description="As it was sent.")]
-    channel: Annotated[Channel, Meta(description="How it is carried.")]
-    to: Annotated[str, Meta(description="Recipient: E.164, or a user id.", examples=["+258841234567"])]
-    status: Annotated[str, Meta(description="Where it stood then.", examples=["delivered"])]
-    segments: Annotated[int | None, Meta(description="How many it is sent in; null on WhatsApp.")]
-    accepted_at: Annotated[Time, Meta(description="When it was stored.")]
-    sent_at: Annotated[Time | None, Meta(description="When it was handed over.")]
-    delivered_at: Annotated[Time | None, Meta(description="When it reached the recipient.")]
-    read_at: Annotated[Time | UnsetType | None, Meta(description="When the user read it. WhatsApp only.")] = UNSET
+    id: Annotated[UUID, Meta(description="Id of the message, as returned by the send.")]
+    client_reference: Annotated[str | None, Meta(description="The reference given in the send, or null.")]
+    channel: Annotated[Channel, Meta(description="The channel.")]
+    to: Annotated[
+        str, Meta(description="Recipient: a phone number in E.164 format, or a user id.", examples=["+258841234567"])
+    ]
+    status: Annotated[str, Meta(description="Status at the time of the event.", examples=["delivered"])]
+    segments: Annotated[int | None, Meta(description="Number of segments; null for WhatsApp.")]
+    accepted_at: Annotated[Time, Meta(description="When the message was accepted and stored.")]
+    sent_at: Annotated[Time | None, Meta(description="When it was handed to the network.")]
+    delivered_at: Annotated[Time | None, Meta(description="When it was delivered to the recipient.")]
+    read_at: Annotated[Time | UnsetType | None, Meta(description="When the user read it (WhatsApp only).")] = UNSET
     failed_at: Annotated[Time | None, Meta(description="When it failed.")]
-    failure: Annotated[EventFailure | None, Meta(description="Why it failed, if it did.")]
+    failure: Annotated[EventFailure | None, Meta(description="Why it failed; null unless it did.")]
 
 
 class MessageData(msgspec.Struct):
-    """What became of a message."""
+    """The outcome of a message."""
 
     message: Annotated[EventMessage, Meta(description="The message.")]
 
 
 class ReceivedMessage(msgspec.Struct, rename="camel", kw_only=True):
-    """What somebody wrote."""
+    """An inbound message."""
 
-    id: Annotated[UUID, Meta(description="Id of the message. Parts that come late tell it again under the same id.")]
-    channel: Annotated[Channel, Meta(description="How it came.")]
-    type: Annotated[
-        str | UnsetType, Meta(description="As Meta calls it. WhatsApp only.", examples=["text", "image", "location"])
-    ] = UNSET
-    conversation_id: Annotated[UUID | UnsetType, Meta(description="Its conversation. WhatsApp only.")] = UNSET
-    phone_number_id: Annotated[UUID | UnsetType, Meta(description="The number to answer from. WhatsApp only.")] = UNSET
-    from_: Annotated[
-        str, Meta(description="Who wrote: E.164, or as the network or WhatsApp names them.", examples=["+258841234567"])
-    ] = msgspec.field(name="from")
-    to: Annotated[str, Meta(description="The number of yours that they wrote to.")]
-    text: Annotated[str | None, Meta(description="What they wrote or chose; null: no text.")]
-    truncated: Annotated[bool, Meta(description="Whether the text is cut here.")]
-    segments: Annotated[int | None, Meta(description="How many parts it came in; null on WhatsApp.")]
-    missing_segments: Annotated[int | None, Meta(description="How many parts never came; null on WhatsApp.")]
-    keyword: Annotated[
-        Literal["stop", "start", "help"] | None, Meta(description="The word that it was, and that was obeyed.")
+    id: Annotated[
+        UUID, Meta(description="Id of the message. If missing parts arrive late, another event carries the same id.")
     ]
-    received_at: Annotated[Time, Meta(description="When it came.")]
+    channel: Annotated[Channel, Meta(description="The channel it arrived on.")]
+    type: Annotated[
+        str | UnsetType,
+        Meta(description="Message type, as named by Meta (WhatsApp only).", examples=["text", "image", "location"]),
+    ] = UNSET
+    conversation_id: Annotated[UUID | UnsetType, Meta(description="Id of the conversation (WhatsApp only).")] = UNSET
+    phone_number_id: Annotated[
+        UUID | UnsetType, Meta(description="Id of your number, to reply from (WhatsApp only).")
+    ] = UNSET
+    from_: Annotated[
+        str,
+        Meta(
+            description="The sender: a phone number in E.164 format, or the id given by the network or WhatsApp.",
+            examples=["+258841234567"],
+        ),
+    ] = msgspec.field(name="from")
+    to: Annotated[str, Meta(description="Your number that the message was sent to.")]
+    text: Annotated[str | None, Meta(description="The text written or chosen; null if there is none.")]
+    truncated: Annotated[bool, Meta(description="Whether the text is truncated here.")]
+    segments: Annotated[int | None, Meta(description="Number of parts; null for WhatsApp.")]
+    missing_segments: Annotated[int | None, Meta(description="Number of parts that never arrived; null for WhatsApp.")]
+    keyword: Annotated[
+        Literal["stop", "start", "help"] | None,
+        Meta(description="The keyword, if the message was one and was acted on."),
+    ]
+    received_at: Annotated[Time, Meta(description="When it was received.")]
 
 
 class ReceivedData(msgspec.Struct):
-    """Somebody wrote to a number of yours."""
+    """A message to one of your numbers."""
 
     message: Annotated[ReceivedMessage, Meta(description="The message.")]
 
 
 class OptedOutContact(msgspec.Struct, rename="camel"):
-    """A recipient who wants no more messages."""
+    """A recipient who opted out."""
 
-    phone: Annotated[str, Meta(description="E.164, or a user id.", examples=["+258841234567"])]
-    opted_out_at: Annotated[Time, Meta(description="When they said so.")]
-    source: Annotated[str, Meta(description="How it became known.", examples=["keyword", "operator"])]
-    keyword: Annotated[str | None, Meta(description="The word that they wrote, if they did.")]
-    message_id: Annotated[UUID | None, Meta(description="The message that it stood in, if it did.")]
+    phone: Annotated[str, Meta(description="Phone number in E.164 format, or a user id.", examples=["+258841234567"])]
+    opted_out_at: Annotated[Time, Meta(description="When they opted out.")]
+    source: Annotated[str, Meta(description="Where the opt-out came from.", examples=["keyword", "operator"])]
+    keyword: Annotated[str | None, Meta(description="The keyword they wrote, if any.")]
+    message_id: Annotated[UUID | None, Meta(description="The message that contained it, if any.")]
 
 
 class OptedOutData(msgspec.Struct):
-    """A recipient asked for no more messages."""
+    """A recipient opted out."""
 
-    contact: Annotated[OptedOutContact, Meta(description="Who it is.")]
+    contact: Annotated[OptedOutContact, Meta(description="The recipient.")]
 
 
 class CompletedCounts(msgspec.Struct, kw_only=True):
-    """Recipients by what became of them: disjoint, and `total` is the sum of the others."""
+    """Recipients by outcome. The counts are disjoint and add up to `total`."""
 
-    total: Annotated[int, Meta(description="All of them.")]
+    total: Annotated[int, Meta(description="All recipients.")]
     pending: Annotated[int, Meta(description="Never staged.")]
-    queued: Annotated[int, Meta(description="Staged, and never sent.")]
-    sent: Annotated[int, Meta(description="Sent; how it ended was not known an hour later.")]
-    delivered: Annotated[int, Meta(description="Reached the recipient.")]
-    read: Annotated[int | UnsetType, Meta(description="Read by the recipient. WhatsApp only.")] = UNSET
+    queued: Annotated[int, Meta(description="Queued, but never sent.")]
+    sent: Annotated[int, Meta(description="Sent; the outcome was still unknown an hour later.")]
+    delivered: Annotated[int, Meta(description="Delivered to the recipient.")]
+    read: Annotated[int | UnsetType, Meta(description="Read by the recipient (WhatsApp only).")] = UNSET
     failed: Annotated[int, Meta(description="Could not be delivered.")]
-    unknown: Annotated[int | UnsetType, Meta(description="Sent, and nothing was ever heard of it. SMS only.")] = UNSET
-    canceled: Annotated[int, Meta(description="Not sent any more: the campaign was canceled.")]
-    opted_out: Annotated[int, Meta(description="Skipped: they asked for no more messages.")]
-    invalid: Annotated[int, Meta(description="Skipped: not a number, or values that the text cannot be filled with.")]
+    unknown: Annotated[int | UnsetType, Meta(description="Sent, but no delivery receipt ever arrived (SMS only).")] = (
+        UNSET
+    )
+    canceled: Annotated[int, Meta(description="Not sent because the campaign was canceled.")]
+    opted_out: Annotated[int, Meta(description="Skipped: the recipient opted out.")]
+    invalid: Annotated[
+        int, Meta(description="Skipped: the number is invalid, or the contact's values do not fit the text.")
+    ]
 
 
 class CompletedCampaign(msgspec.Struct, kw_only=True):
-    """A campaign at its end."""
+    """A campaign that has ended."""
 
     id: Annotated[UUID, Meta(description="Id of the campaign.")]
-    channel: Annotated[Channel, Meta(description="How its messages are carried.")]
-    name: Annotated[str, Meta(description="What it is called.")]
-    status: Annotated[Literal["completed"], Meta(description="Where it stands.")]
-    status_reason: Annotated[str | None, Meta(description="Null.")]
-    message_template: Annotated[str | UnsetType, Meta(description="The text, with its places. SMS only.")] = UNSET
-    sender_id: Annotated[UUID | UnsetType, Meta(description="The sender ID it was sent as. SMS only.")] = UNSET
-    number_id: Annotated[UUID | UnsetType, Meta(description="The number it was sent from. WhatsApp only.")] = UNSET
-    template_id: Annotated[UUID | UnsetType, Meta(description="The template's id. WhatsApp only.")] = UNSET
-    template_name: Annotated[str | UnsetType, Meta(description="The template's name. WhatsApp only.")] = UNSET
-    template_language: Annotated[str | UnsetType, Meta(description="The template's language. WhatsApp only.")] = UNSET
-    audience_tags: Annotated[list[str] | None, Meta(description="Null: the recipients were listed.")]
-    audience_tag_match_mode: Annotated[str, Meta(description="`any` or `all` of the tags.")]
-    messages_per_minute: Annotated[int | None, Meta(description="No faster than this; null: as fast as it goes.")]
-    recipient_count: Annotated[int | None, Meta(description="How many recipients there were.")]
-    scheduled_at: Annotated[Time | None, Meta(description="When it was to start; null: at once.")]
+    channel: Annotated[Channel, Meta(description="The channel of its messages.")]
+    name: Annotated[str, Meta(description="Name of the campaign.")]
+    status: Annotated[Literal["completed"], Meta(description="Always `completed`.")]
+    status_reason: Annotated[str | None, Meta(description="Always null.")]
+    message_template: Annotated[str | UnsetType, Meta(description="The text, with its placeholders (SMS only).")] = (
+        UNSET
+    )
+    sender_id: Annotated[UUID | UnsetType, Meta(description="The sender ID it was sent from (SMS only).")] = UNSET
+    number_id: Annotated[UUID | UnsetType, Meta(description="Id of the number it was sent from (WhatsApp only).")] = (
+        UNSET
+    )
+    template_id: Annotated[UUID | UnsetType, Meta(description="Id of the template (WhatsApp only).")] = UNSET
+    template_name: Annotated[str | UnsetType, Meta(description="Name of the template (WhatsApp only).")] = UNSET
+    template_language: Annotated[str | UnsetType, Meta(description="Language of the template (WhatsApp only).")] = UNSET
+    audience_tags: Annotated[
+        list[str] | None, Meta(description="Tags that select the recipients; null if the recipients were listed.")
+    ]
+    audience_tag_match_mode: Annotated[str, Meta(description="Whether contacts needed `any` or `all` of the tags.")]
+    messages_per_minute: Annotated[int | None, Meta(description="Maximum sending rate; null: as fast as possible.")]
+    recipient_count: Annotated[int | None, Meta(description="Number of recipients.")]
+    scheduled_at: Annotated[Time | None, Meta(description="When it was scheduled to start; null: immediately.")]
     started_at: Annotated[Time | None, Meta(description="When it started.")]
     completed_at: Annotated[Time | None, Meta(description="When it ended.")]
     created_at: CreatedAt
-    counts: Annotated[CompletedCounts, Meta(description="What became of its recipients.")]
+    counts: Annotated[CompletedCounts, Meta(description="Recipients by outcome.")]
 
 
 class CampaignData(msgspec.Struct):
@@ -141,35 +163,35 @@ class CampaignData(msgspec.Struct):
 
 
 class SenderIdData(msgspec.Struct, rename="camel"):
-    """A sender ID was decided on."""
+    """A sender ID was approved or rejected."""
 
     sender_id: Annotated[SenderId, Meta(description="The sender ID.")]
 
 
 class TemplateData(msgspec.Struct):
-    """A WhatsApp template came, changed, or is gone: its `status` is `removed` then."""
+    """A WhatsApp template was added, changed or removed. If removed, its `status` is `removed`."""
 
     template: Annotated[WhatsAppTemplate, Meta(description="The template.")]
 
 
 class PhoneNumberData(msgspec.Struct, rename="camel"):
-    """A WhatsApp number came or changed."""
+    """A WhatsApp number was added or changed."""
 
     phone_number: Annotated[WhatsAppPhoneNumber, Meta(description="The number.")]
 
 
 class TestedEndpoint(msgspec.Struct):
-    """The endpoint that the example goes to."""
+    """The endpoint being tested."""
 
     id: Annotated[UUID, Meta(description="Id of the endpoint.")]
-    subscribed_events: Annotated[list[str], Meta(description="The kinds of events that go there.")]
+    subscribed_events: Annotated[list[str], Meta(description="Kinds of events to send to this endpoint.")]
 
 
 class TestData(msgspec.Struct, rename="camel"):
-    """An example that somebody asked for."""
+    """A test event."""
 
     webhook_endpoint: Annotated[TestedEndpoint, Meta(description="The endpoint.")]
-    message: Annotated[EventMessage, Meta(description="A message as real events have it; its id is all zeros.")]
+    message: Annotated[EventMessage, Meta(description="An example message, as in real events; its id is all zeros.")]
 
 
 #: What `data` is, by kind of event.
@@ -191,29 +213,29 @@ DATA: dict[str, type[msgspec.Struct]] = {
 #: When each is raised, for the document.
 SUMMARIES: dict[str, str] = {
     "message.delivered": "A message was delivered",
-    "message.failed": "A message was not delivered, or never will be",
-    "message.sent": "A supplier took a message",
+    "message.failed": "A message was not delivered and will not be",
+    "message.sent": "A supplier accepted a message",
     "message.read": "The user read a WhatsApp message",
-    "message.received": "Somebody wrote to one of your numbers",
-    "contact.opted_out": "A recipient asked for no more messages",
-    "campaign.completed": "Every message of a campaign has ended",
+    "message.received": "A message arrived at one of your numbers",
+    "contact.opted_out": "A recipient opted out",
+    "campaign.completed": "A campaign was completed",
     "sender_id.approved": "A sender ID was approved",
     "sender_id.rejected": "A sender ID was rejected",
-    "whatsapp.template.updated": "A WhatsApp template came, changed, or is gone",
-    "whatsapp.phone_number.updated": "A WhatsApp number came or changed",
-    "webhook.test": "Somebody asked for an example",
+    "whatsapp.template.updated": "A WhatsApp template was added, changed or removed",
+    "whatsapp.phone_number.updated": "A WhatsApp number was added or changed",
+    "webhook.test": "A test event was requested",
 }
 
 
 def body(kind: str, data: type[msgspec.Struct]) -> dict[str, Any]:
     """The JSON Schema of the whole body of an event; `data` is described under its own name."""
     fields: dict[str, dict[str, Any]] = {
-        "id": {"type": "string", "format": "uuid", "description": "Id of the event, the same at every attempt."},
-        "type": {"type": "string", "const": kind, "description": "What kind of event it is."},
-        "timestamp": {"type": "string", "format": "date-time", "description": "When it happened."},
-        "requestId": {"type": "string", "description": "Id of the request that caused it."},
-        "apiVersion": {"type": "string", "description": "Version of this form.", "examples": ["v1"]},
-        "data": {"$ref": f"#/components/schemas/{data.__name__}", "description": "What happened."},
+        "id": {"type": "string", "format": "uuid", "description": "Id of the event, the same in every attempt."},
+        "type": {"type": "string", "const": kind, "description": "Kind of event."},
+        "timestamp": {"type": "string", "format": "date-time", "description": "When the event happened."},
+        "requestId": {"type": "string", "description": "Id of the request that caused the event."},
+        "apiVersion": {"type": "string", "description": "Version of the event format.", "examples": ["v1"]},
+        "data": {"$ref": f"#/components/schemas/{data.__name__}", "description": "The payload."},
     }
     return {
         "title": name(kind),

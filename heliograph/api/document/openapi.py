@@ -49,30 +49,41 @@ _DATE_TIME = {"type": "string", "format": "date-time"}
 
 _HEADERS: dict[str, dict[str, Any]] = {
     "RequestId": {
-        "description": "Correlates this answer with the service's logs and events.",
+        "description": "Correlates this response with the service's logs and events.",
         "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
     },
-    "RateLimit": {"description": "Requests that this bucket allows in a minute.", "schema": {"type": "integer"}},
-    "RateRemaining": {"description": "Requests left in this minute.", "schema": {"type": "integer", "minimum": 0}},
-    "RateReset": {"description": "When the next minute begins.", "schema": _DATE_TIME},
+    "RateLimit": {"description": "Requests allowed per minute in this bucket.", "schema": {"type": "integer"}},
+    "RateRemaining": {
+        "description": "Requests left in the current minute.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    "RateReset": {"description": "When the current window ends and the count starts again.", "schema": _DATE_TIME},
     "IdempotencyStatus": {
-        "description": "`stored`: this request was executed. `replayed`: an earlier one was, this is its answer.",
+        "description": (
+            "`stored`: this request was executed. `replayed`: this is the stored response to an earlier "
+            "request with the same key."
+        ),
         "schema": {"type": "string", "x-extensible-enum": ["stored", "replayed"]},
     },
-    "RetryAfter": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
+    "RetryAfter": {"description": "Seconds to wait before retrying.", "schema": {"type": "integer", "minimum": 1}},
 }
 
 _PARAMETERS: dict[str, dict[str, Any]] = {
     "RequestId": {
         "name": "X-Request-Id",
         "in": "header",
-        "description": "Your own correlation id. Anything that is not 1 to 128 of A–Z a–z 0–9 . _ - is replaced.",
+        "description": (
+            "Your own correlation id: 1 to 128 characters from A–Z a–z 0–9 . _ -. Anything else is replaced "
+            "by a generated id."
+        ),
         "schema": {"type": "string"},
     },
     "IdempotencyKey": {
         "name": "Idempotency-Key",
         "in": "header",
-        "description": "Makes a repeated request have one outcome. Kept for 72 hours.",
+        "description": (
+            "Makes retries safe: a request repeated with the same key and payload takes effect once. Kept for 72 hours."
+        ),
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
         "example": "0199c5a0-7c1e-7d2a-9f00-3f1f5a6b7c8d",
     },
@@ -86,37 +97,42 @@ _WEBHOOK_HEADERS: dict[str, dict[str, Any]] = {
         (
             "ServiceSignature",
             "x-service-signature",
-            "`v1=` and the hex HMAC-SHA256, under the endpoint's secret, of `x-service-timestamp`, a dot and the body.",
+            (
+                "`v1=` followed by the hex HMAC-SHA256, keyed with the endpoint's secret, of "
+                "`x-service-timestamp`, a dot and the raw body."
+            ),
         ),
-        ("ServiceEventId", "x-service-event-id", "Id of the event, the same at every attempt."),
+        ("ServiceEventId", "x-service-event-id", "Id of the event, the same in every attempt."),
         ("EventRequestId", "x-request-id", "Id of the request that caused the event."),
-        ("WebhookId", "webhook-id", "Standard Webhooks: id of the event."),
-        ("WebhookTimestamp", "webhook-timestamp", "Standard Webhooks: when this attempt was made, Unix seconds."),
-        ("WebhookSignature", "webhook-signature", "Standard Webhooks: signatures, separated by spaces."),
+        ("WebhookId", "webhook-id", "Standard Webhooks: the id of the event."),
+        ("WebhookTimestamp", "webhook-timestamp", "Standard Webhooks: when this attempt was made, in Unix seconds."),
+        ("WebhookSignature", "webhook-signature", "Standard Webhooks: the signatures, separated by spaces."),
     )
 }
 
 #: Ids in paths, by name.
 _IDS = {
-    "messageId": "Id of the message, as it was answered to the send.",
-    "apiKeyId": "Id of the API key; not its secret.",
+    "messageId": "Id of the message, as returned by the send.",
+    "apiKeyId": "Id of the API key (not its secret).",
     "campaignId": "Id of the campaign.",
     "webhookEndpointId": "Id of the webhook endpoint.",
 }
 
 _TAGS = {
-    "discovery": "What there is and how it is. No key is needed.",
-    "sms": "Messages: sent, looked at, listed and canceled.",
-    "whatsapp": "WhatsApp: messages sent and read; templates, conversations, numbers, campaigns and the wallet.",
-    "account": "The organization's standing.",
-    "usage": "The ledger of the quota.",
+    "discovery": "Service index, health and this document. No API key is needed.",
+    "sms": "Send, preview, list, read and cancel SMS messages.",
+    "whatsapp": (
+        "Send and read WhatsApp messages; read templates, conversations, phone numbers, campaigns and the wallet."
+    ),
+    "account": "The organization, its subscription and its quota.",
+    "usage": "The ledger of quota usage.",
     "traffic": "Messages counted by time, and how long they took.",
-    "sender-ids": "Names and numbers that messages are sent as.",
-    "api-keys": "Who may do what.",
+    "sender-ids": "Names and numbers that messages are sent from.",
+    "api-keys": "Keys for this API, and what each may do.",
     "contacts": "People and their numbers.",
     "campaigns": "One text for many recipients.",
-    "webhooks": "Where events are posted to, and what became of that.",
-    "events": "What happened, to be fetched.",
+    "webhooks": "Endpoints that events are posted to, and their deliveries.",
+    "events": "A feed of events to poll.",
 }
 
 
@@ -126,7 +142,7 @@ def document(operations: Sequence[Operation], settings: Settings) -> bytes:
     for each in operations:
         for member in get_args(each.request):
             config = member.__struct_config__
-            requests[member.__name__]["properties"][config.tag_field]["description"] = "Says that it is this body."
+            requests[member.__name__]["properties"][config.tag_field]["description"] = "Selects this form of the body."
     answers = schemas.components([Envelope, *(each.response for each in operations), *event_bodies.DATA.values()])
     bodies = {event_bodies.name(kind): event_bodies.body(kind, data) for kind, data in event_bodies.DATA.items()}
     paths: dict[str, dict[str, Any]] = {}
@@ -140,9 +156,9 @@ def document(operations: Sequence[Operation], settings: Settings) -> bytes:
                 "version": "v1",
                 "summary": "One API for SMS and WhatsApp.",
                 "description": (
-                    "Every answer carries `x-request-id`; every refusal is an `Envelope`. Within v1 there are only "
-                    "additions: accept any 2xx, fields that you do not know, and values that are not listed here "
-                    "(`x-extensible-enum` lists those of today)."
+                    "Every response carries `x-request-id`; every error is an `Envelope`. Version v1 "
+                    "changes by additions only: accept any 2xx status, unknown fields, and values that "
+                    "are not listed here (`x-extensible-enum` lists the values known today)."
                 ),
                 "license": {"name": "MIT", "identifier": "MIT"},
             },
@@ -170,7 +186,9 @@ def _webhook(kind: str) -> dict[str, Any]:
     return {
         "operationId": f"on{event_bodies.name(kind).removesuffix('Event')}",
         "summary": event_bodies.SUMMARIES[kind],
-        "description": "Verify the signature over the raw body before you read it; the same event may come again.",
+        "description": (
+            "Verify the signature over the raw body before parsing it. The same event may be delivered more than once."
+        ),
         "tags": ["webhooks"],
         "parameters": [{"$ref": f"#/components/parameters/{name}"} for name in _WEBHOOK_HEADERS],
         "security": [],
@@ -179,8 +197,8 @@ def _webhook(kind: str) -> dict[str, Any]:
             "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{event_bodies.name(kind)}"}}},
         },
         "responses": {
-            "2XX": {"description": "The event is stored. Anything else, and it comes again."},
-            "410": {"description": "Send nothing more: the endpoint is disabled."},
+            "2XX": {"description": "The event was received. Any other status causes a retry."},
+            "410": {"description": "Disables the endpoint: nothing more is sent to it."},
         },
     }
 

@@ -76,8 +76,8 @@ def error_pages() -> Mapping[str, str]:
     meanings = {one.code: _first_paragraph(one) for one in _below(Refusal)}
     rows = "\n".join(f"| [`{one.code}`]({address(one.code)}) | {one.status} | {one.cause} |" for one in errors())
     told = (
-        "# Errors\n\nDecide by `error.code`. `error.requestId` is the id to name when you ask for help, and "
-        f"`error.docsUrl` leads to the page of the code. [More about errors]({GUIDE}/errors.md).\n\n"
+        "# Errors\n\nBase decisions on `error.code`. Quote `error.requestId` when you ask for help; "
+        f"`error.docsUrl` links to the page for the code. [More about errors]({GUIDE}/errors.md).\n\n"
     )
     pages = {ERRORS: _page("Errors", f"{told}| Code | HTTP | When |\n| --- | --- | --- |\n{rows}\n")}
     for one in errors():

@@ -151,7 +151,7 @@ class Guard:
                     methods, call.parameters = candidates, match.groupdict()
                     break
             else:
-                raise NotFound("There is nothing at this address.", resource="path", id=path[:256])
+                raise NotFound("There is nothing at this path.", resource="path", id=path[:256])
         operation = methods.get("GET" if call.method == "HEAD" else call.method)
         if operation is None:
             raise MethodNotAllowed(", ".join(sorted([*methods, "HEAD"] if "GET" in methods else methods)))

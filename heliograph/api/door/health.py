@@ -29,25 +29,26 @@ Check = Literal["ok", "degraded", "down"]
 
 
 class Checks(msgspec.Struct, frozen=True):
-    """Database: can be asked. Queue: nothing is long overdue. Worker: one was seen lately. Clock: machines agree with
-    the database's time. WhatsApp: Meta holds up or warns of no account, which is an organization's matter and not the
-    service's."""
+    """The result of each check. `whatsapp` concerns individual organizations' accounts and does not affect the
+    service's status."""
 
-    database: Annotated[Check, Meta(description="Whether it can be asked.")]
-    queue: Annotated[Check, Meta(description="`degraded` when something is long overdue.")]
-    worker: Annotated[Check, Meta(description="Whether one was seen lately.")]
+    database: Annotated[Check, Meta(description="Whether the database answers.")]
+    queue: Annotated[Check, Meta(description="`degraded` when work has been overdue for more than a minute.")]
+    worker: Annotated[Check, Meta(description="Whether a worker has been seen in the last 15 seconds.")]
     clock: Annotated[
         Check,
         Meta(
-            description="`degraded` when the clock of this process or of a worker differs from the database's by 5 s."
+            description=(
+                "`degraded` when the clock of this process or of a worker differs from the database's by 5 s or more."
+            )
         ),
     ]
     whatsapp: Annotated[
         Check,
         Meta(
             description=(
-                "`degraded` when Meta holds up a WhatsApp account or number, or warns of one: `heliograph doctor` says"
-                " which. The service is `ok` all the same."
+                "`degraded` when Meta blocks or warns about a WhatsApp account or number; `heliograph "
+                "doctor` names it. This does not affect `status`."
             )
         ),
     ] = "ok"

@@ -119,6 +119,6 @@ def _opened(seal_key: bytes | None, key: UUID, body: str) -> bytes:
         return unseal(seal_key, base64.b64decode(body), f"idempotency/{key}")
     except Unsealable:
         raise IdempotencyConflict(
-            "This Idempotency-Key was used earlier. Its answer holds a secret and cannot be shown again: the service's"
-            " secret key has changed since."
+            "This Idempotency-Key was used earlier. The stored response contains a secret and can no "
+            "longer be replayed: the service's secret key has changed since."
         ) from None

@@ -83,13 +83,13 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
         try:
             pairs = urllib.parse.parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
         except (ValueError, UnicodeError):
-            raise Invalid(("query", "format", "the query string is not valid")) from None
+            raise Invalid(("query", "format", "The query string is malformed")) from None
         for given, value in pairs:
             name = names.get(_folded(given))
             if name is None:
                 continue
             if values.setdefault(name, value) != value:
-                raise Invalid((name, "duplicate", f"`{name}` is given twice"))
+                raise Invalid((name, "duplicate", f"`{name}` is given twice with different values"))
             if "\0" in value:
                 raise Invalid((name, "nul", f"`{name}` must not contain NUL"))
         for name in encoded_times & values.keys():
@@ -103,7 +103,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
             # none, and a number for seconds since 1970.
             value = getattr(query, attributes[name])
             if value is None:
-                raise Invalid((name, "type", f"`{name}` has no null: leave it out"))
+                raise Invalid((name, "type", f"`{name}` cannot be null: leave it out"))
             if isinstance(value, datetime) and not _is_dated(text):
                 raise Invalid((name, "format", f"`{name}`: Invalid RFC3339 encoded date-time"))
         return _in_utc(query, times)
@@ -114,7 +114,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
 def one_of(name: str, value: str | None, other: str, alias: str | None) -> str | None:
     """What either of two names of a parameter says. Raises Invalid if they disagree."""
     if value is not None and alias is not None and value != alias:
-        raise Invalid((name, "disagrees", f"`{name}` and `{other}` say different things"))
+        raise Invalid((name, "disagrees", f"`{name}` and `{other}` disagree"))
     return value if alias is None else alias
 
 

@@ -17,72 +17,78 @@ from heliograph.base.clock import iso
 
 
 class AccountOrganization(msgspec.Struct):
-    """Whose account it is."""
+    """The organization."""
 
     id: Annotated[UUID, Meta(description="Id of the organization.")]
-    name: Annotated[str, Meta(description="Its name.")]
+    name: Annotated[str, Meta(description="Name of the organization.")]
 
 
 class Subscription(msgspec.Struct, rename="camel"):
-    """The plan, and the period that it is in."""
+    """The plan and its current period."""
 
     plan: Annotated[str, Meta(description="Name of the plan.")]
     status: Annotated[
         Literal["active", "trial", "past_due", "suspended", "canceled"],
-        Meta(description="How the subscription stands."),
+        Meta(description="State of the subscription."),
     ]
-    current_period_start: Annotated[Time | None, Meta(description="When this period began.")]
-    current_period_end: Annotated[Time | None, Meta(description="When the next period begins.")]
+    current_period_start: Annotated[Time | None, Meta(description="Start of the current period.")]
+    current_period_end: Annotated[Time | None, Meta(description="Start of the next period.")]
 
 
 class AccountQuota(msgspec.Struct, rename="camel"):
-    """How many messages may still be sent. Exact: it changes with the commit that accepts a message."""
+    """The message quota. Exact: it changes in the transaction that accepts a message."""
 
-    unit: Annotated[Literal["message"], Meta(description="What is counted.")]
-    total: Annotated[int, Meta(description="What was granted for this period.")]
-    used: Annotated[int, Meta(description="What of it is used.")]
-    remaining: Annotated[int, Meta(description="`total` less `used`, and the sum of the usage ledger.")]
-    resets_at: Annotated[Time | None, Meta(description="When the plan's quota begins anew; null: it does not.")]
+    unit: Annotated[Literal["message"], Meta(description="Unit of the quota.")]
+    total: Annotated[int, Meta(description="Granted for the current period.")]
+    used: Annotated[int, Meta(description="Used so far.")]
+    remaining: Annotated[int, Meta(description="`total` minus `used`; equals the sum of the usage ledger.")]
+    resets_at: Annotated[Time | None, Meta(description="When the plan's quota is renewed; null if it is not renewed.")]
 
 
 class Account(msgspec.Struct, rename="camel"):
-    """An organization's standing."""
+    """The organization, its subscription and its quota."""
 
-    organization: Annotated[AccountOrganization, Meta(description="Whose account it is.")]
+    organization: Annotated[AccountOrganization, Meta(description="The organization.")]
     commercial_state: Annotated[
         Literal["active", "trial", "past_due", "suspended", "closed"],
-        Meta(description="`suspended` and `closed` can read, but not send or change anything."),
+        Meta(
+            description=(
+                "State of the organization. While `suspended` or `closed` it can read, but not send or change anything."
+            )
+        ),
     ]
-    subscription: Annotated[Subscription | None, Meta(description="The plan; null without one.")]
-    quota: Annotated[AccountQuota, Meta(description="What may still be sent.")]
+    subscription: Annotated[Subscription | None, Meta(description="The subscription; null if there is none.")]
+    quota: Annotated[AccountQuota, Meta(description="The message quota.")]
 
 
 class AccountSummary(msgspec.Struct):
-    """The account as it is now."""
+    """The current state of the account."""
 
     success: Success
     account: Annotated[Account, Meta(description="The account.")]
 
 
 class UsageQuery(paging.PageQuery, frozen=True, rename="camel", kw_only=True):
-    """Which part of the ledger."""
+    """Filters for the ledger."""
 
     date_from: paging.DateFrom = None
     date_to: paging.DateTo = None
 
 
 class UsageEntry(msgspec.Struct, rename="camel"):
-    """One change of the quota. The ledger is only ever added to, and the sum of `quantity` is what remains."""
+    """One change to the quota. The ledger is append-only, and the sum of `quantity` equals the remaining quota."""
 
-    id: Annotated[UUID, Meta(description="Of a usage entry, its message's id.")]
-    type: Annotated[Literal["usage", "refund", "adjustment", "grant"], Meta(description="Why the quota changed.")]
-    channel: Annotated[Literal["sms", "whatsapp"], Meta(description="What it counts for.")]
-    quantity: Annotated[int, Meta(description="Messages: negative where the quota became less.")]
-    balance_after: Annotated[int, Meta(description="What remained then.")]
-    segments: Annotated[int | None, Meta(description="What the message was sent in; null where there is none.")]
-    message_id: Annotated[UUID | None, Meta(description="The message that it is about, if any.")]
-    campaign_id: Annotated[UUID | None, Meta(description="The campaign that it belongs to, if any.")]
-    reason: Annotated[str | None, Meta(description="What an operator gave as the reason, if any.")]
+    id: Annotated[UUID, Meta(description="Id of the entry; for `usage`, the id of the message.")]
+    type: Annotated[Literal["usage", "refund", "adjustment", "grant"], Meta(description="Kind of change.")]
+    channel: Annotated[Literal["sms", "whatsapp"], Meta(description="The channel charged.")]
+    quantity: Annotated[int, Meta(description="Change in messages; negative when quota is used.")]
+    balance_after: Annotated[int, Meta(description="Remaining quota after this change.")]
+    segments: Annotated[
+        int | None, Meta(description="Number of segments of the message; null if the entry is not about a message.")
+    ]
+    message_id: Annotated[UUID | None, Meta(description="The message, if the entry is about one.")]
+    campaign_id: Annotated[UUID | None, Meta(description="The campaign of the message, if any.")]
+    reason: Annotated[str | None, Meta(description="The operator's reason, if one was given.")]
     created_at: Annotated[Time, Meta(description="When the quota changed.")]
 
 
@@ -96,7 +102,7 @@ class UsageList(msgspec.Struct, rename="camel"):
 
 
 async def get_account_summary(call: Call) -> AccountSummary:
-    """State, subscription and quota."""
+    """Get the account's state, subscription and quota."""
     organization = await organizations.get(call.conn, id=call.actor.organization_id)
     balance = await quota.get(call.conn, call.actor.organization_id)
     subscribed = plans.subscription(organization)
@@ -114,7 +120,7 @@ async def get_account_summary(call: Call) -> AccountSummary:
 async def list_usage(call: Call, query: UsageQuery) -> UsageList:
     """List the usage ledger.
 
-    Every change of the quota, newest first: messages, grants, adjustments and refunds.
+    Every change to the quota, newest first: messages, grants, adjustments and refunds.
     """
     found = await usage.list_page(
         call.conn,

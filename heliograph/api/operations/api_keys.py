@@ -17,7 +17,7 @@ from heliograph.base.clock import iso
 
 
 class CreateApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a new key is for and what it may do: either `profile` or `scopes`."""
+    """An API key to create, with either `profile` or `scopes`."""
 
     name: Annotated[
         str,
@@ -31,70 +31,85 @@ class CreateApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     profile: Annotated[
         Annotated[str, Meta(extra_json_schema={"enum": list(PROFILES)})] | None,
-        Meta(description="A named set of scopes; each must be one that the creating key holds."),
+        Meta(description="A named set of scopes, all of which the creating key must hold."),
     ] = None
     scopes: Annotated[
         Annotated[
             list[Annotated[str, Meta(extra_json_schema={"enum": list(SCOPES)})]], Meta(min_length=1, max_length=100)
         ]
         | None,
-        Meta(description="The scopes themselves, instead of a profile."),
+        Meta(description="Individual scopes, instead of a profile. The creating key must hold each of them."),
     ] = None
     mode: Annotated[
         Literal["live", "test"] | None,
-        Meta(description="Left out: the creating key's. Test keys reach no supplier, cost no quota, create test keys."),
+        Meta(
+            description=(
+                "Defaults to the mode of the creating key. Test keys reach no supplier, use no quota and can "
+                "create only test keys."
+            )
+        ),
     ] = None
     allowed_ips: Annotated[
         list[Annotated[str, Meta(max_length=64)]],
         Meta(
             max_length=100,
-            description="Addresses and CIDR networks that the key works from; none: from anywhere.",
+            description="IP addresses and CIDR networks that the key may be used from; empty: anywhere.",
             examples=[["203.0.113.0/24"]],
         ),
     ] = []
     expires_at: Annotated[
         Annotated[datetime, Meta(tz=True)] | None,
-        Meta(description="From then on the key is refused; in the future, with a zone. Left out: never."),
+        Meta(
+            description=(
+                "When the key expires: a time in the future, with a time zone. Leave out for a key that does not "
+                "expire."
+            )
+        ),
     ] = None
 
 
 class ApiKey(msgspec.Struct):
-    """A key, without its secret."""
+    """An API key, without its secret."""
 
-    id: Annotated[UUID, Meta(description="Id of the key; it is no secret.")]
+    id: Annotated[UUID, Meta(description="Id of the key (not its secret).")]
     name: Annotated[str, Meta(description="What the key is for.")]
-    prefix: Annotated[str, Meta(description="What the secret begins with: `hg_live_` or `hg_test_`.")]
-    last4: Annotated[str, Meta(description="What it ends with.")]
-    profile: Annotated[str | None, Meta(description="The named set that its scopes came from; null: they were listed.")]
-    scopes: Annotated[list[str], Meta(description="What it may do.")]
-    mode: Annotated[Literal["live", "test"], Meta(description="Messages of a test key reach nobody.")]
-    status: Annotated[
-        Literal["active", "suspended", "revoked", "expired"], Meta(description="Only `active` ones count toward five.")
+    prefix: Annotated[str, Meta(description="Start of the secret: `hg_live_` or `hg_test_`.")]
+    last4: Annotated[str, Meta(description="Last four characters of the secret.")]
+    profile: Annotated[
+        str | None, Meta(description="The profile that the scopes came from; null if they were listed individually.")
     ]
-    allowed_ips: Annotated[list[str], Meta(description="Networks that it works from; none: from anywhere.")]
-    last_used_at: Annotated[Time | None, Meta(description="To the minute.")]
+    scopes: Annotated[list[str], Meta(description="What the key may do.")]
+    mode: Annotated[Literal["live", "test"], Meta(description="Messages sent with a `test` key reach nobody.")]
+    status: Annotated[
+        Literal["active", "suspended", "revoked", "expired"],
+        Meta(description="Only `active` keys can be used, and only they count toward the limit of five."),
+    ]
+    allowed_ips: Annotated[list[str], Meta(description="Networks that the key may be used from; empty: anywhere.")]
+    last_used_at: Annotated[
+        Time | None, Meta(description="When the key was last used, to the minute; null if it never was.")
+    ]
     created_at: CreatedAt
-    expires_at: Annotated[Time | None, Meta(description="Refused from then on; null: never.")]
-    revoked_at: Annotated[Time | None, Meta(description="When it was revoked; null: it was not.")]
+    expires_at: Annotated[Time | None, Meta(description="When the key expires; null: never.")]
+    revoked_at: Annotated[Time | None, Meta(description="When the key was revoked; null if it was not.")]
 
 
 class ApiKeyCreated(msgspec.Struct, rename="camel"):
-    """The new key, and its secret. It is shown only here."""
+    """The new key and its secret, which is shown only in this response."""
 
     success: Success
     api_key: Annotated[ApiKey, Meta(description="The key.")]
-    secret: Annotated[str, Meta(description="What to authenticate with. Keep it: it is not shown again.")]
+    secret: Annotated[str, Meta(description="The secret to authenticate with. Store it now: it is not shown again.")]
 
 
 class ApiKeyRevoked(msgspec.Struct, rename="camel"):
-    """The key as it is now."""
+    """The key in its current state."""
 
     success: Success
     api_key: Annotated[ApiKey, Meta(description="The key.")]
 
 
 class ApiKeyList(msgspec.Struct):
-    """Keys of the asking key's mode, newest first, those that ended within 90 days included."""
+    """Keys of the same mode as the requesting key, newest first, including those that ended in the last 90 days."""
 
     success: Success
     items: Items[ApiKey]
@@ -120,7 +135,7 @@ async def canonical(body: CreateApiKey) -> CreateApiKey:
 async def create_api_key(call: Call, body: CreateApiKey) -> ApiKeyCreated:
     """Create an API key.
 
-    The secret is shown here and never again. A key grants only scopes that it holds itself.
+    The secret is shown only in this response. A key can grant only scopes that it holds itself.
     """
     key, secret = await api_keys.issue(
         call.conn,
@@ -138,7 +153,7 @@ async def create_api_key(call: Call, body: CreateApiKey) -> ApiKeyCreated:
 async def revoke_api_key(call: Call, api_key_id: UUID) -> ApiKeyRevoked:
     """Revoke an API key.
 
-    For good, and on every process within one second. A second time changes nothing.
+    Permanent, and effective everywhere within one second. Revoking a key again changes nothing.
     """
     return ApiKeyRevoked(True, _shown(await api_keys.revoke(call.conn, call.actor, id=api_key_id)))
 

@@ -57,12 +57,12 @@ class CreateCampaign(
         "other_messages_per_minute": "messagesPerMinute",
     },
 ):
-    """A campaign to create: a text, and either tags of contacts or recipients."""
+    """A campaign to create: a text, and either contact tags or a list of recipients."""
 
     name: Annotated[
         str,
         Meta(
-            description="What the campaign is called.",
+            description="Name of the campaign.",
             min_length=1,
             max_length=MAX_NAME,
             extra_json_schema={"pattern": r"\S"},
@@ -71,23 +71,28 @@ class CreateCampaign(
     message_template: Annotated[
         Text | None,
         needed(
-            "The text. Places that are filled for each recipient: `{{name}}`, `{{first_name}}`, `{{last_name}}`,"
-            " `{{phone}}`."
+            "The text. Placeholders filled in for each recipient: `{{name}}`, `{{first_name}}`, "
+            "`{{last_name}}`, `{{phone}}`."
         ),
     ] = None
     content: Annotated[Text | None, alias_of("message_template")] = None
     scheduled_at: Annotated[
-        Moment | None, Meta(description="When to start, with a zone, up to 365 days ahead; left out: at once.")
+        Moment | None,
+        Meta(description="When to start, with a time zone, up to 365 days ahead. Leave out to start immediately."),
     ] = None
     other_scheduled_at: Annotated[Moment | None, alias_of("scheduled_at")] = None
-    sender_id: Annotated[UUID | None, Meta(description="An approved sender ID; left out: the default one.")] = None
+    sender_id: Annotated[
+        UUID | None, Meta(description="Id of an approved sender ID. Defaults to the organization's default sender ID.")
+    ] = None
     other_sender_id: Annotated[UUID | None, alias_of("sender_id")] = None
-    sender_name: Annotated[SenderName | None, Meta(description="An approved sender's value, in any case.")] = None
+    sender_name: Annotated[SenderName | None, Meta(description="Value of an approved sender ID, case-insensitive.")] = (
+        None
+    )
     other_sender_name: Annotated[SenderName | None, alias_of("sender_name")] = None
     audience_tags: Annotated[
         Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(min_length=1, max_length=MAX_TAGS)]
         | None,
-        Meta(description="Contacts with these tags get it. Either this or `recipients` is needed."),
+        Meta(description="Send to contacts with these tags. Either this or `recipients` is required."),
     ] = None
     other_audience_tags: Annotated[
         Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(min_length=1, max_length=MAX_TAGS)]
@@ -95,7 +100,7 @@ class CreateCampaign(
         alias_of("audience_tags"),
     ] = None
     audience_tag_match_mode: Annotated[
-        _MODES | None, Meta(description="Contacts with `any` (default) of the tags, or with `all` of them.")
+        _MODES | None, Meta(description="Whether contacts need `any` (default) or `all` of the tags.")
     ] = None
     other_audience_tag_match_mode: Annotated[_MODES | None, alias_of("audience_tag_match_mode")] = None
     recipients: Annotated[
@@ -104,29 +109,37 @@ class CreateCampaign(
         ]
         | None,
         Meta(
-            description="Phone numbers with country code. Doubles get it once; those that are no numbers are counted."
+            description=(
+                "Phone numbers with country code. Duplicates are sent to once; invalid numbers are skipped and counted."
+            )
         ),
     ] = None
     messages_per_minute: Annotated[
-        Pace | None, Meta(description="No faster than this; left out: as fast as it goes.")
+        Pace | None, Meta(description="Maximum sending rate. Leave out to send as fast as possible.")
     ] = None
     other_messages_per_minute: Annotated[Pace | None, alias_of("messages_per_minute")] = None
 
 
 class CampaignCounts(msgspec.Struct):
-    """Recipients by what became of them: disjoint, and `total` is the sum of the others."""
+    """Recipients by outcome. The counts are disjoint and add up to `total`."""
 
-    total: Annotated[int, Meta(description="All of them.")]
-    pending: Annotated[int, Meta(description="Still to be staged.")]
-    queued: Annotated[int, Meta(description="Staged, and not sent yet.")]
-    sent: Annotated[int, Meta(description="Sent; how it ended is not known yet.")]
-    delivered: Annotated[int, Meta(description="Reached the recipient.")]
+    total: Annotated[int, Meta(description="All recipients.")]
+    pending: Annotated[int, Meta(description="Not staged yet.")]
+    queued: Annotated[int, Meta(description="Queued, not sent yet.")]
+    sent: Annotated[int, Meta(description="Sent; the outcome is not known yet.")]
+    delivered: Annotated[int, Meta(description="Delivered to the recipient.")]
     failed: Annotated[int, Meta(description="`undelivered`, `failed`, `expired` or `rejected`.")]
-    unknown: Annotated[int, Meta(description="Sent, and nothing was ever heard of it.")]
-    canceled: Annotated[int, Meta(description="Not sent any more: the campaign was canceled.")]
-    opted_out: Annotated[int, Meta(description="Skipped: they asked for no more messages.")]
+    unknown: Annotated[int, Meta(description="Sent, but no delivery receipt ever arrived.")]
+    canceled: Annotated[int, Meta(description="Not sent because the campaign was canceled.")]
+    opted_out: Annotated[int, Meta(description="Skipped: the recipient opted out.")]
     invalid: Annotated[
-        int, Meta(description="Skipped: not a number that may be sent to, or too long a text with its places filled.")
+        int,
+        Meta(
+            description=(
+                "Skipped: the number is invalid or not allowed, or the text is too long once its placeholders "
+                "are filled."
+            )
+        ),
     ]
 
 
@@ -134,32 +147,38 @@ class Campaign(msgspec.Struct):
     """One text for many recipients."""
 
     id: Annotated[UUID, Meta(description="Id of the campaign.")]
-    name: Annotated[str, Meta(description="What it is called.")]
-    status: Annotated[str, Meta(description="Where it stands now.", extra_json_schema={"enum": list(STATES)})]
+    name: Annotated[str, Meta(description="Name of the campaign.")]
+    status: Annotated[str, Meta(description="Current status.", extra_json_schema={"enum": list(STATES)})]
     status_reason: Annotated[
         str | None,
         Meta(
-            description="Why it is paused or has failed: `quota_exceeded`, `organization_suspended`,"
-            " `sender_id_not_approved`. A paused one goes on by itself. Of a running one, what its messages wait for:"
-            " `held_by_operator`, `no_supplier_connected`, `organization_suspended`; `waiting_for_receipts`: all of it"
-            " was sent."
+            description=(
+                "Why the campaign is paused or failed: `quota_exceeded`, `organization_suspended`, "
+                "`sender_id_not_approved`. A paused campaign resumes by itself. While it is running, what "
+                "its messages are waiting for: `held_by_operator`, `no_supplier_connected`, "
+                "`organization_suspended`, or `waiting_for_receipts` once everything is sent."
+            )
         ),
     ]
-    message_template: Annotated[str, Meta(description="The text, with its places.")]
-    sender_id: Annotated[UUID, Meta(description="The sender ID that it is sent as.")]
-    audience_tags: Annotated[list[str] | None, Meta(description="Null: the recipients were listed.")]
-    audience_tag_match_mode: Annotated[_MODES, Meta(description="Whether one of the tags is enough.")]
-    messages_per_minute: Annotated[int | None, Meta(description="No faster than this; null: as fast as it goes.")]
-    recipient_count: Annotated[int | None, Meta(description="Null until the audience is gathered, at the start.")]
-    scheduled_at: Annotated[Time | None, Meta(description="When it is to start; null: at once.")]
-    started_at: Annotated[Time | None, Meta(description="When it started; null: not yet.")]
-    completed_at: Annotated[Time | None, Meta(description="When it ended; null: not yet.")]
+    message_template: Annotated[str, Meta(description="The text, with its placeholders.")]
+    sender_id: Annotated[UUID, Meta(description="The sender ID it is sent from.")]
+    audience_tags: Annotated[
+        list[str] | None, Meta(description="Tags that select the recipients; null if the recipients were listed.")
+    ]
+    audience_tag_match_mode: Annotated[_MODES, Meta(description="Whether contacts need `any` or `all` of the tags.")]
+    messages_per_minute: Annotated[int | None, Meta(description="Maximum sending rate; null: as fast as possible.")]
+    recipient_count: Annotated[
+        int | None, Meta(description="Number of recipients; null until the audience is resolved at the start.")
+    ]
+    scheduled_at: Annotated[Time | None, Meta(description="When it is scheduled to start; null: immediately.")]
+    started_at: Annotated[Time | None, Meta(description="When it started; null if it has not.")]
+    completed_at: Annotated[Time | None, Meta(description="When it ended; null if it has not.")]
     created_at: CreatedAt
-    counts: Annotated[CampaignCounts, Meta(description="What became of its recipients.")]
+    counts: Annotated[CampaignCounts, Meta(description="Recipients by outcome.")]
 
 
 class CampaignAnswer(msgspec.Struct):
-    """The campaign as it is now."""
+    """The campaign in its current state."""
 
     success: Success
     campaign: Annotated[Campaign, Meta(description="The campaign.")]
@@ -188,8 +207,9 @@ async def canonical(body: CreateCampaign) -> Wish:
 async def create_campaign(call: Call, body: Wish) -> CampaignAnswer:
     """Create a campaign.
 
-    One text to many recipients, at once or at a set time: to contacts by tag, or to a list of numbers. Everybody
-    gets it once; who opted out gets none. When the quota runs out it waits for more.
+    One text to many recipients, immediately or at a scheduled time: to contacts by tag, or to a list of numbers. Each
+    recipient gets it once; recipients who opted out are skipped. If the quota runs out, the campaign pauses until there
+    is more.
     """
     return _answer(await sms_channel.create(call.conn, call.actor, wish=body, request_id=call.request_id))
 
@@ -201,7 +221,7 @@ async def list_campaigns(call: Call, query: PageQuery) -> CampaignList:
 
 
 async def get_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
-    """Show a campaign."""
+    """Get a campaign."""
     return _answer(await plan.get(call.conn, call.actor, id=campaign_id))
 
 
@@ -209,8 +229,8 @@ async def get_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
 async def cancel_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     """Cancel a campaign.
 
-    Nothing more is staged from this answer on. What no supplier has yet is canceled in the following seconds, and
-    its quota comes back.
+    No further messages are staged. Messages that have not been handed to a supplier are canceled within seconds, and
+    their quota is refunded.
     """
     return _answer(await plan.cancel(call.conn, call.actor, id=campaign_id))
 
@@ -225,7 +245,7 @@ def _wish(body: CreateCampaign) -> Wish:
             if value is not None
         ]
         if len(given) == 2 and given[0] != given[1]:
-            raise Invalid((name, "disagrees", f"`{name}` and `{other}` say different things"))
+            raise Invalid((name, "disagrees", f"`{name}` and `{other}` disagree"))
         values[name] = given[0] if given else None
     if values["message_template"] is None:
         raise Invalid(("message_template", "required", "`message_template` is required"))

@@ -32,42 +32,50 @@ class CreateContact(
     rename={"first_name": "firstName", "last_name": "lastName", "phone_number": "phoneNumber"},
     kw_only=True,
 ):
-    """A contact to create: a name, whole or in parts, and a phone number."""
+    """A contact to create: a full name, or a first and last name, and a phone number."""
 
-    name: Annotated[Name | None, Meta(description="The whole name. Needed unless its parts are given.")] = None
-    phone: Annotated[Phone | None, needed("Phone number with country code, in any usual form.")] = None
-    first_name: Annotated[Name | None, Meta(description="With `lastName`: the parts of the name.")] = None
-    last_name: Annotated[Name | None, Meta(description="With `firstName`: the parts of the name.")] = None
+    name: Annotated[
+        Name | None, Meta(description="Full name. Required unless `firstName` and `lastName` are given.")
+    ] = None
+    phone: Annotated[Phone | None, needed("Phone number with country code, in any common format.")] = None
+    first_name: Annotated[
+        Name | None, Meta(description="First name; alternative to `name`, together with `lastName`.")
+    ] = None
+    last_name: Annotated[
+        Name | None, Meta(description="Last name; alternative to `name`, together with `firstName`.")
+    ] = None
     phone_number: Annotated[Phone | None, alias_of("phone")] = None
     tags: Annotated[
         Annotated[list[Tag], Meta(max_length=MAX_TAGS)] | None,
-        Meta(description="Labels; stored in lower case, trimmed, each once."),
+        Meta(description="Labels. Trimmed, lower-cased and deduplicated."),
     ] = None
 
 
 class Contact(msgspec.Struct):
-    """A person and their number."""
+    """A person and their phone number."""
 
     id: Annotated[UUID, Meta(description="Id of the contact.")]
-    name: Annotated[str, Meta(description="The whole name.")]
-    first_name: Annotated[str | None, Meta(description="Its first part, if the parts were given.")]
-    last_name: Annotated[str | None, Meta(description="Its last part, if the parts were given.")]
-    phone: Annotated[str, Meta(description="E.164.", examples=["+258841234567"])]
-    tags: Annotated[list[str], Meta(description="Labels, in lower case.")]
-    opted_out: Annotated[bool, Meta(description="They asked for no more messages, and get none.")]
+    name: Annotated[str, Meta(description="Full name.")]
+    first_name: Annotated[str | None, Meta(description="First name, if it was given separately.")]
+    last_name: Annotated[str | None, Meta(description="Last name, if it was given separately.")]
+    phone: Annotated[str, Meta(description="Phone number in E.164 format.", examples=["+258841234567"])]
+    tags: Annotated[list[str], Meta(description="Labels, lower-cased.")]
+    opted_out: Annotated[
+        bool, Meta(description="Whether the person opted out. Nothing is sent to them while this is true.")
+    ]
     created_at: CreatedAt
     updated_at: Annotated[Time, Meta(description="When it was last changed.")]
 
 
 class ContactCreated(msgspec.Struct):
-    """The contact as it is stored."""
+    """The contact as stored."""
 
     success: Success
     contact: Annotated[Contact, Meta(description="The contact.")]
 
 
 class ContactDeleted(msgspec.Struct):
-    """The contact is gone."""
+    """The contact was deleted."""
 
     success: Success
 
@@ -82,13 +90,13 @@ class ContactList(msgspec.Struct, rename="camel"):
 
 
 class ContactQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
-    """Which contacts to list."""
+    """Filters for contacts."""
 
-    tag: Annotated[Tag | None, Meta(description="Only contacts with this tag, in any case.")] = None
+    tag: Annotated[Tag | None, Meta(description="Only contacts with this tag, case-insensitive.")] = None
 
 
 class WhichContact(msgspec.Struct, frozen=True):
-    """Which contact is meant."""
+    """The contact to delete."""
 
     id: Annotated[
         str,
@@ -120,10 +128,10 @@ async def canonical(body: CreateContact) -> Entry:
     joined = records.full_name(first, last)
     if name is None:
         if joined is None:
-            raise Invalid(("name", "required", "`name` is required, or `firstName` and `lastName`"))
+            raise Invalid(("name", "required", "`name` is required, or both `firstName` and `lastName`"))
         name = records.name(joined, "firstName")
     elif joined not in (None, name):
-        raise Invalid(("name", "disagrees", "`name` and `firstName` with `lastName` are different names"))
+        raise Invalid(("name", "disagrees", "`name` disagrees with `firstName` and `lastName`"))
     given = {
         field: records.phone(text, field)
         for field, text in (("phone", body.phone), ("phoneNumber", body.phone_number))
@@ -132,7 +140,7 @@ async def canonical(body: CreateContact) -> Entry:
     if not given:
         raise Invalid(("phone", "required", "`phone` is required"))
     if len(set(given.values())) > 1:
-        raise Invalid(("phoneNumber", "disagrees", "`phone` and `phoneNumber` are different numbers"))
+        raise Invalid(("phoneNumber", "disagrees", "`phone` and `phoneNumber` disagree"))
     return Entry(next(iter(given.values())), name, first, last, records.tags(body.tags or ()))
 
 
@@ -140,8 +148,8 @@ async def canonical(body: CreateContact) -> Entry:
 async def create_contact(call: Call, body: Entry) -> ContactCreated:
     """Create a contact.
 
-    Either `name` and `phone`, or `firstName`, `lastName` and `phoneNumber`; what is given twice must agree. A
-    number has one contact.
+    Send either `name` and `phone`, or `firstName`, `lastName` and `phoneNumber`; if both forms are given they must
+    agree. There is one contact per phone number.
     """
     return ContactCreated(True, _shown(await records.create(call.conn, call.actor, entry=body)))
 

@@ -16,27 +16,27 @@ from heliograph.base.errors import Unavailable
 
 
 class ApiIndex(msgspec.Struct):
-    """Where everything is."""
+    """The service index."""
 
     success: Success
     name: Annotated[Literal["Heliograph"], Meta(description="Name of the service.")]
     version: Annotated[Literal["v1"], Meta(description="Version of the API.")]
-    docs: Annotated[str, Meta(description="Address of the page for people.")]
-    openapi: Annotated[str, Meta(description="Address of the OpenAPI document.")]
-    health: Annotated[str, Meta(description="Address of the health snapshot.")]
+    docs: Annotated[str, Meta(description="Path of the interactive documentation.")]
+    openapi: Annotated[str, Meta(description="Path of the OpenAPI document.")]
+    health: Annotated[str, Meta(description="Path of the health snapshot.")]
 
 
 class Health(msgspec.Struct):
-    """A snapshot of how the service is."""
+    """A snapshot of the service's health."""
 
     success: Success
     status: Annotated[
         Literal["ok", "degraded"],
-        Meta(description="`degraded`: a check is not `ok`. Requests are taken."),
+        Meta(description="`degraded` if a check other than `whatsapp` is not `ok`. Requests are served either way."),
     ]
     version: Annotated[Literal["v1"], Meta(description="Version of the API.")]
-    time: Annotated[str, Meta(description="When this was said.", extra_json_schema={"format": "date-time"})]
-    checks: Annotated[Checks, Meta(description="Each part.")]
+    time: Annotated[str, Meta(description="When the snapshot was taken.", extra_json_schema={"format": "date-time"})]
+    checks: Annotated[Checks, Meta(description="Result of each check.")]
 
 
 class OpenApiDocument(msgspec.Struct):
@@ -48,18 +48,22 @@ class OpenApiDocument(msgspec.Struct):
 
 
 async def get_api_index(call: Call) -> ApiIndex:
-    """Version and addresses."""
+    """Get the service index."""
     return index()
 
 
 def index() -> ApiIndex:
-    """Where everything is."""
+    """The service index."""
     return ApiIndex(True, "Heliograph", "v1", docs="/docs", openapi="/v1/openapi.json", health="/v1/health")
 
 
 @operation(is_probe=True)
 async def get_health(call: Call) -> Health:
-    """Health snapshot."""
+    """Get a health snapshot.
+
+    Returns 200 even when degraded, and 503 once this process is shutting down, so that load balancers send traffic
+    elsewhere.
+    """
     if call.services.is_draining():
         raise Unavailable
     checks = await call.services.health.read()
@@ -67,5 +71,5 @@ async def get_health(call: Call) -> Health:
 
 
 async def get_open_api_document(call: Call) -> Annotated[Answer, OpenApiDocument]:
-    """This document."""
+    """Get this document."""
     return await call.services.document.answer(call.headers)

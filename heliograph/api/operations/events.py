@@ -21,24 +21,28 @@ COLLECTION = "events"
 
 
 class EventQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
-    """Which events to fetch."""
+    """Filters for events."""
 
     kind: Annotated[
-        Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})] | None, Meta(description="Only this kind.")
+        Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})] | None,
+        Meta(description="Only events of this kind."),
     ] = None
     date_from: DateFrom = None
     date_to: DateTo = None
 
 
 class RecordedEvent(msgspec.Struct, rename="camel"):
-    """What happened, exactly as the body of its callback says it."""
+    """An event, exactly as in the body of its callback."""
 
-    id: Annotated[UUID, Meta(description="Id of the event; its callbacks carry the same.")]
-    type: Annotated[str, Meta(description="What kind of event it is.", extra_json_schema={"enum": list(KINDS)})]
-    timestamp: Annotated[Time, Meta(description="When it happened.")]
-    request_id: Annotated[str, Meta(description="Id of the request that caused it.")]
-    api_version: Annotated[Literal["v1"], Meta(description="Version of this form.")]
-    data: Annotated[dict[str, Any], Meta(description="What happened, by kind: `message` for events of messages.")]
+    id: Annotated[UUID, Meta(description="Id of the event, the same as in its callbacks.")]
+    type: Annotated[str, Meta(description="Kind of event.", extra_json_schema={"enum": list(KINDS)})]
+    timestamp: Annotated[Time, Meta(description="When the event happened.")]
+    request_id: Annotated[str, Meta(description="Id of the request that caused the event.")]
+    api_version: Annotated[Literal["v1"], Meta(description="Version of the event format.")]
+    data: Annotated[
+        dict[str, Any],
+        Meta(description="The payload, which depends on the kind: for example `message` for message events."),
+    ]
 
 
 class EventList(msgspec.Struct, rename="camel"):
@@ -47,17 +51,20 @@ class EventList(msgspec.Struct, rename="camel"):
     success: Success
     items: Items[RecordedEvent]
     next_cursor: Annotated[
-        str, Meta(description="Keep it, and ask from here on next time, whether there is more now or not.")
+        str, Meta(description="Store it and pass it as `cursor` in the next request, whether or not there is more now.")
     ]
-    has_more: Annotated[bool, Meta(description="More is there already. True also after a page that is short.")]
+    has_more: Annotated[
+        bool, Meta(description="Whether there is more to fetch right away. Can be true even if this page is not full.")
+    ]
 
 
 async def list_events(call: Call, query: EventQuery) -> EventList:
     """Fetch events.
 
-    Oldest first, for those who fetch what they missed. `nextCursor` is always there: keep it, and ask with it again
-    later. An event appears some three seconds after it happened, and none is ever passed over. `dateFrom` and
-    `dateTo` are of the time when it was recorded. A page may be short, or empty, while `hasMore` is true.
+    Oldest first, for polling or for catching up on missed webhooks. `nextCursor` is always present: store it and
+    continue from it later. An event appears about three seconds after it happens, and a cursor never skips one.
+    `dateFrom` and `dateTo` refer to the time at which the event was recorded. A page can be short, or even empty, while
+    `hasMore` is true.
     """
     page = await feed.read(
         call.conn,

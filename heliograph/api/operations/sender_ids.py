@@ -17,12 +17,15 @@ from heliograph.sms.sender_ids import SenderIdAlreadyExists, TooManyPending
 
 
 class CreateSenderIdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The name or number to send as."""
+    """A sender ID to request."""
 
     value: Annotated[
         str,
         Meta(
-            description="3 to 11 letters, digits, spaces or . - _ & with a letter, or 3 to 15 digits.",
+            description=(
+                "The name or number to send from: 3 to 11 letters, digits, spaces or . - _ & with at least "
+                "one letter, or 3 to 15 digits."
+            ),
             examples=["ACME"],
             extra_json_schema={
                 "pattern": "^(?! )(?!.* $)(?!.*  )(?=.*[A-Za-z])[A-Za-z0-9 ._&-]{3,11}$|^[0-9]{3,15}$",
@@ -34,28 +37,31 @@ class CreateSenderIdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class SenderId(msgspec.Struct):
-    """A name or number that messages may be sent as, once it is approved."""
+    """A name or number that messages can be sent from once it is approved."""
 
-    id: Annotated[UUID, Meta(description="Give it as `senderId` of a send.")]
-    value: Annotated[str, Meta(description="What recipients see.")]
+    id: Annotated[UUID, Meta(description="Id of the sender ID; pass it as `senderId` in a send.")]
+    value: Annotated[str, Meta(description="The name or number that recipients see.")]
     status: Annotated[
-        Literal["pending", "approved", "rejected", "suspended"], Meta(description="Only an approved one sends.")
+        Literal["pending", "approved", "rejected", "suspended"],
+        Meta(description="Only an `approved` sender ID can send."),
     ]
-    is_default: Annotated[bool, Meta(description="Sends when a send names none.")]
-    rejection_reason: Annotated[str | None, Meta(description="Why it is rejected or suspended, if that was said.")]
+    is_default: Annotated[bool, Meta(description="Whether it is used when a send names no sender.")]
+    rejection_reason: Annotated[
+        str | None, Meta(description="Why it was rejected or suspended, if a reason was given.")
+    ]
     created_at: CreatedAt
-    reviewed_at: Annotated[Time | None, Meta(description="When it was decided on; null while it is pending.")]
+    reviewed_at: Annotated[Time | None, Meta(description="When it was reviewed; null while pending.")]
 
 
 class SenderIdRequested(msgspec.Struct, rename="camel"):
-    """The record as it is now."""
+    """The sender ID in its current state."""
 
     success: Success
     sender_id: Annotated[SenderId, Meta(description="The sender ID.")]
 
 
 class SenderIdList(msgspec.Struct):
-    """All sender IDs, oldest first, whatever their status."""
+    """All sender IDs, in any status, oldest first."""
 
     success: Success
     items: Items[SenderId]
@@ -78,8 +84,8 @@ async def canonical(body: CreateSenderIdRequest) -> CreateSenderIdRequest:
 async def create_sender_id_request(call: Call, body: CreateSenderIdRequest) -> SenderIdRequested:
     """Request a sender ID.
 
-    A new or rejected value becomes pending; one that is pending stays as it is. Operators decide, and
-    `sender_id.approved` or `sender_id.rejected` says what.
+    A new or previously rejected value becomes pending; a pending one is returned unchanged. An operator reviews it, and
+    the event `sender_id.approved` or `sender_id.rejected` reports the decision.
     """
     return SenderIdRequested(True, _shown(await sender_ids.request(call.conn, call.actor, value=body.value)))
 

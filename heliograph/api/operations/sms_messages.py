@@ -24,7 +24,7 @@ StatusName = Annotated[str, Meta(extra_json_schema={"enum": list(STATUSES)})]
 
 
 class MessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
-    """Which messages to list."""
+    """Filters for messages."""
 
     status: Annotated[
         Literal[
@@ -40,84 +40,100 @@ class MessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
             "unknown",
         ]
         | None,
-        Meta(description="Those that are in this state now."),
+        Meta(description="Only those currently in this status."),
     ] = None
     recipient: Annotated[
         Annotated[str, Meta(max_length=64, extra_json_schema={"pattern": NUMBER})] | None,
-        Meta(description="Those to this number, with country code."),
+        Meta(description="Only messages to this number, with country code."),
     ] = None
     client_reference: Annotated[
-        Annotated[str, Meta(max_length=255)] | None, Meta(description="Those with exactly this reference.")
+        Annotated[str, Meta(max_length=255)] | None, Meta(description="Only messages with exactly this reference.")
     ] = None
-    campaign_id: Annotated[UUID | None, Meta(description="Those of this campaign.")] = None
+    campaign_id: Annotated[UUID | None, Meta(description="Only messages of this campaign.")] = None
     date_from: DateFrom = None
     date_to: DateTo = None
 
 
 class SmsFailure(msgspec.Struct):
-    """Why a message failed, in words of this service."""
+    """Why a message failed."""
 
-    code: Annotated[str, Meta(description="Decide by this.", extra_json_schema={"enum": list(FAILURES)})]
-    message: Annotated[str, Meta(description="For people.")]
+    code: Annotated[
+        str, Meta(description="Stable code: base decisions on this.", extra_json_schema={"enum": list(FAILURES)})
+    ]
+    message: Annotated[str, Meta(description="Explanation for humans.")]
 
 
 class SmsMessage(msgspec.Struct, rename="camel", kw_only=True):
-    """A message as it is now."""
+    """A message in its current state."""
 
-    id: Annotated[UUID, Meta(description="As it was answered to the send.")]
-    client_reference: Annotated[str | None, Meta(description="As it was sent.")]
-    channel: Annotated[Literal["sms"], Meta(description="How it is carried.")]
-    status: Annotated[StatusName, Meta(description="Where it stands now.")]
-    mode: Annotated[Literal["live", "test"], Meta(description="The kind of key that sent it.")]
-    to: Annotated[str, Meta(description="Recipient, with `+` and country code.", examples=["+258841234567"])]
-    sender: Annotated[str, Meta(description="What the recipient sees it come from.", examples=["HELIOGRAPH"])]
-    sender_id: Annotated[UUID, Meta(description="The sender ID that this is.")]
-    encoding: Annotated[Literal["gsm7", "ucs2"], Meta(description="How its text is encoded.")]
-    segments: Annotated[int, Meta(description="How many it is sent in.")]
-    campaign_id: Annotated[UUID | None, Meta(description="The campaign that it belongs to.")]
+    id: Annotated[UUID, Meta(description="Id of the message, as returned by the send.")]
+    client_reference: Annotated[str | None, Meta(description="The reference given in the send, or null.")]
+    channel: Annotated[Literal["sms"], Meta(description="The channel.")]
+    status: Annotated[StatusName, Meta(description="Current status.")]
+    mode: Annotated[Literal["live", "test"], Meta(description="Mode of the key that sent it.")]
+    to: Annotated[str, Meta(description="Recipient in E.164 format.", examples=["+258841234567"])]
+    sender: Annotated[str, Meta(description="The sender that the recipient sees.", examples=["HELIOGRAPH"])]
+    sender_id: Annotated[UUID, Meta(description="Id of the sender ID.")]
+    encoding: Annotated[Literal["gsm7", "ucs2"], Meta(description="Encoding of the text.")]
+    segments: Annotated[int, Meta(description="Number of segments.")]
+    campaign_id: Annotated[UUID | None, Meta(description="The campaign it belongs to, if any.")]
     delivery_guarantee: Annotated[
-        Literal["at_least_once", "at_most_once"], Meta(description="What is done when a supplier's answer was lost.")
+        Literal["at_least_once", "at_most_once"],
+        Meta(
+            description=(
+                "What happens when a supplier's answer is lost: `at_least_once` may send again, `at_most_once` "
+                "does not."
+            )
+        ),
     ]
-    accepted_at: Annotated[Time, Meta(description="When it was stored.")]
-    send_at: Annotated[Time | None, Meta(description="Not before this, if that was asked for.")]
-    expires_at: Annotated[Time, Meta(description="Not sent any more after this.")]
-    sent_at: Annotated[Time | None, Meta(description="When it was handed over to the network.")]
-    delivered_at: Annotated[Time | None, Meta(description="When it reached the recipient.")]
-    failed_at: Annotated[Time | None, Meta(description="When it became undelivered, failed, expired or rejected.")]
+    accepted_at: Annotated[Time, Meta(description="When the message was accepted and stored.")]
+    send_at: Annotated[Time | None, Meta(description="Earliest time to send it, if one was requested.")]
+    expires_at: Annotated[Time, Meta(description="It is not sent after this time.")]
+    sent_at: Annotated[Time | None, Meta(description="When it was handed to the network.")]
+    delivered_at: Annotated[Time | None, Meta(description="When it was delivered to the recipient.")]
+    failed_at: Annotated[
+        Time | None, Meta(description="When it became `undelivered`, `failed`, `expired` or `rejected`.")
+    ]
     canceled_at: Annotated[Time | None, Meta(description="When it was canceled.")]
-    failure: Annotated[SmsFailure | None, Meta(description="Why it failed, if it did.")]
+    failure: Annotated[SmsFailure | None, Meta(description="Why it failed; null unless it did.")]
 
 
 class SmsMessageWithText(SmsMessage, rename="camel", kw_only=True):
-    """A message as it is now, with what it says."""
+    """A message in its current state, with its text."""
 
-    message: Annotated[str | None, Meta(description="The text; null once it was erased, after 30 days by default.")]
+    message: Annotated[
+        str | None, Meta(description="The text; null after it has been erased, which is after 30 days by default.")
+    ]
 
 
 class SmsDelivery(msgspec.Struct, rename="camel"):
-    """An event of the message, posted once to a webhook endpoint."""
+    """One attempt to deliver an event of the message to a webhook endpoint."""
 
-    event_id: Annotated[UUID, Meta(description="The event's id, the same in each attempt.")]
-    type: Annotated[str, Meta(description="The event's kind.", examples=["message.delivered"])]
-    webhook_endpoint_id: Annotated[UUID, Meta(description="Where it was posted to.")]
-    attempt: Annotated[int, Meta(description="Which attempt to deliver it there, from 1.")]
-    result: Annotated[str, Meta(description="`delivered`, or what went wrong.", examples=["delivered"])]
-    http_status: Annotated[int | None, Meta(description="Of the receiver's answer, if there was one.")]
-    duration_ms: Annotated[int, Meta(description="How long it took.")]
+    event_id: Annotated[UUID, Meta(description="Id of the event, the same in every attempt.")]
+    type: Annotated[str, Meta(description="Kind of event.", examples=["message.delivered"])]
+    webhook_endpoint_id: Annotated[UUID, Meta(description="The endpoint it was posted to.")]
+    attempt: Annotated[int, Meta(description="Number of the attempt, from 1.")]
+    result: Annotated[str, Meta(description="`delivered`, or the reason for the failure.", examples=["delivered"])]
+    http_status: Annotated[int | None, Meta(description="Status of the receiver's response, if there was one.")]
+    duration_ms: Annotated[int, Meta(description="Duration in milliseconds.")]
 
 
 class SmsStep(msgspec.Struct, rename="camel"):
-    """Something that happened to the message: it reached a status, or an event of it was posted."""
+    """An entry of the timeline: the message reached a status, or an event was posted to a webhook endpoint."""
 
-    at: Annotated[Time, Meta(description="When.")]
-    type: Annotated[Literal["status", "webhook"], Meta(description="Which of the two.")]
-    status: Annotated[StatusName | None, Meta(description="The status that it reached.")]
-    failure: Annotated[SmsFailure | None, Meta(description="Why it failed, if that was the step.")]
-    delivery: Annotated[SmsDelivery | None, Meta(description="The attempt to deliver an event.")]
+    at: Annotated[Time, Meta(description="When it happened.")]
+    type: Annotated[
+        Literal["status", "webhook"], Meta(description="Whether this is a change of status or a webhook delivery.")
+    ]
+    status: Annotated[StatusName | None, Meta(description="The status reached; null for a webhook delivery.")]
+    failure: Annotated[
+        SmsFailure | None, Meta(description="Why the message failed, if this is the step at which it did.")
+    ]
+    delivery: Annotated[SmsDelivery | None, Meta(description="The webhook delivery; null for a change of status.")]
 
 
 class SmsMessageList(msgspec.Struct, rename="camel"):
-    """A page of messages, newest first. One with filters may hold fewer than asked for, though there are more."""
+    """A page of messages, newest first. With filters it can hold fewer than `limit` items although there are more."""
 
     success: Success
     items: Items[SmsMessage]
@@ -126,26 +142,26 @@ class SmsMessageList(msgspec.Struct, rename="camel"):
 
 
 class SmsMessageRead(msgspec.Struct):
-    """A message, what it says, and what happened to it, in order of time."""
+    """A message with its text and its timeline."""
 
     success: Success
     message: Annotated[SmsMessageWithText, Meta(description="The message.")]
-    timeline: Annotated[list[SmsStep], Meta(description="What happened to it, in order of time.")]
+    timeline: Annotated[list[SmsStep], Meta(description="What happened to the message, in chronological order.")]
 
 
 class SmsCanceled(msgspec.Struct):
-    """The message as it is now: canceled."""
+    """The canceled message."""
 
     success: Success
-    message: Annotated[SmsMessage, Meta(description="The message, canceled.")]
+    message: Annotated[SmsMessage, Meta(description="The canceled message.")]
 
 
 async def list_sms_messages(call: Call, query: MessageQuery) -> SmsMessageList:
     """List messages.
 
-    Newest first. One page is looked for among 20,000 messages at most: with filters it may hold fewer than asked
-    for, or none, while `hasMore` is true; `nextCursor` then goes on from there. Give `dateFrom` and `dateTo` to
-    look in the right place at once.
+    Newest first. A page scans at most 20,000 messages: with filters it can hold fewer than `limit` items, or none,
+    while `hasMore` is true; `nextCursor` continues from there. Use `dateFrom` and `dateTo` to go straight to the right
+    period.
     """
     if query.recipient is not None:
         # A `+` that was not encoded arrives as a space. Two spellings of a number are one filter, also in cursors.
@@ -168,7 +184,7 @@ async def list_sms_messages(call: Call, query: MessageQuery) -> SmsMessageList:
 
 
 async def get_sms_message(call: Call, message_id: UUID) -> SmsMessageRead:
-    """Read a message and what happened to it."""
+    """Get a message and its timeline."""
     story = await messages.get(call.conn, call.actor, id=message_id)
     message = SmsMessageWithText(message=story.text, **_shown(story.message))
     return SmsMessageRead(True, message, [_step(step) for step in story.steps])
@@ -178,8 +194,8 @@ async def get_sms_message(call: Call, message_id: UUID) -> SmsMessageRead:
 async def cancel_sms_message(call: Call, message_id: UUID) -> SmsCanceled:
     """Cancel a message.
 
-    Works as long as no supplier has it: while it waits for its time or for its turn. Its unit of quota comes back.
-    Canceling again answers the same.
+    Possible until it is handed to a supplier: while it is scheduled or queued. Its unit of quota is refunded. Canceling
+    it again returns the same response.
     """
     message = await messages.cancel(call.conn, call.actor, id=message_id)
     return SmsCanceled(True, SmsMessage(**_shown(message)))

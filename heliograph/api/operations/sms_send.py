@@ -29,7 +29,7 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
     to: Annotated[
         str,
         Meta(
-            description="Recipient: digits with country code, `+` optional.",
+            description="Recipient's phone number: digits with country code, leading `+` optional.",
             examples=["+258841234567"],
             extra_json_schema={"pattern": NUMBER},
         ),
@@ -39,111 +39,128 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
         Meta(
             min_length=1,
             max_length=1600,
-            description="The text. Ten segments are the limit: 1,530 characters of the GSM alphabet, or 670 if any"
-            " other character is among them. `POST /v1/sms/preview` counts.",
+            description=(
+                "The text, at most ten segments: 1,530 characters if all are in the GSM alphabet, otherwise "
+                "670. `POST /v1/sms/preview` counts them."
+            ),
         ),
     ]
-    sender_id: Annotated[UUID | None, Meta(description="An approved sender ID.")] = None
+    sender_id: Annotated[UUID | None, Meta(description="Id of an approved sender ID.")] = None
     sender_name: Annotated[
         Annotated[str, Meta(min_length=1, max_length=64)] | None,
-        Meta(description="An approved sender's value, in any case. Neither of the two: the default sender."),
+        Meta(
+            description=(
+                "Value of an approved sender ID, case-insensitive. Without `senderId` and `senderName`, the "
+                "default sender ID is used."
+            )
+        ),
     ] = None
     client_reference: Annotated[
-        Annotated[str, Meta(max_length=255)] | None, Meta(description="Comes back in the answer and in events.")
+        Annotated[str, Meta(max_length=255)] | None,
+        Meta(description="Your own reference, returned in the response and in events."),
     ] = None
     validity_seconds: Annotated[
         # In JSON 60.0 is the same number as 60, so it is taken for one.
         Annotated[float, Meta(ge=60, le=259_200, multiple_of=1, extra_json_schema={"type": "integer"})] | None,
-        Meta(description="Not worth delivering later than this many seconds after it was due."),
+        Meta(description="How long the message is worth delivering, in seconds from the time it is due."),
     ] = None
     send_at: Annotated[
         Annotated[datetime, Meta(tz=True)] | None,
-        Meta(description="Send not before this; up to 365 days ahead, with a zone."),
+        Meta(description="Earliest time to send it, with a time zone; up to 365 days ahead."),
     ] = None
     delivery_guarantee: Annotated[
         Literal["at_least_once", "at_most_once"] | None,
-        Meta(description="What to do when a supplier's answer was lost: send again, or rather not."),
+        Meta(
+            description=(
+                "What to do when a supplier's answer is lost: `at_least_once` (default) may send again, "
+                "`at_most_once` does not."
+            )
+        ),
     ] = None
 
 
 class AcceptedProvider(msgspec.Struct, rename="camel"):
-    """Who will carry it: always this service."""
+    """The provider: always this service."""
 
-    code: Annotated[str, Meta(description="Always this service.", examples=["heliograph"])]
+    code: Annotated[str, Meta(description="Always `heliograph`.", examples=["heliograph"])]
     message_id: Annotated[None, Meta(description="Always null.")]
     http_status: Annotated[Literal[202], Meta(description="Always 202.")]
 
 
 class SmsAccepted(msgspec.Struct, rename="camel"):
-    """The message is stored and queued; it is not delivered yet."""
+    """The message is stored and queued, not delivered yet."""
 
     success: Success
     queued: Queued
-    status: Annotated[Literal["accepted"], Meta(description="Accepted is not delivered: events say what comes of it.")]
-    count: Annotated[Literal[1], Meta(description="How many messages this is.")]
-    remaining_quota: Annotated[int, Meta(description="Units of quota that are left.")]
+    status: Annotated[
+        Literal["accepted"], Meta(description="Accepted does not mean delivered: events report the outcome.")
+    ]
+    count: Annotated[Literal[1], Meta(description="Number of messages accepted.")]
+    remaining_quota: Annotated[int, Meta(description="Quota left after this send.")]
     message: Annotated[AcceptedMessage, Meta(description="The message.")]
-    provider: Annotated[AcceptedProvider, Meta(description="Who will carry it.")]
+    provider: Annotated[AcceptedProvider, Meta(description="The provider.")]
 
 
 class PreviewedSender(msgspec.Struct):
-    """Who the message would come from."""
+    """The sender of the message."""
 
     id: Annotated[UUID, Meta(description="Id of the sender ID.")]
-    value: Annotated[str, Meta(description="What the recipient would see.", examples=["HELIOGRAPH"])]
+    value: Annotated[str, Meta(description="The sender that the recipient would see.", examples=["HELIOGRAPH"])]
 
 
 class PreviewedSegment(msgspec.Struct, rename="camel"):
-    """One of the pieces that the text would be sent in."""
+    """One segment of the text."""
 
-    number: Annotated[int, Meta(ge=1, description="Its place, from 1.")]
-    units: Annotated[int, Meta(description="What it holds: septets of GSM-7, or 16-bit units of UCS-2.")]
-    max_units: Annotated[int, Meta(description="What would fit: 160 or 70 alone, 153 or 67 as one of several.")]
-    text: Annotated[str, Meta(description="The characters in it.")]
+    number: Annotated[int, Meta(ge=1, description="Number of the segment, from 1.")]
+    units: Annotated[int, Meta(description="Its length: septets in GSM-7, 16-bit units in UCS-2.")]
+    max_units: Annotated[
+        int, Meta(description="Its capacity: 160 or 70 for a single segment, 153 or 67 for one of several.")
+    ]
+    text: Annotated[str, Meta(description="Its characters.")]
 
 
 class PreviewedQuota(msgspec.Struct, rename="camel"):
-    """What the message would cost."""
+    """The cost of the message."""
 
-    cost: Annotated[int, Meta(description="Units it would take: 1, with a test key 0.")]
-    remaining: Annotated[int, Meta(description="What remains now.")]
-    remaining_after: Annotated[int, Meta(description="What would remain then.")]
+    cost: Annotated[int, Meta(description="Units of quota it would use: 1, or 0 with a test key.")]
+    remaining: Annotated[int, Meta(description="Quota remaining now.")]
+    remaining_after: Annotated[int, Meta(description="Quota remaining after the send.")]
 
 
 class PreviewWarning(msgspec.Struct):
-    """Something that may not be meant. It keeps nothing from being sent."""
+    """Something that may be unintended. It does not prevent the send."""
 
     code: Annotated[
         str,
         Meta(
-            description="More may come.",
+            description="Code of the warning; new codes may be added.",
             examples=["unicode", "changed", "several_segments", "last_of_quota", "test_key"],
         ),
     ]
-    message: Annotated[str, Meta(description="For people.")]
+    message: Annotated[str, Meta(description="Explanation for humans.")]
 
 
 class Previewed(msgspec.Struct, rename="camel"):
-    """The message as it would be."""
+    """The message as it would be sent."""
 
-    to: Annotated[str, Meta(description="Recipient, with `+` and country code.", examples=["+258841234567"])]
-    sender: Annotated[PreviewedSender, Meta(description="Who it would come from.")]
-    encoding: Annotated[Literal["gsm7", "ucs2"], Meta(description="One of them for the whole text.")]
-    text: Annotated[str, Meta(description="What would be sent, which smart encoding may have changed.")]
-    units: Annotated[int, Meta(description="Septets of GSM-7, or 16-bit units of UCS-2, in all.")]
-    segments: Annotated[int, Meta(description="How many segments it would be sent in.")]
-    parts: Annotated[list[PreviewedSegment], Meta(description="Each segment.")]
-    send_at: Annotated[Time | None, Meta(description="Not before this, if that is asked for.")]
-    expires_at: Annotated[Time, Meta(description="Not sent any more after this.")]
-    quota: Annotated[PreviewedQuota, Meta(description="What it would cost.")]
-    warnings: Annotated[list[PreviewWarning], Meta(description="What may not be meant.")]
+    to: Annotated[str, Meta(description="Recipient in E.164 format.", examples=["+258841234567"])]
+    sender: Annotated[PreviewedSender, Meta(description="The sender.")]
+    encoding: Annotated[Literal["gsm7", "ucs2"], Meta(description="Encoding of the whole text.")]
+    text: Annotated[str, Meta(description="The text that would be sent, after smart encoding.")]
+    units: Annotated[int, Meta(description="Total length: septets in GSM-7, 16-bit units in UCS-2.")]
+    segments: Annotated[int, Meta(description="Number of segments.")]
+    parts: Annotated[list[PreviewedSegment], Meta(description="The segments.")]
+    send_at: Annotated[Time | None, Meta(description="Earliest time to send it, if one was requested.")]
+    expires_at: Annotated[Time, Meta(description="It is not sent after this time.")]
+    quota: Annotated[PreviewedQuota, Meta(description="The cost.")]
+    warnings: Annotated[list[PreviewWarning], Meta(description="Things that may be unintended.")]
 
 
 class SmsPreviewed(msgspec.Struct):
-    """What a send would do. Nothing was stored."""
+    """The effect of a send. Nothing was stored."""
 
     success: Success
-    preview: Annotated[Previewed, Meta(description="The message as it would be.")]
+    preview: Annotated[Previewed, Meta(description="The message as it would be sent.")]
 
 
 #: Of a send, and of its preview.
@@ -154,18 +171,18 @@ REFUSALS = (OrganizationSuspended, DestinationNotAllowed, RecipientOptedOut, Sen
 async def send_sms(call: Call, body: SendSms) -> Annotated[Answer, SmsAccepted]:
     """Send an SMS.
 
-    The message is stored and queued; delivery is reported by events. The same `Idempotency-Key` and payload give
-    the first answer again, byte for byte.
+    The message is stored and queued; events report its delivery. Repeating the request with the same `Idempotency-Key`
+    and payload returns the first response, byte for byte.
     """
     return await call.services.acceptor.accept(_send(call, body))
 
 
 @operation(refusals=REFUSALS)
 async def preview_sms(call: Call, body: SendSms) -> SmsPreviewed:
-    """See what a send would do.
+    """Preview an SMS.
 
-    Takes the body of a send and says how it would be encoded, cut and paid for, or refuses it as the send would be
-    refused. Nothing is stored.
+    Takes the body of a send and returns its encoding, segments and cost, or the error that the send would return.
+    Nothing is stored.
     """
     found = await preview.preview(call.conn, _send(call, body))
     return SmsPreviewed(

@@ -27,20 +27,22 @@ At = Annotated[datetime, Meta(tz=True)]
 
 
 class WebhookAttempt(msgspec.Struct):
-    """One try to deliver an event."""
+    """One attempt to deliver an event."""
 
-    event_id: Annotated[UUID, Meta(description="The same at every attempt.")]
-    kind: Annotated[str | None, Meta(description="Kind of the event; null once the event is no longer kept.")]
-    attempt: Annotated[int, Meta(description="From 1; a resend or a replay goes on counting.")]
-    started_at: Annotated[Time, Meta(description="When this attempt began.")]
-    duration_ms: Annotated[int, Meta(description="Until the answer came, or was given up; milliseconds.")]
-    http_status: Annotated[int | None, Meta(description="Status of the receiver's answer; null if there was none.")]
+    event_id: Annotated[UUID, Meta(description="Id of the event, the same in every attempt.")]
+    kind: Annotated[str | None, Meta(description="Kind of event; null once the event has been deleted.")]
+    attempt: Annotated[int, Meta(description="Number of the attempt, from 1; resends and replays continue the count.")]
+    started_at: Annotated[Time, Meta(description="When the attempt began.")]
+    duration_ms: Annotated[
+        int, Meta(description="Time until the response arrived or the attempt was given up, in milliseconds.")
+    ]
+    http_status: Annotated[int | None, Meta(description="Status of the receiver's response; null if there was none.")]
     result: Annotated[
         str,
         Meta(
             description=(
-                "`delivered` (2xx), `refused` (another status), `gone` (410), or why there was no answer: `timeout`, "
-                "`connect`, `dns`, `tls`, `blocked`, `closed`, `protocol`, `secret`."
+                "`delivered` (2xx), `refused` (any other status), `gone` (410), or why there was no "
+                "response: `timeout`, `connect`, `dns`, `tls`, `blocked`, `closed`, `protocol`, `secret`."
             )
         ),
     ]
@@ -56,64 +58,65 @@ class WebhookAttemptList(msgspec.Struct, rename="camel"):
 
 
 class ResendEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which event is to go out again."""
+    """The event to send again."""
 
-    event_id: Annotated[UUID, Meta(description="Id of an event of this organization, of any kind.")]
+    event_id: Annotated[UUID, Meta(description="Id of any event of this organization.")]
 
 
 class WebhookDelivery(msgspec.Struct):
-    """An event on its way to an endpoint."""
+    """An event queued for an endpoint."""
 
-    event_id: Annotated[UUID, Meta(description="Id that the callback will carry.")]
-    webhook_endpoint_id: Annotated[UUID, Meta(description="Where it goes.")]
+    event_id: Annotated[UUID, Meta(description="Id of the event.")]
+    webhook_endpoint_id: Annotated[UUID, Meta(description="Id of the endpoint.")]
 
 
 class WebhookQueued(msgspec.Struct):
-    """The delivery is queued. What comes of it is in the endpoint's attempts."""
+    """The delivery is queued. The endpoint's attempts show the outcome."""
 
     success: Success
     queued: Queued
-    delivery: Annotated[WebhookDelivery, Meta(description="The event, and where it goes.")]
+    delivery: Annotated[WebhookDelivery, Meta(description="The queued delivery.")]
 
 
 class ReplayEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which range of time is to go out again."""
+    """The time range to send again."""
 
-    from_at: Annotated[At, Meta(description=f"Events recorded from here on; within the last {REPLAY_DAYS} days.")] = (
-        msgspec.field(name="from")
-    )
-    to_at: Annotated[At | None, Meta(description="Up to here, excluded. Left out: until now.")] = msgspec.field(
+    from_at: Annotated[
+        At,
+        Meta(description=f"Start of the range, inclusive, at most {REPLAY_DAYS} days ago; by recording time."),
+    ] = msgspec.field(name="from")
+    to_at: Annotated[At | None, Meta(description="End of the range, exclusive. Defaults to now.")] = msgspec.field(
         name="to", default=None
     )
     kinds: Annotated[
         Annotated[list[Kind], Meta(min_length=1, max_length=100)] | None,
-        Meta(description="Only these of the kinds that the endpoint subscribed to. Left out: all of them."),
+        Meta(description="Only these kinds, among those that the endpoint subscribes to. Defaults to all of them."),
     ] = None
     only_failed: Annotated[
         bool,
-        Meta(description="True: only events that this endpoint never answered with a 2xx, or was never sent."),
+        Meta(description="Only events that this endpoint never answered with a 2xx, or was never sent."),
     ] = False
 
 
 class WebhookReplay(msgspec.Struct, kw_only=True):
-    """A range of time that is sent again, and how far it has come."""
+    """A replay of a time range, and its progress."""
 
     id: Annotated[UUID, Meta(description="Id of the replay.")]
     status: Annotated[
         Literal["running", "completed", "canceled"],
-        Meta(description="`completed`: all of it is queued. `canceled`: the endpoint was disabled meanwhile."),
+        Meta(description="`completed`: every event is queued. `canceled`: the endpoint was disabled in the meantime."),
     ]
-    from_at: Annotated[Time, Meta(description="Where the range begins.")] = msgspec.field(name="from")
-    to_at: Annotated[Time, Meta(description="Where it ends, excluded.")] = msgspec.field(name="to")
-    kinds: Annotated[list[str], Meta(description="Kinds of events that are sent again.")]
-    only_failed: Annotated[bool, Meta(description="Whether what was delivered is left out.")]
+    from_at: Annotated[Time, Meta(description="Start of the range, inclusive.")] = msgspec.field(name="from")
+    to_at: Annotated[Time, Meta(description="End of the range, exclusive.")] = msgspec.field(name="to")
+    kinds: Annotated[list[str], Meta(description="Kinds of events that are replayed.")]
+    only_failed: Annotated[bool, Meta(description="Whether events that were delivered are left out.")]
     queued: Annotated[int, Meta(description="Deliveries queued so far.")]
-    created_at: Annotated[Time, Meta(description="When it was asked for.")]
-    completed_at: Annotated[Time | None, Meta(description="When it ended; null while it is running.")]
+    created_at: Annotated[Time, Meta(description="When the replay was requested.")]
+    completed_at: Annotated[Time | None, Meta(description="When it ended; null while running.")]
 
 
 class WebhookReplayStarted(msgspec.Struct):
-    """The replay as it starts."""
+    """The new replay."""
 
     success: Success
     queued: Queued
@@ -130,7 +133,7 @@ class WebhookReplayList(msgspec.Struct, rename="camel"):
 
 
 async def list_webhook_attempts(call: Call, webhook_endpoint_id: UUID, query: PageQuery) -> WebhookAttemptList:
-    """List attempts to deliver to an endpoint.
+    """List an endpoint's delivery attempts.
 
     Newest first. Attempts are kept for 30 days.
     """
@@ -154,9 +157,9 @@ async def list_webhook_attempts(call: Call, webhook_endpoint_id: UUID, query: Pa
 
 @operation(status=202, refusals=(EndpointDisabled,))
 async def resend_webhook_event(call: Call, webhook_endpoint_id: UUID, body: ResendEvent) -> WebhookQueued:
-    """Deliver one event again.
+    """Resend an event.
 
-    The event keeps its id and is tried as a new one is. Its kind need not be subscribed to.
+    The event keeps its id and is retried like a new one. The endpoint need not subscribe to its kind.
     """
     endpoint_id = webhook_endpoint_id
     await replays.resend(call.conn, call.actor, endpoint_id=endpoint_id, event_id=body.event_id)
@@ -165,9 +168,9 @@ async def resend_webhook_event(call: Call, webhook_endpoint_id: UUID, body: Rese
 
 @operation(status=202, refusals=(EndpointDisabled,))
 async def test_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookQueued:
-    """Deliver an example.
+    """Send a test event.
 
-    A `webhook.test` event goes to this endpoint alone, whether it subscribed to that kind or not.
+    Sends a `webhook.test` event to this endpoint only, whether or not it subscribes to that kind.
     """
     endpoint_id = webhook_endpoint_id
     event_id = await replays.send_example(call.conn, call.actor, endpoint_id=endpoint_id, request_id=call.request_id)
@@ -176,10 +179,10 @@ async def test_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookQueued:
 
 @operation(status=202, refusals=(EndpointDisabled, ReplayRunning))
 async def replay_webhook_events(call: Call, webhook_endpoint_id: UUID, body: ReplayEvents) -> WebhookReplayStarted:
-    """Deliver a range of time again.
+    """Replay a time range.
 
-    Goes on in the background, behind what happens meanwhile, and never faster than the endpoint answers. Events
-    keep their ids. An endpoint has one replay at a time.
+    Runs in the background, at lower priority than new events and never faster than the endpoint responds. Events keep
+    their ids. An endpoint can have one replay at a time.
     """
     started = await replays.replay(
         call.conn,
@@ -196,7 +199,7 @@ async def replay_webhook_events(call: Call, webhook_endpoint_id: UUID, body: Rep
 async def list_webhook_replays(call: Call, webhook_endpoint_id: UUID, query: PageQuery) -> WebhookReplayList:
     """List an endpoint's replays.
 
-    Newest first, with how far each has come.
+    Newest first, with the progress of each.
     """
     endpoint_id = webhook_endpoint_id
     collection = f"webhooks/{endpoint_id}/replays"

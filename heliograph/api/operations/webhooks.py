@@ -18,12 +18,12 @@ from heliograph.webhooks.events import KINDS
 
 
 class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where events are to go, and which."""
+    """A webhook endpoint to register."""
 
     url: Annotated[
         str,
         Meta(
-            description="Where events are posted to: a public address.",
+            description="URL that events are posted to. It must resolve to a public address.",
             min_length=1,
             max_length=2048,
             extra_json_schema={"format": "uri"},
@@ -31,52 +31,54 @@ class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     subscribed_events: Annotated[
         list[Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]],
-        Meta(min_length=1, max_length=100, description="The kinds of events that go there."),
+        Meta(min_length=1, max_length=100, description="Kinds of events to send to this endpoint."),
     ]
 
 
 class WebhookEndpoint(msgspec.Struct):
-    """A destination of events."""
+    """A destination for events."""
 
     id: Annotated[UUID, Meta(description="Id of the endpoint.")]
-    url: Annotated[str, Meta(description="Where events are posted to.")]
-    subscribed_events: Annotated[list[str], Meta(description="The kinds of events that go there.")]
-    status: Annotated[Literal["active", "disabled"], Meta(description="Nothing goes to a disabled one.")]
+    url: Annotated[str, Meta(description="URL that events are posted to.")]
+    subscribed_events: Annotated[list[str], Meta(description="Kinds of events to send to this endpoint.")]
+    status: Annotated[Literal["active", "disabled"], Meta(description="Nothing is sent to a `disabled` endpoint.")]
     created_at: CreatedAt
-    disabled_at: Annotated[Time | None, Meta(description="When it was disabled; null: it is not.")]
-    disabled_reason: Annotated[str | None, Meta(description="Why it was disabled, if it was.")]
-    last_success_at: Annotated[Time | None, Meta(description="When it last answered with a 2xx.")]
-    consecutive_failures: Annotated[int, Meta(description="Attempts since then that failed.")]
+    disabled_at: Annotated[Time | None, Meta(description="When it was disabled; null if it is not.")]
+    disabled_reason: Annotated[str | None, Meta(description="Why it was disabled; null if it is not.")]
+    last_success_at: Annotated[Time | None, Meta(description="When it last responded with a 2xx.")]
+    consecutive_failures: Annotated[int, Meta(description="Failed attempts since the last success.")]
 
 
 class WebhookCreated(msgspec.Struct, rename="camel"):
-    """The new endpoint, and the secret that its events are signed with. It is shown only here."""
+    """The new endpoint and its signing secret, which is shown only in this response."""
 
     success: Success
     webhook_endpoint: Annotated[WebhookEndpoint, Meta(description="The endpoint.")]
-    signing_secret: Annotated[str, Meta(description="What signatures are made with. Keep it: it is not shown again.")]
+    signing_secret: Annotated[
+        str, Meta(description="The secret that events are signed with. Store it now: it is not shown again.")
+    ]
 
 
 class WebhookDisabled(msgspec.Struct, rename="camel"):
-    """The endpoint as it is now."""
+    """The endpoint in its current state."""
 
     success: Success
     webhook_endpoint: Annotated[WebhookEndpoint, Meta(description="The endpoint.")]
 
 
 class WebhookSecretRotated(msgspec.Struct, rename="camel"):
-    """The endpoint's new secret. It is shown only here."""
+    """The endpoint and its new signing secret, which is shown only in this response."""
 
     success: Success
     webhook_endpoint: Annotated[WebhookEndpoint, Meta(description="The endpoint.")]
-    signing_secret: Annotated[str, Meta(description="The new secret. Keep it: it is not shown again.")]
+    signing_secret: Annotated[str, Meta(description="The new signing secret. Store it now: it is not shown again.")]
     previous_secret_expires_at: Annotated[
-        Time, Meta(description="Until then the secret before it signs too, in `webhook-signature`.")
+        Time, Meta(description="Until then `webhook-signature` also carries a signature made with the previous secret.")
     ]
 
 
 class WebhookList(msgspec.Struct):
-    """Endpoints of the asking key's mode, newest first, those disabled within 90 days included."""
+    """Endpoints of the same mode as the requesting key, newest first, including those disabled in the last 90 days."""
 
     success: Success
     items: Items[WebhookEndpoint]
@@ -113,10 +115,10 @@ async def disable_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookDisab
 
 @operation(has_secret=True, refusals=(EndpointDisabled,))
 async def rotate_webhook_secret(call: Call, webhook_endpoint_id: UUID) -> WebhookSecretRotated:
-    """Replace a webhook endpoint's secret.
+    """Rotate a webhook endpoint's secret.
 
-    For 24 hours the old secret signs too: `webhook-signature` holds a signature of each, `x-service-signature` that
-    of the new one.
+    For 24 hours both secrets sign: `webhook-signature` holds a signature with each, `x-service-signature` only one with
+    the new secret.
     """
     endpoint, secret, until = await endpoints.rotate_secret(
         call.conn, call.actor, id=webhook_endpoint_id, rules=call.services.webhook_rules

@@ -28,7 +28,7 @@ ERRORS = "/docs/errors"
 
 
 class InternalError(Refusal):
-    """Something unexpected happened. Retry only a request that carries an Idempotency-Key."""
+    """An unexpected error occurred. Retry only a request that carries an Idempotency-Key."""
 
     code, status = "internal_error", 500
 
@@ -36,26 +36,28 @@ class InternalError(Refusal):
 class Failure(msgspec.Struct, rename="camel"):
     """`error` of the envelope."""
 
-    code: Annotated[str, Meta(description="Decide by this: it stays what it is.")]
-    message: Annotated[str, Meta(description="For people; its words may change.")]
+    code: Annotated[str, Meta(description="Stable error code: base decisions on this.")]
+    message: Annotated[str, Meta(description="Explanation for humans; the wording may change.")]
     details: Annotated[
-        dict[str, Any], Meta(description="What the code calls for, such as the `fields` that are wrong.")
+        dict[str, Any], Meta(description="Details that depend on the code, such as the `fields` that are invalid.")
     ]
-    request_id: Annotated[str, Meta(description="Id of this request, as in `x-request-id`: give it when you ask.")]
+    request_id: Annotated[
+        str, Meta(description="Id of this request, as in `x-request-id`. Quote it when you ask for help.")
+    ]
     docs_url: Annotated[
         str,
         Meta(
-            description="Page of the code: what it means, what to do. Relative to this server if it begins with `/`.",
+            description="Documentation of this error code. Relative to this server if it begins with `/`.",
             examples=["/docs/errors/validation_error"],
         ),
     ]
 
 
 class Envelope(msgspec.Struct):
-    """What every refusal looks like."""
+    """The body of every error response."""
 
     success: Annotated[Literal[False], Meta(description="Always false.")]
-    error: Annotated[Failure, Meta(description="What is wrong.")]
+    error: Annotated[Failure, Meta(description="The error.")]
 
 
 _encode = msgspec.json.Encoder().encode

@@ -20,21 +20,21 @@ Item = TypeVar("Item")
 #: A time as it is answered: ISO 8601, UTC, milliseconds.
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
-Success = Annotated[Literal[True], Meta(description="Always true here; a refusal has false, and an `error`.")]
-Queued = Annotated[Literal[True], Meta(description="The work is stored and will be done.")]
+Success = Annotated[Literal[True], Meta(description="Always true; errors have false and an `error` object.")]
+Queued = Annotated[Literal[True], Meta(description="Always true: the work is stored and will be done.")]
 CreatedAt = Annotated[Time, Meta(description="When it was created.")]
 #: Of a WhatsApp template.
 TemplateName = Annotated[str, Meta(max_length=512)]
-Items = Annotated[list[Item], Meta(description="What was asked for, in the order that the operation names.")]
-NextCursor = Annotated[str | None, Meta(description="`cursor` of the next page; null: this is the last one.")]
+Items = Annotated[list[Item], Meta(description="The items, in the order that the operation documents.")]
+NextCursor = Annotated[str | None, Meta(description="Pass as `cursor` to get the next page; null on the last page.")]
 HasMore = Annotated[bool, Meta(description="Whether there is a next page.")]
 
 
 class AcceptedMessage(msgspec.Struct, rename="camel"):
-    """The message, as far as it is known when it is accepted."""
+    """The accepted message."""
 
-    id: Annotated[UUID, Meta(description="Id of the message, in reads and in events.")]
-    client_reference: Annotated[str | None, Meta(description="As it was sent.")]
+    id: Annotated[UUID, Meta(description="Id of the message, used in reads and events.")]
+    client_reference: Annotated[str | None, Meta(description="The reference given in the send, or null.")]
 
 
 def alias_of(name: str) -> Meta:

@@ -21,16 +21,23 @@ from heliograph.base.errors import Invalid
 Row = TypeVar("Row")
 Shown = TypeVar("Shown")
 
-Limit = Annotated[int, Meta(ge=1, le=200, description="How many items a page has at most.")]
+Limit = Annotated[int, Meta(ge=1, le=200, description="Maximum number of items per page.")]
 Cursor = Annotated[
     Annotated[str, Meta(max_length=1024)] | None,
-    Meta(description="`nextCursor` of the page before; without it, the first page. Bound to the other parameters."),
+    Meta(
+        description=(
+            "`nextCursor` of the previous page; leave out for the first page. Valid only with the same other "
+            "parameters."
+        )
+    ),
 ]
 DateFrom = Annotated[
-    Annotated[datetime, Meta(tz=True)] | None, Meta(description="Not older than this; ISO 8601 with a zone.")
+    Annotated[datetime, Meta(tz=True)] | None,
+    Meta(description="Start of the range, inclusive; ISO 8601 with a time zone."),
 ]
 DateTo = Annotated[
-    Annotated[datetime, Meta(tz=True)] | None, Meta(description="Older than this; ISO 8601 with a zone.")
+    Annotated[datetime, Meta(tz=True)] | None,
+    Meta(description="End of the range, exclusive; ISO 8601 with a time zone."),
 ]
 
 

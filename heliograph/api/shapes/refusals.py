@@ -20,13 +20,14 @@ class BadRequest(Refusal):
 
 
 class InvalidJson(Refusal):
-    """The body is not JSON (RFC 8259): UTF-8, without byte order mark, no name twice in one object."""
+    """The body is not valid JSON (RFC 8259): it must be UTF-8 without a byte order mark, with no duplicate names in an
+    object."""
 
     code, status = "invalid_json", 400
 
 
 class MethodNotAllowed(Refusal):
-    """This path does not have this method."""
+    """This path does not support this method."""
 
     code, status = "method_not_allowed", 405
 
@@ -57,19 +58,19 @@ class PayloadTooLarge(Refusal):
 
 
 class UriTooLong(Refusal):
-    """The address of the request is too long."""
+    """The request URI is too long."""
 
     code, status = "uri_too_long", 414
 
 
 class UnsupportedMediaType(Refusal):
-    """The body must be sent as `Content-Type: application/json`, in UTF-8 and not compressed."""
+    """The body must be sent as `Content-Type: application/json`, in UTF-8 and uncompressed."""
 
     code, status = "unsupported_media_type", 415
 
 
 class RateLimited(Refusal):
-    """Too many requests in this minute. Wait for as long as Retry-After says."""
+    """Too many requests in this minute. Wait for the time given in Retry-After."""
 
     code, status = "rate_limit_exceeded", 429
 
@@ -80,7 +81,7 @@ class RateLimited(Refusal):
 
 
 class HeadersTooLarge(Refusal):
-    """The headers of the request are too many or too long."""
+    """The request has too many headers, or they are too long."""
 
     code, status = "request_headers_too_large", 431
 

@@ -1,4 +1,4 @@
-"""WhatsApp campaigns: how one goes. The rules are `campaigns.plan`; operators make them."""
+"""WhatsApp campaigns: the progress of one that the operator created. The rules are in `campaigns.plan`."""
 
 from __future__ import annotations
 
@@ -17,62 +17,68 @@ from heliograph.campaigns.whatsapp_channel import NAME
 
 
 class WhatsAppCampaignCounts(msgspec.Struct, rename="camel"):
-    """Recipients by what became of them: disjoint, and `total` is the sum of the others."""
+    """Recipients by outcome. The counts are disjoint and add up to `total`."""
 
-    total: Annotated[int, Meta(description="All of them.")]
-    pending: Annotated[int, Meta(description="Still to be staged.")]
-    queued: Annotated[int, Meta(description="Staged, and not sent yet.")]
-    sent: Annotated[int, Meta(description="Sent; whether it arrived is not known yet.")]
-    delivered: Annotated[int, Meta(description="Reached the recipient, who has not been seen to read it.")]
-    read: Annotated[int, Meta(description="The recipient has read it.")]
+    total: Annotated[int, Meta(description="All recipients.")]
+    pending: Annotated[int, Meta(description="Not staged yet.")]
+    queued: Annotated[int, Meta(description="Queued, not sent yet.")]
+    sent: Annotated[int, Meta(description="Sent; not known to be delivered yet.")]
+    delivered: Annotated[int, Meta(description="Delivered, not known to be read.")]
+    read: Annotated[int, Meta(description="Read by the recipient.")]
     failed: Annotated[int, Meta(description="Could not be sent or delivered.")]
-    canceled: Annotated[int, Meta(description="Not sent any more: the campaign was canceled or has failed.")]
-    opted_out: Annotated[int, Meta(description="Skipped: they asked for no more messages.")]
+    canceled: Annotated[int, Meta(description="Not sent because the campaign was canceled or failed.")]
+    opted_out: Annotated[int, Meta(description="Skipped: the recipient opted out.")]
     invalid: Annotated[
         int,
         Meta(
-            description="Skipped: a country that may not be sent to or has no rate, or values that the template cannot"
-            " be filled with."
+            description=(
+                "Skipped: the country is not allowed or has no rate, or the contact's values do not fit the template."
+            )
         ),
     ]
 
 
 class WhatsAppCampaign(msgspec.Struct, rename="camel"):
-    """How one campaign goes."""
+    """Progress of a campaign created by the operator."""
 
     id: Annotated[UUID, Meta(description="Id of the campaign.")]
-    name: Annotated[str, Meta(description="What it is called.")]
-    status: Annotated[str, Meta(description="Where it stands now.", extra_json_schema={"enum": list(STATES)})]
+    name: Annotated[str, Meta(description="Name of the campaign.")]
+    status: Annotated[str, Meta(description="Current status.", extra_json_schema={"enum": list(STATES)})]
     status_reason: Annotated[
         str | None,
         Meta(
-            description="Why it is paused or has failed: `wallet_insufficient_funds`, `organization_suspended`,"
-            " `whatsapp_phone_number_unavailable`, `whatsapp_template_not_approved`, `whatsapp_template_not_utility`,"
-            " `whatsapp_template_parameter_mismatch`, `whatsapp_template_not_sendable`. A paused one goes on by itself."
-            " Of a running one, what its messages wait for: `whatsapp_number_held`, `whatsapp_account_paused`,"
-            " `held_by_operator`, `whatsapp_template_not_approved`, `whatsapp_template_unconfirmed`,"
-            " `whatsapp_messaging_limit_reached`, `organization_suspended`; `waiting_for_receipts`: all of it was sent."
+            description=(
+                "Why the campaign is paused or failed: `wallet_insufficient_funds`, "
+                "`organization_suspended`, `whatsapp_phone_number_unavailable`, "
+                "`whatsapp_template_not_approved`, `whatsapp_template_not_utility`, "
+                "`whatsapp_template_parameter_mismatch`, `whatsapp_template_not_sendable`. A paused campaign "
+                "resumes by itself. While it is running, what its messages are waiting for: "
+                "`whatsapp_number_held`, `whatsapp_account_paused`, `held_by_operator`, "
+                "`whatsapp_template_not_approved`, `whatsapp_template_unconfirmed`, "
+                "`whatsapp_messaging_limit_reached`, `organization_suspended`, or `waiting_for_receipts` "
+                "once everything is sent."
+            )
         ),
     ]
-    template_name: Annotated[str, Meta(description="The template that it sends.")]
-    scheduled_at: Annotated[Time | None, Meta(description="When it is to start; null: at once.")]
-    started_at: Annotated[Time | None, Meta(description="When it started; null: not yet.")]
-    completed_at: Annotated[Time | None, Meta(description="When it ended; null: not yet.")]
-    counts: Annotated[WhatsAppCampaignCounts, Meta(description="What became of its recipients.")]
+    template_name: Annotated[str, Meta(description="Name of the template it sends.")]
+    scheduled_at: Annotated[Time | None, Meta(description="When it is scheduled to start; null: immediately.")]
+    started_at: Annotated[Time | None, Meta(description="When it started; null if it has not.")]
+    completed_at: Annotated[Time | None, Meta(description="When it ended; null if it has not.")]
+    counts: Annotated[WhatsAppCampaignCounts, Meta(description="Recipients by outcome.")]
 
 
 class WhatsAppCampaignRead(msgspec.Struct):
-    """The campaign as it is now."""
+    """The campaign in its current state."""
 
     success: Success
     campaign: Annotated[WhatsAppCampaign, Meta(description="The campaign.")]
 
 
 async def get_whatsapp_campaign_status(call: Call, campaign_id: UUID) -> WhatsAppCampaignRead:
-    """Show how a WhatsApp campaign goes.
+    """Get the status of a WhatsApp campaign.
 
-    `counts` are disjoint and add up to `total`; they follow the messages by a second or a few. `campaign.completed`
-    tells of the end.
+    `counts` are disjoint and add up to `total`; they lag the messages by a few seconds. The event `campaign.completed`
+    reports the end.
     """
     found = await plan.get(call.conn, call.actor, id=campaign_id, channel=NAME)
     counts = {name: getattr(found.counts, name) for name in WhatsAppCampaignCounts.__struct_fields__}

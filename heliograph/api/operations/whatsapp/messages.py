@@ -28,37 +28,43 @@ USER_ID = r"^[A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}$"
 
 Recipient = Annotated[
     Annotated[str, Meta(max_length=160, extra_json_schema={"pattern": f"{NUMBER}|{USER_ID}"})] | None,
-    Meta(description="Those with this user: a number with country code, or a user id as `recipient` shows it."),
+    Meta(
+        description="Only those with this user: a phone number with country code, or a user id as shown in `recipient`."
+    ),
 ]
 BillingCategory = Literal["utility", "authentication", "marketing", "service"]
 BILLING_CATEGORIES = get_args(BillingCategory)
-NumberId = Annotated[UUID, Meta(description="Your WhatsApp number, as `/whatsapp/phone-numbers` lists it.")]
+NumberId = Annotated[UUID, Meta(description="Id of your WhatsApp number, as listed by `/whatsapp/phone-numbers`.")]
 #: A user, as they are written in answers.
 User = Annotated[str, Meta(examples=["+258841234567"])]
 
 
 class WhatsAppMessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
-    """Which messages to list."""
+    """Filters for messages."""
 
     status: Annotated[
         Literal["accepted", "queued", "sent", "delivered", "read", "failed", "canceled"] | None,
-        Meta(description="Those that are in this state now."),
+        Meta(description="Only those currently in this status."),
     ] = None
     billing_category: Annotated[
-        BillingCategory | None, Meta(description="Those that are billed as this. `service` is a text reply.")
+        BillingCategory | None,
+        Meta(description="Only messages billed in this category; `service` stands for text replies."),
     ] = None
     category: Annotated[BillingCategory | None, alias_of("billingCategory")] = None
-    template_name: Annotated[TemplateName | None, Meta(description="Those sent from a template of this name.")] = None
+    template_name: Annotated[
+        TemplateName | None, Meta(description="Only messages sent from a template with this name.")
+    ] = None
     recipient: Recipient = None
     date_from: DateFrom = None
     date_to: DateTo = None
 
 
 class WhatsAppConversationQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
-    """Which conversations to list."""
+    """Filters for conversations."""
 
     status: Annotated[
-        Literal["open", "closed"] | None, Meta(description="Those whose service window is open now, or is not.")
+        Literal["open", "closed"] | None,
+        Meta(description="Only conversations whose service window is currently open, or closed."),
     ] = None
     recipient: Recipient = None
     date_from: DateFrom = None
@@ -66,59 +72,65 @@ class WhatsAppConversationQuery(PageQuery, frozen=True, rename="camel", kw_only=
 
 
 class WhatsAppFailure(msgspec.Struct):
-    """Why a message failed, in words of this service."""
+    """Why a message failed."""
 
-    code: Annotated[str, Meta(description="Decide by this.", extra_json_schema={"enum": list(FAILURES)})]
-    message: Annotated[str, Meta(description="For people.")]
+    code: Annotated[
+        str, Meta(description="Stable code: base decisions on this.", extra_json_schema={"enum": list(FAILURES)})
+    ]
+    message: Annotated[str, Meta(description="Explanation for humans.")]
 
 
 class WhatsAppMessage(msgspec.Struct, rename="camel", kw_only=True):
-    """A message to or from a user, as it is now."""
+    """A message to or from a user, in its current state."""
 
-    id: Annotated[UUID, Meta(description="Of a message that was sent: as it was answered to the send.")]
-    client_reference: Annotated[str | None, Meta(description="As it was sent.")]
+    id: Annotated[UUID, Meta(description="Id of the message; for an outbound message, as returned by the send.")]
+    client_reference: Annotated[str | None, Meta(description="The reference given in the send, or null.")]
     direction: Annotated[
-        Literal["outbound", "inbound"], Meta(description="`outbound` goes to the user, `inbound` came from them.")
+        Literal["outbound", "inbound"], Meta(description="`outbound`: to the user. `inbound`: from the user.")
     ]
     type: Annotated[
         str,
         Meta(
-            description="`template` or `text`; of an inbound message also `image`, `button`, `location` and others.",
+            description="`template` or `text`; inbound messages can also be `image`, `button`, `location` and others.",
             examples=["template"],
         ),
     ]
     status: Annotated[
         str,
-        Meta(description="Where it stands now. Inbound: `delivered`.", extra_json_schema={"enum": list(RANK)}),
+        Meta(description="Current status. Inbound messages are `delivered`.", extra_json_schema={"enum": list(RANK)}),
     ]
     recipient: Annotated[
         User,
         Meta(
-            description="The user, in either direction, with `+` and country code. For a user who hides their number, "
-            "a user id such as `MZ.1349000000000001`."
+            description=(
+                "The user, for both directions: a phone number in E.164 format, or a user id such as "
+                "`MZ.1349000000000001` if the user hides their number."
+            )
         ),
     ]
     phone_number_id: NumberId
-    template_name: Annotated[str | None, Meta(description="The template that it was sent from.")]
-    template_language: Annotated[str | None, Meta(description="The template's language.", examples=["pt_PT"])]
+    template_name: Annotated[str | None, Meta(description="Name of the template, if it was sent from one.")]
+    template_language: Annotated[str | None, Meta(description="Language of the template.", examples=["pt_PT"])]
     billing_category: Annotated[
-        BillingCategory | None, Meta(description="What it is billed as; null: nothing is billed, as for inbound ones.")
+        BillingCategory | None,
+        Meta(description="Category it is billed in; null if it is not billed, as for inbound messages."),
     ]
-    conversation_id: Annotated[UUID, Meta(description="The conversation that it belongs to.")]
-    accepted_at: Annotated[Time, Meta(description="When it was stored here.")]
-    sent_at: Annotated[Time | None, Meta(description="When WhatsApp took it.")]
+    conversation_id: Annotated[UUID, Meta(description="The conversation it belongs to.")]
+    accepted_at: Annotated[Time, Meta(description="When the message was accepted, or received if inbound.")]
+    sent_at: Annotated[Time | None, Meta(description="When WhatsApp accepted it.")]
     delivered_at: Annotated[
-        Time | None, Meta(description="When it reached the user's device; of an inbound one, when they wrote it.")
+        Time | None,
+        Meta(description="When it reached the user's device; for an inbound message, when the user wrote it."),
     ]
     read_at: Annotated[
-        Time | None, Meta(description="When the user read it; null too if they keep that to themselves.")
+        Time | None, Meta(description="When the user read it; also null if the user has turned read receipts off.")
     ]
     failed_at: Annotated[Time | None, Meta(description="When it failed.")]
-    failure: Annotated[WhatsAppFailure | None, Meta(description="Why it failed, if it did.")]
+    failure: Annotated[WhatsAppFailure | None, Meta(description="Why it failed; null unless it did.")]
 
 
 class WhatsAppMessageList(msgspec.Struct, rename="camel"):
-    """A page of messages, newest first. One with filters may hold fewer than asked for, though there are more."""
+    """A page of messages, newest first. With filters it can hold fewer than `limit` items although there are more."""
 
     success: Success
     items: Items[WhatsAppMessage]
@@ -127,36 +139,39 @@ class WhatsAppMessageList(msgspec.Struct, rename="camel"):
 
 
 class WhatsAppMessageRead(msgspec.Struct):
-    """The message as it is now."""
+    """The message in its current state."""
 
     success: Success
     message: Annotated[WhatsAppMessage, Meta(description="The message.")]
 
 
 class WhatsAppConversation(msgspec.Struct, rename="camel", kw_only=True):
-    """What goes on between one of your numbers and one user, with the user's service window."""
+    """The conversation between one of your numbers and one user, with its service window."""
 
-    id: Annotated[UUID, Meta(description="`conversationId` of its messages.")]
-    recipient: Annotated[User, Meta(description="The user, as in messages.")]
+    id: Annotated[UUID, Meta(description="Id of the conversation: `conversationId` of its messages.")]
+    recipient: Annotated[User, Meta(description="The user, in the same form as in messages.")]
     phone_number_id: NumberId
     status: Annotated[
         Literal["open", "closed"],
         Meta(
-            description="`open`: the user wrote within 24 hours, and may be answered with a text. Else: templates only."
+            description=(
+                "`open`: the user wrote within the last 24 hours, so you can reply with a text. `closed`: "
+                "only templates can be sent."
+            )
         ),
     ]
     service_window_opened_at: Annotated[
-        Time | None, Meta(description="When the user last opened the window; null: they never wrote.")
+        Time | None, Meta(description="When the user last opened the window; null if they never wrote.")
     ]
     service_window_expires_at: Annotated[
-        Time | None, Meta(description="When it closes or did; each message of the user's puts this off.")
+        Time | None, Meta(description="When the window closes or closed; each message from the user extends it.")
     ]
     last_inbound_at: Annotated[Time | None, Meta(description="When the user last wrote.")]
-    last_outbound_at: Annotated[Time | None, Meta(description="When the user was last sent something.")]
+    last_outbound_at: Annotated[Time | None, Meta(description="When the last message was sent to the user.")]
 
 
 class WhatsAppConversationList(msgspec.Struct, rename="camel"):
-    """A page of conversations, the one that began last first."""
+    """A page of conversations, the most recently started first."""
 
     success: Success
     items: Items[WhatsAppConversation]
@@ -167,10 +182,10 @@ class WhatsAppConversationList(msgspec.Struct, rename="camel"):
 async def list_whatsapp_messages(call: Call, query: WhatsAppMessageQuery) -> WhatsAppMessageList:
     """List WhatsApp messages.
 
-    What was sent and what came in, newest first; `dateFrom` and `dateTo` are of `acceptedAt`. One page is looked
-    for among 20,000 messages at most (with `recipient`, of that user's): with filters it may hold fewer than asked
-    for, or none, while `hasMore` is true; `nextCursor` then goes on from there. A live key sees live messages, a
-    test key what test keys sent.
+    Outbound and inbound messages, newest first; `dateFrom` and `dateTo` refer to `acceptedAt`. A page scans at most
+    20,000 messages (with `recipient`, at most 20,000 of that user's): with filters it can hold fewer than `limit`
+    items, or none, while `hasMore` is true; `nextCursor` continues from there. A live key sees live messages, a test
+    key sees what test keys sent.
     """
     call.query = query = msgspec.structs.replace(
         query,
@@ -196,9 +211,9 @@ async def list_whatsapp_messages(call: Call, query: WhatsAppMessageQuery) -> Wha
 
 
 async def get_whatsapp_message(call: Call, message_id: UUID) -> WhatsAppMessageRead:
-    """Read a WhatsApp message.
+    """Get a WhatsApp message.
 
-    Where a message stands, with the time of each step, and why it failed if it did.
+    Its current status, the time of each step and, if it failed, the reason.
     """
     return WhatsAppMessageRead(True, _message(await messages.get(call.conn, call.actor, id=message_id)))
 
@@ -206,10 +221,10 @@ async def get_whatsapp_message(call: Call, message_id: UUID) -> WhatsAppMessageR
 async def list_whatsapp_conversations(call: Call, query: WhatsAppConversationQuery) -> WhatsAppConversationList:
     """List WhatsApp conversations.
 
-    One for each of your numbers and each user that it wrote to or heard from, the one that began last first;
-    `dateFrom` and `dateTo` are of the last message in either direction. With filters a page may hold fewer than
-    asked for, or none, while `hasMore` is true: `nextCursor` goes on from there. A test key has conversations of
-    its own, which are always open.
+    One for each pair of one of your numbers and a user it has exchanged messages with, the most recently started first;
+    `dateFrom` and `dateTo` refer to the last message in either direction. With filters a page can hold fewer than
+    `limit` items, or none, while `hasMore` is true; `nextCursor` continues from there. Test keys have separate
+    conversations, which are always open.
     """
     call.query = query = msgspec.structs.replace(query, recipient=_user(query.recipient))
     is_open = None if query.status is None else query.status == "open"
@@ -236,7 +251,7 @@ def _user(given: str | None) -> str | None:
     # A `+` that was not encoded arrives as a space.
     number = phones.parse(given.lstrip(" "))
     if number is None:
-        raise Invalid(("recipient", "pattern", "`recipient` must be a phone number with country code, or a user id"))
+        raise Invalid(("recipient", "pattern", "`recipient` must be a phone number with country code or a user id"))
     return number
 
 

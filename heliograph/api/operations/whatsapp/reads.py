@@ -25,82 +25,97 @@ Amount = Annotated[str, Meta(extra_json_schema={"pattern": r"^-?[0-9]+\.[0-9]{6}
 
 
 class WhatsAppTemplateQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
-    """Which templates to list."""
+    """Filters for templates."""
 
     status: Annotated[
         Literal["approved", "pending", "rejected", "paused", "disabled", "in_appeal"] | None,
-        Meta(description="Those that are in this state now."),
+        Meta(description="Only those currently in this status."),
     ] = None
-    category: Annotated[Category | None, Meta(description="Those of this category.")] = None
-    name: Annotated[TemplateName | None, Meta(description="Those of exactly this name, in every language.")] = None
+    category: Annotated[Category | None, Meta(description="Only templates in this category.")] = None
+    name: Annotated[
+        TemplateName | None, Meta(description="Only templates with exactly this name, in any language.")
+    ] = None
     template_name: Annotated[TemplateName | None, alias_of("name")] = None
     date_from: DateFrom = None
     date_to: DateTo = None
 
 
 class WhatsAppTemplateButton(msgspec.Struct, rename="camel", kw_only=True):
-    """A button below a template."""
+    """A button of a template."""
 
-    type: Annotated[str, Meta(description="What it does.", extra_json_schema={"enum": list(reads.BUTTONS)})]
-    text: Annotated[str | None, Meta(description="What stands on it.")]
-    url: Annotated[str | None, Meta(description="Where it leads; may end in a variable.")]
-    phone_number: Annotated[str | None, Meta(description="Whom it calls.")]
+    type: Annotated[str, Meta(description="What the button does.", extra_json_schema={"enum": list(reads.BUTTONS)})]
+    text: Annotated[str | None, Meta(description="Label of the button.")]
+    url: Annotated[str | None, Meta(description="URL that it opens; may end in a variable.")]
+    phone_number: Annotated[str | None, Meta(description="Phone number that it calls.")]
     otp_type: Annotated[
         Annotated[str, Meta(extra_json_schema={"enum": list(reads.OTP_TYPES)})] | None,
-        Meta(description="How a one-time code is taken over, of a button that does so."),
+        Meta(description="How a one-time code is transferred to the app, for a button that does this."),
     ]
 
 
 class WhatsAppTemplateComponent(msgspec.Struct, rename="camel", kw_only=True):
-    """A part of a template. Variables stand in double braces: `{{1}}`, or `{{name}}`."""
+    """A component of a template. Variables are written in double braces: `{{1}}` or `{{name}}`."""
 
-    type: Annotated[str, Meta(description="Which part it is.", extra_json_schema={"enum": list(reads.PARTS)})]
+    type: Annotated[str, Meta(description="Kind of component.", extra_json_schema={"enum": list(reads.PARTS)})]
     format: Annotated[
         Annotated[str, Meta(extra_json_schema={"enum": list(reads.FORMATS)})] | None,
-        Meta(description="What a header shows; null in other parts."),
+        Meta(description="Content type of a header; null for other components."),
     ]
-    text: Annotated[str | None, Meta(description="What it says.")]
-    buttons: Annotated[list[WhatsAppTemplateButton], Meta(description="The buttons, of the part that holds them.")]
+    text: Annotated[str | None, Meta(description="Text of the component.")]
+    buttons: Annotated[
+        list[WhatsAppTemplateButton], Meta(description="The buttons, for a component of type `buttons`.")
+    ]
     add_security_recommendation: Annotated[
-        bool | None, Meta(description="Whether it warns not to share the code, in a template for codes.")
+        bool | None, Meta(description="For one-time code templates: whether the body warns not to share the code.")
     ]
     code_expiration_minutes: Annotated[
-        int | None, Meta(description="How long a code is good, where the footer of a template for codes says so.")
+        int | None, Meta(description="For one-time code templates: how long the code is valid, if the footer says so.")
     ]
 
 
 class WhatsAppTemplate(msgspec.Struct, rename="camel", kw_only=True):
-    """A template, as WhatsApp reviewed it. Sends name it by `name` and `language`."""
+    """A template, as reviewed by WhatsApp. A send identifies it by `name` and `language`."""
 
     id: Annotated[UUID, Meta(description="Id of the template.")]
-    name: Annotated[str, Meta(description="`template.name` of a send.", examples=["order_shipped"])]
-    language: Annotated[str, Meta(description="`template.language` of a send.", examples=["pt_PT"])]
+    name: Annotated[str, Meta(description="Name; pass it as `template.name` in a send.", examples=["order_shipped"])]
+    language: Annotated[
+        str, Meta(description="Language; pass it as `template.language` in a send.", examples=["pt_PT"])
+    ]
     category: Annotated[
-        Category, Meta(description="`template.category` of a send. One of `marketing` cannot be sent by this service.")
+        Category,
+        Meta(
+            description=(
+                "Category; pass it as `template.category` in a send. This service does not send `marketing` templates."
+            )
+        ),
     ]
     status: Annotated[
         Literal["approved", "pending", "rejected", "paused", "disabled", "in_appeal", "removed"],
-        Meta(description="Only an `approved` one can be sent. `removed`: in the event that tells of it."),
+        Meta(
+            description=(
+                "Only an `approved` template can be sent. `removed` occurs only in the event that reports the removal."
+            )
+        ),
     ]
     sendable: Annotated[
         bool,
         Meta(
             description=(
-                "Whether it can be sent now: it is approved, not for marketing, and has no part that this service"
-                " cannot fill, such as an image in its header."
+                "Whether it can be sent now: it is approved, not a marketing template, and has no "
+                "component that this service cannot fill, such as an image header."
             )
         ),
     ]
-    parameter_count: Annotated[int, Meta(description="How many `template.parameters` a send gives.")]
+    parameter_count: Annotated[int, Meta(description="Number of `template.parameters` that a send must give.")]
     body_preview: Annotated[
-        str, Meta(description="The body with its variables.", examples=["Hello {{1}}, your order {{2}} was shipped."])
+        str, Meta(description="The body, with its variables.", examples=["Hello {{1}}, your order {{2}} was shipped."])
     ]
-    components: Annotated[list[WhatsAppTemplateComponent], Meta(description="All its parts, in order.")]
+    components: Annotated[list[WhatsAppTemplateComponent], Meta(description="All components, in order.")]
     rejection_reason: Annotated[
         Annotated[str, Meta(extra_json_schema={"enum": list(reads.REASONS)})] | None,
         Meta(description="Why it was rejected, if a reason was given."),
     ]
-    updated_at: Annotated[Time, Meta(description="When any of this last changed.")]
+    updated_at: Annotated[Time, Meta(description="When the template last changed.")]
 
 
 class WhatsAppTemplateList(msgspec.Struct, rename="camel"):
@@ -113,38 +128,42 @@ class WhatsAppTemplateList(msgspec.Struct, rename="camel"):
 
 
 class WhatsAppPhoneNumber(msgspec.Struct, rename="camel", kw_only=True):
-    """A number of yours, and how WhatsApp sees it."""
+    """One of your WhatsApp numbers, and its health."""
 
-    id: Annotated[UUID, Meta(description="`phoneNumberId` of a send.")]
-    display_phone_number: Annotated[str, Meta(description="As people read it.", examples=["+258 84 123 4567"])]
+    id: Annotated[UUID, Meta(description="Id of the number; pass it as `phoneNumberId` in a send.")]
+    display_phone_number: Annotated[
+        str, Meta(description="The number, formatted for display.", examples=["+258 84 123 4567"])
+    ]
     verified_name: Annotated[str, Meta(description="The name that users see.", examples=["Acme"])]
     connection_status: Annotated[
         Literal["connected", "pending", "disconnected", "restricted", "banned", "paused", "unknown"],
-        Meta(description="Whether it can send. `paused`: this service's operator stopped it for now."),
+        Meta(description="Whether the number can send. `paused`: the operator of this service has paused it."),
     ]
     quality_rating: Annotated[
         Literal["green", "yellow", "red", "unknown"],
-        Meta(description="What users' blocks and reports make of it; `red` leads to restrictions."),
+        Meta(description="Quality rating, based on blocks and reports by users; `red` leads to restrictions."),
     ]
     messaging_tier: Annotated[
         str,
         Meta(
-            description="WhatsApp's class for the limit: `tier_250`, `tier_2k`, …, `unlimited` or `unknown`.",
+            description="WhatsApp's messaging limit tier: `tier_250`, `tier_2k`, …, `unlimited` or `unknown`.",
             examples=["tier_2k"],
         ),
     ]
     messaging_limit: Annotated[
         int | None,
         Meta(
-            description="How many users may be written to in 24 hours outside of windows; null: unlimited or unknown."
+            description=(
+                "How many users can be messaged in 24 hours outside service windows; null if unlimited or unknown."
+            )
         ),
     ]
-    throughput_per_second: Annotated[int, Meta(description="How many messages a second it may send.")]
+    throughput_per_second: Annotated[int, Meta(description="Maximum sending rate, in messages per second.")]
     credential_status: Annotated[
         Literal["ok", "expiring", "missing_scope", "invalid", "unknown"],
-        Meta(description="How the access to WhatsApp stands. While it is `invalid`, messages wait."),
+        Meta(description="State of the credential for WhatsApp. While it is `invalid`, messages wait."),
     ]
-    last_checked_at: Annotated[Time | None, Meta(description="When WhatsApp was last asked for all this.")]
+    last_checked_at: Annotated[Time | None, Meta(description="When this was last read from WhatsApp.")]
 
 
 class WhatsAppPhoneNumberHealth(msgspec.Struct):
@@ -155,37 +174,43 @@ class WhatsAppPhoneNumberHealth(msgspec.Struct):
 
 
 class WhatsAppWallet(msgspec.Struct, rename="camel", kw_only=True):
-    """The balance for WhatsApp messages: decimal numbers with six places, as text. It changes with the commit that
+    """The balance for WhatsApp messages, as decimal strings with six places. It changes in the transaction that
     accepts a message."""
 
     currency: Annotated[
-        Currency | None, Meta(description="Of all four amounts, ISO 4217; null: there is no WhatsApp account yet.")
+        Currency | None,
+        Meta(description="Currency of all amounts, ISO 4217; null if there is no WhatsApp account yet."),
     ]
     available: Annotated[
         Amount,
         Meta(
-            description="What can be spent. Below zero only where a message came that was taken for lost, or cost more."
+            description=(
+                "Available to spend. Negative only if a message that was given up was delivered after all, "
+                "or cost more than reserved."
+            )
         ),
     ]
-    reserved: Annotated[Amount, Meta(description="Set aside for messages on their way.")]
+    reserved: Annotated[Amount, Meta(description="Reserved for messages in progress.")]
     consumed: Annotated[Amount, Meta(description="Spent on messages that were delivered.")]
-    total: Annotated[Amount, Meta(description="The sum of the three, always: all that was ever paid in or adjusted.")]
-    updated_at: Annotated[Time | None, Meta(description="When it last changed; null: nothing was ever paid in.")]
+    total: Annotated[
+        Amount, Meta(description="Always the sum of the other three: everything ever paid in or adjusted.")
+    ]
+    updated_at: Annotated[Time | None, Meta(description="When it last changed; null if nothing was ever paid in.")]
 
 
 class WhatsAppWalletSummary(msgspec.Struct):
-    """The wallet as it is now."""
+    """The current state of the wallet."""
 
     success: Success
-    wallet: Annotated[WhatsAppWallet, Meta(description="The wallet; all zero where nothing was paid in.")]
+    wallet: Annotated[WhatsAppWallet, Meta(description="The wallet; all amounts are zero if nothing was paid in.")]
 
 
 async def list_whatsapp_templates(call: Call, query: WhatsAppTemplateQuery) -> WhatsAppTemplateList:
     """List WhatsApp templates.
 
-    Newest first; `dateFrom` and `dateTo` are of `updatedAt`. A template has an entry for each language. Those that
-    this service's operator took out of use are not listed, and cannot be sent. `whatsapp.template.updated` tells of
-    changes.
+    Newest first; `dateFrom` and `dateTo` refer to `updatedAt`. Each language of a template is a separate entry.
+    Templates disabled by the operator of this service are not listed and cannot be sent. The event
+    `whatsapp.template.updated` reports changes.
     """
     call.query = query = msgspec.structs.replace(
         query, name=one_of("templateName", query.name, "name", query.template_name), template_name=None
@@ -207,10 +232,10 @@ async def list_whatsapp_templates(call: Call, query: WhatsAppTemplateQuery) -> W
 
 
 async def get_whatsapp_phone_number_health(call: Call) -> WhatsAppPhoneNumberHealth:
-    """Show the health of WhatsApp numbers.
+    """Get the health of WhatsApp numbers.
 
-    All numbers, oldest first: connection, quality, messaging limit and credential. `whatsapp.phone_number.updated`
-    tells of changes.
+    All numbers, oldest first: connection, quality, messaging limit and credential. The event
+    `whatsapp.phone_number.updated` reports changes.
     """
     return WhatsAppPhoneNumberHealth(
         True, [_phone_number(one) for one in await reads.phone_numbers(call.conn, call.actor)]
@@ -218,10 +243,10 @@ async def get_whatsapp_phone_number_health(call: Call) -> WhatsAppPhoneNumberHea
 
 
 async def get_whatsapp_wallet_summary(call: Call) -> WhatsAppWalletSummary:
-    """Show the WhatsApp wallet.
+    """Get the WhatsApp wallet.
 
-    A message's price is reserved when it is accepted, spent when it is delivered, and released when it fails.
-    `total` is `available` + `reserved` + `consumed`, at every moment.
+    The price of a message is reserved when it is accepted, consumed when it is delivered and released when it fails.
+    `total` always equals `available` + `reserved` + `consumed`.
     """
     wallet = await reads.wallet(call.conn, call.actor)
     return WhatsAppWalletSummary(

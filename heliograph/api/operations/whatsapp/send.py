@@ -31,50 +31,51 @@ Recipient = Annotated[
     str,
     Meta(
         description=(
-            "Recipient: digits with country code, `+` optional; or the user id of somebody who hides the number, for"
-            " texts and all templates but those of category `authentication`."
+            "Recipient: phone number with country code, leading `+` optional; or the user id of a user "
+            "who hides their number, for texts and for templates other than `authentication`."
         ),
         examples=["+258841234567"],
         extra_json_schema={"pattern": f"{NUMBER}|^{USER_ID}$"},
     ),
 ]
-PhoneNumberId = Annotated[UUID, Meta(description="The WhatsApp number to send from.")]
+PhoneNumberId = Annotated[UUID, Meta(description="Id of the WhatsApp number to send from.")]
 ClientReference = Annotated[
-    Annotated[str, Meta(max_length=255)] | None, Meta(description="Comes back in the answer and in events.")
+    Annotated[str, Meta(max_length=255)] | None,
+    Meta(description="Your own reference, returned in the response and in events."),
 ]
 
 
 class WhatsAppTemplateContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """An approved template and what fills it."""
+    """An approved template and its parameters."""
 
     name: Annotated[str, Meta(min_length=1, max_length=512, description="Name of the template.")]
     language: Annotated[
-        str, Meta(min_length=2, max_length=15, description="As the template has it.", examples=["en", "pt_PT"])
+        str, Meta(min_length=2, max_length=15, description="Must match the template.", examples=["en", "pt_PT"])
     ]
-    category: Annotated[Literal["utility", "authentication"], Meta(description="As the template has it.")]
+    category: Annotated[Literal["utility", "authentication"], Meta(description="Must match the template.")]
     parameters: Annotated[
         list[Annotated[str, Meta(max_length=1024)]],
         Meta(
             max_length=50,
             description=(
-                "Values in order: the header's variable, the body's variables, the endings of URL buttons. An"
-                " authentication template takes one, the code."
+                "Values in order: the header's variable, the body's variables, then the suffixes of URL "
+                "buttons. An authentication template takes one value, the code."
             ),
         ),
     ]
 
 
 class WhatsAppTextContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A free text."""
+    """A free-form text."""
 
     body: Annotated[str, Meta(min_length=1, max_length=4096, description="The text.")]
-    preview_url: Annotated[bool, Meta(description="Show a preview of the first link in it.")] = False
+    preview_url: Annotated[bool, Meta(description="Whether to show a preview of the first link.")] = False
 
 
 class SendWhatsAppTemplate(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", tag_field="type", tag="template"
 ):
-    """A template to one recipient, at any time."""
+    """A template message to one recipient, possible at any time."""
 
     to: Recipient
     phone_number_id: PhoneNumberId
@@ -85,7 +86,7 @@ class SendWhatsAppTemplate(
 class SendWhatsAppText(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", tag_field="type", tag="text"
 ):
-    """A reply to a user who wrote within the last day."""
+    """A text reply to a user who wrote within the last 24 hours."""
 
     to: Recipient
     phone_number_id: PhoneNumberId
@@ -98,11 +99,13 @@ SendWhatsAppMessage: TypeAlias = SendWhatsAppTemplate | SendWhatsAppText
 
 
 class WhatsAppAccepted(msgspec.Struct, rename="camel"):
-    """The message is stored and queued; it is not delivered yet."""
+    """The message is stored and queued, not delivered yet."""
 
     success: Success
     queued: Queued
-    status: Annotated[Literal["accepted"], Meta(description="Accepted is not delivered: events say what comes of it.")]
+    status: Annotated[
+        Literal["accepted"], Meta(description="Accepted does not mean delivered: events report the outcome.")
+    ]
     message: Annotated[AcceptedMessage, Meta(description="The message.")]
 
 
@@ -123,8 +126,8 @@ class WhatsAppAccepted(msgspec.Struct, rename="camel"):
 async def send_whatsapp_message(call: Call, body: SendWhatsAppMessage) -> Annotated[Answer, WhatsAppAccepted]:
     """Send a WhatsApp message.
 
-    An approved utility or authentication template at any time, or a text in reply to a user who wrote within the
-    last day. Its price is reserved in the wallet, and taken when it is delivered.
+    Either an approved utility or authentication template, at any time, or a text reply to a user who wrote within the
+    last 24 hours. Its price is reserved in the wallet and charged when the message is delivered.
     """
     to = body.to if is_user_id(body.to) else phones.parse(body.to)
     if to is None:
@@ -133,7 +136,7 @@ async def send_whatsapp_message(call: Call, body: SendWhatsAppMessage) -> Annota
     if isinstance(body, SendWhatsAppTemplate) and body.template.category == "authentication" and is_user_id(to):
         # Meta refuses it (131062): a code is for whoever holds the number.
         raise Invalid(
-            ("to", "user_id", "`to` must be a phone number: an authentication template cannot go to a user id")
+            ("to", "user_id", "`to` must be a phone number: authentication templates cannot be sent to a user id")
         )
     # Two spellings of one number are the same payload.
     canonical = body if to == body.to else msgspec.structs.replace(body, to=to)
