@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from heliograph.base import retry
 from heliograph.base.addresses import parse_networks
 
 #: How proxies say for whom they ask.
@@ -85,9 +86,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: Annotated[
         str, "Networks of the proxies trusted to report client addresses, comma-separated CIDRs"
     ] = ""
-    proxy_says: Annotated[
-        str, "How they report them: `x-forwarded-for`, `forwarded` or `proxy-protocol`"
-    ] = "x-forwarded-for"
+    proxy_says: Annotated[str, "How they report them: `x-forwarded-for`, `forwarded` or `proxy-protocol`"] = (
+        "x-forwarded-for"
+    )
     not_ready_seconds: Annotated[
         float, "How long a stopping API process reports not ready before it stops accepting connections"
     ] = 5.0
@@ -150,6 +151,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError("HELIOGRAPH_SECRET_KEY must have at least 32 characters")
         if self.proxy_says not in PROXIES_SAY:
             raise SettingsError(f"HELIOGRAPH_PROXY_SAYS must be one of {', '.join(PROXIES_SAY)}")
+        try:
+            retry.webhook(self.webhook_schedule)
+        except ValueError as error:
+            raise SettingsError(f"HELIOGRAPH_WEBHOOK_SCHEDULE is invalid: {error}") from None
         try:
             parse_networks(self.trusted_proxies)
         except ValueError as error:

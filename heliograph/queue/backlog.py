@@ -29,8 +29,8 @@ import asyncpg
 import msgspec
 
 from heliograph.base.db import Connection
+from heliograph.base.retry import LOOK, look_pause
 from heliograph.queue.leases import Lease
-from heliograph.queue.retry import LOOK, look_pause
 from heliograph.queue.turns import MORE, Ask, Turns
 
 _Add = Callable[[Turns, UUID, int, UUID, datetime, int], None]

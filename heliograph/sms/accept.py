@@ -34,9 +34,9 @@ from heliograph.base.clock import iso, now
 from heliograph.base.db import Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
+from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue.leases import SINGLE
-from heliograph.queue.retry import SUBMIT_HORIZON
 from heliograph.sms import encoding
 from heliograph.sms.sender_ids import SenderBook, SenderId
 

@@ -20,9 +20,9 @@ from uuid import UUID
 
 from heliograph.base.clock import now
 from heliograph.base.db import Connection
+from heliograph.base.retry import SUBMIT_HORIZON, hold_pause, submit_pause
 from heliograph.queue import leases
 from heliograph.queue.leases import Postponed
-from heliograph.queue.retry import SUBMIT_HORIZON, hold_pause, submit_pause
 from heliograph.sending.attempts import Ended
 from heliograph.sending.results import Answered, Settled, settle
 from heliograph.sms import receipts, test_mode

@@ -7,7 +7,7 @@ answer, twice, on another connection, days later or never:
     before the answer   stored unmatched; recording the answer looks for it (`adopt`)
     twice               meets its own fingerprint, and the state machine moves nothing the second time
     never               `close_silent` ends the message as `unknown` when its time is up
-    fitting nothing     looked at again on the schedule of queue/retry.py, then an orphan, which is counted
+    fitting nothing     looked at again on the schedule of base/retry.py, then an orphan, which is counted
 
 The rule nobody may break: nothing is acknowledged that is not committed, and nothing committed is forgotten.
 """
@@ -25,7 +25,7 @@ import msgspec
 
 from heliograph.base.clock import now
 from heliograph.base.db import RANGED, Connection
-from heliograph.queue.retry import receipt_pause
+from heliograph.base.retry import receipt_pause
 from heliograph.sms import nameless
 from heliograph.sms.status import BY_RECEIPT, NO_RECEIPT, Move, move_many
 from heliograph.suppliers.contract import Receipt, ReceiptState

@@ -17,8 +17,8 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from heliograph.base.retry import HOLD
 from heliograph.queue.leases import SINGLE, Postponed
-from heliograph.queue.retry import HOLD
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.channel import End, Step
 from heliograph.sms import encoding, test_mode

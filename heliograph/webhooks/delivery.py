@@ -60,7 +60,7 @@ class Deliverer:
         backlog: Backlog | None = None,
     ) -> None:
         """`seal_key`: `endpoints.seal_key(settings)`. `chance`: for the jitter. `backlog`: the worker's; None: its
-        own. Raises ValueError when `webhook_schedule` is malformed."""
+        own."""
         self._pool = pool
         self._lease_seconds = settings.lease_seconds
         self._claim_limit = settings.claim_limit

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import structlog
 
-from heliograph.base import clock
+from heliograph.base import clock, retry
 from heliograph.base.crash import crash_point
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Pool, is_down
@@ -27,7 +27,6 @@ from heliograph.base.settings import Settings
 from heliograph.http.answers import Answer, Failure
 from heliograph.http.client import HttpClient
 from heliograph.queue.leases import Lease
-from heliograph.queue.retry import webhook_pause
 from heliograph.webhooks import attempts, endpoints, signing
 from heliograph.webhooks.attempts import Attempt, Delivery, Destination, Ended
 from heliograph.webhooks.concurrency import Concurrency, EndpointQueue
@@ -64,11 +63,11 @@ class Poster:
         ended: Callable[[EndpointQueue[Delivery]], None],
     ) -> None:
         """`places`: are told how endpoints do. `record`: takes a result. `ended`: an attempt that `start` began is
-        over, and its place may be given back. Raises ValueError when `webhook_schedule` is malformed."""
+        over, and its place may be given back."""
         self._pool = pool
         self._client = client
         self._seal_key = seal_key
-        self._schedule = tuple(float(pause) for pause in settings.webhook_schedule.split(","))
+        self._schedule = retry.webhook(settings.webhook_schedule)
         self._chance = chance
         self._places = places
         self._record = record
@@ -218,7 +217,7 @@ class Poster:
         return self._at
 
     def _pause(self, lease: Lease) -> float | None:
-        return webhook_pause(self._schedule, lease.tries + 1, self._chance)
+        return self._schedule.pause(lease.tries + 1, self._chance)
 
     async def _destination(self, key: tuple[UUID, UUID]) -> Destination | None:
         while True:

@@ -21,9 +21,9 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.db import Connection, Pool
+from heliograph.base.retry import look_pause
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
-from heliograph.queue.retry import look_pause
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
 from heliograph.sending.channel import End, Found, Step
 from heliograph.sending.results import Answered

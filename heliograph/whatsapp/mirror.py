@@ -19,6 +19,7 @@ import asyncpg
 import msgspec
 import structlog
 
+from heliograph.base import retry
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Connection, Pool, is_down
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
@@ -173,16 +174,16 @@ class Mirror:
             async with asyncio.timeout(LONGEST):
                 found, changed = await self._read(due)
         except TimeoutError:
-            await self._put_off(due, sync.PAUSE, "it took too long", failed=1)
+            await self._put_off(due, retry.META_SYNC.first, "it took too long", failed=1)
             return
         except Unsealable as error:
-            await self._put_off(due, sync.LONGEST_PAUSE, str(error), failed=1)
+            await self._put_off(due, retry.META_SYNC.longest, str(error), failed=1)
             return
         except Exception as error:
             if is_down(error):
                 raise
             log.exception("whatsapp sync failed", account_id=str(due.id))
-            await self._put_off(due, sync.PAUSE, type(error).__name__, failed=1)
+            await self._put_off(due, retry.META_SYNC.first, type(error).__name__, failed=1)
             return
         if found.problems:
             log.warning("whatsapp sync incomplete", account_id=str(due.id), problems=found.problems[:3])

@@ -24,8 +24,8 @@ import structlog
 
 from heliograph.base.clock import now
 from heliograph.base.db import Connection
+from heliograph.base.retry import hold_pause
 from heliograph.queue.leases import Postponed
-from heliograph.queue.retry import hold_pause
 from heliograph.sending.attempts import Ended
 from heliograph.sending.results import Answered, Settled, settle
 from heliograph.suppliers.contract import Verdict

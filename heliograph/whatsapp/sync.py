@@ -17,7 +17,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import clock
+from heliograph.base import clock, retry
 from heliograph.base.db import Connection
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, app_credential, credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind
@@ -32,10 +32,6 @@ from heliograph.whatsapp.numbers import LAG
 GONE = frozenset({"100/33", "33"})
 #: Numbers and their health are read again after this, and all templates after that; seconds, give or take a quarter.
 NUMBERS_EVERY, TEMPLATES_EVERY = 600.0, 1800.0
-#: Pause after a reading that failed, doubled with each in a row; seconds.
-PAUSE, LONGEST_PAUSE = 60.0, 1800.0
-#: The same for an account that was never read whole: somebody waits for it.
-FIRST_PAUSE = 2.0
 #: A credential that Meta refused a reading to is tried for one message after this, seconds.
 HELD = 60.0
 #: Of what a listing lacks, so many are asked for alone in one reading.
@@ -281,8 +277,8 @@ async def store(
         deliveries = 0 if first else await numbers.announce(conn, *ids, before)
         changed = await _store_templates(conn, ids, account, found)
         failed = bool(found.problems)
-        shortest = FIRST_PAUSE if account["mirrored_at"] is None else PAUSE
-        pause = min(shortest * 2 ** min(account["failures"], 10), LONGEST_PAUSE) * spread
+        backoff = retry.META_FIRST_SYNC if account["mirrored_at"] is None else retry.META_SYNC
+        pause = backoff.pause(account["failures"]) * spread
         if failed:
             await conn.execute(LATER, *ids, pause)
         if failed or found.numbers is not None or found.templates is not None:

@@ -1,5 +1,5 @@
-"""Tables of the documentation that are made from the code: settings, errors, an SMPP account's options, the
-figures.
+"""Tables of the documentation that are made from the code: settings, errors, an SMPP account's options, retry
+schedules, the figures.
 
 `python -m tests.house.tables` writes them anew into the documents; the tests compare. With the path of a file that
 `make bench ARGS="--json FILE"` wrote, the figures of that run go into the README; without one, those there stay.
@@ -17,6 +17,7 @@ import msgspec
 
 from bench.figures import BUDGETS
 from heliograph.api.document import pages
+from heliograph.base import retry
 from heliograph.base.settings import Settings
 from heliograph.suppliers.smpp.settings import SmppSettings
 from tests.house.project import DOCS, ROOT
@@ -97,11 +98,71 @@ def errors() -> str:
     return _table(["Code", "HTTP", "When", "What to do", "`details`"], rows)
 
 
+def webhook_retries() -> str:
+    """The attempts to deliver an event, by default."""
+    rows = []
+    elapsed = 0.0
+    for attempt, pause in enumerate(retry.webhook(_default(Settings, "webhook_schedule")).pauses, 1):
+        elapsed += pause
+        rows.append([str(attempt), _time(pause), _time(elapsed)])
+    return _table(["Attempt", "After the previous one", "Since the event"], rows)
+
+
+def retries() -> str:
+    """Every schedule by which something is tried again."""
+    schedules = {
+        'SMS: the supplier answered "later"': _schedule(retry.SUBMIT),
+        "SMS: the supplier throttles, is not connected or is at capacity": (
+            f"{_time(retry.HOLD)}, growing by {_time(retry.HOLD)} per attempt up to {_time(retry.HOLD_MOST)}; "
+            "does not count as a try"
+        ),
+        "SMS receipt that matches no message": f"{_schedule(retry.RECEIPT)}; then it is an orphan",
+        "SMPP session lost": _backoff(
+            retry.Backoff(
+                _default(SmppSettings, "reconnect_seconds"), longest=_default(SmppSettings, "reconnect_max_seconds")
+            )
+        )
+        + ", ±30 %",
+        "WhatsApp: a fault at Meta": _backoff(retry.META_TROUBLE),
+        "WhatsApp: too many messages to one user": _backoff(retry.META_USER),
+        "WhatsApp: the template is paused": _backoff(retry.META_TEMPLATE_PAUSED),
+        "WhatsApp: a number's sends get no response": _backoff(retry.META_SILENT),
+        "WhatsApp: sync of an account failed": _backoff(retry.META_SYNC),
+        "WhatsApp: first sync of an account failed": _backoff(retry.META_FIRST_SYNC),
+        "Webhook": _schedule(retry.webhook(_default(Settings, "webhook_schedule"))),
+    }
+    return _table(["What is retried", "Delays"], [[name, delays] for name, delays in schedules.items()])
+
+
+def _schedule(schedule: retry.Schedule) -> str:
+    listed = ", ".join(_time(pause) for pause in schedule.pauses)
+    then = "" if schedule.then is None else f", then every {_time(schedule.then)}".replace("every 1 h", "every hour")
+    jitter = f", each ±{schedule.jitter:.0%}".replace("%", " %") if schedule.jitter else ""
+    return f"{listed}{then}{jitter}"
+
+
+def _backoff(backoff: retry.Backoff) -> str:
+    grows = "doubling" if backoff.growth == 2 else f"growing {backoff.growth:g}-fold"
+    return f"{_time(backoff.first)}, {grows} up to {_time(backoff.longest)}"
+
+
+def _time(seconds: float) -> str:
+    """`90 s`, `5 min`, `2 h 5 min`."""
+    if seconds < 120 and seconds % 60:
+        return f"{seconds:g} s"
+    hours, rest = divmod(int(seconds), 3600)
+    minutes, rest = divmod(rest, 60)
+    parts = [f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min"), (rest, "s")) if count]
+    return " ".join(parts) or "0 s"
+
+
 #: Where each made table stands.
 PLACES: dict[Path, tuple[str, Callable[[], str]]] = {
     DOCS / "errors.md": ("errors", errors),
     DOCS / "settings.md": ("settings", settings),
     DOCS / "adding-a-supplier.md": ("smpp", smpp),
+    DOCS / "operations.md": ("retries", retries),
+    DOCS / "webhooks.md": ("webhook retries", webhook_retries),
 }
 
 

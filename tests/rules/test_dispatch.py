@@ -14,7 +14,7 @@ import pytest
 
 from heliograph.base import clock
 from heliograph.base.db import Connection, Pool
-from heliograph.queue.retry import SUBMIT
+from heliograph.base.retry import SUBMIT
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.dispatch import OVERTAKEN
 from heliograph.sms import withdrawal
@@ -397,7 +397,7 @@ async def test_later_follows_the_schedule_until_the_validity_ends(pool: Pool) ->
     bench = Bench(pool)
     bench.only.script = answering(BUSY)
     id = await message(pool, await organization(pool), expires_at=clock.now() + timedelta(minutes=12))
-    for pause in SUBMIT[:3]:
+    for pause in SUBMIT.pauses[:3]:
         await bench.round()
         assert pause - 2 < await pause_of(pool, id) <= pause
         assert await status_of(pool, id) == "sending"
@@ -434,7 +434,7 @@ async def test_after_two_tries_another_supplier_is_asked(pool: Pool) -> None:
     bench = Bench(pool, first, second)
     bench.connectors[first.id].script = answering(BUSY)
     id = await message(pool, await organization(pool))
-    for pause in (*SUBMIT[:2], 0):
+    for pause in (*SUBMIT.pauses[:2], 0):
         await bench.round()
         await bench.later(seconds=pause)
     assert len(bench.connectors[first.id].submitted) == 2

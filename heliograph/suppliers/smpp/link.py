@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 
 import structlog
 
+from heliograph.base.retry import Backoff
 from heliograph.suppliers.smpp import pdu as p
 from heliograph.suppliers.smpp.session import (
     Answered,
@@ -270,7 +271,8 @@ class Link:
             self._task = None
 
     async def _run(self) -> None:
-        pause = self._settings.reconnect_seconds
+        backoff = Backoff(self._settings.reconnect_seconds, longest=self._settings.reconnect_max_seconds)
+        failures = 0
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
             refused: int | None = None
@@ -283,16 +285,16 @@ class Link:
                 refused = connection.refused
                 self.last_error = connection.session.reason or "connection lost"
                 if connection.bound_at and loop.time() - connection.bound_at >= self._settings.reconnect_max_seconds:
-                    pause = self._settings.reconnect_seconds
+                    failures = 0
             if self._stopping.is_set():
                 return
             # A wrong password does not get right by itself; 0x05 and 0x0D do, once the old session is gone.
-            wait = self._settings.refused_seconds if refused in BIND_CONFIGURATION else pause
+            wait = self._settings.refused_seconds if refused in BIND_CONFIGURATION else backoff.pause(failures)
             wait *= 0.7 + 0.6 * self._random()
             if refused is not None:
                 self.last_error = f"bind refused: 0x{refused:08X} {name_of(refused)}"
             log.warning("smpp_down", link=self.name, error=self.last_error, next_try_seconds=round(wait, 1))
-            pause = min(pause * 2, self._settings.reconnect_max_seconds)
+            failures += 1
             try:
                 await asyncio.wait_for(self._stopping.wait(), wait)
             except TimeoutError:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import structlog
 
+from heliograph.base.retry import META_SILENT
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
@@ -32,9 +33,8 @@ CONCURRENCY = 256
 _STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
 #: 131056, for a user whom our own gate stops before Meta has to.
 _PAIR = classify(131056)
-#: So many sends in a row without a readable answer, and the number rests: these seconds first, doubled each time.
+#: So many sends in a row without a readable answer, and the number rests (META_SILENT).
 _SILENCE = 3
-_REST, _LONGEST_REST = 1.0, 60.0
 #: What waited here for longer, because this process stood still, is given back, seconds: others may have taken it over.
 _STALE = 30.0
 #: Cancelled sends have this long to let go of their connections, seconds.
@@ -217,7 +217,7 @@ class CloudConnector:
             self._last_error = outcome.code
             self._silent += not held
             if self._silent >= _SILENCE and not held:
-                self.hold(min(_REST * 2 ** min(self._rests, 10), _LONGEST_REST), Kind.RETRY)
+                self.hold(META_SILENT.pause(self._rests), Kind.RETRY)
                 self._rests += 1
             return
         self._silent = self._rests = 0

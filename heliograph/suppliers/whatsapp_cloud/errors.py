@@ -15,6 +15,9 @@ from typing import Any
 
 import msgspec
 
+from heliograph.base import retry
+from heliograph.base.retry import Backoff
+
 
 class Kind(enum.StrEnum):
     """What a code speaks of, and so what to do about it."""
@@ -64,6 +67,8 @@ UNCOUNTED = None
 CODE_LIFETIME = 600.0
 
 _MINUTE, _HOUR = 60.0, 3600.0
+#: A pause that stays as it is.
+_STEADY = Backoff(0.0, growth=1.0)
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -80,11 +85,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tries: int | None = 0
     #: Whom `hold` stops. Scope.MESSAGE: only this message waits.
     scope: Scope = Scope.MESSAGE
-    #: Seconds that the scope is to be left alone; for a try of the message, its first pause.
-    hold: float = 0.0
-    #: Each further pause is so many times the one before it, up to `longest` seconds.
-    growth: float = 1.0
-    longest: float = _HOUR
+    #: The pauses between tries; the first is also how long the scope is to be left alone.
+    backoff: Backoff = _STEADY
     #: The operator must hear of it.
     alarm: bool = False
     #: Halve the number's rate.
@@ -93,6 +95,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resync: bool = False
     #: The message may have been taken all the same: not to be sent again before a status could have told.
     unsure: bool = False
+
+    @property
+    def hold(self) -> float:
+        """Seconds that the scope is to be left alone; for a try of the message, its first pause."""
+        return self.backoff.first
 
     @property
     def waits(self) -> bool:
@@ -111,8 +118,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """
         if self.tries is not UNCOUNTED and tries > self.tries:
             return None
-        # A pause never grows past `longest`, so its exponent need not either.
-        pause = min(self.hold * self.growth ** min(tries - 1, 32), max(self.longest, self.hold))
+        pause = self.backoff.pause(tries - 1)
         if code and pause >= CODE_LIFETIME:
             return None
         return pause
@@ -136,30 +142,38 @@ def classify(
             return msgspec.structs.replace(_UNREAD, code=code, subcode=subcode)
         fault = _UNLISTED
     if is_transient and fault.kind is Kind.REQUEST and not fault.waits:
-        fault = msgspec.structs.replace(fault, kind=Kind.RETRY, tries=3, hold=2.0, growth=4.0)
+        fault = msgspec.structs.replace(fault, kind=Kind.RETRY, tries=3, backoff=retry.META_TROUBLE)
     if fault.code != code or fault.subcode != subcode:
         fault = msgspec.structs.replace(fault, code=code, subcode=subcode)
     return fault
 
 
-def _retry(title: str, tries: int | None, *, hold: float = 2.0, **more: Any) -> Fault:
-    return Fault(kind=Kind.RETRY, title=title, tries=tries, hold=hold, growth=4.0, longest=5 * _MINUTE, **more)
+def _from(first: float, backoff: Backoff = _STEADY) -> Backoff:
+    """The same backoff with another first pause."""
+    return msgspec.structs.replace(backoff, first=first)
 
 
-def _rate(title: str, scope: Scope, hold: float, *, failure: str = "throttled", **more: Any) -> Fault:
-    return Fault(
-        kind=Kind.RATE, title=title, tries=UNCOUNTED, scope=scope, hold=hold, growth=2.0, failure=failure, **more
-    )
+def _retry(title: str, tries: int | None, *, hold: float = retry.META_TROUBLE.first, **more: Any) -> Fault:
+    return Fault(kind=Kind.RETRY, title=title, tries=tries, backoff=_from(hold, retry.META_TROUBLE), **more)
+
+
+def _rate(
+    title: str, scope: Scope, hold: float, *, failure: str = "throttled", longest: float = _HOUR, **more: Any
+) -> Fault:
+    backoff = msgspec.structs.replace(retry.META_THROTTLED, first=hold, longest=longest)
+    return Fault(kind=Kind.RATE, title=title, tries=UNCOUNTED, scope=scope, backoff=backoff, failure=failure, **more)
 
 
 def _auth(title: str, scope: Scope = Scope.CREDENTIAL) -> Fault:
-    return Fault(kind=Kind.AUTH, title=title, tries=UNCOUNTED, scope=scope, hold=_MINUTE, alarm=True)
+    return Fault(kind=Kind.AUTH, title=title, tries=UNCOUNTED, scope=scope, backoff=_from(_MINUTE), alarm=True)
 
 
 def _account(
     title: str, scope: Scope, *, hold: float = 10 * _MINUTE, tries: int | None = UNCOUNTED, failure: str = "unknown"
 ) -> Fault:
-    return Fault(kind=Kind.ACCOUNT, title=title, tries=tries, scope=scope, hold=hold, failure=failure, alarm=True)
+    return Fault(
+        kind=Kind.ACCOUNT, title=title, tries=tries, scope=scope, backoff=_from(hold), failure=failure, alarm=True
+    )
 
 
 def _template(title: str, **more: Any) -> Fault:
@@ -175,7 +189,7 @@ def _request(title: str, *, failure: str = "unknown", alarm: bool = True) -> Fau
 
 
 def _media(title: str) -> Fault:
-    return Fault(kind=Kind.MEDIA, title=title, failure="media_error", tries=2, hold=2.0, growth=4.0)
+    return Fault(kind=Kind.MEDIA, title=title, failure="media_error", tries=2, backoff=retry.META_TROUBLE)
 
 
 _TABLE: dict[int, Fault] = {
@@ -214,23 +228,19 @@ _TABLE: dict[int, Fault] = {
     131048: _rate(
         "restricted for quality or spam", Scope.NUMBER, _HOUR, longest=6 * _HOUR, failure="spam_limited", alarm=True
     ),
-    131049: _recipient("withheld for ecosystem health", "marketing_limit", scope=Scope.USER, hold=24 * _HOUR),
+    131049: _recipient("withheld for ecosystem health", "marketing_limit", scope=Scope.USER, backoff=_from(24 * _HOUR)),
     131050: _recipient("the user stopped marketing messages", "marketing_limit"),
     131051: _request("message type unsupported"),
     131052: _media("media download failed"),
     131053: _media("media upload failed"),
     131055: _request("method not allowed"),
-    # Meta's own advice: 4^n s from n = 0. What one user may get comes back at one message in 6 s, so the longest
-    # pause that a full burst of 45 can ask for is 270 s.
     131056: Fault(
         kind=Kind.PAIR,
         title="too many messages to this user",
         failure="throttled",
         tries=UNCOUNTED,
         scope=Scope.USER,
-        hold=1.0,
-        growth=4.0,
-        longest=270.0,
+        backoff=retry.META_USER,
     ),
     131057: _retry("the number is in maintenance", UNCOUNTED, hold=_MINUTE, scope=Scope.NUMBER),
     131062: _request("this message cannot go to a business-scoped user id", failure="recipient_unreachable"),
@@ -243,7 +253,7 @@ _TABLE: dict[int, Fault] = {
     132007: _template("the template's content breaks policy", alarm=True),
     132008: _template("a parameter's format differs from the template's"),
     132012: _template("a parameter's format differs from the template's"),
-    132015: _template("the template is paused", tries=UNCOUNTED, hold=3 * _HOUR, growth=2.0, longest=6 * _HOUR),
+    132015: _template("the template is paused", tries=UNCOUNTED, backoff=retry.META_TEMPLATE_PAUSED),
     132016: _template("the template is disabled for good", alarm=True),
     132018: _template("a parameter of the template is invalid"),
     132068: _template("the Flow is blocked", alarm=True),

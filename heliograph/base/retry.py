@@ -1,0 +1,134 @@
+"""All retry schedules, in one place. Pure: the number of tries goes in, a pause in seconds (or the end) comes out.
+
+Each schedule is checked when it is made, which is when the process starts; the tables of the documents are generated
+from them (`tests/house/tables.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+
+import msgspec
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A pause before each try, listed one by one; seconds. Raises ValueError if no such schedule can be meant."""
+
+    pauses: tuple[float, ...]
+    #: Pause before each try after the last one listed; None: there is none.
+    then: float | None = None
+    #: Each pause is longer or shorter by up to this share, by chance.
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        listed = self.pauses if self.then is None else (*self.pauses, self.then)
+        if not self.pauses:
+            raise ValueError("a schedule needs at least one pause")
+        if not all(0 <= pause < math.inf for pause in listed):
+            raise ValueError("a pause must be 0 or more and finite")
+        if any(later < earlier for earlier, later in pairwise(listed)):
+            raise ValueError("a pause must not be shorter than the one before it")
+        if not 0 <= self.jitter < 1:
+            raise ValueError("jitter must be from 0 to less than 1")
+
+    def pause(self, place: int, chance: random.Random | None = None) -> float | None:
+        """The pause in this place, from 0; None: the schedule has ended. `chance`: for the jitter, if there is any."""
+        pause = self.pauses[place] if place < len(self.pauses) else self.then
+        if pause is None or not self.jitter or chance is None:
+            return pause
+        return pause * chance.uniform(1 - self.jitter, 1 + self.jitter)
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """A pause that grows by a factor with each try, up to a bound; seconds. It never ends by itself."""
+
+    first: float
+    growth: float = 2.0
+    longest: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.first < math.inf and 0 <= self.longest < math.inf):
+            raise ValueError("a pause must be 0 or more and finite")
+        if not 1 <= self.growth < math.inf:
+            raise ValueError("a pause must not shrink")
+
+    def pause(self, failures: int) -> float:
+        """The pause after this many failures before the present one, from 0."""
+        # It never grows past `longest`, so its exponent need not either.
+        return min(self.first * self.growth ** min(failures, 32), max(self.longest, self.first))
+
+
+# ── SMS ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: After each submit that a supplier answered with "later", until the message's validity ends.
+SUBMIT = Schedule((5.0, 30.0, 120.0, 600.0), then=3600.0)
+#: A message without a validity of its own is given up after this: a later text surprises more than it informs.
+SUBMIT_HORIZON = 24 * 3600.0
+#: While a supplier is throttling, is not connected or has no free window: it is the line that waits, not the message,
+#: so this is no try. Each attempt that ends so makes it a second longer, up to a minute.
+HOLD, HOLD_MOST = 1.0, 60.0
+#: Looks at a receipt that matches no message, after it came; then it is an orphan.
+RECEIPT = Schedule((1.0, 5.0, 30.0, 300.0, 3600.0, 21600.0, 86400.0))
+
+# ── WhatsApp ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: Trouble at Meta: after each try of a message that met it.
+META_TROUBLE = Backoff(2.0, growth=4.0, longest=300.0)
+#: Meta asks to slow down; the first pause is that of the code.
+META_THROTTLED = Backoff(2.0)
+#: Too many messages to one user. Meta's own advice: 4^n s from n = 0. What one user may get comes back at one message
+#: in 6 s, so the longest pause that a full burst of 45 can ask for is 270 s.
+META_USER = Backoff(1.0, growth=4.0, longest=270.0)
+#: Meta has paused the template.
+META_TEMPLATE_PAUSED = Backoff(3 * 3600.0, longest=6 * 3600.0)
+#: A number whose sends went unanswered several times in a row rests.
+META_SILENT = Backoff(1.0, longest=60.0)
+#: After a sync of an account that failed; and after one of an account that was never synced, for which somebody waits.
+META_SYNC = Backoff(60.0, longest=1800.0)
+META_FIRST_SYNC = Backoff(2.0, longest=1800.0)
+
+# ── Webhooks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: ±20 %, so that receivers that came back are not all asked at once.
+WEBHOOK_JITTER = 0.2
+
+
+def webhook(text: str) -> Schedule:
+    """The schedule that `HELIOGRAPH_WEBHOOK_SCHEDULE` means: the pause before each attempt. Raises ValueError."""
+    try:
+        pauses = tuple(float(pause) for pause in text.split(","))
+    except ValueError:
+        raise ValueError("pauses must be numbers of seconds, separated by commas") from None
+    return Schedule(pauses, jitter=WEBHOOK_JITTER)
+
+
+# ── Loops ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: Shortest and longest time between two looks for due work, seconds. What made a look slow, such as a database that
+#: hung, may be over as soon as it ended.
+LOOK, LOOK_MOST = 0.005, 2.0
+
+
+def submit_pause(tries: int) -> float:
+    """Seconds to wait after `tries` counted tries (1 or more) of a submit."""
+    pause = SUBMIT.pause(tries - 1)
+    assert pause is not None  # it goes on hourly
+    return pause
+
+
+def hold_pause(attempt: int) -> float:
+    """Seconds to wait after a message's nth attempt ended without a try being counted."""
+    return min(attempt * HOLD, HOLD_MOST)
+
+
+def receipt_pause(tries: int) -> float | None:
+    """Seconds until an unmatched receipt is looked at again after `tries` looks; None: never."""
+    return RECEIPT.pause(tries)
+
+
+def look_pause(took: float) -> float:
+    """Seconds until the next look for work after one that took so long: no more than a tenth of the time is spent
+    looking, up to a bound."""
+    return min(max(LOOK, 10 * took), LOOK_MOST)
