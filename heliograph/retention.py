@@ -113,7 +113,7 @@ DELETE_EARLY = """
 DELETE FROM whatsapp_early_statuses WHERE (number_id, wamid, status) IN (
     SELECT number_id, wamid, status FROM whatsapp_early_statuses WHERE received_at < $1 LIMIT $2)
 """
-# Sealed under a key that no worker has any more, or they would be worked through by now.
+# Sealed under a key that no worker has any more, or they would have been processed by now.
 DELETE_CALLBACKS = """
 WITH due AS MATERIALIZED (
     SELECT id FROM queue WHERE kind = 'whatsapp_in' AND id < $1 LIMIT $2 FOR UPDATE SKIP LOCKED

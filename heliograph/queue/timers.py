@@ -12,7 +12,7 @@ UPDATE timers SET next_at = now() + make_interval(secs => $2) WHERE name = $1 AN
 
 HASTEN = "UPDATE timers SET next_at = now() WHERE name = $1"
 
-# A worker that hangs while it holds the row is put out by the server, so that another one goes on.
+# A worker that hangs while it holds the row is terminated by the server, so that another one goes on.
 HOLD = """
 WITH impatient AS MATERIALIZED (SELECT set_config('idle_in_transaction_session_timeout', '30s', true))
 SELECT name FROM timers, impatient WHERE name = $1 FOR UPDATE OF timers SKIP LOCKED

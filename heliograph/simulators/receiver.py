@@ -64,7 +64,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     keep: int = 10_000
     #: Event ids remembered to tell duplicates.
     remember: int = 1_000_000
-    #: A file that gets one line per received event: event id, type, message id, apart by a space.
+    #: A file that gets one line per received event: event id, type, message id, separated by spaces.
     ledger: str = ""
     seed: int | None = None
 

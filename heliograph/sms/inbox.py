@@ -1,4 +1,4 @@
-"""The inbox: what was stored of handsets' messages is worked through, in the order in which it came.
+"""The inbox: what was stored of handsets' messages is processed, in the order in which it came.
 
 One transaction a batch, and one worker at a time, because the order matters: STOP and then START is not START and then
 STOP, and parts that two workers hold would never meet. In that transaction a message gets its text, its organization,

@@ -435,7 +435,7 @@ async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, eve
 
 
 # Its rows stay locked until the commit, which deletes them; what another worker has is skipped, and one that hangs is
-# put out by the server. A callback weighs what it holds, or what it is in kilobytes.
+# terminated by the server. A callback weighs what it holds, or what it is in kilobytes.
 TAKE = """
 WITH impatient AS MATERIALIZED (
     SELECT set_config('idle_in_transaction_session_timeout', '30s', true)

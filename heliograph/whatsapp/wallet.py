@@ -117,7 +117,7 @@ class _Charge:
 
 # ── What becomes of messages ──────────────────────────────────────────────────────────────────────────────────────
 
-# Handed over in the order of their ids, so two who settle the same messages wait for each other in no circle.
+# Handed over in the order of their ids, so that two transactions that settle the same messages cannot deadlock.
 CHARGES = """
 SELECT item.organization_id, item.id, m.charge, m.reserved, m.consumed
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (

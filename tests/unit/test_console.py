@@ -66,7 +66,7 @@ def test_a_misspelt_command_leads_to_the_right_one() -> None:
 
 
 def test_a_wrong_data_directory_is_said_to_be_that(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="nowhere does not exist: name the one of `heliograph up`"):
+    with pytest.raises(SettingsError, match="nowhere does not exist: give the data directory of `heliograph up`"):
         settings_of(tmp_path / "nowhere", environment={})
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="is not a directory"):
