@@ -33,7 +33,8 @@ from heliograph.base import private_files
 from heliograph.base.connecting import connect
 from heliograph.base.db import open_pool
 from heliograph.base.migrate import migrate
-from heliograph.base.postgres import Embedded, PostgresError, default_data_dir
+from heliograph.base.postgres import Embedded, default_data_dir
+from heliograph.base.postgres_install import PostgresError
 from heliograph.base.settings import Settings, demand_secret_key, from_environment, unknown_names
 from heliograph.base.signals import KINDS
 from heliograph.demo import Credentials, Smsc

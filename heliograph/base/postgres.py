@@ -36,8 +36,6 @@ from heliograph.base.postgres_install import (
 )
 from heliograph.base.postgres_process import Note, Process, is_server_on
 
-__all__ = ["Embedded", "PostgresError", "default_data_dir", "url_of"]
-
 ROLE = "heliograph"
 #: What the application may do: own its database, and nothing else.
 ROLE_LIMITS = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"

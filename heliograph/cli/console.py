@@ -34,7 +34,8 @@ from heliograph.base.connecting import connect
 from heliograph.base.db import Connection, follow_clock, is_down
 from heliograph.base.errors import Refusal
 from heliograph.base.migrate import ForeignSchema, MigrationError
-from heliograph.base.postgres import PostgresError, default_data_dir, url_of
+from heliograph.base.postgres import default_data_dir, url_of
+from heliograph.base.postgres_install import PostgresError
 from heliograph.base.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
 
 Result = TypeVar("Result")

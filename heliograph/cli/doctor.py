@@ -22,7 +22,7 @@ from heliograph.base import clock, database_url, logs, migrate
 from heliograph.base.clock import iso
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Connection
-from heliograph.base.postgres import PostgresError
+from heliograph.base.postgres_install import PostgresError
 from heliograph.base.settings import Settings, SettingsError, demand_secret_key
 from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, settings_of, show, shown_url
 from heliograph.cli.http import address, ask

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import typer
 
-from heliograph.base.postgres import PostgresError
+from heliograph.base.postgres_install import PostgresError
 from heliograph.base.settings import SettingsError
 from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, say, settings_of, show
 from heliograph.cli.http import address, ask

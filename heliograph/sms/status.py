@@ -31,22 +31,20 @@ class Status(msgspec.Struct, frozen=True):
     final: bool = False
     #: Contract event raised on arrival, if the message has raised none.
     event: str | None = None
-    #: Column that keeps the time of arrival.
-    stamp: str | None = None
 
 
 OPEN = ("accepted", "sent")
 
 STATUSES = {
     "accepted": Status(()),
-    "sent": Status(("accepted",), stamp="sent_at"),
-    "delivered": Status((*OPEN, "unknown", "expired"), final=True, event="message.delivered", stamp="delivered_at"),
-    "undelivered": Status(OPEN, final=True, event="message.failed", stamp="failed_at"),
-    "failed": Status(OPEN, final=True, event="message.failed", stamp="failed_at"),
-    "expired": Status(OPEN, final=True, event="message.failed", stamp="failed_at"),
-    "rejected": Status(OPEN, final=True, event="message.failed", stamp="failed_at"),
-    "canceled": Status(("accepted",), final=True, stamp="ended_at"),
-    "unknown": Status(OPEN, final=True, stamp="ended_at"),
+    "sent": Status(("accepted",)),
+    "delivered": Status((*OPEN, "unknown", "expired"), final=True, event="message.delivered"),
+    "undelivered": Status(OPEN, final=True, event="message.failed"),
+    "failed": Status(OPEN, final=True, event="message.failed"),
+    "expired": Status(OPEN, final=True, event="message.failed"),
+    "rejected": Status(OPEN, final=True, event="message.failed"),
+    "canceled": Status(("accepted",), final=True),
+    "unknown": Status(OPEN, final=True),
 }
 
 #: What a receipt's word makes of a message; a state that is absent moves nothing.

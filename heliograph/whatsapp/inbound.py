@@ -54,7 +54,7 @@ from heliograph.whatsapp import (
     numbers,
     outcomes,
     received,
-    templates,
+    template_sync,
     warnings,
 )
 from heliograph.whatsapp.accounts import Route
@@ -380,7 +380,8 @@ async def apply(
     for one in sorted(changes, key=lambda one: (one.organization_id, one.account_id)):
         match one.item:
             case TemplateItem():
-                deliveries += await templates.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
+                change = one.organization_id, one.account_id, one.item, one.at
+                deliveries += await template_sync.apply_item(conn, *change)
             case NumberItem() | CapabilityItem() | AccountItem():
                 if isinstance(one.item, AccountItem):
                     await warnings.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)

@@ -18,22 +18,6 @@ from heliograph.base.errors import Refusal
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp.numbers import Number
-from heliograph.whatsapp.template_sync import apply_item, hold, set_disabled, shown, store_listing, store_one
-
-__all__ = [
-    "Template",
-    "TemplateBook",
-    "TemplateNotApproved",
-    "TemplateNotFound",
-    "TemplateNotSendable",
-    "TemplateParameterMismatch",
-    "apply_item",
-    "hold",
-    "set_disabled",
-    "shown",
-    "store_listing",
-    "store_one",
-]
 
 
 class TemplateNotFound(Refusal):

@@ -11,7 +11,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from heliograph.base.postgres import PostgresError, url_of
+from heliograph.base.postgres import url_of
+from heliograph.base.postgres_install import PostgresError
 from tests.embedded import QUICK, ROOT, Start, ask, execute, log_of, processes, slow, started, supervisor, until
 
 

@@ -17,7 +17,7 @@ from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem, TemplateItem
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber, CloudTemplate
 from heliograph.suppliers.whatsapp_cloud.webhooks import parse
-from heliograph.whatsapp import accounts, holds, numbers, templates
+from heliograph.whatsapp import accounts, holds, numbers, template_sync
 from heliograph.whatsapp.accounts import BusinessAccount
 from heliograph.whatsapp.mirror import Mirror
 from tests.rules import whatsapp_account_factories as made
@@ -158,7 +158,7 @@ async def test_after_an_event_its_template_alone_is_read(pool: Pool, graph: Grap
         event="FLAGGED",
     )
     async with pool.acquire() as conn:
-        await templates.apply_item(conn, account.organization_id, account.id, event, now)
+        await template_sync.apply_item(conn, account.organization_id, account.id, event, now)
     row = await account_row(pool)
     assert timedelta(seconds=60) < row["mirror_at"] - row["now"] < timedelta(seconds=90)
     assert await mirror.round() == 0
@@ -332,7 +332,7 @@ async def test_what_an_event_asks_for_during_a_reading_is_not_forgotten(pool: Po
         event="APPROVED",
     )
     async with pool.acquire() as conn:
-        await templates.apply_item(conn, account.organization_id, account.id, event, now)
+        await template_sync.apply_item(conn, account.organization_id, account.id, event, now)
     await reading.round()
     await reading.close()
     row = await account_row(pool)
@@ -485,7 +485,7 @@ async def test_an_event_and_a_reading_come_to_the_same(
         now = datetime.now(UTC)
         ids = (account.organization_id, account.id)
         if isinstance(item, TemplateItem):
-            await templates.apply_item(conn, *ids, item, now)
+            await template_sync.apply_item(conn, *ids, item, now)
         else:
             await numbers.apply_item(conn, *ids, item, now)
     told = await pool.fetch(SEEN)

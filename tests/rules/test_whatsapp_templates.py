@@ -18,7 +18,7 @@ from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
 from heliograph.suppliers.whatsapp_cloud.items import TemplateItem
 from heliograph.suppliers.whatsapp_cloud.objects import CloudTemplate
 from heliograph.suppliers.whatsapp_cloud.webhooks import parse
-from heliograph.whatsapp import reads, templates
+from heliograph.whatsapp import reads, template_sync
 from heliograph.whatsapp.accounts import BusinessAccount
 from heliograph.whatsapp.numbers import NumberBook
 from heliograph.whatsapp.template_sync import kept
@@ -54,7 +54,7 @@ def listed(**values: Any) -> CloudTemplate:
 
 async def apply(pool: Pool, account: BusinessAccount, one: TemplateItem, at: datetime | None = None) -> int:
     async with pool.acquire() as conn:
-        return await templates.apply_item(
+        return await template_sync.apply_item(
             conn, account.organization_id, account.id, one, at or NOW + timedelta(hours=1)
         )
 
@@ -73,7 +73,7 @@ async def store(
     async with pool.acquire() as conn, conn.transaction():
         if gone:
             values["asked"] = {row["id"]: None for row in await conn.fetch("SELECT id FROM whatsapp_templates")}
-        changes = await templates.store_listing(
+        changes = await template_sync.store_listing(
             conn, account.organization_id, account.id, listing, at=at, asked_at=at + timedelta(seconds=60), **values
         )
         await conn.execute("UPDATE whatsapp_accounts SET templates_read_at = $1", at)
@@ -276,10 +276,10 @@ async def test_local_disabling_survives_everything_and_is_silent(pool: Pool) -> 
     await made.number(pool, account)
     number = await NumberBook(pool).resolve(actor, await pool.fetchval("SELECT id FROM whatsapp_numbers"))
     async with pool.acquire() as conn:
-        assert await templates.set_disabled(conn, actor.organization_id, id, disabled=True)
-        assert not await templates.set_disabled(conn, actor.organization_id, id, disabled=True)
+        assert await template_sync.set_disabled(conn, actor.organization_id, id, disabled=True)
+        assert not await template_sync.set_disabled(conn, actor.organization_id, id, disabled=True)
         with pytest.raises(NotFound):
-            await templates.set_disabled(conn, (await organization(pool)).organization_id, id, disabled=True)
+            await template_sync.set_disabled(conn, (await organization(pool)).organization_id, id, disabled=True)
     with pytest.raises(TemplateNotFound):
         await TemplateBook(pool).find(actor, number, "order_shipped", "fr")
     assert [data["template"]["status"] for _, data in await made.events_of(pool, actor)] == ["disabled"]
@@ -291,7 +291,7 @@ async def test_local_disabling_survives_everything_and_is_silent(pool: Pool) -> 
     assert (found["disabled_locally"], found["status"], found["graph_id"]) == (True, "approved", "77")
     assert len(await made.events_of(pool, actor)) == 1
     async with pool.acquire() as conn:
-        assert await templates.set_disabled(conn, actor.organization_id, id, disabled=False)
+        assert await template_sync.set_disabled(conn, actor.organization_id, id, disabled=False)
     assert (await TemplateBook(pool).find(actor, number, "order_shipped", "fr")).status == "approved"
     assert [data["template"]["status"] for _, data in await made.events_of(pool, actor)] == ["disabled", "approved"]
 
@@ -300,8 +300,8 @@ async def test_a_refused_send_pauses_it_until_a_reading_after_the_lag(pool: Pool
     actor, account, id = await begun(pool)
     await endpoint(pool, actor, "whatsapp.template.updated")
     async with pool.acquire() as conn:
-        assert await templates.hold(conn, actor.organization_id, id, seconds=10_800) == 1
-        assert await templates.hold(conn, actor.organization_id, uuid7(), seconds=1) == 0
+        assert await template_sync.hold(conn, actor.organization_id, id, seconds=10_800) == 1
+        assert await template_sync.hold(conn, actor.organization_id, uuid7(), seconds=1) == 0
     found = await row(pool)
     assert (found["status"], found["held_until"] > NOW + timedelta(hours=2)) == ("paused", True)
     await store(pool, account, listed(), seconds=-3600)
@@ -315,9 +315,9 @@ async def test_one_read_alone_that_is_gone_is_held_until_a_listing_says_so_too(p
     actor, account, id = await begun(pool)
     await apply(pool, account, item(0, event="FLAGGED"))
     async with pool.acquire() as conn:
-        same = await templates.store_one(conn, actor.organization_id, id, listed(), at=NOW + timedelta(seconds=1))
+        same = await template_sync.store_one(conn, actor.organization_id, id, listed(), at=NOW + timedelta(seconds=1))
         assert (same.changed, (await row(pool))["reread_at"]) == (0, None)
-        gone = await templates.store_one(conn, actor.organization_id, id, None, at=NOW + timedelta(seconds=2))
+        gone = await template_sync.store_one(conn, actor.organization_id, id, None, at=NOW + timedelta(seconds=2))
     found = await row(pool)
     assert (gone.removed, found["status"], found["missing_at"] is not None) == (0, "approved", True)
     assert await pool.fetchval("SELECT templates_at <= now() FROM whatsapp_accounts")

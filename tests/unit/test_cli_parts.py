@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from heliograph.base.postgres import PostgresError
+from heliograph.base.postgres_install import PostgresError
 from heliograph.base.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
 from heliograph.cli.console import record, settings_of, table

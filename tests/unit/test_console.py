@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from heliograph.base.postgres import PostgresError
+from heliograph.base.postgres_install import PostgresError
 from heliograph.base.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
 from heliograph.cli.console import fitted, settings_of
 from heliograph.up import part_environment

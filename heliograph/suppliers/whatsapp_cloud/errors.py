@@ -91,8 +91,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     alarm: bool = False
     #: Halve the number's rate.
     slow: bool = False
-    #: What is known of the template is out of date.
-    resync: bool = False
     #: The message may have been taken all the same: not to be sent again before a status could have told.
     unsure: bool = False
 
@@ -177,7 +175,7 @@ def _account(
 
 
 def _template(title: str, **more: Any) -> Fault:
-    return Fault(kind=Kind.TEMPLATE, title=title, scope=Scope.TEMPLATE, resync=True, **more)
+    return Fault(kind=Kind.TEMPLATE, title=title, scope=Scope.TEMPLATE, **more)
 
 
 def _recipient(title: str, failure: str = "recipient_unreachable", **more: Any) -> Fault:

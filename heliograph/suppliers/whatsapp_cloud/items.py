@@ -80,15 +80,12 @@ class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
     #: Digits; None for one who hides the number.
     sender: str | None
     user_id: str | None = None
-    profile_name: str | None = None
     at: datetime
     type: str
     #: What the user wrote or chose: text, caption, or the title of a button.
     text: str | None = None
     #: For the customer, without any id of Meta's. Its keys follow from the type: see `content`.
     content: dict[str, Any] = {}
-    #: The message that it quotes, answers, edits, revokes or reacts to.
-    context_wamid: str | None = None
     opens_window: bool = False
     #: The user came by an advertisement or a page's button.
     referral: bool = False
@@ -96,7 +93,6 @@ class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
     #: Of `system`: the digits and the user id that the user has from now on.
     new_sender: str | None = None
     new_user_id: str | None = None
-    errors: tuple[ErrorNote, ...] = ()
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True):

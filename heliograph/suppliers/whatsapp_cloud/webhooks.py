@@ -217,26 +217,21 @@ def _message(
     known = contacts.of(sender, user_id)
     text, content = content_of(type, message)
     group = message.get("group_id") is not None
-    errors = message.get("errors")
     return MessageItem(
         waba_id=waba_id,
         phone_number_id=number_id,
         wamid=wamid,
         sender=sender,
         user_id=user_id or (id_of(known.user_id) if known else None),
-        profile_name=(known.profile.name if known.profile else None) if known else None,
         at=_at(message.get("timestamp"), at),
         type=type,
         text=text,
         content=content,
-        context_wamid=words(part(message, "context").get("id"))
-        or words(inner.get("message_id" if type == "reaction" else "original_message_id")),
         opens_window=type in OPENING and not group,
         referral="referral" in message,
         group=group,
         new_sender=new_sender,
         new_user_id=new_user_id,
-        errors=_notes(errors) if isinstance(errors, list) else (),
     )
 
 
@@ -367,14 +362,9 @@ class _Metadata(msgspec.Struct):
     phone_number_id: str | int | None = None
 
 
-class _Profile(msgspec.Struct):
-    name: str | None = None
-
-
 class _Contact(msgspec.Struct):
     wa_id: str | int | None = None
     user_id: str | int | None = None
-    profile: _Profile | None = None
 
 
 class _Value(msgspec.Struct):
