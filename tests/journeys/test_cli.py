@@ -277,7 +277,7 @@ async def test_a_supplier_comes_and_goes(cli: Cli) -> None:
     assert {one["name"]: (one["bound"], one["leased"]) for one in listed.data} == {"one": (0, 0), "three": (0, 0)}
     assert resumed.data["state"] == "active"
     assert gone.status == 1
-    assert {"setting": "short_code", "default": "3,0", "meaning": "TON and NPI of a sender of at most 8 digits"} in (
+    assert {"setting": "short_code", "default": "3,0", "meaning": "TON and NPI of senders of at most 8 digits"} in (
         options.data
     )
 

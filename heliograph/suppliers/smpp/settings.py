@@ -25,69 +25,86 @@ TonNpi = tuple[int, int]
 class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to reach an account, and this supplier's way with the protocol."""
 
-    host: Annotated[str | tuple[str, ...], "Host name or address, or several; all their addresses are tried in turn"]
+    host: Annotated[str | tuple[str, ...], "Host name or IP address, or several; all their addresses are tried in turn"]
     port: Annotated[int, "TCP port"]
-    system_id: Annotated[str, "Name of the account"]
-    system_type: Annotated[str, "Empty unless the supplier names one"] = ""
-    address_range: Annotated[str, "Empty unless the supplier names one"] = ""
-    bind: Annotated[Literal["transceiver", "pair"], "One bind a session, or a transmitter and a receiver a session"] = (
+    system_id: Annotated[str, "system_id of the account"]
+    system_type: Annotated[str, "Empty unless the supplier specifies one"] = ""
+    address_range: Annotated[str, "Empty unless the supplier specifies one"] = ""
+    bind: Annotated[Literal["transceiver", "pair"], "One transceiver per session, or a transmitter and a receiver"] = (
         "transceiver"
     )
-    window: Annotated[int, "Submits that may wait for their answer, per session"] = 10
-    submits_per_second: Annotated[float, "Segments a second, per session; 0: as fast as the window allows"] = 0.0
+    window: Annotated[int, "Maximum unanswered submits per session"] = 10
+    submits_per_second: Annotated[float, "Maximum segments per second and session; 0: as fast as the window allows"] = (
+        0.0
+    )
 
-    tls: Annotated[bool, "Without it the password crosses the network in clear: only for a VPN or this machine"] = True
-    tls_verify: Annotated[bool, "Check the supplier's certificate and its name"] = True
-    tls_server_name: Annotated[str, "Name in the certificate, when it is not the host"] = ""
-    tls_ca_file: Annotated[str, "PEM file of the authorities to trust; empty: the system's"] = ""
-    tls_certificate_file: Annotated[str, "PEM file of our certificate, with its chain"] = ""
+    tls: Annotated[bool, "Use TLS. Without it the password is sent in clear text: only for a VPN or this machine"] = (
+        True
+    )
+    tls_verify: Annotated[bool, "Verify the supplier's certificate and host name"] = True
+    tls_server_name: Annotated[str, "Name in the certificate, if it differs from the host"] = ""
+    tls_ca_file: Annotated[str, "PEM file of trusted certificate authorities; empty: the system's"] = ""
+    tls_certificate_file: Annotated[str, "PEM file of our client certificate, with its chain"] = ""
     tls_key_file: Annotated[str, "PEM file of its key; empty: in the certificate's file"] = ""
 
-    connect_seconds: Annotated[float, "TCP and TLS, before the next address is tried"] = 10.0
-    bind_seconds: Annotated[float, "Until the bind is answered"] = 15.0
-    enquire_seconds: Annotated[float, "Silence after which we ask whether the peer lives"] = 20.0
-    silence_seconds: Annotated[float, "Silence after that question, before the session is given up"] = 10.0
+    connect_seconds: Annotated[float, "Time limit for TCP and TLS, before the next address is tried"] = 10.0
+    bind_seconds: Annotated[float, "Time limit for the bind response"] = 15.0
+    enquire_seconds: Annotated[float, "Idle time before an enquire_link is sent"] = 20.0
+    silence_seconds: Annotated[float, "Time limit for its response, before the session is closed"] = 10.0
     response_seconds: Annotated[
-        float, "Until a submit is answered; then its outcome is unknown, and a late answer counts until the grace ends"
+        float,
+        (
+            "Time limit for a submit response; then its outcome is unknown, but a late response counts until "
+            "the grace period ends"
+        ),
     ] = 60.0
-    pdu_seconds: Annotated[float, "From the first octet of a PDU to its last"] = 10.0
-    unbind_seconds: Annotated[float, "Until unbind is answered"] = 5.0
+    pdu_seconds: Annotated[float, "Time limit from the first octet of a PDU to its last"] = 10.0
+    unbind_seconds: Annotated[float, "Time limit for the unbind response"] = 5.0
     max_timeouts: Annotated[
-        int, "So many submits in a row without an answer stop the session; it ends when none comes late"
+        int, "Consecutive unanswered submits that stop the session; it is closed if no late response arrives"
     ] = 5
-    reconnect_seconds: Annotated[float, "First pause before connecting again; it doubles each time, ±30 %"] = 1.0
-    reconnect_max_seconds: Annotated[float, "Longest such pause; also how long a session lasts to count as good"] = 60.0
-    refused_seconds: Annotated[float, "Pause after a bind refused for its password, system_id or system_type"] = 300.0
-    queue_seconds: Annotated[float, "Longest wait of a message for room in a window, before it is given back"] = 5.0
-    receipts_queue: Annotated[int, "Receipts not yet stored, before more are answered with 'later' (0x64)"] = 5000
+    reconnect_seconds: Annotated[float, "Delay before reconnecting; it doubles each time, ±30 %"] = 1.0
+    reconnect_max_seconds: Annotated[float, "Longest such delay; also how long a session must last to reset it"] = 60.0
+    refused_seconds: Annotated[
+        float, "Delay after a bind refused because of its password, system_id or system_type"
+    ] = 300.0
+    queue_seconds: Annotated[
+        float, "Longest time a message waits for room in a window, before it is returned to the queue"
+    ] = 5.0
+    receipts_queue: Annotated[
+        int, "Maximum receipts not yet stored; beyond it, more are answered with 'later' (0x64)"
+    ] = 5000
 
     long_messages: Annotated[
         Literal["udh8", "udh16", "sar", "payload"],
-        "How segments belong together; udh16 cuts at 152/66, so a long text may take one more; payload: one id for all",
+        ("How segments are joined; udh16 splits at 152/66, so a long text may take one more; payload: one id for all"),
     ] = "udh8"
     destination: Annotated[TonNpi, "TON and NPI of recipients"] = (1, 1)
-    international: Annotated[TonNpi, "TON and NPI of a sender that is a phone number"] = (1, 1)
-    alphanumeric: Annotated[TonNpi, "TON and NPI of a sender with letters"] = (5, 0)
-    short_code: Annotated[TonNpi, "TON and NPI of a sender of at most 8 digits"] = (3, 0)
-    service_type: Annotated[str, "Some suppliers bill or route by it"] = ""
+    international: Annotated[TonNpi, "TON and NPI of senders that are phone numbers"] = (1, 1)
+    alphanumeric: Annotated[TonNpi, "TON and NPI of alphanumeric senders"] = (5, 0)
+    short_code: Annotated[TonNpi, "TON and NPI of senders of at most 8 digits"] = (3, 0)
+    service_type: Annotated[str, "service_type of each submit; some suppliers bill or route by it"] = ""
     protocol_id: Annotated[int, "protocol_id of each submit"] = 0
     priority: Annotated[int, "priority_flag of each submit, 0 to 3"] = 0
-    esm_class: Annotated[int, "Base of esm_class: 0, or 3 (store and forward) where the supplier asks for it"] = 0
-    registered_delivery: Annotated[int, "1: receipt of success and failure; 2: failure; 0: none; +16: on the way"] = 1
-    validity: Annotated[Literal["relative", "none"], "Send a message's validity as a relative time, or not at all"] = (
+    esm_class: Annotated[int, "Base value of esm_class: 0, or 3 (store and forward) if the supplier requires it"] = 0
+    registered_delivery: Annotated[
+        int, "1: receipts for success and failure; 2: for failure; 0: none; +16: intermediate notifications too"
+    ] = 1
+    validity: Annotated[Literal["relative", "none"], "Whether to send a message's validity, as a relative time"] = (
         "relative"
     )
-    validity_seconds: Annotated[int, "Validity of messages that name none; 0: the supplier's own"] = 0
+    validity_seconds: Annotated[int, "Validity of messages that specify none; 0: the supplier's default"] = 0
     default_alphabet: Annotated[
         Literal["gsm", "latin1", "ascii"],
-        "What the supplier takes data_coding 0 for; text that it cannot say goes as UCS-2",
+        "What data_coding 0 means to the supplier; text outside this alphabet is sent as UCS-2",
     ] = "gsm"
     single_shift: Annotated[
         tuple[Language, ...],
-        "Languages whose table behind an escape may be used for what is UCS-2 otherwise: portuguese, spanish, …",
+        "Languages whose single shift table may be used instead of UCS-2: portuguese, spanish, …",
     ] = ()
     locking_shift: Annotated[
-        tuple[Language, ...], "Languages whose table may take the place of the alphabet: hindi, urdu, portuguese, …"
+        tuple[Language, ...],
+        "Languages whose locking shift table may be used instead of UCS-2: hindi, urdu, portuguese, …",
     ] = ()
     data_coding_gsm7: Annotated[int, "data_coding of the default alphabet"] = 0
     data_coding_ucs2: Annotated[int, "data_coding of UCS-2"] = 8
@@ -98,15 +115,15 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dlr_id_base: Annotated[Base, "Number base of the id in a receipt's text"] = "text"
     tlv_id_base: Annotated[Base | None, "Number base of the id in a receipt's TLV; empty: as in the text"] = None
     final_states: Annotated[dict[str, ReceiptState], "stat (capitals) → its meaning here: ACCEPTD → delivered"] = {}
-    handles_stop: Annotated[bool, "The supplier answers STOP, START and HELP itself: obey them, but send no reply"] = (
-        False
-    )
+    handles_stop: Annotated[
+        bool, "The supplier replies to STOP, START and HELP itself: act on them, but send no reply"
+    ] = False
     country: Annotated[
-        str, "ISO country of the national numbers that handsets write under here (MZ); empty: they are nobody's"
+        str, "ISO country of senders' national numbers (MZ); empty: such numbers are not attributed to anybody"
     ] = ""
-    inbound_strip: Annotated[str, "What stands before handsets' numbers here and is no part of them, such as 0"] = ""
-    inbound_prepend: Annotated[str, "What is put in its place, such as 258"] = ""
-    dlr_sniff: Annotated[bool, "Take unmarked messages that have all of a receipt's fields for receipts"] = False
+    inbound_strip: Annotated[str, "Prefix to remove from senders' numbers, such as 0"] = ""
+    inbound_prepend: Annotated[str, "Prefix to add instead, such as 258"] = ""
+    dlr_sniff: Annotated[bool, "Treat unmarked messages that have all the fields of a receipt as receipts"] = False
     statuses: Annotated[dict[str, str], "command_status (hex) → R, R1, R2, R3, T, P, F, S, C, PS or FC"] = {}
 
     def __post_init__(self) -> None:
