@@ -122,7 +122,7 @@ class Part:
             status = await self._process.wait()
             if self._stopping:
                 return
-            self._say(f"{self._name} ended ({status}); starting it again.")
+            self._say(f"{self._name} ended ({status}); restarting it.")
             pause = PAUSE if loop.time() - began > WELL else min(pause * 2, LONGEST_PAUSE)
             await asyncio.sleep(pause)
 
@@ -223,14 +223,14 @@ async def _keep_database(database: Embedded, say: Callable[[str], None]) -> None
     pause = PAUSE
     while True:
         status = await database.wait()
-        say(f"PostgreSQL ended ({status}); starting it again.")
+        say(f"PostgreSQL ended ({status}); restarting it.")
         while True:
             try:
                 await database.start()
                 pause = PAUSE
                 break
             except PostgresError as error:
-                say(f"PostgreSQL does not start: {error}")
+                say(f"PostgreSQL cannot be started: {error}")
                 pause = min(pause * 2, LONGEST_PAUSE)
                 await asyncio.sleep(pause)
 
@@ -416,7 +416,7 @@ def _shown(host: str) -> str:
 
 def _check_free(host: str, port: int) -> None:
     if not _is_free(host, port):
-        raise UpError(f"port {port} on {host} is taken; choose another with --port, or stop what uses it")
+        raise UpError(f"port {port} on {host} is in use; choose another with --port, or stop the process that uses it")
 
 
 def _is_free(host: str, port: int) -> bool:

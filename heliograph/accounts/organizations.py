@@ -144,12 +144,12 @@ async def find(conn: Connection, *, reference: str | None) -> Organization:
     if len(rows) > 1 and reference is None:
         choices = _choices([row["name"] for row in rows])
         raise Invalid(
-            ("organization", "ambiguous", f"there are several organizations: name one with --org ({choices})")
+            ("organization", "ambiguous", f"there are several organizations: choose one with --org ({choices})")
         )
     if not rows:
         names = [row["name"] for row in await conn.fetch(NAMES, CHOICES + 1)]
         if not names:
-            raise NotFound("There is no organization yet: make one with `heliograph org create NAME`.")
+            raise NotFound("There is no organization yet: create one with `heliograph org create NAME`.")
         raise NotFound(f"There is no organization {reference!r}. There are: {_choices(names)}.")
     return Organization(**rows[0])
 
@@ -238,7 +238,7 @@ def _checked_words(words: list[str]) -> list[str]:
     for word in trimmed:
         # One of signs alone would be in every message that has none but signs.
         if not _is_text(word, LONGEST_WORD) or not any(map(str.isalnum, word)):
-            rule = f"an opt-out word has at most {LONGEST_WORD} characters, a letter or digit among them"
+            rule = f"an opt-out word must have at most {LONGEST_WORD} characters, including a letter or digit"
             raise Invalid(("opt_out_words", "pattern", rule))
     return trimmed
 
@@ -265,7 +265,7 @@ SAME_NAME = "SELECT id FROM organizations WHERE lower(name) = lower($1)"
 
 async def _taken(conn: Connection, name: str) -> Invalid:
     return Invalid(
-        ("name", "taken", f"there is an organization {name!r} already, {await conn.fetchval(SAME_NAME, name)}")
+        ("name", "taken", f"there is already an organization named {name!r}: {await conn.fetchval(SAME_NAME, name)}")
     )
 
 

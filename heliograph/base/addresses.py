@@ -93,19 +93,19 @@ def parse_url(url: str, *, allow_http: bool, allowed_networks: Sequence[Network]
     A name is only judged by its form here; its addresses are judged when they are connected to.
     """
     if len(url) > LONGEST_URL:
-        return f"the address has more than {LONGEST_URL} characters"
+        return f"the URL has more than {LONGEST_URL} characters"
     if not url.isascii():
-        return "the address must be ASCII: a host in its xn-- form, a path percent-encoded"
+        return "the URL must be ASCII: write the host in its xn-- form and percent-encode the path"
     if any(character <= " " or character in '\\"<>^`{|}\x7f' for character in url):
-        return "the address contains a character that must be percent-encoded"
+        return "the URL contains a character that must be percent-encoded"
     match = _URL.fullmatch(url)
     if match is None:
-        return "the address is not a URL"
+        return "it is not a valid URL"
     scheme = match["scheme"].lower()
     if scheme != "https" and not (allow_http and scheme == "http"):
-        return "the address must start with https://"
+        return "the URL must start with https://"
     if match["userinfo"] is not None:
-        return "the address must not contain a user name or password"
+        return "the URL must not contain a user name or password"
     port = int(match["port"]) if match["port"] else {"https": 443, "http": 80}[scheme]
     if not 1 <= port <= 65535:
         return "the port must be between 1 and 65535"
@@ -126,7 +126,7 @@ def check_url(url: str, *, allow_http: bool, allowed_networks: Sequence[Network]
 
 def _ipv6(text: str) -> IPv6Address | str:
     if "%" in text:
-        return "the host must not have a zone"
+        return "the host must not have a zone id"
     try:
         return IPv6Address(text)
     except ValueError:

@@ -33,8 +33,8 @@ class ClockDiffers(Exception):
     def __init__(self, ahead: float) -> None:
         where = "ahead of" if ahead > 0 else "behind"
         super().__init__(
-            f"this machine's clock is {abs(ahead):.0f} s {where} the database's; set both by NTP (at most {MOST:g} s"
-            " are allowed)"
+            f"this machine's clock is {abs(ahead):.0f} s {where} the database's; synchronize both by NTP "
+            f"(at most {MOST:g} s are allowed)"
         )
 
 

@@ -82,7 +82,7 @@ def parse(url: str) -> Target:
     try:
         given = dict(urllib.parse.parse_qsl(parts.query, strict_parsing=bool(parts.query), keep_blank_values=True))
     except ValueError:
-        raise UrlError("the database's URL has a query that cannot be read") from None
+        raise UrlError("the database's URL has a malformed query") from None
     names = given.pop("host", "") or netloc
     ports = given.pop("port", "")
     hosts = _hosts(names, ports)
@@ -110,7 +110,7 @@ def parse(url: str) -> Target:
     if system_roots:
         # As libpq: roots that anybody can have a certificate of are good for nothing without the name.
         if sslmode not in ("", "verify-full"):
-            raise UrlError("`sslrootcert=system` in the database's URL needs `sslmode=verify-full`")
+            raise UrlError("`sslrootcert=system` in the database's URL requires `sslmode=verify-full`")
         del given["sslrootcert"]
         given.pop("sslmode", None)
         sslmode = "verify-full"
@@ -147,7 +147,7 @@ def _hosts(names: str, ports: str) -> tuple[Host, ...]:
     listed = names.split(",")
     numbers = ports.split(",") if ports else [""]
     if len(numbers) not in (1, len(listed)):
-        raise UrlError("`port` in the database's URL must be one, or one for each host")
+        raise UrlError("`port` in the database's URL must give one port, or one for each host")
     for place, item in enumerate(listed):
         text = urllib.parse.unquote(item)
         port = numbers[place] if len(numbers) > 1 else numbers[0]
@@ -160,7 +160,7 @@ def _hosts(names: str, ports: str) -> tuple[Host, ...]:
             name, _, own = text.partition(":") if text.count(":") <= 1 else (text, "", "")
             port = own or port
         if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            raise UrlError("a port in the database's URL is no number from 1 to 65535")
+            raise UrlError("a port in the database's URL is not a number from 1 to 65535")
         if not name and len(listed) > 1:
             name = "localhost"
         found.append(Host(name, int(port) if port else None))

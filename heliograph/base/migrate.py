@@ -253,7 +253,7 @@ async def _wanted(connection: Connection, root: Traversable, *, judged: bool = T
                 continue
         elif row is not None and judged:
             raise MigrationChanged(
-                f"{script.name} was applied with another text; restore it and put the change into a new file"
+                f"{script.name} was applied with different contents; restore it, and put the change into a new file"
             )
         wanted.append(script)
     return wanted
@@ -307,7 +307,8 @@ async def _again(name: str, change: Callable[[], Awaitable[object]], on_wait: Ca
                 on_wait(name)
         await asyncio.sleep(PAUSE)
     raise MigrationBlocked(
-        f"{name} waits for a table that somebody holds: end its transaction (see pg_stat_activity), and migrate again"
+        f"{name} is waiting for a table lock: end the transaction that holds it (see pg_stat_activity), "
+        "and migrate again"
     )
 
 

@@ -57,8 +57,8 @@ def url_of(directory: Path) -> str:
         password, port = layout.app_password.read_text().strip(), int(layout.port.read_text())
     except FileNotFoundError:
         raise PostgresError(
-            f"there is no database of `heliograph up` in {directory.parent}: start it there first, or name its data"
-            " directory with --data-dir"
+            f"there is no database of `heliograph up` in {directory.parent}: start it there first, or "
+            "give its data directory with --data-dir"
         ) from None
     except (OSError, ValueError) as error:
         raise PostgresError(f"no database in {directory}: start `heliograph up` on it first ({error})") from None
@@ -175,7 +175,7 @@ class Embedded:
             await asyncio.wait([server.ended], timeout=patience)
             if server.ended.done():
                 return
-            self._progress(f"PostgreSQL has not stopped {patience:g} s after {number.name}.")
+            self._progress(f"PostgreSQL has not stopped within {patience:g} s of {number.name}.")
         raise PostgresError(f"PostgreSQL (process {server.pid}) cannot be stopped")
 
     async def _take_lock(self) -> int:
@@ -226,10 +226,10 @@ class Embedded:
                 return None
             if answer is _Silence.STRANGER:
                 raise PostgresError(
-                    f"PostgreSQL (process {note.pid}) runs on {self._layout.data}, but does not take the password in "
-                    f"{self._layout.superuser_password}: stop it"
+                    f"PostgreSQL (process {note.pid}) is running on {self._layout.data}, but rejects the "
+                    f"password in {self._layout.superuser_password}: stop it"
                 )
-            await patience.pause("waiting for the PostgreSQL that is running here")
+            await patience.pause("waiting for the PostgreSQL that is already running here")
         return None
 
     async def _launch(self, account: SystemUser, install: Install, patience: _Patience) -> Connection:
@@ -253,7 +253,7 @@ class Embedded:
             reason = self._layout.early_log.read_text(errors="replace").strip() + self._last_log()
             if "shared memory block" in reason:
                 # Backends of a server that was killed are still finishing their statements.
-                state = "waiting for the processes of the last PostgreSQL to end"
+                state = "waiting for the processes of the previous PostgreSQL to end"
                 await patience.pause(state)
             elif "could not create any TCP/IP sockets" in reason and self._wanted_port is None:
                 wanted = None  # taken between our look and PostgreSQL's
@@ -267,7 +267,7 @@ class Embedded:
             if not isinstance(answer, _Silence):
                 return answer
             if answer is _Silence.STRANGER:
-                raise PostgresError(f"PostgreSQL does not take the password in {self._layout.superuser_password}")
+                raise PostgresError(f"PostgreSQL rejects the password in {self._layout.superuser_password}")
             await patience.pause(state)
         return None
 
@@ -347,9 +347,9 @@ class Embedded:
 class _Silence(enum.Enum):
     """Why there is no connection."""
 
-    NOBODY = "nobody listens"
-    BUSY = "a server is there, but takes no connections now"
-    STRANGER = "a server is there, but it is not ours"
+    NOBODY = "nothing is listening"
+    BUSY = "a server is running, but is not accepting connections yet"
+    STRANGER = "a server is running, but it is not ours"
 
 
 class _Patience:
@@ -364,7 +364,7 @@ class _Patience:
         now = time.monotonic()
         passed = now - self._start
         if passed >= self._total:
-            raise PostgresError(f"gave up after {self._total:g} s: {what}; its log says more")
+            raise PostgresError(f"gave up after {self._total:g} s: {what}; see its log for details")
         if now - self._said >= self._interval:
             self._said = now
             self._say(f"{what[0].upper()}{what[1:]}, {passed:.0f} s so far.")

@@ -98,7 +98,7 @@ def prepare_home(layout: Layout) -> None:
         except FileExistsError:
             continue
         except OSError as error:
-            raise PostgresError(f"cannot make {directory}: {error.strerror}") from error
+            raise PostgresError(f"cannot create {directory}: {error.strerror}") from error
         directory.chmod(mode)
 
 
@@ -203,7 +203,7 @@ def prepare_run(layout: Layout, account: SystemUser) -> None:
         # was just made, now or by a start that was killed here.
         ours = found.st_uid in (account.uid, os.geteuid()) and stat.S_IMODE(found.st_mode) == 0o700
         if not stat.S_ISDIR(found.st_mode) or not ours:
-            raise PostgresError(f"{directory} belongs to uid {found.st_uid} or is open to others: remove it")
+            raise PostgresError(f"{directory} belongs to uid {found.st_uid} or is accessible to others: remove it")
         if found.st_uid != account.uid:
             account.own(directory)
     # The lock file of a killed server's socket names a process that may be somebody else's by now; PostgreSQL would

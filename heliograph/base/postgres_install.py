@@ -85,8 +85,8 @@ def account_for(home: Path, data: Path) -> SystemUser:
     )
     if entered.returncode != 0:
         raise PostgresError(
-            f"PostgreSQL does not run as root, and uid {account.uid} may not enter {home}: "
-            "choose a data directory outside of root's home, such as /var/lib/heliograph"
+            f"PostgreSQL does not run as root, and uid {account.uid} cannot access {home}: choose a data "
+            "directory outside root's home, such as /var/lib/heliograph"
         )
     return account
 
@@ -105,7 +105,7 @@ def install_for(home: Path, account: SystemUser, packages: Path | None = None) -
         if not account.switch:
             raise PostgresError(f"{original / 'postgres'} cannot be executed") from None
     except FileNotFoundError as error:
-        raise PostgresError(f"{WHEEL} is not complete: {error.filename} is missing") from None
+        raise PostgresError(f"{WHEEL} is incomplete: {error.filename} is missing") from None
     target = home / f"install-{importlib.metadata.version(WHEEL)}"
     copy = target / PACKAGE / "pginstall18" / "bin"
     if not target.exists():

@@ -37,7 +37,7 @@ def parse(written: Sequence[str], defaults: Mapping[str, str]) -> list[Filling]:
 
     `defaults`: by column. Raises Invalid for what is neither, and for a default of a column that fills nothing.
     """
-    known = f"{', '.join(sorted(COLUMNS))}, or {TEXT}… for the same text for everybody"
+    known = f"{', '.join(sorted(COLUMNS))}, or {TEXT}… for a fixed text"
     found = []
     for one in written:
         if one.startswith(TEXT):

@@ -185,7 +185,7 @@ async def _recipient(conn: Connection, actor: Actor, phone: str) -> str:
     country = await conn.fetchval(COUNTRY, actor.organization_id)
     recipient = phones.read(phone, region=country)
     if recipient is None:
-        where = f"of {country}" if country else "with + and its country's code, since the organization has no country"
+        where = f"of {country}" if country else "with + and country code, since the organization has no country"
         raise Invalid(("phone", "pattern", f"`phone` must be a phone number {where}"))
     return recipient
 

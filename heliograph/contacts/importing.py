@@ -233,7 +233,7 @@ def _next_batch(reader: Reader, layout: Layout, options: Options) -> _Batch:
     for row in rows:
         cells = row.cells
         if len(cells) > width and any(cells[width:]):
-            row.problem = "it has more cells than the header"
+            row.problem = "the row has more cells than the header"
         if row.problem:
             rejected.append((row, row.problem))
             continue
@@ -273,10 +273,10 @@ def _number(cell: str, country: str | None) -> str:
         raise Invalid(("phone", "pattern", "a spreadsheet has rounded the phone number: format that column as text"))
     number = phones.read(text, region=country)
     if number is None and country is None and phones.normalize(text) is not None:
-        what = "the phone number has no country: write it with + and its country's code, or import with --country"
+        what = "the phone number has no country code: write it with + and the country code, or import with --country"
         raise Invalid(("phone", "country", what))
     if number is None:
-        raise Invalid(("phone", "pattern", "the phone number cannot exist, or has no country code"))
+        raise Invalid(("phone", "pattern", "the phone number is invalid, or has no country code"))
     return number
 
 

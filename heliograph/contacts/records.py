@@ -277,12 +277,12 @@ async def one(conn: Connection, actor: Actor, *, which: str, country: str | None
     except ValueError:
         number = phones.read(which, region=country)
         if number is None:
-            what = "the contact must be named by its id, or by its phone number with + and its country's code"
+            what = "give the contact's id, or its phone number with + and country code"
             raise Invalid(("contact", "pattern", what)) from None
         rows = await conn.fetch(FIND_PHONE, actor.organization_id, actor.mode, phones.spellings(number), 2)
     if len(rows) > 1:
         raise Invalid(
-            ("contact", "ambiguous", "several contacts have this number in different spellings: name one by its id")
+            ("contact", "ambiguous", "several contacts have this number in different spellings: give the id of one")
         )
     if not rows:
         raise NotFound("There is no such contact.", resource="contact", id=which)

@@ -235,8 +235,10 @@ def _fields(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]
             (
                 "file",
                 "required",
-                f"no column is known to have phone numbers, of {_listed(header)}. The first row must be a header;"
-                " `--map COLUMN=phone` names the column",
+                (
+                    f"none of the columns {_listed(header)} is recognized as the phone number. The first row "
+                    "must be a header; use `--map COLUMN=phone` to name the column"
+                ),
             )
         )
     return fields

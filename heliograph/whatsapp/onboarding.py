@@ -212,7 +212,7 @@ async def find_account(conn: Connection, organization_id: UUID, which: str | Non
     listed = await accounts.list_all(conn, organization_id)
     found = [one for one in listed if which is None or which in (str(one.id), one.waba_id, one.name)]
     if len(found) > 1:
-        text = "there are several WhatsApp accounts: name one by its id"
+        text = "there are several WhatsApp accounts: give the id of one"
         raise Invalid(("account", "ambiguous", text))
     if not found:
         raise NotFound("There is no such WhatsApp account.", account=which)

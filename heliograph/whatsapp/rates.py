@@ -66,7 +66,7 @@ def read_rates(lines: Iterable[str]) -> list[Rate]:
     try:
         return _read(csv.reader(lines, strict=True))
     except csv.Error as error:
-        raise RatesInvalid(errors=[{"line": 1, "message": f"this is no CSV: {error}"}]) from None
+        raise RatesInvalid(errors=[{"line": 1, "message": f"this is not a CSV file: {error}"}]) from None
 
 
 # A rate that is there already with this price is left alone, so the second import of a file changes nothing.
@@ -193,10 +193,10 @@ def _read(rows: Iterable[list[str]]) -> list[Rate]:
         if not places:
             places = {name.lower().lstrip("\ufeff"): place for place, name in enumerate(cells)}
             if absent := [name for name in COLUMNS if name not in places]:
-                raise RatesInvalid(errors=[{"line": line, "message": f"the first line lacks {', '.join(absent)}"}])
+                raise RatesInvalid(errors=[{"line": line, "message": f"the header row lacks {', '.join(absent)}"}])
             continue
         if line > MOST_ROWS or len(errors) == MOST_ERRORS:
-            errors.append({"line": line, "message": "the rest was not looked at"})
+            errors.append({"line": line, "message": "the remaining lines were not checked"})
             break
         if len(cells) < len(places):
             errors.append({"line": line, "message": f"has {len(cells)} cells, not {len(places)}"})
@@ -207,9 +207,9 @@ def _read(rows: Iterable[list[str]]) -> list[Rate]:
             continue
         known = found.setdefault((rate.currency, rate.category, rate.country, rate.valid_from), rate)
         if known.price != rate.price:
-            errors.append({"line": line, "message": "an earlier line has another price for the same"})
+            errors.append({"line": line, "message": "an earlier line has a different price for the same"})
     if not places:
-        errors.append({"line": 1, "message": f"the first line must name the columns {', '.join(COLUMNS)}"})
+        errors.append({"line": 1, "message": f"the header row must contain the columns {', '.join(COLUMNS)}"})
     if errors:
         raise RatesInvalid(errors=errors)
     return list(found.values())
@@ -219,17 +219,17 @@ def _rate(cells: dict[str, str]) -> Rate | str:
     """A row's rate, or what is wrong with it."""
     currency, category, country = cells["currency"].upper(), cells["category"].lower(), cells["country"].upper()
     if not is_currency(currency):
-        return f"currency {cells['currency']!r} is no ISO 4217 code, such as EUR"
+        return f"currency {cells['currency']!r} is not an ISO 4217 code, such as EUR"
     if category not in CATEGORIES:
-        return f"category {cells['category']!r} is none of {', '.join(CATEGORIES)}"
+        return f"category {cells['category']!r} is not one of {', '.join(CATEGORIES)}"
     if country != ELSEWHERE and country not in _REGIONS:
-        return f"country {cells['country']!r} is neither a region with a calling code, such as MZ, nor *"
+        return f"country {cells['country']!r} is neither a country with a calling code, such as MZ, nor *"
     valid_from = _beginning(cells["valid_from"])
     if valid_from is None:
-        return f"valid_from {cells['valid_from']!r} is neither a day nor a time with its zone"
+        return f"valid_from {cells['valid_from']!r} is neither a date nor a time with a time zone"
     price = micros(cells["price"])
     if price is None or price < 0:
-        return f"price {cells['price']!r} is no number of units with at most six places"
+        return f"price {cells['price']!r} is not a number with at most six decimal places"
     return Rate(currency, category, country, valid_from, price)
 
 

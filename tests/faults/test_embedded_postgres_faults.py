@@ -98,7 +98,7 @@ async def test_backends_that_outlive_a_killed_server_are_waited_for(cluster_home
     await server.wait()
     again = asyncio.create_task(server.start())
     try:
-        await until(lambda: any("the last PostgreSQL" in line for line in lines))
+        await until(lambda: any("the previous PostgreSQL" in line for line in lines))
         assert not again.done()
     finally:
         os.kill(backend, signal.SIGCONT)
@@ -210,7 +210,7 @@ async def test_a_fast_stop_that_hangs_becomes_an_immediate_one(
     await execute(server.superuser_url, "SELECT pg_switch_wal()")
     await until((cluster_home / "run" / "hung").exists)
     await server.stop()
-    assert lines == ["PostgreSQL has not stopped 0.5 s after SIGINT."]
+    assert lines == ["PostgreSQL has not stopped within 0.5 s of SIGINT."]
     assert "received immediate shutdown request" in log_of(cluster_home)
     assert not processes("postgres", cluster_home)
 

@@ -205,7 +205,7 @@ async def test_an_organization_must_be_named_when_there_are_several(cli: Cli) ->
         assert "'Acme', 'Beta'" in one.err
     assert len(listed.out.splitlines()) == 3
     again = await cli("org", "create", "ACME")
-    assert (again.status, "there is an organization 'ACME' already" in again.err) == (1, True)
+    assert (again.status, "there is already an organization named 'ACME'" in again.err) == (1, True)
     renamed = await cli("org", "rename", "acme", "Acme Moçambique", "--json")
     assert renamed.data["name"] == "Acme Moçambique"
     assert (await cli("org", "show", "acme moçambique", "--json")).data["id"] == renamed.data["id"]

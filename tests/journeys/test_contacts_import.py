@@ -91,9 +91,9 @@ async def test_people_are_imported_and_the_others_named(pool: Pool, people: Path
     assert [(row[0], row[1]) for row in rows] == [
         ("4", "there is no phone number"),
         ("5", "a spreadsheet has rounded the phone number: format that column as text"),
-        ("6", "the phone number cannot exist, or has no country code"),
+        ("6", "the phone number is invalid, or has no country code"),
         ("9", "each of `tags` must have 1 to 64 characters"),
-        ("10", "it has more cells than the header"),
+        ("10", "the row has more cells than the header"),
     ]
     assert rows[0][2:] == ["", "Sem", "Número", "", ""]
 
@@ -263,7 +263,7 @@ async def test_the_commands(database_url: str, pool: Pool, people: Path, tmp_pat
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
     (tmp_path / "empty.csv").write_text("name,email\n")
     refused = await cli("contacts", "import", str(tmp_path / "empty.csv"))
-    assert (refused.status, "no column is known" in refused.err, "--map" in refused.err) == (1, True, True)
+    assert (refused.status, "recognized as the phone number" in refused.err, "--map" in refused.err) == (1, True, True)
     (tmp_path / "national.csv").write_text("name,phone\nAna,84 123 4567\n")
     none = await cli("contacts", "import", str(tmp_path / "national.csv"))
     assert (none.status, "no row could be imported" in none.err, "national.rejects.csv" in none.err) == (1, True, True)

@@ -369,7 +369,7 @@ async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> 
         )
         assert await program.ended() == 1
     assert program.err.strip().endswith(
-        f"port {port} on 127.0.0.1 is taken; choose another with --port, or stop what uses it"
+        f"port {port} on 127.0.0.1 is in use; choose another with --port, or stop the process that uses it"
     )
     assert program.out == ""
     assert not (place / "data" / "postgres").exists()

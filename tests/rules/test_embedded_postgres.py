@@ -221,11 +221,11 @@ async def test_a_directory_that_the_server_cannot_enter_is_refused_not_opened(
     closed = public_place / "closed"
     closed.mkdir(mode=0o700)
     if ROOT:
-        with pytest.raises(PostgresError, match="outside of root's home"):
+        with pytest.raises(PostgresError, match="outside root's home"):
             await embedded(closed / "postgres").start()
     else:
         closed.chmod(0o500)
-        with pytest.raises(PostgresError, match="cannot make"):
+        with pytest.raises(PostgresError, match="cannot create"):
             await embedded(closed / "postgres").start()
     assert stat.S_IMODE(closed.stat().st_mode) in (0o700, 0o500)
 

@@ -34,15 +34,15 @@ def test_a_file_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("", {1: "the first line must name"}),
+        ("", {1: "the header row must contain"}),
         ("currency,category,country,price\n", {1: "lacks valid_from"}),
         (FILE + "EURO,utility,MZ,2026-01-01,1\n", {7: "currency"}),
         (FILE + "EUR,gossip,MZ,2026-01-01,1\nEUR,utility,ZZ,2026-01-01,1\n", {7: "category", 8: "country"}),
-        (FILE + "EUR,utility,MZ,1.1.2026,1\nEUR,utility,MZ,2026-01-01T00:00:00,1\n", {7: "day", 8: "zone"}),
+        (FILE + "EUR,utility,MZ,1.1.2026,1\nEUR,utility,MZ,2026-01-01T00:00:00,1\n", {7: "date", 8: "zone"}),
         (FILE + "EUR,utility,PT,2026-01-01,-1\nEUR,utility,PT,2026-01-01,0.0000001\n", {7: "price", 8: "price"}),
-        (FILE + "EUR,utility,MZ,2026-01-01,0.02\n", {7: "another price"}),
+        (FILE + "EUR,utility,MZ,2026-01-01,0.02\n", {7: "a different price"}),
         (FILE + "EUR,utility\n", {7: "2 cells"}),
-        ("currency,category,country,valid_from,price\n" + "x,y,z,a,b\n" * 100, {2: "currency", 52: "not looked at"}),
+        ("currency,category,country,valid_from,price\n" + "x,y,z,a,b\n" * 100, {2: "currency", 52: "not checked"}),
     ],
 )
 def test_all_that_is_wrong_is_named(text: str, named: dict[int, str]) -> None:

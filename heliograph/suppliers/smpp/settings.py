@@ -156,7 +156,7 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             encoded = self.tlvs
         except ValueError:
             encoded = {0x10000: b""}
-        _demand(all(tag <= 0xFFFF for tag in encoded), "vendor_tlvs", "has a tag or a value that cannot be written")
+        _demand(all(tag <= 0xFFFF for tag in encoded), "vendor_tlvs", "has a tag or a value that cannot be encoded")
 
     @property
     def hosts(self) -> tuple[str, ...]:
