@@ -20,7 +20,7 @@ from heliograph.accounts.requests import RateUnit
 from heliograph.base.actor import Actor
 from heliograph.base.db import open_pool
 from heliograph.base.ids import uuid7
-from heliograph.sms.accept import Acceptor, Send
+from heliograph.sms.accepting.accept import Acceptor, Send
 
 TEXT = "Dear customer, your order 4711 has left our house and will reach you on Thursday between 9 and 12."
 #: WAL so far, rows written so far, bytes of all tables with their indexes.

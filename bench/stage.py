@@ -38,7 +38,7 @@ from heliograph.base.postgres import Embedded
 from heliograph.base.settings import Settings
 from heliograph.demo import Smsc
 from heliograph.webhooks import endpoints
-from heliograph.whatsapp import wallet
+from heliograph.whatsapp.money import wallet
 
 PATIENCE = 30.0
 #: prctl(2): the signal that a process gets when its parent ends.

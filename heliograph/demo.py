@@ -20,9 +20,11 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.db import Connection
 from heliograph.base.settings import Settings
 from heliograph.simulators.graph.simulator import GraphOptions
-from heliograph.sms import routing, sender_ids, suppliers
-from heliograph.whatsapp import accounts, apps, rates, wallet
-from heliograph.whatsapp.rates import Rate
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.whatsapp.mirror import accounts, apps
+from heliograph.whatsapp.money import rates, wallet
+from heliograph.whatsapp.money.rates import Rate
 
 ORGANIZATION = "Demo organization"
 SENDER = "HELIOGRAPH"

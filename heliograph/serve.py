@@ -41,12 +41,12 @@ from heliograph.http.server.exchange import Service
 from heliograph.http.server.registry import Registry, limits_of
 from heliograph.http.server.server import Server, listen
 from heliograph.queue.runner import announce
-from heliograph.sms.accept import Acceptor
+from heliograph.sms.accepting.accept import Acceptor
 from heliograph.webhooks import endpoints
-from heliograph.whatsapp import apps
-from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
-from heliograph.whatsapp.apps import AppBook
-from heliograph.whatsapp.callbacks import CallbackIntake
+from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
+from heliograph.whatsapp.callbacks.intake import CallbackIntake
+from heliograph.whatsapp.mirror import apps
+from heliograph.whatsapp.mirror.apps import AppBook
 
 #: Seconds to wait for the database at start.
 PATIENCE = 30.0

@@ -31,7 +31,7 @@ from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import every, listen, loop, once
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
-from heliograph.sms import inbox
+from heliograph.sms.received import inbox
 from heliograph.sms.work import SmsWork
 from heliograph.webhooks.handover import Deliveries
 from heliograph.webhooks.work import WebhookWork

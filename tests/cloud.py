@@ -20,8 +20,9 @@ from heliograph.base.db import Pool, open_pool
 from heliograph.simulators.graph.simulator import GraphSimulator, Message, quick
 from heliograph.simulators.receiver import Event
 from heliograph.webhooks import endpoints, signing
-from heliograph.whatsapp import accounts, apps, rates, wallet
-from heliograph.whatsapp.rates import Rate
+from heliograph.whatsapp.mirror import accounts, apps
+from heliograph.whatsapp.money import rates, wallet
+from heliograph.whatsapp.money.rates import Rate
 from tests.load import Load
 from tests.processes import Installation, until_true
 

@@ -31,7 +31,8 @@ from heliograph.base.settings import Settings, from_environment
 from heliograph.serve import serve
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
-from heliograph.sms import sender_ids, suppliers
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.dispatch import suppliers
 from heliograph.webhooks import endpoints
 from heliograph.worker import work
 from tests import forks

@@ -22,8 +22,8 @@ from heliograph.api.operations import (
     webhooks,
     whatsapp,
 )
-from heliograph.sms.accept import BUCKET as SMS_SEND
-from heliograph.whatsapp.accept import BUCKET as WHATSAPP_SEND
+from heliograph.sms.accepting.accept import BUCKET as SMS_SEND
+from heliograph.whatsapp.accepting.accept import BUCKET as WHATSAPP_SEND
 
 PREFIX = "/v1"
 

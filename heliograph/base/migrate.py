@@ -5,10 +5,10 @@ product: a lock is waited for briefly, since whoever comes after waits behind th
 of a table that may be large stands in a file of its own kind, `NNNN_name.concurrently.sql`: its statements run one by
 one outside of a transaction, on each partition by itself, and what a killed one left half made is made anew.
 
-A function's SQL stands beside the Python that calls it (`sms/accept.sql` beside `sms/accept.py`) and is put in place
-anew whenever its text changed; never by an older program, though: one that does not know all migrations which were
-applied, or whose text names a lower `-- version N` than the one in place. A released function never changes its
-parameters: a new form gets a new name, so that old and new processes can run side by side during an upgrade.
+A function's SQL stands beside the Python that calls it (`accept.sql` beside `accept.py`) and is put in place anew
+whenever its text changed; never by an older program, though: one that does not know all migrations which were applied,
+or whose text names a lower `-- version N` than the one in place. A released function never changes its parameters: a
+new form gets a new name, so that old and new processes can run side by side during an upgrade.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channel import Due, Made, Stop
 from heliograph.campaigns.plan import Campaign
 from heliograph.queue.holds import Overtaken
-from heliograph.sms import bulk, sender_ids, withdrawal
-from heliograph.sms.bulk import Bulk
-from heliograph.sms.withdrawal import Unsent
+from heliograph.sms.accepting import bulk, sender_ids, withdrawal
+from heliograph.sms.accepting.bulk import Bulk
+from heliograph.sms.accepting.withdrawal import Unsent
 
 
 class Wish(plan.Wish, frozen=True, kw_only=True):

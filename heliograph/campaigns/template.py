@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from heliograph.base.errors import Invalid
-from heliograph.sms import encoding
-from heliograph.sms.accept import MAX_SEGMENTS
+from heliograph.sms.accepting import encoding
+from heliograph.sms.accepting.accept import MAX_SEGMENTS
 
 #: Places that a text may have, and the recipient's values in the order in which `Filler` takes them.
 PLACES = ("phone", "name", "first_name", "last_name")

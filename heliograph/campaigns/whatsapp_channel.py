@@ -26,16 +26,16 @@ from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.plan import Campaign
 from heliograph.queue.holds import Overtaken
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
-from heliograph.whatsapp import bulk, withdrawal
-from heliograph.whatsapp.bulk import Bulk
-from heliograph.whatsapp.numbers import PhoneNumberUnavailable
-from heliograph.whatsapp.rates import ELSEWHERE
-from heliograph.whatsapp.templates import (
+from heliograph.whatsapp.accepting import bulk, withdrawal
+from heliograph.whatsapp.accepting.bulk import Bulk
+from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
+from heliograph.whatsapp.mirror.templates import (
     TemplateNotApproved,
     TemplateNotFound,
     TemplateNotSendable,
     TemplateParameterMismatch,
 )
+from heliograph.whatsapp.money.rates import ELSEWHERE
 
 NAME = "whatsapp"
 #: The one category that campaigns are for.

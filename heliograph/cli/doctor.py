@@ -28,8 +28,12 @@ from heliograph.cli.console import FAILED, DataDir, Json, Problem, connection, s
 from heliograph.cli.http import address, ask
 from heliograph.queue import holds as queue_holds
 from heliograph.queue import leases
-from heliograph.sms import diagnosis, inbound, routing, suppliers
-from heliograph.whatsapp import accounts, apps, callbacks, dead_letters, holds, onboarding
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.received import inbound
+from heliograph.sms.reports import diagnosis
+from heliograph.whatsapp.callbacks import dead_letters, intake
+from heliograph.whatsapp.dispatch import holds
+from heliograph.whatsapp.mirror import accounts, apps, onboarding
 
 #: The oldest PostgreSQL that everything here runs on.
 OLDEST_POSTGRES = 15
@@ -351,7 +355,7 @@ async def _inbox(conn: Connection, settings: Settings) -> list[Check]:
 
 
 async def _callbacks(conn: Connection, settings: Settings) -> list[Check]:
-    late = await leases.oldest(conn, callbacks.KIND)
+    late = await leases.oldest(conn, intake.KIND)
     if late > QUEUE_LATE:
         return [Check("callbacks", "failed", f"callbacks from Meta are {late:.0f} s overdue", "Start a worker.")]
     aside = await dead_letters.count(conn)

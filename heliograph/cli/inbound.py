@@ -8,8 +8,8 @@ import typer
 
 from heliograph.base.db import Connection
 from heliograph.cli.console import DataDir, Json, Org, as_plain, group, on_database, operator, say, settings_of, show
-from heliograph.sms import inbound
-from heliograph.sms.inbound import Listed
+from heliograph.sms.received import inbound
+from heliograph.sms.received.inbound import Listed
 
 app = group("List inbound messages, and retry those not assigned to an organization.")
 

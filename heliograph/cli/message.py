@@ -29,11 +29,9 @@ from heliograph.cli.console import (
     table,
 )
 from heliograph.sms import messages, timeline
-from heliograph.sms.status import STATUSES
 from heliograph.webhooks.timeline import Timeline
 from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
-from heliograph.whatsapp.status import RANK
 
 app = group("List an organization's messages, and show the history of one.")
 
@@ -70,7 +68,7 @@ def list_(
       heliograph message list --recipient +258841234567
       heliograph message list --channel whatsapp --template appointment_reminder
     """
-    known = [*STATUSES, messages.SENDING] if channel == "sms" else [*RANK, whatsapp_messages.QUEUED]
+    known = messages.SHOWN_STATUSES if channel == "sms" else whatsapp_messages.SHOWN_STATUSES
     if status is not None and status not in known:
         raise typer.BadParameter(f"must be one of {', '.join(known)}", param_hint="--status")
     for option, value, of in (

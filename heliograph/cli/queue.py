@@ -27,9 +27,9 @@ from heliograph.cli.console import (
 )
 from heliograph.queue import holds
 from heliograph.queue.holds import OUTGOING, Hold, Overtaken, Row, Selection, Waiting, Withdrawn
-from heliograph.sms import suppliers
-from heliograph.sms import withdrawal as sms_withdrawal
-from heliograph.whatsapp import withdrawal as whatsapp_withdrawal
+from heliograph.sms.accepting import withdrawal as sms_withdrawal
+from heliograph.sms.dispatch import suppliers
+from heliograph.whatsapp.accepting import withdrawal as whatsapp_withdrawal
 
 app = group("List, hold, release and withdraw queued work.")
 

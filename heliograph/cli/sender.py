@@ -23,8 +23,8 @@ from heliograph.cli.console import (
     show,
     with_organization,
 )
-from heliograph.sms import sender_ids
-from heliograph.sms.sender_ids import SenderId
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting.sender_ids import SenderId
 
 app = group("Request, approve, reject, suspend and list sender IDs, and set the default.")
 

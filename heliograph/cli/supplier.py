@@ -16,8 +16,9 @@ from heliograph.base.settings import SettingsError
 from heliograph.cli import supplier_settings
 from heliograph.cli.console import DataDir, Json, as_plain, group, on_database, say, settings_of, show
 from heliograph.cli.supplier_settings import written
-from heliograph.sms import diagnosis, routing, suppliers
-from heliograph.sms.routing import Supplier
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.reports import diagnosis
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 
 app = group("Add, list, change, pause, resume and remove suppliers, the accounts that carry SMS.")

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from heliograph.base.settings import SettingsError
-from heliograph.sms.routing import Supplier
+from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 
 #: Stands for a password.

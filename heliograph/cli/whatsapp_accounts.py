@@ -24,7 +24,8 @@ from heliograph.cli.console import (
 )
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.whatsapp import accounts, apps, holds, onboarding, sync, warnings
+from heliograph.whatsapp.dispatch import holds
+from heliograph.whatsapp.mirror import accounts, apps, onboarding, sync, warnings
 
 app = group("Add, list, show, change, pause, resume and remove WhatsApp Business Accounts.")
 

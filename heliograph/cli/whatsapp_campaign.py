@@ -14,7 +14,7 @@ from heliograph.campaigns.plan import Campaign
 from heliograph.campaigns.whatsapp_channel import Wish
 from heliograph.cli.console import DataDir, Json, Org, OrgOrAll, group, moment, on_database, operator, settings_of, show
 from heliograph.cli.progress import follow, id_of, listed
-from heliograph.whatsapp import onboarding
+from heliograph.whatsapp.mirror import onboarding
 
 app = group("Create, list, show, watch and cancel WhatsApp campaigns.")
 

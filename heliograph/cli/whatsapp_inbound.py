@@ -28,8 +28,9 @@ from heliograph.cli.console import (
 from heliograph.cli.http import address, exchange
 from heliograph.simulators.graph.webhooks import encode, sign
 from heliograph.suppliers.whatsapp_cloud.items import OPENING
-from heliograph.whatsapp import apps, dead_letters, inbound
-from heliograph.whatsapp.apps import App
+from heliograph.whatsapp.callbacks import dead_letters, inbox
+from heliograph.whatsapp.mirror import apps
+from heliograph.whatsapp.mirror.apps import App
 
 app = group("Simulate callbacks from Meta, and list or retry items that could not be applied.")
 
@@ -159,7 +160,7 @@ def retry(json: Json = False, data_dir: DataDir = None) -> None:
     async def work(_: Connection) -> tuple[int, int]:
         pool = await open_pool(settings.database_url, size=2)
         try:
-            return await inbound.retry(pool, apps.seal_key(settings))
+            return await inbox.retry(pool, apps.seal_key(settings))
         finally:
             await pool.close()
 

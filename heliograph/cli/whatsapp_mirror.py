@@ -23,8 +23,9 @@ from heliograph.cli.console import (
     settings_of,
     show,
 )
-from heliograph.whatsapp import accounts, apps, holds, onboarding, sync, template_sync
-from heliograph.whatsapp.mirror import Mirror
+from heliograph.whatsapp.dispatch import holds
+from heliograph.whatsapp.mirror import accounts, apps, onboarding, sync, template_sync
+from heliograph.whatsapp.mirror.reading import Mirror
 
 numbers = group("List WhatsApp numbers, sync them with Meta, and release holds.")
 templates = group("List templates, sync them with Meta, and disable or enable them.")

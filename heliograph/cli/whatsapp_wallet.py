@@ -22,10 +22,10 @@ from heliograph.cli.console import (
     settings_of,
     show,
 )
-from heliograph.whatsapp import rates, wallet
-from heliograph.whatsapp.money import decimal, micros
-from heliograph.whatsapp.rates import Imported, Rate, RatesInvalid
-from heliograph.whatsapp.wallet import Entry, Wallet
+from heliograph.whatsapp.money import rates, wallet
+from heliograph.whatsapp.money.amounts import decimal, micros
+from heliograph.whatsapp.money.rates import Imported, Rate, RatesInvalid
+from heliograph.whatsapp.money.wallet import Entry, Wallet
 
 app = group("Top up, adjust and show a wallet and its ledger.")
 rates_app = group("Import and list rates: the price of a delivered message by category, country and date.")

@@ -22,9 +22,11 @@ from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.queue.holds import Overtaken
 from heliograph.sending.listing import shown_status
-from heliograph.sms import timeline, withdrawal
-from heliograph.sms.outcomes import deadline
-from heliograph.sms.withdrawal import Unsent
+from heliograph.sms import timeline
+from heliograph.sms.accepting import withdrawal
+from heliograph.sms.accepting.withdrawal import Unsent
+from heliograph.sms.dispatch.outcomes import deadline
+from heliograph.sms.status import STATUSES
 from heliograph.webhooks import timeline as webhook_timeline
 
 
@@ -112,6 +114,8 @@ class Story(msgspec.Struct, frozen=True):
 
 #: What a message is shown as while suppliers are asked; its row says `accepted` still.
 SENDING = "sending"
+#: All that a message may be shown as.
+SHOWN_STATUSES = ("accepted", SENDING, *(name for name in STATUSES if name != "accepted"))
 _COLUMNS = (
     f"id, {shown_status('m', SENDING)} AS status,"
     " mode, recipient, sender, sender_id, client_reference, campaign_id, encoding, segments, guarantee,"

@@ -16,7 +16,7 @@ from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.sending import attempts
-from heliograph.sms import test_mode
+from heliograph.sms.dispatch import test_mode
 from heliograph.webhooks import timeline
 from heliograph.webhooks.timeline import Entry, Timeline, known
 

@@ -18,11 +18,13 @@ from heliograph.queue.runner import announce
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
-from heliograph.sms import diagnosis, receipts, replies, suppliers, test_mode
-from heliograph.sms.channel import SmsChannel
-from heliograph.sms.receipts import ReceivedReceipt
-from heliograph.sms.reception import Reception
-from heliograph.sms.supplier_pool import SupplierPool
+from heliograph.sms.dispatch import suppliers, test_mode
+from heliograph.sms.dispatch.channel import SmsChannel
+from heliograph.sms.dispatch.supplier_pool import SupplierPool
+from heliograph.sms.received import replies
+from heliograph.sms.received.reception import Reception
+from heliograph.sms.reports import diagnosis, receipts
+from heliograph.sms.reports.receipts import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from heliograph.suppliers.smpp import connector as smpp
 from heliograph.webhooks.handover import Deliveries

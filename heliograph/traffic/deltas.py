@@ -1,6 +1,6 @@
 """What a batch of moves changes of the roll-ups: a row for each combination in it, not for each message.
 
-Accepting writes its own deltas in SQL (`sms/accept.sql` and its kin). The rule nobody may break: a message is taken off
+Accepting writes its own deltas in SQL (`accept.sql`, `bulk.sql`). The rule nobody may break: a message is taken off
 where it was counted, under the same hour, supplier and status, before it is added where it is now.
 """
 

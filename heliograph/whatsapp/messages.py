@@ -20,6 +20,7 @@ from heliograph.base.db import Connection
 from heliograph.base.errors import NotFound
 from heliograph.consent import people
 from heliograph.sending.listing import shown_status
+from heliograph.whatsapp.status import RANK
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -70,6 +71,8 @@ class Found(msgspec.Struct, frozen=True):
 
 #: What a message is shown as once it was handed to Meta, until Meta says more; its row says `accepted` still.
 QUEUED = "queued"
+#: All that a message may be shown as.
+SHOWN_STATUSES = ("accepted", QUEUED, *(name for name in RANK if name != "accepted"))
 _COLUMNS = (
     f"id, client_reference, direction, type, mode, {shown_status('m', QUEUED)} AS status,"
     " recipient, number_id, template_name, template_language,"

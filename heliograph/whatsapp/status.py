@@ -28,9 +28,9 @@ from heliograph.base.clock import iso
 from heliograph.base.db import Connection
 from heliograph.base.ids import uuid7
 from heliograph.webhooks import events
-from heliograph.whatsapp import wallet
-from heliograph.whatsapp.rates import RateBook
-from heliograph.whatsapp.wallet import Movement
+from heliograph.whatsapp.money import wallet
+from heliograph.whatsapp.money.rates import RateBook
+from heliograph.whatsapp.money.wallet import Movement
 
 #: A message's columns.
 Row: TypeAlias = asyncpg.Record | Mapping[str, Any]

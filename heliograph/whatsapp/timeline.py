@@ -17,7 +17,7 @@ from heliograph.base.ids import uuid7_floor
 from heliograph.sending import attempts
 from heliograph.webhooks import timeline
 from heliograph.webhooks.timeline import Entry, Timeline, known
-from heliograph.whatsapp.money import decimal
+from heliograph.whatsapp.money.amounts import decimal
 
 # Messages are found by organization and id: asking for each organization in turn costs a look-up each.
 MESSAGE = """

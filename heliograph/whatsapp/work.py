@@ -16,13 +16,15 @@ from heliograph.sending.results import Results
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.webhooks.handover import Deliveries
-from heliograph.whatsapp import accounts, apps, callbacks, expiry, test_mode
-from heliograph.whatsapp.accounts import SendingNumber
-from heliograph.whatsapp.channel import WhatsAppChannel
-from heliograph.whatsapp.inbound import Inbox
-from heliograph.whatsapp.mirror import Mirror
-from heliograph.whatsapp.number_pool import CloudFactory, NumberPool, PooledConnector
-from heliograph.whatsapp.rates import RateBook
+from heliograph.whatsapp.callbacks import expiry, intake
+from heliograph.whatsapp.callbacks.inbox import Inbox
+from heliograph.whatsapp.dispatch import test_mode
+from heliograph.whatsapp.dispatch.channel import WhatsAppChannel
+from heliograph.whatsapp.dispatch.number_pool import CloudFactory, NumberPool, PooledConnector
+from heliograph.whatsapp.mirror import accounts, apps
+from heliograph.whatsapp.mirror.accounts import SendingNumber
+from heliograph.whatsapp.mirror.reading import Mirror
+from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import Move
 
 #: Statuses of test messages brought at once.
@@ -77,7 +79,7 @@ class WhatsAppWork(Work):
         )
         backlog.on_work("whatsapp", self.wake.set)
         backlog.on_work(test_mode.KIND, self._wake_tests.set)
-        backlog.on_work(callbacks.KIND, self._callbacks.wake.set)
+        backlog.on_work(intake.KIND, self._callbacks.wake.set)
         self._mirror = Mirror(pool, key=key, on_deliveries=deliveries.queued)
 
     def loops(self) -> Sequence[Loop]:

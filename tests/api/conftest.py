@@ -20,7 +20,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.settings import Settings
 from heliograph.serve import serve
-from heliograph.sms import sender_ids
+from heliograph.sms.accepting import sender_ids
 from tests.rules.whatsapp_factories import SECRET_KEY
 
 

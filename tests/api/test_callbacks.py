@@ -21,8 +21,8 @@ from heliograph.api.door.limits import Limiter
 from heliograph.base.crypto import seal, unseal
 from heliograph.base.db import Pool
 from heliograph.base.settings import Settings
-from heliograph.whatsapp.apps import App, AppBook
-from heliograph.whatsapp.callbacks import KIND, CallbackIntake, NotGenuine, context
+from heliograph.whatsapp.callbacks.intake import KIND, CallbackIntake, NotGenuine, context
+from heliograph.whatsapp.mirror.apps import App, AppBook
 from tests.rules.whatsapp_factories import APP_SECRET, KEY, VERIFY_TOKEN, make_app
 
 from .conftest import Api, running

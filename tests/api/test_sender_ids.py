@@ -8,7 +8,7 @@ import msgspec
 
 from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
-from heliograph.sms import sender_ids
+from heliograph.sms.accepting import sender_ids
 from tests.rules.factories import endpoint
 
 from .conftest import Api, Tenant, make_tenant

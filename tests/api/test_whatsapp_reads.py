@@ -17,8 +17,9 @@ from heliograph.base import clock
 from heliograph.base.clock import iso
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
-from heliograph.whatsapp import accounts, messages, reads, template_sync
+from heliograph.whatsapp import messages, reads
 from heliograph.whatsapp.messages import Filters
+from heliograph.whatsapp.mirror import accounts, template_sync
 from heliograph.whatsapp.reads import ConversationFilters
 from tests.rules import whatsapp_factories as making
 from tests.rules.whatsapp_factories import Made

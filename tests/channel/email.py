@@ -12,7 +12,6 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts.intake import Intake
 from heliograph.accounts.requests import Answer
 from heliograph.base import clock
 from heliograph.base.actor import Actor
@@ -25,6 +24,7 @@ from heliograph.queue.work import Loop, Work
 from heliograph.sending.attempts import Attempt, Ended
 from heliograph.sending.channel import End, Found, Step
 from heliograph.sending.dispatch import Dispatcher
+from heliograph.sending.intake import Intake
 from heliograph.sending.results import Answered, Results, Settled, settle
 from heliograph.suppliers.contract import Verdict
 from heliograph.webhooks import events

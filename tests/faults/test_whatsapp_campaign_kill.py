@@ -22,7 +22,7 @@ from heliograph.campaigns.whatsapp_channel import Wish
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.webhooks import endpoints
-from heliograph.whatsapp import wallet
+from heliograph.whatsapp.money import wallet
 from tests.database import Cluster
 from tests.faults.test_whatsapp_crash_points import FAST as SENDING
 from tests.faults.test_whatsapp_crash_points import cloud

@@ -21,7 +21,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import DEFAULT_SECRET_KEY, Settings
-from heliograph.sms import diagnosis, receipts
+from heliograph.sms.reports import diagnosis, receipts
 from heliograph.webhooks import endpoints
 from tests import forks
 from tests.rules.factories import organization, receipt, sent

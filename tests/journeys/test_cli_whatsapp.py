@@ -16,8 +16,8 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.settings import Settings
 from heliograph.cli import app
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
-from heliograph.whatsapp import accounts, apps
-from heliograph.whatsapp.accounts import AccountExists
+from heliograph.whatsapp.mirror import accounts, apps
+from heliograph.whatsapp.mirror.accounts import AccountExists
 from tests.rules.factories import organization
 
 SECRET_KEY = "a secret key for tests of WhatsApp commands, long"

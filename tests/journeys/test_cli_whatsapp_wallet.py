@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid
 from heliograph.cli import app
-from heliograph.whatsapp.wallet import WalletInsufficientFunds
+from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 from tests.rules import whatsapp_factories
 from tests.rules.factories import organization
 

@@ -15,7 +15,7 @@ from heliograph.base.db import Pool
 from heliograph.base.errors import Refusal
 from heliograph.cli import app
 from heliograph.queue import timers
-from heliograph.sms import inbound, inbox
+from heliograph.sms.received import inbound, inbox
 from heliograph.suppliers.contract import Inbound
 from tests.rules.factories import TO, organization, sender
 

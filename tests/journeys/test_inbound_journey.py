@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from heliograph.base.clock import iso, now
-from heliograph.sms import sender_ids
+from heliograph.sms.accepting import sender_ids
 from heliograph.webhooks import endpoints
 from tests.database import Cluster
 from tests.load import Client

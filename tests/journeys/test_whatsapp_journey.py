@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.whatsapp import accounts, apps
+from heliograph.whatsapp.mirror import accounts, apps
 from tests.cloud import CODE, NAMED, PRICES, REMINDER, SHIPPED, Cloud, cloud, listen, told
 from tests.load import Client
 from tests.processes import Installation, Program, installation, until, until_true

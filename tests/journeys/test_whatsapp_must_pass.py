@@ -15,7 +15,7 @@ import pytest
 
 from heliograph.accounts import api_keys, organizations
 from heliograph.base.actor import Actor
-from heliograph.whatsapp import accounts, apps
+from heliograph.whatsapp.mirror import accounts, apps
 from tests.cloud import CURRENCY, PRICES, Cloud, cloud, listen, told
 from tests.load import Client
 from tests.processes import Installation, installation, until, until_true

@@ -13,10 +13,10 @@ import msgspec
 
 from heliograph.base import clock
 from heliograph.base.db import Pool
-from heliograph.whatsapp.apps import App, AppBook
-from heliograph.whatsapp.callbacks import CallbackIntake
-from heliograph.whatsapp.inbound import Inbox
-from heliograph.whatsapp.rates import RateBook
+from heliograph.whatsapp.callbacks.inbox import Inbox
+from heliograph.whatsapp.callbacks.intake import CallbackIntake
+from heliograph.whatsapp.mirror.apps import App, AppBook
+from heliograph.whatsapp.money.rates import RateBook
 from tests.rules.factories import TO
 from tests.rules.whatsapp_factories import APP_SECRET, KEY, Made
 

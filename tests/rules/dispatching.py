@@ -9,12 +9,12 @@ from heliograph.base.db import Pool
 from heliograph.sending.attempts import OF_MESSAGE
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
-from heliograph.sms import test_mode
-from heliograph.sms.channel import SmsChannel
-from heliograph.sms.claimed import ClaimedMessage
-from heliograph.sms.receipts import ReceivedReceipt
-from heliograph.sms.routing import Breaker, Senders, Supplier
-from heliograph.sms.supplier_pool import TEST_ACCOUNT, PooledSupplier
+from heliograph.sms.dispatch import test_mode
+from heliograph.sms.dispatch.channel import SmsChannel
+from heliograph.sms.dispatch.claimed import ClaimedMessage
+from heliograph.sms.dispatch.routing import Breaker, Senders, Supplier
+from heliograph.sms.dispatch.supplier_pool import TEST_ACCOUNT, PooledSupplier
+from heliograph.sms.reports.receipts import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from tests.rules.factories import Scripted, supplier
 

@@ -19,14 +19,15 @@ from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutco
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
 from heliograph.suppliers.whatsapp_cloud.items import ErrorNote, StatusItem
-from heliograph.whatsapp import matching, outcomes, test_mode
-from heliograph.whatsapp.accounts import SendingNumber
-from heliograph.whatsapp.channel import WhatsAppChannel
-from heliograph.whatsapp.claimed import ClaimedMessage
-from heliograph.whatsapp.matching import Matched
+from heliograph.whatsapp.callbacks import matching
+from heliograph.whatsapp.callbacks.matching import Matched
+from heliograph.whatsapp.dispatch import outcomes, test_mode
+from heliograph.whatsapp.dispatch.channel import WhatsAppChannel
+from heliograph.whatsapp.dispatch.claimed import ClaimedMessage
+from heliograph.whatsapp.dispatch.number_pool import NumberPool
 from heliograph.whatsapp.messages import QUEUED
-from heliograph.whatsapp.number_pool import NumberPool
-from heliograph.whatsapp.rates import RateBook
+from heliograph.whatsapp.mirror.accounts import SendingNumber
+from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import Move, move_many
 from tests.rules import dispatching
 from tests.rules.whatsapp_factories import Made

@@ -14,9 +14,9 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.sending.listing import shown_status
-from heliograph.sms.accept import Send
+from heliograph.sms.accepting.accept import Send
+from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.messages import SENDING
-from heliograph.sms.routing import Supplier
 from heliograph.suppliers.contract import (
     Health,
     OnOutcome,

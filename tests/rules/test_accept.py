@@ -20,9 +20,9 @@ from heliograph.base.db import Pool, open_pool
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import time_of, uuid7
 from heliograph.consent.optouts import RecipientOptedOut
-from heliograph.sms import accept
-from heliograph.sms.accept import Acceptor
-from heliograph.sms.sender_ids import SenderIdNotApproved
+from heliograph.sms.accepting import accept
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from tests.rules.factories import TO, blocked, check_books, message, organization, send, sender
 
 

@@ -16,7 +16,7 @@ from heliograph.accounts.quota import Quota, QuotaExceeded
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.sms.accept import Acceptor
+from heliograph.sms.accepting.accept import Acceptor
 from tests.rules.factories import organization, send
 
 

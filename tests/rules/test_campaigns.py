@@ -27,8 +27,8 @@ from heliograph.contacts.records import Entry
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import Selection
-from heliograph.sms import encoding
-from heliograph.sms.sender_ids import SenderIdNotApproved
+from heliograph.sms.accepting import encoding
+from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from tests.rules.factories import check_books, endpoint, message, organization, sender
 
 SUPPLIER = UUID(int=7)

@@ -19,10 +19,10 @@ from heliograph.cli import doctor
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.leases import UNROUTED
 from heliograph.serve import serve
-from heliograph.sms.accept import Acceptor
-from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
-from heliograph.whatsapp.accept import Send as WhatsAppSend
-from heliograph.whatsapp.accept import TemplateSend
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
+from heliograph.whatsapp.accepting.accept import Send as WhatsAppSend
+from heliograph.whatsapp.accepting.accept import TemplateSend
 from heliograph.worker import work
 from tests.processes import until
 from tests.rules.factories import TO, organization, send

@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 
 from heliograph.base.crypto import derive_key
 from heliograph.base.db import Pool
-from heliograph.sms import diagnosis, receipts, suppliers
-from heliograph.sms.receipts import ReceivedReceipt
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.reports import diagnosis, receipts
+from heliograph.sms.reports.receipts import ReceivedReceipt
 from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.suppliers.smpp.receipts import id_key
 from tests.rules.factories import SENDER, TO, organization, sent, status_of

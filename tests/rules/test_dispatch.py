@@ -17,8 +17,8 @@ from heliograph.base.db import Connection, Pool
 from heliograph.base.retry import SUBMIT
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.dispatch import OVERTAKEN
-from heliograph.sms import withdrawal
-from heliograph.sms.claimed import ClaimedMessage
+from heliograph.sms.accepting import withdrawal
+from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.status import FAILURES
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, pause_of, queued

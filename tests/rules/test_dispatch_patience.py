@@ -8,7 +8,7 @@ import msgspec
 
 from heliograph.base import clock
 from heliograph.base.db import Pool
-from heliograph.sms.routing import Supplier
+from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers.contract import Outcome, Scope, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, status_of, supplier, taking

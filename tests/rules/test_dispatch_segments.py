@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from heliograph.base.db import Pool
-from heliograph.sms import receipts
+from heliograph.sms.reports import receipts
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, receipt, status_of, supplier, taking

@@ -11,8 +11,8 @@ from heliograph.consent import optouts, people
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.queue import timers
-from heliograph.sms import inbound, inbox
-from heliograph.sms.accept import Acceptor
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.received import inbound, inbox
 from heliograph.suppliers.contract import Inbound
 from tests.rules.callback_factories import Meta, message
 from tests.rules.factories import check_books, organization, send, sender

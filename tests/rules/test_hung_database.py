@@ -17,7 +17,7 @@ from heliograph.base.connecting import Connector, connect
 from heliograph.base.db import Pool, is_down, open_pool
 from heliograph.base.errors import Unavailable
 from heliograph.queue.runner import CHANNEL, listen
-from heliograph.sms.accept import Acceptor
+from heliograph.sms.accepting.accept import Acceptor
 from tests.processes import until, until_true
 from tests.rules.factories import blocked, organization, send
 from tests.wire import wire

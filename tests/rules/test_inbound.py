@@ -21,8 +21,8 @@ from heliograph.consent import optouts
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
-from heliograph.sms import inbound, inbox, replies
-from heliograph.sms.accept import Acceptor
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.received import inbound, inbox, replies
 from heliograph.suppliers.contract import Inbound
 from tests.rules.dispatching import Bench
 from tests.rules.factories import TO, check_books, endpoint, key, organization, send, sender

@@ -21,10 +21,11 @@ from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue import leases
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.leases import UNROUTED
-from heliograph.sms import messages, preview
-from heliograph.sms.accept import Acceptor
+from heliograph.sms import messages
+from heliograph.sms.accepting import preview
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from heliograph.sms.messages import Filters, MessageNotCancelable
-from heliograph.sms.sender_ids import SenderIdNotApproved
 from heliograph.suppliers.contract import Outcome, Verdict
 from tests.rules.dispatching import Bench, queued
 from tests.rules.factories import (

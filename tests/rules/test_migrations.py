@@ -68,7 +68,7 @@ async def test_from_zero_twice_is_the_same_and_a_second_time_is_nothing(
 ) -> None:
     applied = await migrate(empty_database_url)
     assert applied[0] == "0001_schema.sql"
-    assert "sms/accept.sql" in applied
+    assert "sms/accepting/accept.sql" in applied
     assert applied == sorted(applied[: len(applied) - 1]) + applied[-1:]
     first = await shape(empty_database_url)
     assert first == await shape(database_url)
@@ -108,10 +108,10 @@ async def test_a_schema_that_is_not_ours_is_refused_and_left_alone(pool: Pool, d
 
 async def test_a_function_whose_text_changed_is_put_in_place_again(pool: Pool, database_url: str) -> None:
     before = await shape(database_url)
-    await pool.execute("UPDATE schema_migrations SET digest = 'old' WHERE name = 'sms/accept.sql'")
+    await pool.execute("UPDATE schema_migrations SET digest = 'old' WHERE name = 'sms/accepting/accept.sql'")
     async with pool.acquire() as conn:
-        assert await pending(conn) == ["sms/accept.sql"]
-    assert await migrate(database_url) == ["sms/accept.sql"]
+        assert await pending(conn) == ["sms/accepting/accept.sql"]
+    assert await migrate(database_url) == ["sms/accepting/accept.sql"]
     assert await shape(database_url) == before
 
 
@@ -128,20 +128,22 @@ async def test_what_is_pending_is_said(empty_database_url: str) -> None:
 async def test_an_older_program_leaves_what_a_newer_one_put_in_place(pool: Pool, database_url: str) -> None:
     before = await shape(database_url)
     # A function whose text says that it is the newer one.
-    await pool.execute("UPDATE schema_migrations SET digest = 'newer', version = 99 WHERE name = 'sms/accept.sql'")
+    await pool.execute(
+        "UPDATE schema_migrations SET digest = 'newer', version = 99 WHERE name = 'sms/accepting/accept.sql'"
+    )
     newer = await shape(database_url)
     async with pool.acquire() as conn:
         assert await pending(conn) == []
     assert await migrate(database_url) == []
     assert await shape(database_url) == newer
     # Migrations that this program does not know.
-    await pool.execute("UPDATE schema_migrations SET version = 1 WHERE name = 'sms/accept.sql'")
+    await pool.execute("UPDATE schema_migrations SET version = 1 WHERE name = 'sms/accepting/accept.sql'")
     await pool.execute("INSERT INTO schema_migrations VALUES ('9999_later.sql', 'x', 1)")
     async with pool.acquire() as conn:
         assert await pending(conn) == []
     assert await migrate(database_url) == []
     await pool.execute("DELETE FROM schema_migrations WHERE name = '9999_later.sql'")
-    assert await migrate(database_url) == ["sms/accept.sql"]
+    assert await migrate(database_url) == ["sms/accepting/accept.sql"]
     assert await shape(database_url) == before
 
 

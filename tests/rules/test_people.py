@@ -18,8 +18,8 @@ from heliograph.consent import optouts, people
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
-from heliograph.sms import preview
-from heliograph.sms.accept import Acceptor
+from heliograph.sms.accepting import preview
+from heliograph.sms.accepting.accept import Acceptor
 from tests.rules.dispatching import Bench
 from tests.rules.factories import blocked, endpoint, organization, send
 

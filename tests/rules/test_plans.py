@@ -13,7 +13,11 @@ from heliograph import erasure
 from heliograph.base.db import Pool
 from heliograph.campaigns import audience, whatsapp_channel
 from heliograph.webhooks import attempts, events, history, recording, replays, successes, timeline
-from heliograph.whatsapp import claimed, holds, matching, numbers, parking, status, template_sync, templates, wallet
+from heliograph.whatsapp import status
+from heliograph.whatsapp.callbacks import matching
+from heliograph.whatsapp.dispatch import claimed, holds, parking
+from heliograph.whatsapp.mirror import numbers, template_sync, templates
+from heliograph.whatsapp.money import wallet
 
 #: Each statement, and for each table of it the columns that its search has to be bound by.
 STATEMENTS = {

@@ -16,9 +16,11 @@ from heliograph.base.ids import time_of, uuid7, uuid7_floor
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import OUTGOING, Overtaken, Selection, Withdrawn
-from heliograph.sms import routing, suppliers, timeline, withdrawal
-from heliograph.sms.accept import Acceptor
-from heliograph.whatsapp import withdrawal as whatsapp_withdrawal
+from heliograph.sms import timeline
+from heliograph.sms.accepting import withdrawal
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.whatsapp.accepting import withdrawal as whatsapp_withdrawal
 from tests.rules import factories, whatsapp_factories
 from tests.rules.dispatching import Bench, queued
 from tests.rules.factories import check_ledger, message, organization, send, status_of, supplier

@@ -20,7 +20,7 @@ from heliograph.base.errors import Refusal
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.migrate import make_partitions
 from heliograph.consent.optouts import RecipientOptedOut
-from heliograph.sms.accept import Acceptor
+from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.status import STATUSES, Move, guard, may_move, move_many
 from tests.rules.factories import TO, check_ledger, message, organization, send
 from tests.rules.machines import Machine, run_machine

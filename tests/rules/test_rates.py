@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from heliograph.base.db import Pool
-from heliograph.whatsapp import rates
-from heliograph.whatsapp.rates import Imported, Rate, RateBook, RatesInvalid, read_rates
+from heliograph.whatsapp.money import rates
+from heliograph.whatsapp.money.rates import Imported, Rate, RateBook, RatesInvalid, read_rates
 
 FILE = """currency,category,country,valid_from,price
 EUR,utility,MZ,2026-01-01,0.01

@@ -14,8 +14,8 @@ import pytest
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.queue import timers
-from heliograph.sms import receipts
-from heliograph.sms.receipts import Applied, ReceivedReceipt
+from heliograph.sms.reports import receipts
+from heliograph.sms.reports.receipts import Applied, ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Part, Receipt, ReceiptState, Verdict
 from tests.rules.dispatching import Bench
 from tests.rules.factories import (

@@ -12,8 +12,8 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Pool
 from heliograph.queue import timers
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
-from heliograph.sms import inbox
-from heliograph.sms.reception import Reception
+from heliograph.sms.received import inbox
+from heliograph.sms.received.reception import Reception
 from heliograph.suppliers.contract import Inbound, OnAnswered, Outcome, Receipt, Submission
 from heliograph.suppliers.smpp.connector import SmppConnector
 from heliograph.suppliers.smpp.settings import settings_from

@@ -15,8 +15,8 @@ from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid
 from heliograph.base.migrate import day_name, make_days
 from heliograph.base.settings import Settings
-from heliograph.sms.accept import Acceptor
-from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
 from tests.rules import whatsapp_factories
 from tests.rules.factories import check_books, organization, send
 from tests.rules.test_whatsapp_accept import send as send_whatsapp

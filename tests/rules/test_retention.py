@@ -19,7 +19,7 @@ from heliograph.base.db import Connection, Pool, follow_clock
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.migrate import day_name, make_days, make_partitions
 from heliograph.base.settings import Settings
-from heliograph.sms.accept import Acceptor
+from heliograph.sms.accepting.accept import Acceptor
 from tests.rules.factories import organization, send
 
 SETTINGS = Settings(secret_key="a secret key for tests, long enough")

@@ -9,8 +9,14 @@ import pytest
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.sms import sender_ids
-from heliograph.sms.sender_ids import SenderBook, SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting.sender_ids import (
+    SenderBook,
+    SenderId,
+    SenderIdAlreadyExists,
+    SenderIdNotApproved,
+    TooManyPending,
+)
 from tests.rules.factories import SENDER, organization, sender
 
 

@@ -16,10 +16,10 @@ from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.simulator import Smsc
-from heliograph.sms import suppliers
-from heliograph.sms.channel import SmsChannel
-from heliograph.sms.receipts import ReceivedReceipt
-from heliograph.sms.supplier_pool import SupplierPool
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.dispatch.channel import SmsChannel
+from heliograph.sms.dispatch.supplier_pool import SupplierPool
+from heliograph.sms.reports.receipts import ReceivedReceipt
 from heliograph.suppliers.contract import Receipt
 from heliograph.suppliers.smpp import connector as smpp
 from tests.rules.factories import message, organization, status_of

@@ -12,9 +12,9 @@ import pytest
 
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
-from heliograph.sms import suppliers, test_mode
-from heliograph.sms.routing import Supplier
-from heliograph.sms.supplier_pool import SupplierPool
+from heliograph.sms.dispatch import suppliers, test_mode
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.dispatch.supplier_pool import SupplierPool
 from heliograph.suppliers.contract import Inbound, OnInbound, OnOutcome, OnReceipts, Outcome, Receipt, Submission
 from tests.rules.factories import Scripted, message, organization, receipt, until
 

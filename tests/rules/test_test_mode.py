@@ -15,12 +15,13 @@ from heliograph.queue import leases
 from heliograph.queue.backlog import claim_once
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
-from heliograph.sms import receipts, test_mode
-from heliograph.sms.accept import Acceptor
-from heliograph.sms.channel import SmsChannel
-from heliograph.sms.receipts import ReceivedReceipt
-from heliograph.sms.routing import Breaker
-from heliograph.sms.supplier_pool import TEST_ACCOUNT, PooledSupplier
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.dispatch import test_mode
+from heliograph.sms.dispatch.channel import SmsChannel
+from heliograph.sms.dispatch.routing import Breaker
+from heliograph.sms.dispatch.supplier_pool import TEST_ACCOUNT, PooledSupplier
+from heliograph.sms.reports import receipts
+from heliograph.sms.reports.receipts import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, Submission, Verdict
 from tests.rules.factories import endpoint, events_of, organization, send, status_of, until
 

@@ -18,8 +18,8 @@ from heliograph import traffic
 from heliograph.base.clock import now
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
-from heliograph.sms.accept import Acceptor
-from heliograph.sms.bulk import Bulk, accept_bulk
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.accepting.bulk import Bulk, accept_bulk
 from heliograph.sms.status import STATUSES, Move, move_many
 from heliograph.traffic.histogram import LENGTH, bucket, percentile
 from tests.rules import test_whatsapp_accept as whatsapp

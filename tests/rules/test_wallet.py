@@ -11,9 +11,9 @@ import pytest
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.whatsapp import wallet
-from heliograph.whatsapp.money import UNIT, decimal, micros
-from heliograph.whatsapp.wallet import Movement, Wallet, WalletInsufficientFunds
+from heliograph.whatsapp.money import wallet
+from heliograph.whatsapp.money.amounts import UNIT, decimal, micros
+from heliograph.whatsapp.money.wallet import Movement, Wallet, WalletInsufficientFunds
 from tests.rules import whatsapp_factories as making
 from tests.rules.whatsapp_factories import Made, check_wallets, made
 

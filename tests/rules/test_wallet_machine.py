@@ -12,9 +12,9 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from heliograph.accounts.requests import Answer, IdempotencyConflict, IdempotencyInProgress
 from heliograph.base.settings import Settings
-from heliograph.whatsapp import wallet
-from heliograph.whatsapp.accept import Acceptor, Send, TemplateSend, TextReply, WindowClosed
-from heliograph.whatsapp.wallet import Movement, WalletInsufficientFunds
+from heliograph.whatsapp.accepting.accept import Acceptor, Send, TemplateSend, TextReply, WindowClosed
+from heliograph.whatsapp.money import wallet
+from heliograph.whatsapp.money.wallet import Movement, WalletInsufficientFunds
 from tests.rules import factories, whatsapp_factories
 from tests.rules.machines import Machine, run_machine
 from tests.rules.whatsapp_factories import Made, check_wallets, made

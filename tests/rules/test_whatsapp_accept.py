@@ -22,15 +22,15 @@ from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import Settings
 from heliograph.consent.optouts import RecipientOptedOut
-from heliograph.whatsapp.accept import Acceptor, Send, TemplateSend, TextReply, WindowClosed
-from heliograph.whatsapp.numbers import PhoneNumberUnavailable
-from heliograph.whatsapp.templates import (
+from heliograph.whatsapp.accepting.accept import Acceptor, Send, TemplateSend, TextReply, WindowClosed
+from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
+from heliograph.whatsapp.mirror.templates import (
     TemplateNotApproved,
     TemplateNotFound,
     TemplateNotSendable,
     TemplateParameterMismatch,
 )
-from heliograph.whatsapp.wallet import WalletInsufficientFunds
+from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 from tests.rules import factories, whatsapp_factories
 from tests.rules.factories import TO
 from tests.rules.whatsapp_factories import Made, check_wallets, made

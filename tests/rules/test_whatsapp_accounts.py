@@ -8,10 +8,11 @@ from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.whatsapp import accounts, apps, holds
-from heliograph.whatsapp.accounts import AccountExists, Route, load_lines, open_token
-from heliograph.whatsapp.apps import AppBook
-from heliograph.whatsapp.numbers import NumberBook, PhoneNumberUnavailable
+from heliograph.whatsapp.dispatch import holds
+from heliograph.whatsapp.mirror import accounts, apps
+from heliograph.whatsapp.mirror.accounts import AccountExists, Route, load_lines, open_token
+from heliograph.whatsapp.mirror.apps import AppBook
+from heliograph.whatsapp.mirror.numbers import NumberBook, PhoneNumberUnavailable
 from tests.rules import whatsapp_account_factories as made
 from tests.rules.factories import endpoint, organization
 

@@ -13,8 +13,8 @@ from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.settings import Settings
-from heliograph.whatsapp.accept import Acceptor, Send, TemplateSend
-from heliograph.whatsapp.bulk import Bulk, accept_bulk
+from heliograph.whatsapp.accepting.accept import Acceptor, Send, TemplateSend
+from heliograph.whatsapp.accepting.bulk import Bulk, accept_bulk
 from tests.rules import whatsapp_factories
 from tests.rules.factories import TO, blocked
 from tests.rules.whatsapp_factories import Made, check_wallets, made

@@ -21,9 +21,9 @@ from heliograph.campaigns.staging import Stager
 from heliograph.campaigns.whatsapp_channel import Wish
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
-from heliograph.whatsapp import wallet
-from heliograph.whatsapp.numbers import PhoneNumberUnavailable
-from heliograph.whatsapp.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
+from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
+from heliograph.whatsapp.mirror.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
+from heliograph.whatsapp.money import wallet
 from tests.rules.factories import endpoint
 from tests.rules.whatsapp_factories import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
 

@@ -11,7 +11,8 @@ import pytest
 
 from heliograph.base import clock
 from heliograph.base.db import Pool
-from heliograph.whatsapp import conversations, messages, reads
+from heliograph.whatsapp import messages, reads
+from heliograph.whatsapp.callbacks import conversations
 from tests.rules.callback_factories import Meta, message, status, wamid
 from tests.rules.factories import TO
 from tests.rules.whatsapp_factories import Made, conversation, made

@@ -13,7 +13,7 @@ import pytest
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
-from heliograph.whatsapp import accounts
+from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.status import Move, move_many
 from tests.rules.dispatching_whatsapp import (
     UNKNOWN,

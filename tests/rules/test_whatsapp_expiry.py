@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from heliograph.base.db import Pool
-from heliograph.whatsapp import expiry
+from heliograph.whatsapp.callbacks import expiry
 from tests.rules.dispatching_whatsapp import Bench, queued, says, status_of, taken
 from tests.rules.factories import events_of
 from tests.rules.whatsapp_factories import check_wallets, made, message

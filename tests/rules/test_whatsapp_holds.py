@@ -12,9 +12,9 @@ from heliograph.base.db import Pool
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.credential import credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.whatsapp import holds
-from heliograph.whatsapp.number_pool import NumberPool
-from heliograph.whatsapp.probing import DOUBLES, DOUBLINGS, FEW, Probe
+from heliograph.whatsapp.dispatch import holds
+from heliograph.whatsapp.dispatch.number_pool import NumberPool
+from heliograph.whatsapp.dispatch.probing import DOUBLES, DOUBLINGS, FEW, Probe
 from tests.rules.callback_factories import Change, Meta, status
 from tests.rules.dispatching_whatsapp import Bench, attempts, fault, queued, status_of, taken
 from tests.rules.whatsapp_factories import Made, check_wallets, made, message, number

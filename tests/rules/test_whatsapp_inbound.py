@@ -18,10 +18,10 @@ from heliograph.base import clock
 from heliograph.base.crypto import unseal
 from heliograph.base.db import Pool
 from heliograph.consent import optouts
-from heliograph.whatsapp.callbacks import KIND
-from heliograph.whatsapp.dead_letters import context
-from heliograph.whatsapp.inbound import Inbox, retry
-from heliograph.whatsapp.rates import RateBook
+from heliograph.whatsapp.callbacks.dead_letters import context
+from heliograph.whatsapp.callbacks.inbox import Inbox, retry
+from heliograph.whatsapp.callbacks.intake import KIND
+from heliograph.whatsapp.money.rates import RateBook
 from tests.rules.callback_factories import Change, Meta, batch, message, status, wamid
 from tests.rules.factories import TO, endpoint
 from tests.rules.whatsapp_factories import KEY, Made, check_wallets, conversation, made, make_app

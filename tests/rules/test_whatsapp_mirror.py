@@ -17,9 +17,10 @@ from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem, TemplateItem
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber, CloudTemplate
 from heliograph.suppliers.whatsapp_cloud.webhooks import parse
-from heliograph.whatsapp import accounts, holds, numbers, template_sync
-from heliograph.whatsapp.accounts import BusinessAccount
-from heliograph.whatsapp.mirror import Mirror
+from heliograph.whatsapp.dispatch import holds
+from heliograph.whatsapp.mirror import accounts, numbers, template_sync
+from heliograph.whatsapp.mirror.accounts import BusinessAccount
+from heliograph.whatsapp.mirror.reading import Mirror
 from tests.rules import whatsapp_account_factories as made
 from tests.rules.factories import endpoint, organization, until
 from tests.suppliers.graph_peer import hooked

@@ -15,9 +15,9 @@ from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
 from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem
 from heliograph.suppliers.whatsapp_cloud.management import tier_of
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber
-from heliograph.whatsapp import accounts, numbers
-from heliograph.whatsapp.accounts import BusinessAccount
-from heliograph.whatsapp.numbers import NumberBook, PhoneNumberUnavailable
+from heliograph.whatsapp.mirror import accounts, numbers
+from heliograph.whatsapp.mirror.accounts import BusinessAccount
+from heliograph.whatsapp.mirror.numbers import NumberBook, PhoneNumberUnavailable
 from tests.rules import whatsapp_account_factories as made
 from tests.rules.factories import endpoint, organization
 

@@ -16,9 +16,10 @@ from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import FAULTS
 from heliograph.suppliers.whatsapp_cloud.items import Pricing
-from heliograph.whatsapp import conversations, expiry, outcomes
-from heliograph.whatsapp.conversations import User
-from heliograph.whatsapp.matching import Matched
+from heliograph.whatsapp.callbacks import conversations, expiry
+from heliograph.whatsapp.callbacks.conversations import User
+from heliograph.whatsapp.callbacks.matching import Matched
+from heliograph.whatsapp.dispatch import outcomes
 from heliograph.whatsapp.status import FAILURES
 from tests.rules.dispatching_whatsapp import (
     UNREACHABLE,

@@ -13,9 +13,9 @@ from heliograph.base.db import Pool
 from heliograph.base.settings import Settings
 from heliograph.consent import optouts, people
 from heliograph.consent.optouts import RecipientOptedOut
-from heliograph.sms import preview
+from heliograph.sms.accepting import preview
 from heliograph.whatsapp import messages
-from heliograph.whatsapp.accept import Acceptor, Send, TextReply
+from heliograph.whatsapp.accepting.accept import Acceptor, Send, TextReply
 from tests.rules import factories
 from tests.rules.callback_factories import Change, Meta, message
 from tests.rules.dispatching_whatsapp import Bench

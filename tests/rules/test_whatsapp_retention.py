@@ -11,7 +11,7 @@ from heliograph import retention
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.settings import Settings
-from heliograph.whatsapp.callbacks import KIND
+from heliograph.whatsapp.callbacks.intake import KIND
 from tests.rules.callback_factories import Meta, message
 from tests.rules.factories import TO, endpoint
 from tests.rules.whatsapp_factories import Made, conversation, made

@@ -8,8 +8,8 @@ import pytest
 from heliograph.base.crypto import Unsealable
 from heliograph.base.db import Pool
 from heliograph.base.logs import clean
-from heliograph.whatsapp import accounts, apps
-from heliograph.whatsapp.apps import App
+from heliograph.whatsapp.mirror import accounts, apps
+from heliograph.whatsapp.mirror.apps import App
 from tests.rules.callback_factories import Meta, message
 from tests.rules.factories import organization
 from tests.rules.test_whatsapp_retention import holding

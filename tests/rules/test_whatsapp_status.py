@@ -17,7 +17,7 @@ from heliograph.base import clock
 from heliograph.base.db import Pool
 from heliograph.suppliers.whatsapp_cloud import errors as whatsapp_errors
 from heliograph.whatsapp import status
-from heliograph.whatsapp.rates import RateBook
+from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import Move, Pricing, move_many
 from tests.rules.factories import endpoint, events_of
 from tests.rules.machines import Machine, run_machine

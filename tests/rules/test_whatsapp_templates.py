@@ -18,11 +18,12 @@ from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
 from heliograph.suppliers.whatsapp_cloud.items import TemplateItem
 from heliograph.suppliers.whatsapp_cloud.objects import CloudTemplate
 from heliograph.suppliers.whatsapp_cloud.webhooks import parse
-from heliograph.whatsapp import reads, template_sync
-from heliograph.whatsapp.accounts import BusinessAccount
-from heliograph.whatsapp.numbers import NumberBook
-from heliograph.whatsapp.template_sync import kept
-from heliograph.whatsapp.templates import TemplateBook, TemplateNotFound
+from heliograph.whatsapp import reads
+from heliograph.whatsapp.mirror import template_sync
+from heliograph.whatsapp.mirror.accounts import BusinessAccount
+from heliograph.whatsapp.mirror.numbers import NumberBook
+from heliograph.whatsapp.mirror.template_sync import kept
+from heliograph.whatsapp.mirror.templates import TemplateBook, TemplateNotFound
 from tests.rules import whatsapp_account_factories as made
 from tests.rules.factories import endpoint, organization
 

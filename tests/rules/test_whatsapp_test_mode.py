@@ -7,7 +7,7 @@ import pytest
 from heliograph.base.db import Pool
 from heliograph.queue import leases
 from heliograph.queue.backlog import claim_once
-from heliograph.whatsapp import test_mode
+from heliograph.whatsapp.dispatch import test_mode
 from tests.rules.dispatching_whatsapp import Bench, attempts, queued, row_of
 from tests.rules.factories import endpoint, events_of
 from tests.rules.whatsapp_factories import check_wallets, made, message

@@ -11,7 +11,7 @@ import structlog
 
 from heliograph.base import clock
 from heliograph.base.db import Pool
-from heliograph.whatsapp import warnings
+from heliograph.whatsapp.mirror import warnings
 from tests.rules.callback_factories import Meta
 from tests.rules.whatsapp_factories import Made, made
 

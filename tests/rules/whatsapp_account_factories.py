@@ -11,8 +11,8 @@ from heliograph.base.actor import Actor
 from heliograph.base.crypto import derive_key
 from heliograph.base.db import Pool
 from heliograph.base.ids import uuid7
-from heliograph.whatsapp import accounts
-from heliograph.whatsapp.accounts import BusinessAccount
+from heliograph.whatsapp.mirror import accounts
+from heliograph.whatsapp.mirror.accounts import BusinessAccount
 
 KEY = derive_key("a secret key that only the tests ever use", "whatsapp")
 APP, SECRET, VERIFY = "660000000000001", "app secret", "verify me"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from smpp_peer import submission
 
 from heliograph.base.settings import SettingsError
-from heliograph.sms import encoding
+from heliograph.sms.accepting import encoding
 from heliograph.suppliers.alphabets import gsm7
 from heliograph.suppliers.contract import Inbound
 from heliograph.suppliers.smpp.bucket import Bucket

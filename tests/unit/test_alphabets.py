@@ -10,7 +10,7 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.sms import encoding
+from heliograph.sms.accepting import encoding
 from heliograph.suppliers.alphabets import cutting, gsm7, national
 
 assert gsmcodecs

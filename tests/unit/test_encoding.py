@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.sms import encoding
-from heliograph.sms.encoding import count, decode, encode
+from heliograph.sms.accepting import encoding
+from heliograph.sms.accepting.encoding import count, decode, encode
 from heliograph.suppliers.alphabets.gsm7 import BASIC, EXTENSION
 
 QUOTED = "“Hi” — it’s 5…"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.base import phones
-from heliograph.sms.handsets import Numbering, e164
+from heliograph.sms.received.handsets import Numbering, e164
 
 UNKNOWN, INTERNATIONAL, NATIONAL, NETWORK, ALPHANUMERIC = 0, 1, 2, 3, 5
 NOWHERE, MZ = Numbering(), Numbering(country="MZ")

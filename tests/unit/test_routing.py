@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.base.ids import uuid7
-from heliograph.sms.routing import Breaker, choose, covers
+from heliograph.sms.dispatch.routing import Breaker, choose, covers
 from tests.rules.factories import TO, supplier
 
 

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from heliograph.cli import supplier_settings
-from heliograph.sms.routing import Supplier
+from heliograph.sms.dispatch.routing import Supplier
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 LEAST = {"host": "smsc.example", "port": 2775, "system_id": "esme"}

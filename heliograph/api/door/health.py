@@ -15,7 +15,7 @@ from msgspec import Meta
 from heliograph.base import clock
 from heliograph.base.db import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
-from heliograph.whatsapp import holds
+from heliograph.whatsapp.dispatch import holds
 
 #: A worker that has not been seen for longer counts as gone, seconds.
 WORKER_SEEN = 15

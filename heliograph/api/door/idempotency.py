@@ -2,7 +2,7 @@
 
 Claiming the key, running the operation and storing its outcome are one transaction, so a crash leaves either all of
 it or nothing, and a refused mutation frees its key. A twin that arrives meanwhile waits on the first one's row. (SMS
-sends keep the same promise in `sms/accept.py`, in their own batch.)
+sends keep the same promise in `sms/accepting/accept.py`, in their own batch.)
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ from heliograph.base.actor import Actor
 from heliograph.base.db import Connection, Pool
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.settings import Settings
-from heliograph.sms.accept import Acceptor
+from heliograph.sms.accepting.accept import Acceptor
 from heliograph.webhooks.endpoints import EndpointRules
-from heliograph.whatsapp.accept import Acceptor as WhatsAppAcceptor
+from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
 
 #: Is an Idempotency-Key needed? NONE: the operation changes nothing.
 REQUIRED, OPTIONAL, NONE = "required", "optional", "none"

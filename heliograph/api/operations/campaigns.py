@@ -20,7 +20,7 @@ from heliograph.campaigns.plan import MAX_NAME, MAX_PACE, STATES, CampaignAudien
 from heliograph.campaigns.sms_channel import Wish
 from heliograph.campaigns.template import MAX_LENGTH
 from heliograph.contacts.records import MAX_TAG
-from heliograph.sms.sender_ids import SenderIdNotApproved
+from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 
 COLLECTION = "campaigns"
 

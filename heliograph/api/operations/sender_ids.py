@@ -12,8 +12,8 @@ from heliograph.accounts.api_keys import LiveKeyRequired
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.clock import iso
-from heliograph.sms import sender_ids
-from heliograph.sms.sender_ids import SenderIdAlreadyExists, TooManyPending
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting.sender_ids import SenderIdAlreadyExists, TooManyPending
 
 
 class CreateSenderIdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,10 +17,10 @@ from heliograph.base import phones
 from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.sms import messages
-from heliograph.sms.messages import Filters, MessageNotCancelable, Step
-from heliograph.sms.status import FAILURES, STATUSES
+from heliograph.sms.messages import SHOWN_STATUSES, Filters, MessageNotCancelable, Step
+from heliograph.sms.status import FAILURES
 
-StatusName = Annotated[str, Meta(extra_json_schema={"enum": list(STATUSES)})]
+StatusName = Annotated[str, Meta(extra_json_schema={"enum": list(SHOWN_STATUSES)})]
 
 
 class MessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True):

@@ -18,9 +18,9 @@ from heliograph.base import phones
 from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.consent.optouts import RecipientOptedOut
-from heliograph.sms import preview
-from heliograph.sms.accept import QuotaExceeded, Send
-from heliograph.sms.sender_ids import SenderIdNotApproved
+from heliograph.sms.accepting import preview
+from heliograph.sms.accepting.accept import QuotaExceeded, Send
+from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 
 
 class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):

@@ -18,7 +18,7 @@ import msgspec
 
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.wire import Submit
-from heliograph.sms import encoding
+from heliograph.sms.accepting import encoding
 from heliograph.suppliers.smpp import pdu as codec
 from heliograph.suppliers.smpp.wire import NO_TLVS, PduError
 

@@ -21,7 +21,7 @@ import msgspec
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.records import Counters, SubmittedMessage
 from heliograph.simulators.smsc.session import Hub, Parcel, Session
-from heliograph.sms import encoding
+from heliograph.sms.accepting import encoding
 from heliograph.suppliers.smpp import pdu as codec
 from heliograph.suppliers.smpp.wire import NO_TLVS, Command
 

@@ -20,9 +20,9 @@ from heliograph.base.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 from heliograph.whatsapp import messages, reads
-from heliograph.whatsapp.messages import Filters
+from heliograph.whatsapp.messages import SHOWN_STATUSES, Filters
 from heliograph.whatsapp.reads import ConversationFilters
-from heliograph.whatsapp.status import FAILURES, RANK
+from heliograph.whatsapp.status import FAILURES
 
 USER_ID = r"^[A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}$"
 
@@ -97,7 +97,10 @@ class WhatsAppMessage(msgspec.Struct, rename="camel", kw_only=True):
     ]
     status: Annotated[
         str,
-        Meta(description="Current status. Inbound messages are `delivered`.", extra_json_schema={"enum": list(RANK)}),
+        Meta(
+            description="Current status. Inbound messages are `delivered`.",
+            extra_json_schema={"enum": list(SHOWN_STATUSES)},
+        ),
     ]
     recipient: Annotated[
         User,

@@ -17,15 +17,15 @@ from heliograph.base import phones
 from heliograph.base.errors import Invalid
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.suppliers.whatsapp_cloud.bodies import USER_ID, is_user_id
-from heliograph.whatsapp.accept import Send, TemplateSend, TextReply, WindowClosed
-from heliograph.whatsapp.numbers import PhoneNumberUnavailable
-from heliograph.whatsapp.templates import (
+from heliograph.whatsapp.accepting.accept import Send, TemplateSend, TextReply, WindowClosed
+from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
+from heliograph.whatsapp.mirror.templates import (
     TemplateNotApproved,
     TemplateNotFound,
     TemplateNotSendable,
     TemplateParameterMismatch,
 )
-from heliograph.whatsapp.wallet import WalletInsufficientFunds
+from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 
 Recipient = Annotated[
     str,

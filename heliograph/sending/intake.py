@@ -1,0 +1,150 @@
+"""Taking sends in: batches, twins of one idempotency key, and organizations whose rows somebody else holds.
+
+Every channel accepts through here; what a channel stores of a batch is its own (its `accept.py`).
+The rule nobody may break: nothing is answered that is not committed, and one bad message never sinks its batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+from uuid import UUID
+
+import asyncpg
+
+from heliograph.accounts.requests import Answer, IdempotencyConflict, IdempotencyInProgress
+from heliograph.base.actor import Actor
+from heliograph.base.batching import Batcher
+from heliograph.base.crash import crash_point
+from heliograph.base.db import despite_deadlocks, is_down
+from heliograph.base.errors import Refusal, Unavailable
+
+
+class Asked(Protocol):
+    """Who asks, and under which idempotency key."""
+
+    @property
+    def actor(self) -> Actor: ...
+    @property
+    def key_hash(self) -> UUID | None: ...
+    @property
+    def request_hash(self) -> bytes | None: ...
+
+
+class Prepared(Protocol):
+    """A send with all that its batch needs."""
+
+    @property
+    def send(self) -> Asked: ...
+
+
+Item = TypeVar("Item", bound=Prepared)
+
+
+class Intake(Generic[Item]):
+    """Hands items to `store` in batches that hold each idempotency key once.
+
+    `store` commits a batch and returns an Answer or a Refusal for each. If it raises LockNotAvailableError, because a
+    lock was held for too long, the batch's organizations are stored apart. After a DeadlockDetectedError nothing of the
+    batch is stored, and it is simply stored again.
+    """
+
+    def __init__(
+        self, store: Callable[[list[Item]], Awaitable[list[Answer | BaseException]]], *, limit: int = 512
+    ) -> None:
+        self._store = store
+        self._batcher: Batcher[Item, Answer] = Batcher(self._commit, limit=limit, indivisible=is_down)
+
+    async def put(self, item: Item) -> Answer:
+        """What came of the item, once that is committed. Raises its refusal, and Unavailable.
+
+        A caller that is cancelled leaves a message that is wholly there or not at all.
+        """
+        try:
+            # A caller that is cancelled cancels its future and nothing else: the batch goes on without looking at it.
+            return await self._batcher.put(item)
+        except Exception as error:
+            if is_down(error):
+                raise Unavailable from error
+            raise
+
+    async def drain(self) -> None:
+        """Wait until every batch is committed."""
+        await self._batcher.drain()
+
+    async def _commit(self, items: list[Item]) -> list[Answer | BaseException]:
+        """One batch. Twins (the same key twice in one batch) take the first one's outcome."""
+        results: dict[int, Answer | BaseException] = {}
+        twins = await self._lead(items, list(range(len(items))), results)
+        if twins:
+            # A refused mutation frees its key: the first of the twins that asked for something else has it now.
+            twins = await self._lead(items, twins, results)
+        # Whoever sends many payloads under one key, all of them refused, must not make others wait any longer.
+        results |= {index: IdempotencyInProgress() for index in twins}
+        return [results[index] for index in range(len(items))]
+
+    async def _lead(
+        self, items: list[Item], indexes: list[int], results: dict[int, Answer | BaseException]
+    ) -> list[int]:
+        """Settle the first of each key and those that its outcome settles; returns the others."""
+        first: dict[tuple[UUID, UUID], int] = {}
+        leaders: list[int] = []
+        twins: list[tuple[int, int]] = []
+        for index in indexes:
+            send = items[index].send
+            if send.key_hash is not None:
+                leader = first.setdefault((send.actor.organization_id, send.key_hash), index)
+                if leader != index:
+                    twins.append((index, leader))
+                    continue
+            leaders.append(index)
+        results.update(zip(leaders, await self._apart([items[index] for index in leaders]), strict=True))
+        left: list[int] = []
+        for index, leader in twins:
+            outcome = results[leader]
+            same = items[index].send.request_hash == items[leader].send.request_hash
+            if isinstance(outcome, Answer):
+                results[index] = Answer(outcome.status, outcome.body, True) if same else IdempotencyConflict()
+            elif same:
+                results[index] = outcome
+            else:
+                left.append(index)
+        return left
+
+    async def _once(self, items: list[Item]) -> list[Answer | BaseException]:
+        crash_point("accept.before_commit")
+        stored = await self._store(items)
+        crash_point("accept.after_commit")
+        return stored
+
+    async def _apart(self, items: list[Item]) -> list[Answer | BaseException]:
+        """Store a batch without twins. Organizations whose rows somebody else holds for long are left out."""
+        try:
+            return await despite_deadlocks(partial(self._once, items))
+        except asyncpg.DeadlockDetectedError:
+            return [Unavailable() for _ in items]
+        except asyncpg.LockNotAvailableError:
+            by_organization: dict[UUID, list[int]] = {}
+            for index, item in enumerate(items):
+                by_organization.setdefault(item.send.actor.organization_id, []).append(index)
+            if len(by_organization) == 1:
+                # Nobody can tell who holds it, a twin, a report or a migration: that nothing was stored is all there is
+                # to say.
+                return [Unavailable() for _ in items]
+            groups = list(by_organization.values())
+            parts = await asyncio.gather(*(self._apart([items[index] for index in group]) for group in groups))
+            found: dict[int, Answer | BaseException] = {}
+            for group, some in zip(groups, parts, strict=True):
+                found.update(zip(group, some, strict=True))
+            return [found[index] for index in range(len(items))]
+
+
+async def outcomes(accepts: Sequence[Awaitable[Answer]]) -> list[Answer | Refusal]:
+    """The answer or the refusal of each; raises what is neither."""
+    results = await asyncio.gather(*accepts, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, Refusal):
+            raise result
+    return [result for result in results if isinstance(result, Answer | Refusal)]

@@ -1,0 +1,249 @@
+"""Accepting messages: the promise behind a 202.
+
+What arrives while one batch is being committed goes into the next (`sending/intake.py`). One call of `sms_accept_2`
+(accept.sql) stores message, queue row, quota debit and idempotency record of a whole batch in one commit, and only then
+does anybody get an answer. HTTP and the command line come through here.
+
+The rule nobody may break: nothing is answered that is not committed, and one bad message never sinks its batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.accounts.organizations import forbidden
+from heliograph.accounts.quota import QuotaExceeded
+from heliograph.accounts.requests import (
+    Answer,
+    IdempotencyConflict,
+    OverLimit,
+    RateUnit,
+    tell,
+    windows_of,
+)
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.clock import iso, now
+from heliograph.base.db import Kept, Pool, is_down
+from heliograph.base.errors import Invalid, Refusal, Unavailable
+from heliograph.base.ids import uuid7
+from heliograph.base.retry import SUBMIT_HORIZON
+from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.queue.leases import SINGLE
+from heliograph.sending.intake import Intake, outcomes
+from heliograph.sms.accepting import encoding
+from heliograph.sms.accepting.sender_ids import SenderBook, SenderId
+
+#: Most segments of one message. Networks deliver longer ones unreliably, and each one is billed.
+MAX_SEGMENTS = 10
+#: What so many segments hold.
+HOLD = "1530 characters of the GSM alphabet, or 670 if one is not of it"
+#: How far before and after the present a message may be due.
+MAX_PAST, MAX_AHEAD = timedelta(seconds=60), timedelta(days=365)
+SUPPLIER_WORD = b"heliograph"
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """A message to accept. Shapes are checked at the door; states are checked here."""
+
+    actor: Actor
+    #: E.164 with `+`.
+    to: str
+    text: str
+    sender_id: UUID | None = None
+    sender_name: str | None = None
+    client_reference: str | None = None
+    request_id: str = ""
+    #: First 16 bytes of SHA-256 over method, path and idempotency key; None: none was sent.
+    key_hash: UUID | None = None
+    #: SHA-256 of the canonical validated body.
+    request_hash: bytes | None = None
+    send_at: datetime | None = None
+    validity_seconds: int | None = None
+    guarantee: str = "at_least_once"
+    campaign_id: UUID | None = None
+    lane: int = SINGLE
+    rate_unit: RateUnit | None = None
+    #: The id that the message will have; None: a new one.
+    id: UUID | None = None
+
+
+class _Item(msgspec.Struct, frozen=True, gc=False):
+    """A Send with all that the batch needs."""
+
+    send: Send
+    id: UUID
+    sender: SenderId | None
+    encoding: str
+    segments: int
+    #: Found before the batch; it is the answer unless the idempotency key already has one.
+    refusal: Refusal | None
+
+
+# It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole. When a message was
+# accepted, is due and expires is the database's time, whatever this machine's clock says.
+ACCEPT = """
+SELECT remaining, used, window_start, at, verdict, since, message, reference
+  FROM sms_accept_2(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
+    $16, $17,
+    ARRAY(SELECT greatest(due, date_trunc('milliseconds', now())) + life
+            FROM unnest($18::interval[], $19::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
+    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)
+"""
+#: The rate bucket of sends.
+BUCKET = "sms_send"
+
+
+class Acceptor:
+    """Accepts messages in batches; one per process."""
+
+    def __init__(self, pool: Pool, *, limit: int = 512, keys_kept: timedelta = timedelta(hours=72)) -> None:
+        self._kept = Kept(pool)
+        #: How long an idempotency key is remembered.
+        self._keys_kept = keys_kept
+        self._senders = SenderBook(pool)
+        self._intake: Intake[_Item] = Intake(self._store, limit=limit)
+        #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
+        self.stored = asyncio.Event()
+
+    async def accept(self, send: Send) -> Answer:
+        """Store one message. Returns the 202, or the stored answer of the same idempotency key.
+
+        Raises, the first of them that is true: IdempotencyConflict, IdempotencyInProgress; Invalid (`send_at` out of
+        range, too many segments), OrganizationSuspended, DestinationNotAllowed; Invalid (unknown sender),
+        RecipientOptedOut, SenderIdNotApproved, QuotaExceeded; and OverLimit and Unavailable. A key that has an outcome
+        gives it again, whatever the time and the settings are now. A caller that is cancelled leaves a message that is
+        wholly there or not at all.
+        """
+        return await self._intake.put(await self._prepare(send))
+
+    async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
+        """Store many; each gets its answer or its refusal."""
+        return await outcomes([self.accept(send) for send in sends])
+
+    async def drain(self) -> None:
+        """Wait until every batch is committed."""
+        await self._intake.drain()
+
+    async def _prepare(self, send: Send) -> _Item:
+        kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding, accents=send.actor.replace_accents)
+        sender: SenderId | None = None
+        refusal = unfit(send, segments) or forbidden(send.actor, send.to)
+        if refusal is None:
+            try:
+                sender = await self._senders.resolve(send.actor, sender_id=send.sender_id, sender_name=send.sender_name)
+            except Refusal as refused:
+                refusal = refused
+            except Exception as error:
+                if is_down(error):
+                    raise Unavailable from error
+                raise
+        return _Item(send, send.id or uuid7(), sender, kind, segments, refusal)
+
+    async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
+        sends = [item.send for item in items]
+        windows = windows_of([(send.actor.organization_id, send.rate_unit) for send in sends])
+        async with self._kept.use() as conn:
+            row = await conn.fetchrow(
+                ACCEPT,
+                self._keys_kept,
+                [send.actor.organization_id for send in sends],
+                [item.id for item in items],
+                [item.refusal is None for item in items],
+                [send.actor.mode == "live" for send in sends],
+                [send.key_hash for send in sends],
+                [send.request_hash for send in sends],
+                [send.to for send in sends],
+                [phones.country(send.to) for send in sends],
+                [item.sender.value if item.sender else "" for item in items],
+                [item.sender.id if item.sender else None for item in items],
+                [send.client_reference for send in sends],
+                [send.campaign_id for send in sends],
+                [item.encoding for item in items],
+                [item.segments for item in items],
+                [send.guarantee for send in sends],
+                [send.request_id for send in sends],
+                [None if item.refusal else life(item.send) for item in items],
+                [None if item.refusal else item.send.send_at for item in items],
+                [send.lane for send in sends],
+                [send.text for send in sends],
+                BUCKET,
+                *windows,
+            )
+        assert row is not None
+        self.stored.set()
+        tell([send.rate_unit for send in sends], windows, row)
+        return [
+            Answer(202, _body(item.id, item.send.client_reference, left), False)
+            if row["verdict"] is None
+            else _answer(item, row, n)
+            for n, (item, left) in enumerate(zip(items, row["remaining"], strict=True))
+        ]
+
+
+def unfit(send: Send, segments: int) -> Invalid | None:
+    """What is wrong with a send by the time it is now and by how its text is encoded now."""
+    if send.send_at is not None and not (at := now()) - MAX_PAST <= send.send_at <= at + MAX_AHEAD:
+        return Invalid(("sendAt", "range", "`sendAt` must be between 60 seconds ago and 365 days ahead"))
+    if segments > MAX_SEGMENTS:
+        return Invalid(
+            (
+                "message",
+                "too_many_segments",
+                f"`message` needs {segments} segments; {MAX_SEGMENTS} are allowed: {HOLD}",
+            )
+        )
+    return None
+
+
+def life(send: Send) -> timedelta | None:
+    """From when a message is due to when it is no longer worth delivering; None: the retry schedule's horizon, from
+    when it is accepted."""
+    if send.validity_seconds is not None:
+        return timedelta(seconds=send.validity_seconds)
+    return timedelta(seconds=SUBMIT_HORIZON) if send.send_at else None
+
+
+def expiry(at: datetime, send: Send) -> datetime | None:
+    """When a message accepted at `at` is no longer worth delivering; None: see `life`."""
+    lasts = life(send)
+    return None if lasts is None else max(send.send_at or at, at) + lasts
+
+
+def _answer(item: _Item, row: asyncpg.Record, n: int) -> Answer | BaseException:
+    """What the nth item of a batch is answered, of which not all was stored."""
+    left: int = row["remaining"][n]
+    match row["verdict"][n]:
+        case "stored":
+            return Answer(202, _body(item.id, item.send.client_reference, left), False)
+        case "replayed":
+            return Answer(202, _body(row["message"][n], row["reference"][n], left), True)
+        case "conflict":
+            return IdempotencyConflict()
+        case "opted_out":
+            return RecipientOptedOut(since=iso(row["since"][n]))
+        case "quota":
+            return QuotaExceeded(remainingQuota=left, requested=1)
+        case "limited":
+            return OverLimit()
+    assert item.refusal is not None
+    # An opt-out is said before what is wrong with a sender.
+    if item.refusal.status == 409 and row["since"][n] is not None:
+        return RecipientOptedOut(since=iso(row["since"][n]))
+    return item.refusal
+
+
+def _body(id: UUID, reference: str | None, left: int) -> bytes:
+    """The 202, which depends on the message's row alone: a replay is answered with the same bytes."""
+    quoted = b"null" if reference is None else msgspec.json.encode(reference)
+    return (
+        b'{"success":true,"queued":true,"status":"accepted","count":1,"remainingQuota":%d,'
+        b'"message":{"id":"%b","clientReference":%b},'
+        b'"provider":{"code":"%b","messageId":null,"httpStatus":202}}'
+    ) % (left, str(id).encode(), quoted, SUPPLIER_WORD)

@@ -1,0 +1,166 @@
+"""What a send would do, without doing it: how the text is encoded and cut, who it would come from, what it would cost.
+
+The rule nobody may break: nothing is stored, and what a send would be refused for is refused here in the same order.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from heliograph.accounts.organizations import forbidden
+from heliograph.accounts.quota import QuotaExceeded
+from heliograph.base.clock import iso, now
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.sms.accepting import accept, encoding, sender_ids
+from heliograph.sms.accepting.accept import Send
+from heliograph.sms.accepting.sender_ids import SenderId
+from heliograph.sms.dispatch.outcomes import deadline
+
+#: Characters that a segment holds: alone, and as one of several (a header of six octets takes the rest).
+HOLDS = {"gsm7": (160, 153), "ucs2": (70, 67)}
+#: Characters that are named in a warning.
+NAMED = 10
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One segment. `units`: septets or 16-bit units, of which `holds` would fit."""
+
+    number: int
+    units: int
+    holds: int
+    text: str
+
+
+class Warning(msgspec.Struct, frozen=True):
+    """Something that the sender may not have meant."""
+
+    code: str
+    message: str
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """A send as it would be."""
+
+    to: str
+    sender: SenderId
+    encoding: str
+    #: What would be sent: after normalization and smart encoding.
+    text: str
+    units: int
+    parts: list[Part]
+    send_at: datetime | None
+    expires_at: datetime
+    #: Messages taken from the quota, and what remains of it before and after.
+    cost: int
+    remaining: int
+    remaining_after: int
+    warnings: list[Warning]
+
+
+STANDING = """
+SELECT (SELECT since FROM silence_1($1, $2)) AS since,
+       coalesce((SELECT total - used FROM quotas WHERE organization_id = $1), 0) AS remaining
+"""
+
+
+async def preview(conn: Connection, send: Send) -> Preview:
+    """Raises what `Acceptor.accept` would raise for this send, but for what only an idempotency key is refused for."""
+    actor = send.actor
+    _, segments = encoding.count(send.text, smart=actor.smart_encoding, accents=actor.replace_accents)
+    refusal = accept.unfit(send, segments) or forbidden(send.actor, send.to)
+    if refusal is not None:
+        raise refusal
+    sender: SenderId | Refusal
+    try:
+        sender = await sender_ids.resolve(conn, actor, sender_id=send.sender_id, sender_name=send.sender_name)
+    except Invalid:
+        raise
+    except Refusal as refused:
+        sender = refused
+    standing = await conn.fetchrow(STANDING, actor.organization_id, send.to)
+    assert standing is not None
+    if standing["since"] is not None:
+        raise RecipientOptedOut(since=iso(standing["since"]))
+    if isinstance(sender, Refusal):
+        raise sender
+    cost, remaining = int(actor.mode == "live"), standing["remaining"]
+    if cost > remaining:
+        raise QuotaExceeded(remainingQuota=remaining, requested=cost)
+    encoded = encoding.encode(send.text, smart=actor.smart_encoding, accents=actor.replace_accents)
+    at = now()
+    return Preview(
+        to=send.to,
+        sender=sender,
+        encoding=encoded.encoding,
+        text=encoded.text,
+        units=encoded.units,
+        parts=_parts(encoded),
+        send_at=send.send_at,
+        expires_at=deadline(at, accept.expiry(at, send)),
+        cost=cost,
+        remaining=remaining,
+        remaining_after=remaining - cost,
+        warnings=_warnings(send, encoded, remaining - cost),
+    )
+
+
+def _parts(encoded: encoding.Encoded) -> list[Part]:
+    size = 1 if encoded.encoding == "gsm7" else 2
+    holds = HOLDS[encoded.encoding][len(encoded.segments) > 1]
+    coding = 0 if encoded.encoding == "gsm7" else 8  # SMPP 3.4 §5.2.19
+    return [
+        Part(number, len(octets) // size, holds, encoding.decode(octets, coding) or "")
+        for number, octets in enumerate(encoded.segments, 1)
+    ]
+
+
+def _warnings(send: Send, encoded: encoding.Encoded, remaining: int) -> list[Warning]:
+    warnings = []
+    if encoded.encoding == "ucs2":
+        strange = dict.fromkeys(one for one in encoded.text if encoding.count(one)[0] == "ucs2")
+        named = " ".join(list(strange)[:NAMED]) + (" …" if len(strange) > NAMED else "")
+        warnings.append(
+            Warning(
+                "unicode",
+                (f"A segment holds 70 characters instead of 160, because these are not in the GSM alphabet: {named}"),
+            )
+        )
+        shorter = _shorter(encoded)
+        if shorter is not None:
+            warnings.append(shorter)
+    if encoded.text != send.text:
+        accents = encoded.encoding == "gsm7" and encoding.count(send.text, smart=True)[0] != "gsm7"
+        what = (
+            "Accents are removed and typographic characters replaced"
+            if accents
+            else "Typographic characters are replaced by plain ones"
+        )
+        warnings.append(Warning("changed", f"{what}; `text` is what is sent."))
+    if len(encoded.segments) > 1:
+        warnings.append(
+            Warning(
+                "several_segments",
+                f"It takes {len(encoded.segments)} segments, each of which networks bill separately.",
+            )
+        )
+    if send.actor.mode == "test":
+        warnings.append(Warning("test_key", "Messages sent with a test key reach no handset and use no quota."))
+    elif remaining == 0:
+        warnings.append(Warning("last_of_quota", "This message uses the last of the quota."))
+    return warnings
+
+
+def _shorter(encoded: encoding.Encoded) -> Warning | None:
+    """What an organization may choose that would make fewer segments of this text."""
+    for accents, choice in ((False, "With smart encoding"), (True, "With smart encoding and without accents")):
+        kind, segments = encoding.count(encoded.text, smart=True, accents=accents)
+        if kind == "gsm7":
+            if segments == len(encoded.segments):
+                return None
+            said = f"{choice} it would take {segments} segments instead of {len(encoded.segments)}"
+            return Warning("shorter", f"{said}; the operator can turn this on for the organization.")
+    return None

@@ -1,0 +1,237 @@
+"""SMS as a channel of the engine: what is claimed, what decides about it, and what answers and receipts come to.
+
+Rows wait in lines (`selection`): new work in UNROUTED, what a full supplier is to carry in that supplier's line. How
+many are claimed follows from how many the connectors can take, so a supplier's window, its rate and the CPU are the
+only bounds. Whatever was checked when a message was accepted is checked again.
+
+The rule nobody may break: an attempt whose end nobody saw waits for a receipt, and then the send's own guarantee
+decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from heliograph.base.db import Connection, Pool
+from heliograph.queue.backlog import Backlog
+from heliograph.queue.leases import UNROUTED, Lease, Postponed
+from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
+from heliograph.sending.channel import End, Found, Step
+from heliograph.sending.results import Answered
+from heliograph.sms.dispatch import claimed, outcomes, test_mode, uncertain
+from heliograph.sms.dispatch.claimed import ClaimedMessage
+from heliograph.sms.dispatch.outcomes import deadline
+from heliograph.sms.dispatch.selection import NEW, REROUTE, Selection
+from heliograph.sms.dispatch.supplier_pool import PooledSupplier
+from heliograph.sms.reports import receipts
+from heliograph.sms.reports.receipts import ReceivedReceipt
+from heliograph.sms.status import Move, move_many
+from heliograph.suppliers.contract import Outcome, Scope, Verdict
+from heliograph.webhooks.events import Subscriptions, Wanting
+from heliograph.webhooks.handover import Handover
+
+log = structlog.get_logger()
+
+#: A message of a suspended organization is looked at again after this, seconds.
+SUSPENDED_PAUSE = 60.0
+#: Seconds between looks into the lines of suppliers that no row is known to wait in.
+LOOK = 1.0
+
+
+class SmsChannel:
+    """SMS within one worker. Implements `sending.channel.Channel`."""
+
+    kind = "sms"
+    table = "messages"
+
+    def __init__(
+        self,
+        pool: Pool,
+        accounts: Callable[[], Mapping[UUID, PooledSupplier]],
+        *,
+        grace: float,
+        patience: float = 15.0,
+        backlog: Backlog | None = None,
+    ) -> None:
+        """`accounts`: the suppliers of this worker now. `grace`: seconds an unknown outcome waits for its receipt.
+        `patience`: seconds that a message waits for a supplier that is slow before the next one is asked. `backlog`:
+        the worker's; None: its own."""
+        self._backlog = backlog or Backlog(cycle=0.0)
+        self.grace = grace
+        self.is_full = False
+        #: Set when another round may be worth it: new work, room that came free, a new supplier.
+        self.wake = asyncio.Event()
+        self._accounts = accounts
+        self._selection = Selection(accounts, patience=patience)
+        self._subscriptions = Subscriptions(pool)
+        #: Live messages that the suppliers can take in this round.
+        self._room = 0
+        self._look_at = 0.0
+        #: In the last round most rows were left to other workers.
+        self._passes_on = False
+        #: Set when rows were left to other workers, who should be told.
+        self.passed_on = asyncio.Event()
+        #: Whose receipts decide a message of several parts, by supplier.
+        self.policies: dict[UUID, str] = {}
+
+    # -- a round -------------------------------------------------------------------------------------------------------
+
+    async def before_round(self) -> None:
+        self._room = self._selection.make_room()
+
+    async def claim(self, conn: Connection, *, limit: int, seconds: float) -> list[Lease]:
+        """First what waits in the suppliers' own lines, then new work for the room that is left.
+
+        The line of a supplier that cannot be used now is looked at as well, for what another one could carry.
+        """
+        room = max(0, min(self._room, limit))
+        at = asyncio.get_running_loop().time()
+        accounts, selection = self._accounts(), self._selection
+        looking = at >= self._look_at
+        if looking:
+            self._look_at = at + LOOK
+            selection.parked.update(accounts)
+        usable = {supplier.id for supplier in selection.usable}
+        # Where nothing can be carried at all, a look now and then still ends what has expired.
+        reroute = REROUTE if usable or looking else 0
+        # The lines of suppliers that are full, too, for what has waited so long that another one is asked.
+        overflow = selection.overflow if looking and room > 0 else 0
+        elsewhere = {supplier.id for supplier in selection.elsewhere}
+        fed = {id for id in usable if accounts[id].fed}
+        parked = {
+            id: (accounts[id].room or overflow) if id in usable else reroute
+            for id in (selection.parked | fed) & accounts.keys() - elsewhere
+            if id != test_mode.SUPPLIER
+        }
+        if looking:
+            selection.overflow = NEW
+        await self._backlog.look(conn, self.kind)
+        rows = await self._backlog.claim(conn, self.kind, parked, seconds=seconds)
+        found = {lease.line for lease in rows}
+        selection.parked -= {id for id, places in parked.items() if places > 0 and id not in found}
+        # A backlog in the lines must not keep new single sends from having their turn.
+        left = max(room - len(rows), min(room, NEW)) if usable else reroute
+        if self._passes_on:
+            left = min(left, NEW)
+        new = {UNROUTED: left, test_mode.SUPPLIER: accounts[test_mode.SUPPLIER].room}
+        rows += await self._backlog.claim(conn, self.kind, new, seconds=seconds)
+        self.is_full = len(rows) >= room
+        rows.sort(key=_lane)
+        return rows
+
+    async def load(self, conn: Connection, claimed_rows: Sequence[Lease]) -> list[ClaimedMessage]:
+        return await claimed.load(conn, claimed_rows)
+
+    def home(self, lease: Lease) -> UUID:
+        return UNROUTED
+
+    async def find_lost(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> Found:
+        return await uncertain.find(conn, lost, policies=self.policies)
+
+    async def give_up(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> dict[UUID, Step]:
+        return {one.lease.id: End(uncertain.unknown(one)) for one in lost if one.guarantee == "at_most_once"}
+
+    async def decide(self, conn: Connection, messages: Sequence[ClaimedMessage]) -> list[Step]:
+        steps: list[Step] = []
+        for message in messages:
+            step = self._decide(message)
+            if isinstance(step, End) and step.move is not None and message.attempt_state == "unknown":
+                # It will not be tried again, and nobody knows whether the last try reached the handset.
+                step = End(uncertain.unknown(message))
+            steps.append(step)
+        # Lines whose rows all stay where they are: worth no look in the very next round.
+        back = [one for one in steps if isinstance(one, Postponed)]
+        usable = {supplier.id for supplier in self._selection.usable}
+        stuck = {one.line for one in back if one.line == one.lease.line} - usable
+        self._selection.parked -= stuck - {one.lease.line for one in steps if isinstance(one, Attempt)}
+        return steps
+
+    async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
+        return (await move_many(conn, moves))[1]
+
+    async def begun(self, conn: Connection, attempts: Sequence[Attempt[ClaimedMessage]]) -> None:
+        """Nothing else is to be written."""
+
+    def submit(self, attempt: Attempt[ClaimedMessage]) -> None:
+        # The supplier may be gone by now; then its connector answers that nothing left.
+        account: PooledSupplier = attempt.context.account
+        account.breaker.asked()
+        account.connector.submit(attempt.submission)
+
+    def after_round(self, claimed_rows: Collection[Lease]) -> bool:
+        self._passes_on = self._selection.left_to_others * 2 > len(claimed_rows)
+        if self._selection.left_to_others:
+            self.passed_on.set()
+        return True
+
+    def _decide(self, message: ClaimedMessage) -> Step:
+        """What to do with one message whose earlier attempts, if any, are known to have ended."""
+        lease = message.lease
+        id = (lease.organization_id, lease.id)
+        if not message.is_unsent:
+            return End()
+        if message.body is None or message.at >= deadline(message.accepted_at, message.expires_at):
+            return End(Move(*id, "expired", message.at, "expired", unsent=True))
+        if lease.attempt >= MOST_ATTEMPTS:
+            return End(Move(*id, "failed", message.at, "failed", unsent=True))
+        if message.opted_out:
+            return End(Move(*id, "rejected", message.at, "opted_out", unsent=True))
+        if message.sender_status != "approved":
+            return End(Move(*id, "rejected", message.at, "sender_not_approved", unsent=True))
+        if message.organization_state in ("suspended", "closed"):
+            return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
+        return self._selection.route(message)
+
+    # -- what comes back -----------------------------------------------------------------------------------------------
+
+    def heard(self, attempt: Attempt[ClaimedMessage], outcome: Outcome) -> None:
+        """Tell the supplier's circuit."""
+        account = self._accounts().get(attempt.target_id)
+        if account is None:
+            return
+        verdict, scope, breaker = outcome.verdict, outcome.scope, account.breaker
+        sender = attempt.message.sender
+        if verdict is Verdict.ACCEPTED:
+            account.senders.taken(sender)
+        elif scope is not Scope.ACCOUNT and (outcome.failover or verdict is Verdict.BUSY):
+            account.senders.refused(sender)
+        if verdict in (Verdict.ACCEPTED, Verdict.REFUSED):
+            breaker.moved()
+        elif verdict is Verdict.BUSY and not outcome.counts:
+            breaker.put_off()
+        if (verdict is Verdict.BUSY and not outcome.counts) or scope is Scope.SENDER:
+            return  # it says neither that the supplier is well nor that it is not
+        fault = verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
+        fault = fault or (scope is Scope.ACCOUNT and (outcome.alarm or verdict is Verdict.BUSY))
+        was_open = breaker.open
+        breaker.record(ok=not fault, sent_in=attempt.context.openings)
+        if breaker.open != was_open:
+            log.warning("supplier circuit", supplier=account.supplier.name, open=breaker.open)
+
+    async def prepare(self, answered: Sequence[Answered], reports: Sequence[ReceivedReceipt]) -> Wanting:
+        accepted = [one.attempt.lease.organization_id for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
+        return await self._subscriptions.wanting(accepted, "message.sent")
+
+    async def write(
+        self,
+        conn: Connection,
+        answered: Sequence[Answered],
+        reports: Sequence[ReceivedReceipt],
+        prepared: Any,
+        handover: Handover | None,
+    ) -> int:
+        moves: list[Move] = []
+        if answered:
+            moves += await outcomes.record(conn, answered, grace=self.grace, policies=self.policies)
+        if reports:
+            moves += (await receipts.match(conn, reports, policies=self.policies))[0]
+        return (await move_many(conn, moves, announce_sent=prepared, handover=handover))[1]
+
+
+def _lane(lease: Lease) -> int:
+    return lease.lane

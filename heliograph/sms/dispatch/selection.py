@@ -1,0 +1,264 @@
+"""Who carries a message now, as far as this worker can tell: asked once for each message that is claimed.
+
+Rows wait in lines. New work is in the line UNROUTED; what is meant for a supplier that is full at the moment moves to
+that supplier's line, where it delays nobody else.
+
+The rule nobody may break: a supplier gets no more than it has room for, and whoever refused a message is not asked
+again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.base.retry import HOLD
+from heliograph.queue.leases import SINGLE, Postponed
+from heliograph.sending.attempts import Attempt
+from heliograph.sending.channel import End, Step
+from heliograph.sms.accepting import encoding
+from heliograph.sms.dispatch import test_mode
+from heliograph.sms.dispatch.claimed import ClaimedMessage
+from heliograph.sms.dispatch.routing import Supplier, choose, covers, holds_back, overlap, serving
+from heliograph.sms.dispatch.supplier_pool import PooledSupplier
+from heliograph.sms.status import Move
+from heliograph.suppliers.contract import Submission
+
+log = structlog.get_logger()
+
+#: Messages that live no longer than this are taken for one-time codes. They wait a fifth of the usual patience for a
+#: supplier that is slow, and campaigns four times as long.
+SHORT_LIVED, HASTE, LEISURE = timedelta(minutes=15), 5.0, 4.0
+#: Tries that a supplier answered with "later" before another one is asked.
+PATIENCE = 2
+#: Segments of a long message follow those that a supplier has for so long; then it is sent as a whole, anew.
+CONTINUED = timedelta(hours=1)
+#: Rows of lines whose supplier cannot be used, moved on at once in one round.
+REROUTE = 200
+#: Rows of new work looked at in each round, however much waits in the suppliers' lines.
+NEW = 32
+#: Pairs of sender and recipient whose last reference is remembered.
+REFERENCES = 20_000
+
+
+class Route(msgspec.Struct, frozen=True, gc=False):
+    """By whom a message goes."""
+
+    account: PooledSupplier
+    #: How often its circuit had opened by then.
+    openings: int
+
+
+class Selection:
+    """The suppliers of this worker in the present round, and who of them carries what."""
+
+    def __init__(self, accounts: Callable[[], Mapping[UUID, PooledSupplier]], *, patience: float) -> None:
+        """`accounts`: the suppliers of this worker now. `patience`: seconds that a message waits for a supplier that is
+        slow before the next one is asked."""
+        self._accounts = accounts
+        self._patience = patience
+        self._references: OrderedDict[tuple[str, str], int] = OrderedDict()
+        #: Suppliers that can be used in this round.
+        self.usable: list[Supplier] = []
+        #: Suppliers that only other workers can use now: a message that belongs there waits in their line.
+        self.elsewhere: list[Supplier] = []
+        #: Rows looked at, when there is a look at the lines of full suppliers, for what has waited long enough.
+        self.overflow = NEW
+        #: Lines of suppliers that rows wait in, as far as this worker knows.
+        self.parked: set[UUID] = set()
+        #: Rows that were left to other workers in this round.
+        self.left_to_others = 0
+
+    def make_room(self) -> int:
+        """Ask every account what it can take in this round; returns how many live messages that are in all."""
+        self.usable, self.elsewhere = [], []
+        total = 0
+        serve = {one.id for one in self._serving()} | {test_mode.SUPPLIER}
+        for id, account in self._accounts().items():
+            account.room, account.probe = 0, False
+            supplier = account.supplier
+            if supplier.state != "active" or supplier.held or id not in serve:
+                continue
+            sessions = account.connector.health().sessions
+            if sessions > 0 and not account.breaker.open:
+                account.room = account.connector.capacity()
+            elif sessions > 0 and account.connector.capacity() > 0 and account.breaker.usable():
+                account.probe = True
+                account.room = 1
+            else:
+                if account.elsewhere:
+                    self.elsewhere.append(account.supplier)
+                continue
+            if id != test_mode.SUPPLIER:
+                total += account.room
+                self.usable.append(account.supplier)
+        self.left_to_others = 0
+        return total - self._leave_alone_what_stalls()
+
+    def _serving(self) -> list[Supplier]:
+        """The suppliers of live messages, usable or not."""
+        return serving(one.supplier for id, one in self._accounts().items() if id != test_mode.SUPPLIER)
+
+    def _leave_alone_what_stalls(self) -> int:
+        """Open the circuits of suppliers that only put off or do not answer, where another one could carry instead.
+        Returns the room that is gone."""
+        accounts = self._accounts()
+        gone = 0
+        for supplier in list(self.usable):
+            account = accounts[supplier.id]
+            others = [one for one in self.usable if one is not supplier and overlap(one, supplier)]
+            if others and not account.breaker.open and account.breaker.stalls(self._patience):
+                account.breaker.trip()
+                log.warning("supplier circuit", supplier=supplier.name, open=True, stalled=True)
+                self.usable.remove(supplier)
+                gone += account.room
+                account.room = 0
+        return gone
+
+    def route(self, due: ClaimedMessage) -> Step:
+        """To whom a message goes that may be sent, when it is looked at again, or how it ends."""
+        accounts = self._accounts()
+        lease = due.lease
+        if due.mode == "test":
+            supplier: Supplier | None = accounts[test_mode.SUPPLIER].supplier
+        else:
+            refused = due.refused or ()
+            suppliers = self._serving()
+            covering = [one for one in suppliers if covers(one, due.recipient)]
+            others = [one for one in covering if one.id not in refused]
+            if refused:
+                # What somebody could carry waits for an operator, but not what somebody has refused.
+                others = [one for one in others if one.state == "active"]
+            if suppliers and not others:
+                # Whoever refused it is not asked twice.
+                end = ("rejected", due.at, "rejected") if covering else ("failed", due.at, "destination_unreachable")
+                return End(Move(lease.organization_id, lease.id, *end, unsent=True))
+            # Only a worker that can use somebody leaves work to others: elsewhere it would be in nobody's way here.
+            known = self.usable + self.elsewhere if self.usable else []
+            usable = [
+                one
+                for one in known
+                if one.id not in refused and not (one.holds and holds_back(one, lease.organization_id, lease.id))
+            ]
+            supplier = self._begun_at(due, usable) or choose(
+                usable, due.recipient, lease.id, avoid=self._avoided(due, usable)
+            )
+            if supplier is None:
+                # Nobody can carry it now. It waits in the line of one that would, out of the others' way; with nobody
+                # to be in the way of, it stays where it is.
+                supplier = choose(others, due.recipient, lease.id) if self.usable else None
+                line = supplier.id if supplier else lease.line
+                # What stays, stays due: a worker with a session may be about to look, and would find nothing each time.
+                return Postponed(lease, 0.0 if line == lease.line else HOLD, line, counts=False)
+        assert supplier is not None
+        account = accounts[supplier.id]
+        if account.room <= 0:
+            waited = (due.at - lease.due_at).total_seconds()
+            if supplier in self.elsewhere:
+                self.left_to_others += 1
+            elif due.mode == "live" and waited > self._patience_of(due) and self._overflows(due, account):
+                free = [one for one in usable if accounts[one.id].room > 0]
+                other = choose(free, due.recipient, lease.id, avoid=self._avoided(due, free))
+                if other is not None:
+                    self.overflow = REROUTE
+                    return self._out(due, accounts[other.id])
+            self.parked.add(supplier.id)
+            # It stays due since it was, so that it is known how long it waits.
+            return Postponed(lease, -waited, supplier.id, counts=False)
+        return self._out(due, account)
+
+    def _overflows(self, due: ClaimedMessage, account: PooledSupplier) -> bool:
+        """True if a message that waited for its supplier too long may go to the next one. One that is merely full is
+        waited for, save by what lives so short."""
+        return due.lease.lane == SINGLE and (self._is_short_lived(due) or account.breaker.is_slow())
+
+    def _is_short_lived(self, due: ClaimedMessage) -> bool:
+        return due.expires_at is not None and due.expires_at - due.accepted_at <= SHORT_LIVED
+
+    def _patience_of(self, due: ClaimedMessage) -> float:
+        """Seconds that a message waits for a supplier that is slow."""
+        if self._is_short_lived(due):
+            return self._patience / HASTE
+        return self._patience if due.lease.lane == SINGLE else self._patience * LEISURE
+
+    def _put_off(self, due: ClaimedMessage) -> bool:
+        """True if the supplier of the last attempt had its chances."""
+        if due.attempt_state == "unreachable":
+            return True
+        if due.attempt_state != "busy":
+            return False
+        waited = (due.at - due.busy_since).total_seconds() if due.busy_since is not None else 0.0
+        return due.lease.tries >= PATIENCE or waited > self._patience_of(due)
+
+    def _avoided(self, due: ClaimedMessage, usable: list[Supplier]) -> set[UUID]:
+        """The suppliers to pass over if there are others: what is only full for the moment is waited for."""
+        accounts = self._accounts()
+        avoided = {one.id for one in usable if accounts[one.id].senders.avoided(due.sender)}
+        if due.attempt_supplier is not None and self._put_off(due):
+            avoided.add(due.attempt_supplier)
+        return avoided
+
+    def _begun_at(self, due: ClaimedMessage, usable: list[Supplier]) -> Supplier | None:
+        """Who has, or may have, some segments of a long message, if the others may follow there."""
+        if due.parts == 1 or due.series_at is None or self._put_off(due):
+            return None
+        if due.attempt_state not in ("busy", "unknown") or due.at - due.series_at > CONTINUED:
+            return None
+        # If its settings have changed since, it may get the message in other segments than before.
+        return next(
+            (one for one in usable if one.id == due.attempt_supplier and one.changed_at < due.series_at),
+            None,
+        )
+
+    def _out(self, due: ClaimedMessage, account: PooledSupplier) -> Attempt[ClaimedMessage]:
+        # What was chosen at accept shows in what came of it: nothing is replaced that was not needed then.
+        replaced = due.encoding == "gsm7"
+        encoded = encoding.encode(due.body or "", smart=replaced, accents=replaced)
+        attempt = due.lease.attempt + 1
+        continues = self._begun_at(due, [account.supplier]) is not None
+        validity = None
+        if due.expires_at is not None:
+            validity = max(1, int((due.expires_at - due.at).total_seconds()))
+        submission = Submission(
+            message_id=due.lease.id,
+            attempt=attempt,
+            to=due.recipient[1:],
+            sender=due.sender,
+            segments=encoded.segments,
+            encoding=encoded.encoding,
+            reference=due.reference or 0 if continues else self._reference(due, len(encoded.segments)),
+            validity_seconds=validity,
+            held=tuple(due.taken or ()) if continues else (),
+        )
+        account.room -= len(encoded.segments) - len(submission.held)
+        if account.probe:
+            account.probe = False
+            account.breaker.begin_probe()
+        return Attempt(
+            lease=due.lease,
+            number=attempt,
+            target_id=account.supplier.id,
+            submission=submission,
+            message=due,
+            context=Route(account, account.breaker.openings),
+            reference=submission.reference,
+            continues=due.series if continues else None,
+            parts=account.connector.parts(submission),
+        )
+
+    def _reference(self, due: ClaimedMessage, segments: int) -> int:
+        """16 bits. Long messages count up per sender and recipient: a handset puts parts together by it, so two long
+        messages on their way to one handset must not share one (drawn at random, 8 bits do so once in 256)."""
+        if segments == 1:
+            return due.lease.id.int & 0xFFFF
+        pair = (due.sender, due.recipient)
+        reference = (self._references.pop(pair, due.lease.id.int & 0xFFFF) + 1) & 0xFFFF
+        self._references[pair] = reference
+        if len(self._references) > REFERENCES:
+            self._references.popitem(last=False)
+        return reference

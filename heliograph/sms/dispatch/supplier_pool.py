@@ -1,0 +1,322 @@
+"""The suppliers as this worker uses them: a connector each, kept in step with the table, and leased sessions.
+
+An account allows so many sessions in all. Each is a slot with a lease; a worker opens as many sessions as it holds
+slots, and the workers share them evenly. The rule nobody may break: no session without its slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.base.db import Connection, Pool
+from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
+from heliograph.sms.dispatch import routing, test_mode
+from heliograph.sms.dispatch.routing import Breaker, Senders, Supplier
+from heliograph.suppliers.contract import Connector, ConnectorFactory, Health, Inbound, OnAnswered, Receipt, Submission
+
+log = structlog.get_logger()
+
+#: A slot returns to the others after this without renewal, seconds; renewed each second.
+SLOT_LEASE = 5.0
+#: A worker that was not seen for this long does not count when slots are shared out, seconds.
+WORKER_ALIVE = 15.0
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+TEST_ACCOUNT = Supplier(
+    id=test_mode.SUPPLIER,
+    name="test",
+    kind="test",
+    settings={},
+    secret=b"",
+    state="active",
+    prefixes=(),
+    priority=0,
+    weight=1,
+    sessions=1,
+    parts="all",
+    simulated=False,
+    created_at=EPOCH,
+    changed_at=EPOCH,
+)
+
+SLOTS = """
+SELECT supplier_id, slot, worker_id = $1 AS mine, lease_until < now() AS free, worker_id, ready
+  FROM supplier_sessions ORDER BY slot
+"""
+WORKERS = "SELECT count(*) FROM workers WHERE seen_at > now() - make_interval(secs => $1)"
+TAKE = """
+INSERT INTO supplier_sessions AS slot (supplier_id, slot, worker_id, lease_until)
+SELECT supplier_id, slot, $1, now() + make_interval(secs => $2)
+  FROM unnest($3::uuid[], $4::smallint[]) AS wanted (supplier_id, slot)
+ ORDER BY supplier_id, slot
+ON CONFLICT (supplier_id, slot) DO UPDATE SET worker_id = excluded.worker_id, lease_until = excluded.lease_until
+ WHERE slot.worker_id = excluded.worker_id OR slot.lease_until < now()
+RETURNING supplier_id
+"""
+GIVE_BACK = """
+DELETE FROM supplier_sessions USING unnest($2::uuid[], $3::smallint[]) AS extra (supplier_id, slot)
+ WHERE supplier_sessions.supplier_id = extra.supplier_id AND supplier_sessions.slot = extra.slot
+   AND supplier_sessions.worker_id = $1
+"""
+REPORT = """
+UPDATE supplier_sessions
+   SET bound = slot.n <= report.sessions, ready = slot.n <= report.sessions AND report.closed, detail = report.detail
+  FROM unnest($2::uuid[], $3::integer[], $4::text[], $5::boolean[]) AS report (supplier_id, sessions, detail, closed),
+       LATERAL (SELECT slot, row_number() OVER (ORDER BY slot) AS n FROM supplier_sessions
+                 WHERE supplier_id = report.supplier_id AND worker_id = $1) slot
+ WHERE supplier_sessions.supplier_id = report.supplier_id AND supplier_sessions.slot = slot.slot
+   AND (bound, ready, supplier_sessions.detail)
+       IS DISTINCT FROM (slot.n <= report.sessions, slot.n <= report.sessions AND report.closed, report.detail)
+"""
+
+
+# Work for suppliers that are no more goes back to where it is routed anew.
+ORPHANED = """
+UPDATE queue SET line = $2, due_at = greatest(due_at, now()), since = coalesce(since, due_at) WHERE (id, line) IN (
+    SELECT id, line FROM queue WHERE kind = 'sms' AND line = ANY ($1)
+       AND (lease_until IS NULL OR lease_until < now()) LIMIT 5000 FOR UPDATE SKIP LOCKED)
+"""
+
+
+class Absent:
+    """Stands for a connector that cannot be made, or not yet: what only this supplier carries waits."""
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+    async def start(self) -> None:
+        """There is nothing to start."""
+
+    def capacity(self) -> int:
+        return 0
+
+    def parts(self, submission: Submission) -> int:
+        raise AssertionError("it has no capacity")
+
+    def submit(self, submission: Submission) -> None:
+        raise AssertionError("it has no capacity")
+
+    def set_sessions(self, count: int) -> None:
+        """It has none."""
+
+    def health(self) -> Health:
+        return Health(sessions=0, in_flight=0, last_error=self.error)
+
+    async def stop(self, *, grace: float) -> None:
+        """There is nothing to stop."""
+
+
+class PooledSupplier(msgspec.Struct):
+    """A supplier as this worker uses it."""
+
+    supplier: Supplier
+    connector: Connector
+    breaker: Breaker
+    senders: Senders = msgspec.field(default_factory=lambda: Senders(time.monotonic))
+    #: Segments that may still be handed over in this round.
+    room: int = 0
+    #: Another worker has it bound and uses it.
+    elsewhere: bool = False
+    #: Other workers have it not, and may leave messages for it in its line.
+    fed: bool = False
+    #: The circuit is open, and this round may send one message to see whether it still must be.
+    probe: bool = False
+
+
+class SupplierPool:
+    """All accounts of one worker."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        worker_id: UUID,
+        *,
+        factories: Mapping[str, ConnectorFactory],
+        unseal: Callable[[Supplier], str],
+        on_outcome: Callable[[UUID, Any, Any], None],
+        on_receipts: Callable[[UUID, Sequence[Receipt]], Any],
+        on_inbound: Callable[[UUID, Sequence[Inbound]], Any],
+        backlog: Backlog | None = None,
+    ) -> None:
+        """`factories` by the kind of supplier; `unseal` opens a supplier's secret. `backlog`: the worker's; None: its
+        own."""
+        self._pool = pool
+        self._worker_id = worker_id
+        self._backlog = backlog or Backlog(cycle=0.0)
+        self._factories = factories
+        self._unseal = unseal
+        self._on_outcome = on_outcome
+        self._on_receipts = on_receipts
+        self._on_inbound = on_inbound
+        self._accounts: dict[UUID, PooledSupplier] = {}
+        #: Connectors on their way out, by supplier.
+        self._leaving: dict[asyncio.Task[None], UUID] = {}
+
+    async def start(self) -> None:
+        """Make the account of test keys."""
+
+        async def receipts(received: Sequence[Receipt]) -> None:
+            await self._on_receipts(test_mode.SUPPLIER, received)
+
+        connector = test_mode.Connector(lambda s, o: self._on_outcome(test_mode.SUPPLIER, s, o), receipts)
+        self._accounts[test_mode.SUPPLIER] = PooledSupplier(TEST_ACCOUNT, connector, Breaker(time.monotonic))
+
+    def accounts(self) -> Mapping[UUID, PooledSupplier]:
+        """Active and paused suppliers by id, and the one of test keys."""
+        return self._accounts
+
+    def policies(self) -> dict[UUID, str]:
+        """Whose receipts decide a message of several parts, by supplier."""
+        return {id: account.supplier.parts for id, account in self._accounts.items()}
+
+    async def refresh(self, *, grace: float) -> None:
+        """Follow the table: open what is new, close what went, open anew what changed; then share out sessions."""
+        async with self._pool.acquire() as conn:
+            wanted = {supplier.id: supplier for supplier in await routing.load(conn)}
+            for id in [id for id in self._accounts if id != test_mode.SUPPLIER]:
+                supplier = wanted.get(id)
+                known = self._accounts[id].supplier
+                if supplier is None:
+                    self._leave(id, self._accounts.pop(id).connector, grace)
+                elif _opens_anew(known, supplier):
+                    self._leave(id, self._accounts[id].connector, grace)
+                    self._absent(supplier, "")
+                elif supplier != known:
+                    self._accounts[id].supplier = supplier
+            for id, supplier in wanted.items():
+                # The sessions of the old connector count until they are closed.
+                if (id not in self._accounts or self._is_absent(id)) and id not in self._leaving.values():
+                    await self._open(supplier)
+            for id in wanted.keys() - self._accounts.keys():
+                self._absent(wanted[id], "")
+            await self._share(conn)
+            await self._reroute(conn, wanted.keys())
+
+    async def stop(self, *, grace: float) -> None:
+        """Close all connectors: each gets `grace` seconds for its open answers."""
+        for id, account in self._accounts.items():
+            self._leave(id, account.connector, grace)
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    async def give_back(self) -> None:
+        """Release this worker's slots at once, rather than when their leases end."""
+        await self._pool.execute("DELETE FROM supplier_sessions WHERE worker_id = $1", self._worker_id)
+
+    async def _open(self, supplier: Supplier) -> None:
+        async def receipts(received: Sequence[Receipt]) -> None:
+            await self._on_receipts(supplier.id, received)
+
+        async def inbound(received: Sequence[Inbound]) -> OnAnswered | None:
+            answered: OnAnswered | None = await self._on_inbound(supplier.id, received)
+            return answered
+
+        try:
+            connector = self._factories[supplier.kind](
+                supplier.settings,
+                self._unseal(supplier),
+                lambda submission, outcome: self._on_outcome(supplier.id, submission, outcome),
+                receipts,
+                inbound,
+            )
+            await connector.start()
+        except Exception as error:
+            # One account with a broken configuration must not keep the others from working. It is tried again each
+            # time, and said once.
+            known = self._accounts.get(supplier.id)
+            if known is None or known.connector.health().last_error != str(error):
+                log.error("supplier cannot be opened", supplier=supplier.name, error=str(error))
+            self._absent(supplier, str(error))
+            return
+        self._accounts[supplier.id] = PooledSupplier(supplier, connector, Breaker(time.monotonic))
+
+    def _absent(self, supplier: Supplier, error: str) -> None:
+        self._accounts[supplier.id] = PooledSupplier(supplier, Absent(error), Breaker(time.monotonic))
+
+    def _is_absent(self, id: UUID) -> bool:
+        return isinstance(self._accounts[id].connector, Absent)
+
+    def _leave(self, id: UUID, connector: Connector, grace: float) -> None:
+        task = asyncio.create_task(connector.stop(grace=grace))
+        self._leaving[task] = id
+        task.add_done_callback(self._leaving.pop)
+
+    async def _reroute(self, conn: Connection, wanted: Set[UUID]) -> None:
+        """Take work out of the lines of removed suppliers, whoever put it there."""
+        await self._backlog.look(conn, "sms")
+        lines = self._backlog.lines("sms")
+        gone = [line for line in lines if line not in wanted and line != test_mode.SUPPLIER]
+        if gone:
+            await conn.execute(ORPHANED, gone, leases.UNROUTED)
+
+    async def _share(self, conn: Connection) -> None:
+        """Hold an even share of every account's sessions."""
+        workers = max(1, await conn.fetchval(WORKERS, WORKER_ALIVE))
+        mine: dict[UUID, list[int]] = {}
+        others: dict[UUID, set[int]] = {}
+        ready: dict[UUID, set[UUID]] = {}
+        for supplier_id, slot, is_mine, free, worker_id, is_ready in await conn.fetch(SLOTS, self._worker_id):
+            if is_mine:
+                mine.setdefault(supplier_id, []).append(slot)
+            elif not free:
+                others.setdefault(supplier_id, set()).add(slot)
+                if is_ready:
+                    ready.setdefault(supplier_id, set()).add(worker_id)
+        for id, account in self._accounts.items():
+            account.elsewhere = id in ready
+            account.fed = len(ready.get(id, ())) < workers - 1
+        take: list[tuple[UUID, int]] = []
+        extra: list[tuple[UUID, int]] = []
+        for id, account in self._accounts.items():
+            if id == test_mode.SUPPLIER:
+                continue
+            active = account.supplier.state == "active" and not self._is_absent(id)
+            sessions = account.supplier.sessions if active else 0
+            held = mine.get(id, [])
+            if id in self._leaving.values():
+                take += [(id, slot) for slot in held]  # until the old connector has closed them
+                continue
+            share = -(-sessions // workers)
+            keep = [slot for slot in held if slot < sessions][:share]
+            open_slots = [slot for slot in range(sessions) if slot not in others.get(id, ()) and slot not in held]
+            # Two workers that start together should not fight for the same slot.
+            random.shuffle(open_slots)
+            take += [(id, slot) for slot in keep + open_slots[: share - len(keep)]]
+            extra += [(id, slot) for slot in held if slot not in keep]
+        held_now: dict[UUID, int] = {}
+        if take:
+            columns = [id for id, _ in take], [slot for _, slot in take]
+            for row in await conn.fetch(TAKE, self._worker_id, SLOT_LEASE, *columns):
+                held_now[row["supplier_id"]] = held_now.get(row["supplier_id"], 0) + 1
+        for id, account in self._accounts.items():
+            if id != test_mode.SUPPLIER:
+                account.connector.set_sessions(held_now.get(id, 0))
+        # A slot is given back once its session is closed: at the supplier it counts until then.
+        closed = [
+            (id, slot) for id, slot in extra if self._accounts[id].connector.health().sessions <= held_now.get(id, 0)
+        ]
+        if closed:
+            await conn.execute(GIVE_BACK, self._worker_id, [id for id, _ in closed], [slot for _, slot in closed])
+        health = {id: account.connector.health() for id, account in self._accounts.items()}
+        await conn.execute(
+            REPORT,
+            self._worker_id,
+            list(health),
+            [one.sessions for one in health.values()],
+            [one.last_error[:200] for one in health.values()],
+            [not self._accounts[id].breaker.open for id in health],
+        )
+
+
+def _opens_anew(old: Supplier, new: Supplier) -> bool:
+    return (old.kind, old.settings, old.secret) != (new.kind, new.settings, new.secret)

@@ -1,0 +1,174 @@
+"""The suppliers table: accounts that operators add, change, pause, resume and remove. Workers follow within a second.
+
+A supplier is never deleted, since attempts and receipts speak of it; a removed one keeps its row without its secret.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base.clock import now
+from heliograph.base.crypto import derive_key, seal, unseal
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7
+from heliograph.base.settings import Settings
+from heliograph.sms.dispatch import routing
+from heliograph.sms.dispatch.routing import Supplier
+
+
+class SupplierExists(Refusal):
+    """There is already a supplier with this name."""
+
+    code, status = "supplier_already_exists", 409
+
+
+def seal_key(settings: Settings) -> bytes:
+    """The key that suppliers' secrets are sealed under."""
+    return derive_key(settings.secret_key, "suppliers")
+
+
+def open_secret(key: bytes, supplier: Supplier) -> str:
+    """The account's password."""
+    return unseal(key, supplier.secret, f"suppliers/{supplier.id}").decode()
+
+
+ADD = """
+INSERT INTO suppliers (id, name, kind, settings, secret, prefixes, priority, weight, sessions, parts, simulated,
+                       created_at, changed_at)
+VALUES ($1, $2, $3, $4::text::jsonb, $5, $6, $7, $8, $9, $10, $11, $12, $12)
+"""
+
+
+async def add(
+    conn: Connection,
+    key: bytes,
+    *,
+    name: str,
+    kind: str,
+    settings: dict[str, Any],
+    secret: str,
+    prefixes: tuple[str, ...] = (),
+    priority: int = 10,
+    weight: int = 1,
+    sessions: int = 1,
+    parts: str = "all",
+    simulated: bool = False,
+) -> UUID:
+    """Add an account; `settings` were validated by its connector. Raises SupplierExists, Invalid (prefixes)."""
+    for prefix in prefixes:
+        if not (prefix.isascii() and prefix.isdigit()):
+            raise Invalid(("prefixes", "pattern", f"a prefix is digits without +, not {prefix!r}"))
+    id = uuid7()
+    try:
+        await conn.execute(
+            ADD,
+            id,
+            name,
+            kind,
+            msgspec.json.encode(settings).decode(),
+            seal(key, secret.encode(), f"suppliers/{id}"),
+            list(prefixes),
+            priority,
+            weight,
+            sessions,
+            parts,
+            simulated,
+            now(),
+        )
+    except asyncpg.UniqueViolationError:
+        raise SupplierExists(name=name) from None
+    return id
+
+
+LOCK = "SELECT id FROM suppliers WHERE (name = $1 OR id::text = $1) AND state <> 'removed' FOR UPDATE"
+
+
+async def lock(conn: Connection, *, supplier: str) -> Supplier:
+    """The supplier of this name or id, which nobody else changes until the end of the transaction. Raises NotFound."""
+    id: UUID | None = await conn.fetchval(LOCK, supplier)
+    if id is None:
+        raise NotFound("There is no such supplier.", supplier=supplier)
+    return next(one for one in await routing.load(conn) if one.id == id)
+
+
+CHANGE = """
+UPDATE suppliers SET name = $2, settings = $3::text::jsonb, prefixes = $4, priority = $5, weight = $6, sessions = $7,
+       parts = $8, simulated = $9, secret = coalesce($10, secret), changed_at = now()
+ WHERE id = $1
+"""
+
+
+async def change(conn: Connection, key: bytes, after: Supplier, *, secret: str | None = None) -> None:
+    """Make a supplier what `after` says; `secret`: its new password, None: the one it has.
+
+    Workers follow within a second, and connect anew if settings or password are others. The supplier stays the one that
+    messages were sent through, so that their receipts find them. Raises SupplierExists.
+    """
+    try:
+        await conn.execute(
+            CHANGE,
+            after.id,
+            after.name,
+            msgspec.json.encode(after.settings).decode(),
+            list(after.prefixes),
+            after.priority,
+            after.weight,
+            after.sessions,
+            after.parts,
+            after.simulated,
+            None if secret is None else seal(key, secret.encode(), f"suppliers/{after.id}"),
+        )
+    except asyncpg.UniqueViolationError:
+        raise SupplierExists(name=after.name) from None
+
+
+RECONFIGURE = "UPDATE suppliers SET settings = $2::text::jsonb, secret = $3, changed_at = $4 WHERE id = $1"
+
+
+async def reconfigure(conn: Connection, key: bytes, *, id: UUID, settings: dict[str, Any], secret: str) -> None:
+    """Replace an account's settings and password; workers connect anew within a second."""
+    sealed = seal(key, secret.encode(), f"suppliers/{id}")
+    await conn.execute(RECONFIGURE, id, msgspec.json.encode(settings).decode(), sealed, now())
+
+
+SET_STATE = """
+UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed' THEN ''::bytea ELSE secret END,
+       name = CASE $2 WHEN 'removed' THEN name || ' (removed ' || left(id::text, 8) || ')' ELSE name END
+ WHERE (name = $1 OR id::text = $1) AND state <> 'removed' RETURNING id
+"""
+
+
+async def set_state(conn: Connection, *, supplier: str, state: str) -> UUID:
+    """Pause ("paused"), resume ("active") or remove ("removed") by name or id. Raises NotFound."""
+    id: UUID | None = await conn.fetchval(SET_STATE, supplier, state, now())
+    if id is None:
+        raise NotFound(resource="supplier", id=supplier)
+    return id
+
+
+ID = "SELECT id FROM suppliers WHERE (name = $1 OR id::text = $1) AND state <> 'removed'"
+
+
+async def id_of(conn: Connection, reference: str) -> UUID:
+    """A supplier's id, by its name or its id. Raises NotFound."""
+    id: UUID | None = await conn.fetchval(ID, reference)
+    if id is None:
+        raise NotFound(f"There is no supplier {reference!r}.", resource="supplier", id=reference)
+    return id
+
+
+SESSIONS = """
+SELECT supplier_id, count(*) FILTER (WHERE lease_until > now()) AS leased,
+       count(*) FILTER (WHERE lease_until > now() AND bound) AS bound, max(detail) AS detail
+  FROM supplier_sessions GROUP BY supplier_id
+"""
+
+
+async def sessions(conn: Connection) -> dict[UUID, tuple[int, int, str]]:
+    """For each supplier: sessions leased by workers, sessions bound, and the last error."""
+    return {row["supplier_id"]: (row["leased"], row["bound"], row["detail"]) for row in await conn.fetch(SESSIONS)}

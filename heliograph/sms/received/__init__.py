@@ -1,0 +1,1 @@
+"""What handsets write: stored, put together, given to its organization, and answered."""

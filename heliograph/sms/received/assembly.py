@@ -1,0 +1,143 @@
+"""Parts of long messages from handsets, put together. Pure: rows go in, groups of parts come out.
+
+Parts belong together by account, both addresses, reference and number of parts. References are small numbers that come
+round again, and handsets, networks and suppliers repeat parts. The rule nobody may break: no part is in two messages,
+and what came is shown, even when the rest never comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from heliograph.sms.accepting import encoding
+
+#: A message whose parts have not all come is shown as it is after this; the rest may come until `LATEST`.
+PATIENCE = timedelta(minutes=10)
+LATEST = timedelta(hours=24)
+#: The same again within this is the same message, unless our answer to the first was written.
+AGAIN = timedelta(minutes=10)
+#: Stands for parts that have not come.
+GAP = " [...] "
+
+Alphabet = Literal["gsm7", "latin1", "ascii"]
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """What a supplier handed over: a message, or a part of one."""
+
+    id: UUID
+    supplier_id: UUID
+    sender: str
+    recipient: str
+    data_coding: int
+    body: bytes
+    #: (reference, total, number), or None.
+    concatenation: tuple[int, int, int] | None
+    received_at: datetime
+    state: str = "new"
+    message_id: UUID | None = None
+    #: Types of number: see `handsets`.
+    sender_ton: int = 0
+    recipient_ton: int = 0
+    #: National tables, by the identifiers of their languages; 0: none.
+    locking_shift: int = 0
+    single_shift: int = 0
+
+    @property
+    def writing(self) -> tuple[int, int, int]:
+        """What its octets are read by."""
+        return self.data_coding, self.locking_shift, self.single_shift
+
+
+class Group(msgspec.Struct):
+    """A message: its parts by number. `id` is that of the part that came first."""
+
+    id: UUID
+    first: Row
+    total: int
+    parts: dict[int, Row]
+    #: It was shown before, with parts missing.
+    shown: bool = False
+    #: Something of it came now.
+    changed: bool = False
+
+    @property
+    def missing(self) -> int:
+        """How many parts have not come."""
+        return self.total - len(self.parts)
+
+    @property
+    def until(self) -> datetime:
+        """When it is shown as it is."""
+        return self.first.received_at + PATIENCE
+
+
+def assemble(known: Sequence[Row], new: Sequence[Row]) -> tuple[list[Group], list[Row]]:
+    """Put new parts to those that are known. Both in the order in which they came.
+
+    Returns all groups, and those of the new rows that are repetitions. A single message is a group of its own.
+    """
+    newest: dict[tuple[object, ...], Group] = {}
+    groups: dict[UUID, Group] = {}
+    repeated: list[Row] = []
+    for row in known:
+        assert row.concatenation is not None
+        assert row.message_id is not None
+        group = groups.get(row.message_id)
+        if group is None:
+            group = groups[row.message_id] = Group(row.message_id, row, row.concatenation[1], {})
+        group.parts[row.concatenation[2]] = row
+        group.shown = group.shown or row.state != "waiting"
+        newest[_key(row)] = group
+    for row in new:
+        if row.concatenation is None:
+            groups[row.id] = Group(row.id, row, 1, {1: row}, changed=True)
+            continue
+        _, total, number = row.concatenation
+        group = newest.get(_key(row))
+        if group is not None and row.received_at - group.first.received_at < LATEST:
+            there = group.parts.get(number)
+            if there is None:
+                group.parts[number] = row
+                group.changed = True
+                continue
+            if there.body == row.body and (group.missing or row.received_at - there.received_at < AGAIN):
+                repeated.append(row)
+                continue
+        # Nothing to belong to, or the reference has come round: another message begins.
+        groups[row.id] = newest[_key(row)] = Group(row.id, row, total, {number: row}, changed=True)
+    return list(groups.values()), repeated
+
+
+def text_of(group: Group, alphabet: Alphabet) -> str | None:
+    """What it says, with gaps where parts are missing; None when it is no text.
+
+    Neighbouring parts are joined before they are decoded: some senders cut characters in two.
+    """
+    pieces: list[str] = []
+    run: list[Row] = []
+    for number in range(1, group.total + 2):
+        row = group.parts.get(number)
+        if run and (row is None or row.writing != run[0].writing):
+            coding, locking, single = run[0].writing
+            octets = b"".join(one.body for one in run)
+            piece = encoding.decode(octets, coding, default_alphabet=alphabet, locking=locking, single=single)
+            if piece is None:
+                return None
+            pieces.append(piece)
+            run = []
+        if row is not None:
+            run.append(row)
+        elif number <= group.total and (not pieces or pieces[-1] is not GAP):
+            pieces.append(GAP)
+    return "".join(pieces).strip(" ") if group.missing else "".join(pieces)
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    reference, total, _ = row.concatenation or (0, 0, 0)
+    return row.supplier_id, row.sender, row.recipient, reference, total

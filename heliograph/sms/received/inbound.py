@@ -1,0 +1,135 @@
+"""Messages from handsets as suppliers hand them over: stored as they came, before the supplier is told that we have
+them. `inbox.py` works them through.
+
+The rule nobody may break: what was acknowledged is stored, octet for octet, whoever it turns out to be for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.clock import now
+from heliograph.base.db import Connection
+from heliograph.base.ids import uuid7
+from heliograph.sms.reports.receipts import clean
+from heliograph.suppliers.contract import Inbound
+
+STORE = """
+INSERT INTO inbound_messages (id, supplier_id, sender, recipient, data_coding, body, raw, concatenation, received_at,
+                              sender_ton, recipient_ton, locking_shift, single_shift)
+SELECT id, $1, sender, recipient, data_coding, body, raw,
+       CASE WHEN total > 0 THEN ARRAY[reference, total, number] END, $2, sender_ton, recipient_ton, locking_shift,
+       single_shift
+  FROM unnest($3::uuid[], $4::text[], $5::text[], $6::smallint[], $7::bytea[], $8::bytea[], $9::integer[],
+              $10::integer[], $11::integer[], $12::smallint[], $13::smallint[], $14::smallint[], $15::smallint[])
+       AS item (id, sender, recipient, data_coding, body, raw, reference, total, number, sender_ton, recipient_ton,
+                locking_shift, single_shift)
+"""
+
+
+async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]) -> list[UUID]:
+    """Store inbound messages of one supplier; returns their ids."""
+    none = (0, 0, 0)
+    ids = [uuid7() for _ in received]
+    await conn.execute(
+        STORE,
+        supplier_id,
+        now(),
+        ids,
+        [clean(one.sender) for one in received],
+        [clean(one.recipient) for one in received],
+        [one.data_coding for one in received],
+        [one.body for one in received],
+        [one.raw for one in received],
+        [(one.concatenation or none)[0] for one in received],
+        [(one.concatenation or none)[1] for one in received],
+        [(one.concatenation or none)[2] for one in received],
+        [one.sender_ton for one in received],
+        [one.recipient_ton for one in received],
+        [one.locking_shift for one in received],
+        [one.single_shift for one in received],
+    )
+    return ids
+
+
+# In the order in which `inbox.py` locks them.
+ACKNOWLEDGED = """
+WITH held AS MATERIALIZED (SELECT id FROM inbound_messages WHERE id = ANY ($1) ORDER BY id FOR UPDATE)
+UPDATE inbound_messages SET acknowledged = true WHERE id = ANY (ARRAY(SELECT id FROM held))
+"""
+
+
+async def acknowledged(conn: Connection, ids: Sequence[UUID]) -> None:
+    """The supplier was told that we have these: the same again is another message, not a repetition."""
+    await conn.execute(ACKNOWLEDGED, ids)
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A message from a handset as operators see it: assembled, or as it came when it has no organization."""
+
+    id: UUID
+    received_at: datetime
+    organization_id: UUID | None
+    supplier: str | None
+    sender: str
+    recipient: str
+    segments: int
+    missing: int
+    keyword: str | None
+    #: None when it is erased, or no text.
+    text: str | None
+
+
+RECEIVED = """
+SELECT m.id, m.received_at, m.organization_id, s.name AS supplier, m.sender, m.recipient, m.segments, m.missing,
+       m.keyword, m.body AS text
+  FROM (SELECT * FROM received_messages WHERE organization_id = $1 ORDER BY id DESC LIMIT $2) m
+  LEFT JOIN LATERAL (SELECT name FROM suppliers WHERE id = m.supplier_id) s ON true
+ ORDER BY m.id DESC
+"""
+UNASSIGNED = """
+SELECT m.id, m.received_at, NULL::uuid AS organization_id, s.name AS supplier, m.sender, m.recipient, 1 AS segments,
+       0 AS missing, NULL::text AS keyword, NULL::text AS text
+  FROM (SELECT * FROM inbound_messages WHERE state = 'unassigned' ORDER BY id DESC LIMIT $1) m
+  LEFT JOIN LATERAL (SELECT name FROM suppliers WHERE id = m.supplier_id) s ON true
+ ORDER BY m.id DESC
+"""
+
+
+async def received(conn: Connection, *, organization_id: UUID, limit: int) -> list[Listed]:
+    """What an organization received, newest first."""
+    return [Listed(*row.values()) for row in await conn.fetch(RECEIVED, organization_id, limit)]
+
+
+async def unassigned(conn: Connection, *, limit: int) -> list[Listed]:
+    """What belongs to no organization, or to several, part by part, newest first."""
+    return [Listed(*row.values()) for row in await conn.fetch(UNASSIGNED, limit)]
+
+
+STANDING = """
+SELECT coalesce((SELECT extract(epoch FROM now() - due_at) FROM inbound_messages
+                  WHERE due_at <= now() ORDER BY due_at LIMIT 1), 0)::float8,
+       (SELECT count(*) FROM inbound_messages WHERE state = 'unassigned')
+"""
+
+
+async def standing(conn: Connection) -> tuple[float, int]:
+    """Seconds that the oldest message has been due, and how many are unassigned."""
+    row = await conn.fetchrow(STANDING)
+    assert row is not None
+    return row[0], row[1]
+
+
+RETRY = """
+UPDATE inbound_messages SET state = 'new', message_id = NULL, due_at = now()
+ WHERE id IN (SELECT id FROM inbound_messages WHERE state = 'unassigned' ORDER BY id FOR UPDATE)
+"""
+
+
+async def retry(conn: Connection) -> int:
+    """Look again at all that is unassigned, now that its number has an owner; returns how many rows those are."""
+    return int((await conn.execute(RETRY)).rpartition(" ")[2])

@@ -1,0 +1,430 @@
+"""The inbox: what was stored of handsets' messages is processed, in the order in which it came.
+
+One transaction a batch, and one worker at a time, because the order matters: STOP and then START is not START and then
+STOP, and parts that two workers hold would never meet. In that transaction a message gets its text, its organization,
+its event, and what its word asks for: an opt-out, its end, a reply. Work that is killed half way never happened.
+
+The rule nobody may break: nothing leaves the index of what is due before its consequences are in the same commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import structlog
+
+from heliograph.base import phones
+from heliograph.base.bounded_scan import LOOK
+from heliograph.base.clock import iso
+from heliograph.base.crash import crash_point
+from heliograph.base.db import Connection
+from heliograph.base.ids import uuid7
+from heliograph.consent import keywords, optouts
+from heliograph.consent.optouts import OptOut, Pair
+from heliograph.queue import timers
+from heliograph.sms.received import handsets, replies
+from heliograph.sms.received.assembly import AGAIN, LATEST, Alphabet, Group, Row, assemble, text_of
+from heliograph.sms.received.handsets import Numbering
+from heliograph.sms.received.replies import Wanted
+from heliograph.webhooks import events
+
+log = structlog.get_logger()
+
+#: Whoever holds this timer's row works through the inbox.
+TIMER = "inbound"
+#: Characters of a text that an event repeats: with all of them escaped, its body is still below 20 kB.
+SHOWN_TEXT = 3000
+#: A reply to something older than this would surprise more than it informs: workers were down, or it had no owner.
+REPLY_WITHIN = timedelta(hours=1)
+#: Parts under one reference that are looked at: two messages of the most parts that there can be.
+MOST_PARTS = 510
+#: What a supplier's `default_alphabet` is called where octets are decoded.
+ALPHABETS: dict[str, Alphabet] = {"gsm": "gsm7", "latin1": "latin1", "ascii": "ascii"}
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What became of a batch."""
+
+    #: Rows that were looked at; 0: nothing was due, or another worker is at it.
+    rows: int = 0
+    #: Webhook deliveries, and replies, queued.
+    deliveries: int = 0
+    replies: int = 0
+
+
+class _Owner(msgspec.Struct, frozen=True, gc=False):
+    """The organization that a number belongs to."""
+
+    organization_id: UUID
+    sender_id: UUID
+    sender: str
+    #: Its own words for STOP, folded.
+    words: frozenset[str]
+    country: str | None
+
+
+class _Message(msgspec.Struct, gc=False):
+    """A message that is ready, and whose it is."""
+
+    group: Group
+    owner: _Owner
+    text: str | None
+    #: E.164; None: the supplier's form of it says no number.
+    phone: str | None
+    #: It was shown before and still is not whole: its text grows, and nobody is told.
+    quiet: bool
+    #: The supplier answers words itself.
+    answered: bool
+    #: Other organizations have this number, too.
+    shared: bool
+    keyword: str | None = None
+    word: str = ""
+
+    @property
+    def pair(self) -> Pair:
+        assert self.phone is not None
+        return self.owner.organization_id, self.phone
+
+    @property
+    def is_somebodys(self) -> bool:
+        """False for what is no word, if it could be several organizations'."""
+        return self.keyword is not None or not self.shared
+
+    @property
+    def person(self) -> Pair:
+        """Whose message it is: the number in the form that all spellings of it share."""
+        organization_id, phone = self.pair
+        return organization_id, phones.person(phone)
+
+
+DUE = """
+WITH due AS MATERIALIZED (SELECT id FROM inbound_messages WHERE due_at <= now() ORDER BY due_at, id LIMIT $1)
+SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id, sender_ton,
+       recipient_ton, locking_shift, single_shift, now() AS at
+  FROM inbound_messages WHERE id = ANY (ARRAY(SELECT id FROM due)) ORDER BY id FOR UPDATE
+"""
+
+# A message that came before and to which our answer may not have got through.
+SAME = """
+SELECT item.id FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::smallint[], $6::bytea[],
+                           $7::timestamptz[], $8::timestamptz[])
+       AS item (id, supplier_id, sender, recipient, data_coding, body, after, until) CROSS JOIN LATERAL (
+       SELECT FROM inbound_messages
+        WHERE sender = item.sender AND recipient = item.recipient AND received_at BETWEEN item.after AND item.until
+          AND id < item.id AND supplier_id = item.supplier_id AND data_coding = item.data_coding AND body = item.body
+          AND concatenation IS NULL AND NOT acknowledged LIMIT 1) earlier
+"""
+
+# The newest message under a reference is the one that a part may belong to.
+PARTS = """
+SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::timestamptz[])
+       AS item (supplier_id, sender, recipient, reference, total, after) CROSS JOIN LATERAL (
+       SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id,
+              sender_ton, recipient_ton, locking_shift, single_shift
+         FROM inbound_messages
+        WHERE sender = item.sender AND recipient = item.recipient AND concatenation[1] = item.reference
+          AND received_at > item.after AND supplier_id = item.supplier_id AND concatenation[2] = item.total
+          AND concatenation IS NOT NULL AND state IN ('waiting', 'received', 'unassigned')
+        ORDER BY received_at DESC LIMIT $7) part
+"""
+
+# A word such as STOP is meant for all who share a number.
+OWNERS = """
+SELECT item.value, owner.* FROM unnest($1::text[]) AS item (value) CROSS JOIN LATERAL (
+       SELECT s.organization_id, s.id, s.value AS sender, o.opt_out_words, o.country
+         FROM sender_ids s CROSS JOIN LATERAL (
+              SELECT opt_out_words, country FROM organizations WHERE id = s.organization_id AND state <> 'closed') o
+        WHERE lower(s.value) = item.value AND s.status = 'approved' LIMIT 1000) owner
+ ORDER BY owner.organization_id
+"""
+
+SUPPLIERS = """
+SELECT id, settings->>'default_alphabet' AS alphabet, coalesce((settings->>'handles_stop')::boolean, false) AS answers,
+       coalesce(settings->>'country', '') AS country, coalesce(settings->>'inbound_strip', '') AS strip,
+       coalesce(settings->>'inbound_prepend', '') AS prepend
+  FROM suppliers WHERE id = ANY ($1)
+"""
+
+# Messages have no index by recipient: it is looked for among the newest of the organization. It is asked only of those
+# who wrote a word that may be an answer, or to a number that several organizations share.
+LAST = """
+SELECT item.n, last.campaign_id IS NOT NULL AS campaign
+  FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS item (organization_id, person, n) CROSS JOIN LATERAL (
+       SELECT recent.campaign_id FROM (
+              SELECT id, recipient, campaign_id FROM messages
+               WHERE organization_id = item.organization_id ORDER BY id DESC LIMIT $3) recent
+        WHERE person_of(recent.recipient) = item.person ORDER BY recent.id DESC LIMIT 1) last
+"""
+
+# One that was shown with parts missing is completed by its late parts.
+RECEIVE = """
+INSERT INTO received_messages AS known (organization_id, id, supplier_id, sender, recipient, sender_id, segments,
+                                        missing, keyword, received_at, body)
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::uuid[], $7::smallint[],
+                     $8::smallint[], $9::text[], $10::timestamptz[], $11::text[])
+ON CONFLICT (organization_id, id) DO UPDATE
+   SET missing = excluded.missing, keyword = excluded.keyword, body = coalesce(excluded.body, known.body)
+"""
+SETTLE = """
+UPDATE inbound_messages SET state = v.state, due_at = v.due_at, message_id = v.message_id,
+                            organization_id = v.organization_id
+  FROM unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::uuid[], $5::uuid[])
+       AS v (id, state, due_at, message_id, organization_id)
+ WHERE inbound_messages.id = v.id
+"""
+
+
+async def work_through(conn: Connection, *, limit: int = 500) -> Done:
+    """One batch, in a transaction of its own."""
+    async with conn.transaction():
+        if not await timers.hold(conn, TIMER):
+            return Done()
+        rows = await conn.fetch(DUE, limit)
+        if not rows:
+            return Done()
+        done = await _work_through(conn, [_row(row) for row in rows], rows[0]["at"])
+        crash_point("inbound.before_commit")
+    crash_point("inbound.after_commit")
+    return done
+
+
+async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
+    new = [row for row in due if row.state == "new"]
+    again = await _repeated(conn, [row for row in new if row.concatenation is None])
+    known = await _parts(conn, [row for row in due if row.concatenation is not None])
+    groups, repeated = assemble(known, [row for row in new if row.id not in again])
+
+    waiting = [group for group in groups if group.missing and group.until > at and not group.shown]
+    ready = [group for group in groups if group.changed or not group.shown]
+    ready = [group for group in ready if group not in waiting]
+    suppliers = {row["id"]: row for row in await conn.fetch(SUPPLIERS, list({g.first.supplier_id for g in ready}))}
+    called = {group.id: _called(group.first, suppliers.get(group.first.supplier_id)) for group in ready}
+    owners = await _owners(conn, {name for names in called.values() for name in names})
+    messages = []
+    for group in ready:
+        mine = next((owners[name] for name in called[group.id] if name in owners), [])
+        supplier = suppliers.get(group.first.supplier_id)
+        found = [_message(group, owner, supplier, shared=len(mine) > 1) for owner in mine]
+        messages += [one for one in found if one.is_somebodys]
+
+    deliveries, wanted = await _obey(conn, messages, at)
+    messages = [one for one in messages if one.is_somebodys]  # YES is a word only from one who had opted out
+    await _receive(conn, messages)
+    deliveries += await events.record(conn, [_event(one, at) for one in messages if not one.quiet])
+    queued = await replies.want(conn, wanted)
+
+    whose = {message.group.id: message.owner.organization_id for message in messages if not message.shared}
+    taken = {message.group.id for message in messages}
+    settled: list[tuple[UUID, str, datetime | None, UUID | None, UUID | None]] = [
+        (row.id, "duplicate", None, None, None) for row in [*repeated, *(row for row in new if row.id in again)]
+    ]
+    for group in waiting:
+        settled += [(row.id, "waiting", group.until, group.id, None) for row in group.parts.values()]
+    for group in ready:
+        state = "received" if group.id in taken else "unassigned"
+        settled += [(row.id, state, None, group.id, whose.get(group.id)) for row in group.parts.values()]
+    await conn.execute(SETTLE, *(list(column) for column in zip(*settled, strict=True)))
+    if len(taken) < len(ready):
+        log.warning("inbound messages unassigned", count=len(ready) - len(taken))
+    return Done(len(due), deliveries, queued)
+
+
+async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
+    """Those that a supplier sent again because our answer was lost."""
+    if not rows:
+        return set()
+    found = await conn.fetch(
+        SAME,
+        [row.id for row in rows],
+        [row.supplier_id for row in rows],
+        [row.sender for row in rows],
+        [row.recipient for row in rows],
+        [row.data_coding for row in rows],
+        [row.body for row in rows],
+        [row.received_at - AGAIN for row in rows],
+        [row.received_at for row in rows],
+    )
+    return {row["id"] for row in found}
+
+
+async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
+    """The parts that are known of these parts' messages, in the order in which they came."""
+    oldest: dict[tuple[UUID, str, str, int, int], datetime] = {}
+    for row in rows:
+        assert row.concatenation is not None
+        key = (row.supplier_id, row.sender, row.recipient, *row.concatenation[:2])
+        oldest[key] = min(row.received_at, oldest.get(key, row.received_at))
+    if not oldest:
+        return []
+    columns = [list(column) for column in zip(*oldest, strict=True)]
+    found = await conn.fetch(PARTS, *columns, [at - LATEST for at in oldest.values()], MOST_PARTS)
+    # Those whose time is up are among them, however much came after them.
+    known = {row.id: row for row in [*map(_row, found), *(row for row in rows if row.state == "waiting")]}
+    return [known[id] for id in sorted(known)]
+
+
+async def _owners(conn: Connection, numbers: Iterable[str]) -> Mapping[str, list[_Owner]]:
+    """Whose numbers these are. A number of nobody is absent."""
+    found: dict[str, list[_Owner]] = {}
+    for value, organization_id, sender_id, sender, words, country in await conn.fetch(OWNERS, list(numbers)):
+        owner = _Owner(organization_id, sender_id, sender, frozenset(map(keywords.fold, words)), country)
+        found.setdefault(value, []).append(owner)
+    return found
+
+
+def _numbering(supplier: asyncpg.Record | None) -> Numbering:
+    return Numbering(supplier["country"], supplier["strip"], supplier["prepend"]) if supplier else Numbering()
+
+
+def _called(row: Row, supplier: asyncpg.Record | None) -> list[str]:
+    """What our number may be called among sender IDs: as the supplier wrote it, and in full."""
+    whole = handsets.e164(row.recipient, row.recipient_ton, _numbering(supplier))
+    return [_number(row.recipient), *([whole[1:]] if whole else [])]
+
+
+def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None, *, shared: bool) -> _Message:
+    alphabet = ALPHABETS.get(supplier["alphabet"] if supplier else "", "gsm7")
+    message = _Message(
+        group,
+        owner,
+        text_of(group, alphabet),
+        handsets.e164(group.first.sender, group.first.sender_ton, _numbering(supplier)),
+        quiet=group.shown and group.missing > 0,
+        answered=supplier is not None and supplier["answers"],
+        shared=shared,
+    )
+    if message.text is not None and not group.missing:
+        countries = [phones.country(message.phone) if message.phone else "", owner.country or ""]
+        found = keywords.find(message.text, additions=owner.words, countries=countries)
+        if found is not None and message.phone is None:
+            log.warning("keyword from an invalid phone number", message_id=str(group.id), keyword=found[0])
+        elif found is not None:
+            message.keyword, message.word = found
+    return message
+
+
+async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) -> tuple[int, list[Wanted]]:
+    """Do what words ask for. Returns webhook deliveries queued, and the replies that follow."""
+    saying = [message for message in messages if message.keyword is not None]
+    campaign = await _last(conn, [one for one in saying if one.shared or one.keyword == "doubtful"])
+    for one in saying:
+        if one.keyword == "doubtful":
+            # The answer to a campaign, or a word that needs to be asked about: HELP says what to write.
+            one.keyword = "stop" if campaign.get(one.person) else "help"
+    opted_out = await optouts.current(conn, {message.person for message in saying})
+    deliveries = 0
+    wanted: list[Wanted] = []
+    for turn in _turns(saying):
+        out, back = [], set()
+        for one in turn:
+            if one.keyword == "start" and one.person not in opted_out:
+                # There is nothing to confirm, and YES is an answer to something else.
+                one.keyword = None if one.word in keywords.ONLY_OPTED_OUT else one.keyword
+                continue
+            if one.keyword == "stop":
+                since = one.group.first.received_at
+                out.append(OptOut(*one.pair, since, optouts.KEYWORD, one.word, one.group.id))
+            elif one.keyword == "start":
+                back.add(one.person)
+            # Of those who share a number, those answer who have written to the person.
+            silent = one.answered or (one.shared and one.person not in campaign)
+            if not silent and at - one.group.first.received_at < REPLY_WITHIN:
+                wanted.append(Wanted(*one.pair, one.keyword or "", one.owner.sender_id, at))
+        deliveries += await optouts.suppress(conn, out)
+        opted_out |= {one.person for one in turn if one.keyword == "stop"}
+        opted_out -= await optouts.lift(conn, back)
+    return deliveries, wanted
+
+
+async def _last(conn: Connection, messages: Sequence[_Message]) -> dict[Pair, bool]:
+    """Of those whom the organization has written to lately: whether the last message was a campaign's."""
+    people = list(dict.fromkeys(one.person for one in messages))
+    if not people:
+        return {}
+    rows = await conn.fetch(LAST, [organization for organization, _ in people], [person for _, person in people], LOOK)
+    return {people[row["n"] - 1]: row["campaign"] for row in rows}
+
+
+def _turns(messages: Sequence[_Message]) -> list[list[_Message]]:
+    """Messages in the order in which they came, each number at most once a turn."""
+    turns: list[list[_Message]] = []
+    said: dict[Pair, int] = {}
+    for message in messages:
+        turn = said[message.person] = said.get(message.person, -1) + 1
+        if turn == len(turns):
+            turns.append([])
+        turns[turn].append(message)
+    return turns
+
+
+async def _receive(conn: Connection, messages: Sequence[_Message]) -> None:
+    await conn.execute(
+        RECEIVE,
+        [one.owner.organization_id for one in messages],
+        [one.group.id for one in messages],
+        [one.group.first.supplier_id for one in messages],
+        [one.phone or one.group.first.sender for one in messages],
+        [one.owner.sender for one in messages],
+        [one.owner.sender_id for one in messages],
+        [one.group.total for one in messages],
+        [one.group.missing for one in messages],
+        [one.keyword for one in messages],
+        [one.group.first.received_at for one in messages],
+        [one.text for one in messages],
+    )
+
+
+def _event(one: _Message, at: datetime) -> events.Event:
+    data = {
+        "message": {
+            "id": one.group.id,
+            "channel": "sms",
+            "from": one.phone or one.group.first.sender,
+            "to": one.owner.sender,
+            "text": one.text and one.text[:SHOWN_TEXT],
+            "truncated": len(one.text or "") > SHOWN_TEXT,
+            "segments": one.group.total,
+            "missingSegments": one.group.missing,
+            "keyword": one.keyword,
+            "receivedAt": iso(one.group.first.received_at),
+        }
+    }
+    return events.Event(
+        organization_id=one.owner.organization_id,
+        id=uuid7(),
+        kind="message.received",
+        request_id=str(one.group.id),
+        data=msgspec.json.encode(data).decode(),
+        created_at=at,
+        message_id=one.group.id,
+    )
+
+
+def _number(address: str) -> str:
+    """An address as numbers are compared: without the signs of an international number."""
+    return address.lower().removeprefix("+").removeprefix("00")
+
+
+def _row(row: Any) -> Row:
+    parts = row["concatenation"]
+    return Row(
+        row["id"],
+        row["supplier_id"],
+        row["sender"],
+        row["recipient"],
+        row["data_coding"],
+        row["body"],
+        (parts[0], parts[1], parts[2]) if parts else None,
+        row["received_at"],
+        row["state"],
+        row["message_id"],
+        row["sender_ton"],
+        row["recipient_ton"],
+        row["locking_shift"],
+        row["single_shift"],
+    )

@@ -1,0 +1,87 @@
+"""A worker's part in messages from handsets: taking them from suppliers, working through the inbox, accepting replies.
+
+The rule nobody may break: `receive` returns only after the commit, since the supplier is then told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+import structlog
+
+from heliograph.base.batching import Batcher
+from heliograph.base.db import Pool, is_down
+from heliograph.queue.backlog import Backlog
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.received import inbound, inbox, replies
+from heliograph.suppliers.contract import Inbound, OnAnswered
+
+log = structlog.get_logger()
+
+
+class Reception:
+    """One per worker."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        lease_seconds: float,
+        on_deliveries: Callable[[], None],
+        on_messages: Callable[[], None],
+        backlog: Backlog | None = None,
+    ) -> None:
+        """`on_deliveries`, `on_messages`: called after webhook deliveries, or messages, were queued. `backlog`: the
+        worker's; None: its own."""
+        self._pool = pool
+        self._lease_seconds = lease_seconds
+        self._backlog = backlog or Backlog(cycle=0.0)
+        self._on_deliveries = on_deliveries
+        self._on_messages = on_messages
+        self._acceptor = Acceptor(pool)
+        self._answered: Batcher[Sequence[UUID], None] = Batcher(self._record_answered, indivisible=is_down)
+        #: Set when something came, and when a reply is wanted.
+        self.wake, self.wake_replies = asyncio.Event(), asyncio.Event()
+
+    async def receive(self, supplier_id: UUID, received: Sequence[Inbound]) -> OnAnswered:
+        """Store what a supplier handed over."""
+        async with self._pool.acquire() as conn:
+            ids = await inbound.store(conn, supplier_id, received)
+        self.wake.set()
+        return lambda places: self._was_answered([ids[place] for place in places])
+
+    async def round(self) -> int:
+        """Work through a batch of the inbox; returns how many rows that were."""
+        async with self._pool.acquire() as conn:
+            done = await inbox.work_through(conn)
+        if done.deliveries:
+            self._on_deliveries()
+        if done.replies:
+            self.wake_replies.set()
+        return done.rows
+
+    async def reply(self) -> int:
+        """Accept replies that are wanted; returns how many were looked at."""
+        done = await replies.send(self._pool, self._acceptor, self._backlog, seconds=self._lease_seconds)
+        if done:
+            self._on_messages()
+        return done
+
+    async def drain(self) -> None:
+        """Wait until what was answered is on record."""
+        await self._answered.drain()
+
+    def _was_answered(self, ids: Sequence[UUID]) -> None:
+        if ids:
+            # Nobody waits for it: a mark that is lost costs at worst a repetition within ten minutes, taken for one.
+            self._answered.put(ids)
+
+    async def _record_answered(self, answered: list[Sequence[UUID]]) -> list[None]:
+        try:
+            async with self._pool.acquire() as conn:
+                await inbound.acknowledged(conn, [id for ids in answered for id in ids])
+        except Exception as error:
+            log.warning("responses to suppliers not recorded", error=type(error).__name__)
+        return [None] * len(answered)

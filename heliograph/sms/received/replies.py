@@ -1,0 +1,212 @@
+"""Automatic replies: one confirmation of STOP or START, one answer to HELP.
+
+A reply is wanted in the transaction that obeyed the word, as a row in the queue (kind "reply"), and then accepted by
+the rule that every message goes through: it costs one of the quota, and an organization that is suspended or has none
+left sends none, while the opt-out itself stands. It carries a message id chosen beforehand, so that it is
+accepted once however often that is tried.
+
+The rule nobody may break: a number gets one reply of a kind in 24 hours. Two machines that answer each other then end
+after one round. `automatic_replies.message_id` names the only message that may go to a number that opted out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.accounts.requests import IdempotencyInProgress
+from heliograph.base.actor import Actor
+from heliograph.base.crash import crash_point
+from heliograph.base.db import Connection, Pool
+from heliograph.base.errors import Refusal, Unavailable
+from heliograph.base.ids import uuid7
+from heliograph.consent.keywords import LANGUAGES
+from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
+from heliograph.queue.leases import Lease, Postponed
+from heliograph.sms.accepting.accept import Acceptor, Send
+
+log = structlog.get_logger()
+
+KIND = "reply"
+#: The line of replies that are not accepted yet; the messages made of them have lines of their own.
+LINE = UUID(int=2)
+#: A number gets one reply of a kind in this time.
+AGAIN = timedelta(hours=24)
+#: A reply that is not delivered by then is not worth delivering, seconds. Shorter than AGAIN, so that no reply waits
+#: whose right to go out was given to the next one.
+VALIDITY = 3600
+#: Pause before one is tried again that nobody refused but that could not be stored, seconds.
+PAUSE = 2.0
+#: The organization's name is cut after so many characters, so that a default text stays one segment.
+NAME = 30
+#: By language, for organizations that have no text of their own. Without letters that would make it UCS-2.
+TEXTS = {
+    "en": {
+        "stop": "{name}: you will get no more messages from us. Reply START to get them again.",
+        "start": "{name}: you will get messages from us again. Reply STOP to get no more.",
+        "help": "{name}: you get messages from us at this number. Reply STOP to get no more, START to get them again.",
+    },
+    "pt": {
+        "stop": "{name}: deixa de receber mensagens nossas. Responda START para voltar a receber.",
+        "start": "{name}: volta a receber mensagens nossas. Responda STOP para deixar de receber.",
+        "help": "{name}: recebe aqui mensagens nossas. Responda STOP para deixar de receber ou START para voltar.",
+    },
+    "fr": {
+        "stop": "{name}: vous ne recevrez plus nos messages. Répondez START pour les recevoir de nouveau.",
+        "start": "{name}: vous recevrez de nouveau nos messages. Répondez STOP pour ne plus en recevoir.",
+        "help": "{name}: vous recevez nos messages ici. Répondez STOP pour ne plus en recevoir, START pour y revenir.",
+    },
+    "es": {
+        "stop": "{name}: hemos dejado de enviarle mensajes. Responda START para recibirlos de nuevo.",
+        "start": "{name}: le enviaremos mensajes de nuevo. Responda STOP para dejar de recibirlos.",
+        "help": "{name}: le enviamos mensajes. Responda STOP para dejar de recibirlos, START para volver.",
+    },
+    "sw": {
+        "stop": "{name}: hutapokea tena ujumbe kutoka kwetu. Jibu START ili kupokea tena.",
+        "start": "{name}: utapokea tena ujumbe kutoka kwetu. Jibu STOP ili usipokee zaidi.",
+        "help": "{name}: unapokea ujumbe kutoka kwetu. Jibu STOP ili usipokee zaidi, START ili kupokea tena.",
+    },
+}
+
+
+class Wanted(msgspec.Struct, frozen=True, gc=False):
+    """A reply that a word asks for. `kind`: "stop", "start" or "help"."""
+
+    organization_id: UUID
+    recipient: str
+    kind: str
+    #: The number that the word was sent to.
+    sender_id: UUID
+    at: datetime
+
+
+# A row that is there forbids another until it is old; then it becomes the new one's.
+WANT = """
+INSERT INTO automatic_replies AS last (organization_id, recipient, kind, message_id, sender_id, replied_at)
+SELECT organization_id, recipient, kind, message_id, sender_id, replied_at
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::uuid[], $6::timestamptz[])
+       AS item (organization_id, recipient, kind, message_id, sender_id, replied_at)
+ ORDER BY organization_id, recipient, kind
+ON CONFLICT (organization_id, recipient, kind) DO UPDATE
+   SET message_id = excluded.message_id, sender_id = excluded.sender_id, replied_at = excluded.replied_at,
+       refusal = NULL
+ WHERE last.replied_at <= excluded.replied_at - $7::interval
+RETURNING organization_id, message_id
+"""
+
+
+async def want(conn: Connection, wanted: Sequence[Wanted]) -> int:
+    """Queue the replies that may be given. Runs in the caller's transaction; returns how many were queued."""
+    # The same words twice in a batch want one reply.
+    unique = list({(one.organization_id, one.recipient, one.kind): one for one in wanted}.values())
+    if not unique:
+        return 0
+    rows = await conn.fetch(
+        WANT,
+        [one.organization_id for one in unique],
+        [one.recipient for one in unique],
+        [one.kind for one in unique],
+        [uuid7() for _ in unique],
+        [one.sender_id for one in unique],
+        [one.at for one in unique],
+        AGAIN,
+    )
+    if rows:
+        await leases.put(conn, KIND, [(LINE, row["organization_id"], row["message_id"], 0.0) for row in rows])
+    return len(rows)
+
+
+DUE = """
+SELECT item.id, r.recipient, r.kind, r.sender_id, o.name, o.country, o.state, o.smart_encoding, o.replace_accents,
+       o.allowed_countries,
+       CASE r.kind WHEN 'stop' THEN o.stop_reply WHEN 'start' THEN o.start_reply ELSE o.help_reply END AS own
+  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
+       CROSS JOIN LATERAL (
+       SELECT recipient, kind, sender_id FROM automatic_replies
+        WHERE organization_id = item.organization_id AND message_id = item.id) r
+       CROSS JOIN LATERAL (SELECT * FROM organizations WHERE id = item.organization_id) o
+"""
+REFUSED = """
+UPDATE automatic_replies SET refusal = v.refusal
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS v (organization_id, message_id, refusal)
+ WHERE automatic_replies.organization_id = v.organization_id AND automatic_replies.message_id = v.message_id
+"""
+
+
+async def send(pool: Pool, acceptor: Acceptor, backlog: Backlog, *, seconds: float, limit: int = 200) -> int:
+    """Accept replies that are due, under leases of `seconds`; returns how many were looked at."""
+    async with pool.acquire() as conn:
+        await backlog.look(conn, KIND)
+        claimed = await backlog.claim(conn, KIND, {LINE: limit}, seconds=seconds)
+        if not claimed:
+            return 0
+        rows = await conn.fetch(DUE, [lease.organization_id for lease in claimed], [lease.id for lease in claimed])
+    due = {row["id"]: row for row in rows}
+    sends = {lease.id: made for lease in claimed if (made := _send(lease, due.get(lease.id))) is not None}
+    results = dict(zip(sends, await acceptor.accept_many(list(sends.values())), strict=True))
+    crash_point("reply.after_accept")
+    finished: list[Lease] = []
+    back: list[Postponed] = []
+    refused: list[tuple[UUID, UUID, str]] = []
+    for lease in claimed:
+        result = results.get(lease.id)
+        if isinstance(result, Unavailable | IdempotencyInProgress):
+            back.append(Postponed(lease, PAUSE, LINE))
+            continue
+        finished.append(lease)
+        if isinstance(result, Refusal):
+            refused.append((lease.organization_id, lease.id, result.code))
+            log.info("automatic reply refused", organization=str(lease.organization_id), code=result.code)
+    async with pool.acquire() as conn, conn.transaction():
+        if refused:
+            await conn.execute(REFUSED, *(list(column) for column in zip(*refused, strict=True)))
+        if back:
+            await leases.postpone(conn, back)
+        await leases.finish(conn, finished)
+    return len(claimed)
+
+
+def text_of(kind: str, own: str | None, name: str, country: str | None) -> str:
+    """What is replied: the organization's own text, or the default of its country's language; empty: nothing."""
+    if own is not None:
+        return own
+    spoken = (one for one in TEXTS if one in LANGUAGES and country in LANGUAGES[one].countries)
+    return TEXTS[next(spoken, "en")][kind].format(name=name[:NAME].strip())
+
+
+def _send(lease: Lease, row: Any) -> Send | None:
+    if row is None:  # another reply has taken its place
+        return None
+    text = text_of(row["kind"], row["own"], row["name"], row["country"])
+    if not text:
+        return None
+    countries = row["allowed_countries"]
+    actor = Actor(
+        organization_id=lease.organization_id,
+        key_id=None,
+        mode="live",
+        scopes=frozenset(),
+        state=row["state"],
+        smart_encoding=row["smart_encoding"],
+        replace_accents=row["replace_accents"],
+        allowed_countries=None if countries is None else frozenset(countries),
+    )
+    digest = hashlib.sha256(b"automatic reply " + lease.id.bytes).digest()
+    return Send(
+        actor=actor,
+        to=row["recipient"],
+        text=text,
+        sender_id=row["sender_id"],
+        request_id=str(lease.id),
+        key_hash=UUID(bytes=digest[:16]),
+        request_hash=digest,
+        validity_seconds=VALIDITY,
+        id=lease.id,
+    )

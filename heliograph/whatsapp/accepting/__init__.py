@@ -1,0 +1,1 @@
+"""From a request, or a step of a campaign, to a committed message; and back, while Meta does not have it."""

@@ -1,0 +1,314 @@
+"""Accepting WhatsApp messages: the promise behind a 202.
+
+What arrives while one batch is being committed goes into the next (`sending/intake.py`). One call of
+`whatsapp_accept_2` (accept.sql) stores message, conversation, queue row, reservation and idempotency record of
+a whole batch in one commit, and only then does anybody get an answer.
+
+The rule nobody may break: nothing is answered that is not committed, one bad message never sinks its batch, and what is
+accepted was covered by the wallet. Template, window and opt-out are looked at once more when the message is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.accounts.organizations import DestinationNotAllowed, forbidden
+from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit, tell, windows_of
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.clock import iso, now
+from heliograph.base.db import Kept, Pool, is_down
+from heliograph.base.errors import Invalid, Refusal, Unavailable
+from heliograph.base.ids import uuid7
+from heliograph.base.settings import Settings
+from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.queue.leases import SINGLE
+from heliograph.sending.intake import Intake, outcomes
+from heliograph.whatsapp.mirror.numbers import Number, NumberBook, unavailable
+from heliograph.whatsapp.mirror.templates import (
+    Template,
+    TemplateBook,
+    TemplateNotApproved,
+    TemplateNotSendable,
+    TemplateParameterMismatch,
+)
+from heliograph.whatsapp.money.amounts import decimal
+from heliograph.whatsapp.money.rates import RateBook
+from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
+
+#: The rate bucket of sends.
+BUCKET = "mutations"
+#: What a text reply is billed as.
+SERVICE = "service"
+#: How long Meta tries to deliver what does not say so itself, by category; the others have LIFETIME.
+LIFETIMES = {"authentication": timedelta(minutes=10)}
+LIFETIME = timedelta(days=30)
+#: How much longer a status may be under way. Then Meta has dropped the message, which it does silently.
+BUFFERS = {"authentication": timedelta(minutes=15)}
+BUFFER = timedelta(hours=24)
+
+
+class WindowClosed(Refusal):
+    """The user's service window with this number is closed: only a template can be sent."""
+
+    code, status = "whatsapp_window_closed", 409
+
+
+class TemplateSend(msgspec.Struct, frozen=True, gc=False):
+    """A template and its values, in the order of `suppliers.whatsapp_cloud.bodies`."""
+
+    name: str
+    language: str
+    #: What the sender takes it for; it must be what Meta says.
+    category: str
+    parameters: tuple[str, ...]
+
+
+class TextReply(msgspec.Struct, frozen=True, gc=False):
+    """A free text, for inside the service window."""
+
+    body: str
+    preview_url: bool = False
+
+
+class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message to accept. Shapes are checked at the door; states are checked here."""
+
+    actor: Actor
+    #: E.164 with `+`.
+    to: str
+    number_id: UUID
+    content: TemplateSend | TextReply
+    client_reference: str | None = None
+    request_id: str = ""
+    #: First 16 bytes of SHA-256 over method, path and idempotency key; None: none was sent.
+    key_hash: UUID | None = None
+    #: SHA-256 of the canonical validated body.
+    request_hash: bytes | None = None
+    rate_unit: RateUnit | None = None
+    campaign_id: UUID | None = None
+    lane: int = SINGLE
+    #: The id that the message will have; None: a new one.
+    id: UUID | None = None
+    send_at: datetime | None = None
+
+
+class _Item(msgspec.Struct, frozen=True, gc=False):
+    """A Send with all that the batch needs."""
+
+    send: Send
+    id: UUID
+    number: Number | None
+    template: Template | None
+    category: str
+    country: str
+    #: List price, millionths.
+    price: int
+    #: Found before the batch; it is the answer unless the idempotency key already has one.
+    refusal: Refusal | None
+
+
+# It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole. When a message was
+# accepted, is due and has expired is the database's time, whatever this machine's clock says.
+ACCEPT = """
+SELECT used, window_start, at, verdict, price, available, since, expires, message, reference
+  FROM whatsapp_accept_2(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
+    $15, $16, $17, $18, $19,
+    ARRAY(SELECT coalesce(due, date_trunc('milliseconds', now())) + life
+            FROM unnest($20::interval[], $21::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)
+"""
+
+
+class Acceptor:
+    """Accepts messages in batches; one per process."""
+
+    def __init__(self, pool: Pool, *, settings: Settings, limit: int = 512) -> None:
+        self._kept = Kept(pool)
+        self._margin = settings.whatsapp_window_margin_seconds
+        self._keys_kept = timedelta(hours=settings.idempotency_hours)
+        self._numbers = NumberBook(pool)
+        self._templates = TemplateBook(pool)
+        self._rates = RateBook(pool)
+        self._intake: Intake[_Item] = Intake(self._store, limit=limit)
+        #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
+        self.stored = asyncio.Event()
+
+    async def accept(self, send: Send) -> Answer:
+        """Store one message. Returns the 202, or the stored answer of the same idempotency key.
+
+        Raises, the first of them that is true: IdempotencyConflict, IdempotencyInProgress; OrganizationSuspended,
+        DestinationNotAllowed; Invalid (unknown number, wrong category, values that Meta would refuse),
+        TemplateNotFound, TemplateParameterMismatch; DestinationNotAllowed (there is no rate); RecipientOptedOut,
+        PhoneNumberUnavailable, TemplateNotSendable, TemplateNotApproved, WindowClosed, WalletInsufficientFunds; and
+        OverLimit and Unavailable. A key that has an outcome gives it again, whatever has become of number and template
+        since. A caller that is cancelled leaves a message that is wholly there or not at all.
+        """
+        return await self._intake.put(await self._prepare(send))
+
+    async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
+        """Store many; each gets its answer or its refusal."""
+        return await outcomes([self.accept(send) for send in sends])
+
+    async def drain(self) -> None:
+        """Wait until every batch is committed."""
+        await self._intake.drain()
+
+    async def _prepare(self, send: Send) -> _Item:
+        content, country = send.content, phones.country(send.to)
+        number: Number | None = None
+        template: Template | None = None
+        price = 0
+        category = content.category if isinstance(content, TemplateSend) else SERVICE
+        refusal = forbidden(send.actor, send.to)
+        if refusal is not None:  # it says so before anything is looked up
+            return _Item(send, send.id or uuid7(), None, None, category, country, 0, refusal)
+        try:
+            number = await self._numbers.find(send.actor, send.number_id)
+            if number.reason == "removed":  # with its account its templates may be gone: there is nothing to judge by
+                raise unavailable(number)
+            if isinstance(content, TemplateSend):
+                template = await self._templates.find(send.actor, number, content.name, content.language)
+                check(template, content)
+            if send.actor.mode == "live":
+                rate = await self._rates.price(number.currency, category, country, send.send_at or now())
+                price = rate or 0
+                refusal = DestinationNotAllowed(country=country) if rate is None else None
+            if refusal is None and not number.sendable:
+                refusal = unavailable(number)
+            if refusal is None and template is not None and template.layout.unsupported:
+                refusal = TemplateNotSendable(templateId=str(template.id), reason=template.layout.unsupported)
+            if refusal is None and template is not None and template.status != "approved":
+                refusal = TemplateNotApproved(templateId=str(template.id), status=template.status)
+        except Refusal as refused:
+            refusal = refused
+        except Exception as error:
+            if is_down(error):
+                raise Unavailable from error
+            raise
+        return _Item(send, send.id or uuid7(), number, template, category, country, price, refusal)
+
+    async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
+        sends = [item.send for item in items]
+        windows = windows_of([(send.actor.organization_id, send.rate_unit) for send in sends])
+        async with self._kept.use() as conn:
+            row = await conn.fetchrow(
+                ACCEPT,
+                self._keys_kept,
+                self._margin,
+                [send.actor.organization_id for send in sends],
+                [item.id for item in items],
+                [item.refusal is None for item in items],
+                [send.actor.mode == "live" for send in sends],
+                [send.key_hash for send in sends],
+                [send.request_hash for send in sends],
+                [send.to for send in sends],
+                [send.number_id for send in sends],
+                [uuid7() for _ in items],
+                ["text" if isinstance(send.content, TextReply) else "template" for send in sends],
+                [item.template.id if item.template else None for item in items],
+                [item.template.name if item.template else None for item in items],
+                [item.template.language if item.template else None for item in items],
+                [item.category for item in items],
+                [send.client_reference for send in sends],
+                [send.campaign_id for send in sends],
+                [send.request_id for send in sends],
+                [lifetime(item.category, item.template.ttl_seconds if item.template else None) for item in items],
+                [send.send_at for send in sends],
+                [send.lane for send in sends],
+                [content_of(send.content) for send in sends],
+                [item.number.currency if item.number else None for item in items],
+                [item.price for item in items],
+                [item.country for item in items],
+                BUCKET,
+                *windows,
+            )
+        assert row is not None
+        self.stored.set()
+        tell([send.rate_unit for send in sends], windows, row)
+        return [
+            Answer(202, _body(item.id, item.send.client_reference), False)
+            if row["verdict"] is None
+            else _answer(item, row, n)
+            for n, item in enumerate(items)
+        ]
+
+
+def check(template: Template, content: TemplateSend) -> None:
+    """Whether a template can be sent with these values. Raises Invalid, TemplateParameterMismatch.
+
+    What fits a template that cannot be sent at all is not asked.
+    """
+    if content.category != template.category:
+        what = f"`template.category` must be the template's, which is `{template.category}`"
+        raise Invalid(("template.category", "disagrees", what))
+    if template.layout.unsupported:
+        return
+    if len(content.parameters) != template.parameter_count:
+        raise TemplateParameterMismatch(expected=template.parameter_count, received=len(content.parameters))
+    problems = template.layout.check(content.parameters)
+    if problems:
+        raise Invalid(*(_problem(one.index, one.text) for one in problems))
+
+
+def lifetime(category: str, ttl_seconds: int | None) -> timedelta:
+    """From when a message is due to when it has expired without a word of Meta's. `ttl_seconds`: its template's own."""
+    own = LIFETIMES.get(category, LIFETIME) if ttl_seconds is None else timedelta(seconds=ttl_seconds)
+    return own + BUFFERS.get(category, BUFFER)
+
+
+def content_of(content: TemplateSend | TextReply) -> str:
+    """What the message's row keeps of it: JSON."""
+    if isinstance(content, TextReply):
+        kept = {"type": "text", "body": content.body, "previewUrl": content.preview_url}
+    else:
+        kept = {"type": "template", "parameters": content.parameters}
+    return msgspec.json.encode(kept).decode()
+
+
+def _problem(index: int | None, text: str) -> tuple[str, str, str]:
+    field = "template.parameters" if index is None else f"template.parameters[{index}]"
+    return field, "format", f"`{field}`: {text}"
+
+
+def _answer(item: _Item, row: asyncpg.Record, n: int) -> Answer | BaseException:
+    """What the nth item of a batch is answered, of which not all was stored."""
+    match row["verdict"][n]:
+        case "stored":
+            return Answer(202, _body(item.id, item.send.client_reference), False)
+        case "replayed":
+            reference = row["reference"][n]
+            return Answer(202, _body(row["message"][n], reference), True)
+        case "conflict":
+            return IdempotencyConflict()
+        case "opted_out":
+            return RecipientOptedOut(since=iso(row["since"][n]))
+        case "closed":
+            return WindowClosed(serviceWindowExpiresAt=iso(row["expires"][n]) if row["expires"][n] else None)
+        case "funds":
+            assert item.number is not None
+            return WalletInsufficientFunds(
+                available=decimal(row["available"][n]), required=decimal(row["price"][n]), currency=item.number.currency
+            )
+        case "limited":
+            return OverLimit()
+    assert item.refusal is not None
+    # An opt-out is said before what is wrong with a number.
+    if item.refusal.status == 409 and row["since"][n] is not None:
+        return RecipientOptedOut(since=iso(row["since"][n]))
+    return item.refusal
+
+
+def _body(id: UUID, reference: str | None) -> bytes:
+    """The 202, which depends on the message's row alone: a replay is answered with the same bytes."""
+    quoted = b"null" if reference is None else msgspec.json.encode(reference)
+    return b'{"success":true,"queued":true,"status":"accepted","message":{"id":"%b","clientReference":%b}}' % (
+        str(id).encode(),
+        quoted,
+    )

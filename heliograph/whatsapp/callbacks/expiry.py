@@ -1,0 +1,43 @@
+"""Messages that Meta has dropped: it says nothing when a message's lifetime ends, and asks to assume so.
+
+A message without a delivery or a failure by its deadline (its lifetime and a buffer) has failed as `expired`, and what
+it reserved is released. The rule nobody may break: a delivery that comes later still counts, for state and for money.
+"""
+
+from __future__ import annotations
+
+from heliograph.base import clock
+from heliograph.base.db import Connection
+from heliograph.queue import leases
+from heliograph.sending import attempts
+from heliograph.whatsapp.callbacks import matching
+from heliograph.whatsapp.money.rates import RateBook
+from heliograph.whatsapp.status import Move, move_many
+
+#: Name of the timer.
+TIMER = "whatsapp expiry"
+#: Messages ended in one step.
+BATCH = 1000
+
+DUE = """
+SELECT organization_id, id FROM whatsapp_messages
+ WHERE status IN ('accepted', 'sent') AND deadline_at <= now()
+ ORDER BY deadline_at LIMIT $1
+"""
+
+
+async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
+    """End what is past its deadline, and take up early statuses that were missed. Runs in the caller's transaction.
+
+    Work for what ended goes as well: its number may never send again. Returns how many messages ended so, and the
+    webhook deliveries queued.
+    """
+    rows = await conn.fetch(DUE, BATCH)
+    if rows:
+        withdrawn = await leases.withdraw(conn, matching.KIND, [row["id"] for row in rows], only="all")
+        await attempts.mark_unknown(conn, [lease for lease in withdrawn.values() if lease.begun_at is not None])
+    moves = await matching.sweep_early(conn)
+    at = clock.now()
+    moves += [Move(row["organization_id"], row["id"], "failed", at, "expired") for row in rows]
+    _, deliveries = await move_many(conn, moves, rates=rates)
+    return len(rows), deliveries

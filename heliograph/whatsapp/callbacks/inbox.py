@@ -1,0 +1,455 @@
+"""A worker's part in callbacks: taking stored ones, and applying every item of them, once.
+
+A batch is callbacks of one app, about five hundred items, in one transaction: their rows are locked while it runs and
+deleted in its commit. A worker that is killed leaves them as they were, and another one takes them at once; what comes
+twice, in another order or grouped otherwise changes nothing, since each kind of item knows what it has seen.
+
+    statuses                        match_statuses, move_many: state, money, events of messages
+    messages                        received.receive
+    templates, numbers, accounts    apply_item of each
+    what cannot be read, or not be applied alone    whatsapp_rejects, sealed
+
+The rule nobody may break: an item is applied only to the account that its callback speaks of, if that account belongs
+to the callback's app, and to a number of that account. And whatever one item does, the others of its batch are applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from time import monotonic
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import structlog
+
+from heliograph.base import crypto
+from heliograph.base.crash import crash_point
+from heliograph.base.db import Connection, Pool, is_down
+from heliograph.queue.backlog import Backlog
+from heliograph.suppliers.whatsapp_cloud.items import (
+    AccountItem,
+    AlarmItem,
+    CapabilityItem,
+    MessageItem,
+    NumberItem,
+    PoisonItem,
+    StatusItem,
+    TemplateItem,
+    UnknownItem,
+)
+from heliograph.suppliers.whatsapp_cloud.webhooks import parse
+from heliograph.webhooks import events
+from heliograph.webhooks.handover import Handover
+from heliograph.whatsapp.callbacks import conversations, dead_letters, intake, matching, received
+from heliograph.whatsapp.callbacks.dead_letters import Readable, Reject, put_aside, raw_of
+from heliograph.whatsapp.callbacks.matching import Matched
+from heliograph.whatsapp.callbacks.received import InboundMessage
+from heliograph.whatsapp.dispatch import holds, outcomes
+from heliograph.whatsapp.mirror import accounts, numbers, template_sync, warnings
+from heliograph.whatsapp.mirror.accounts import Route
+from heliograph.whatsapp.money.rates import RateBook
+from heliograph.whatsapp.status import Move, move_many
+
+log = structlog.get_logger()
+
+#: Of one batch: callbacks at most, and items about. More of them would hold wallets for longer than a send may wait.
+CALLBACKS, ITEMS = 500, 500
+#: What another transaction's locks did to us: it is nobody's fault, and the whole batch is tried again.
+_TRANSIENT = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.LockNotAvailableError,
+)
+#: What a schema of another version does to us: no item can help it, and all of them wait.
+_OURS = (asyncpg.SyntaxOrAccessError,)
+#: Pause before that, seconds; and before a callback that does not open is looked at again, by whoever can.
+AGAIN, LATER_SECONDS = 0.05, 60.0
+#: Seconds between two lines of the log about what was dropped, and between two marks of a number: that it was heard of,
+#: and that a message of it was sent.
+SAY_EVERY = MARK_EVERY = 60.0
+SENT_EVERY = 15.0
+#: A status that came later than this after it was written proves nothing of now, seconds.
+NEWS = timedelta(seconds=60)
+UNKNOWN_NUMBER = "unknown number"
+#: Kinds of events that come with every message, for those who asked.
+ANNOUNCED = ("message.sent", "message.read")
+
+
+NOBODY_TRIES: frozenset[UUID] = frozenset()
+
+
+class Work(msgspec.Struct, frozen=True, gc=False):
+    """An item, whose it is, and where it came from."""
+
+    item: Readable
+    app: UUID
+    #: When its callback came.
+    at: datetime
+    organization_id: UUID
+    account_id: UUID
+    #: Of statuses and messages only.
+    number_id: UUID | None = None
+    #: Messages of the account that try after a hold: what becomes of them decides.
+    trying: frozenset[UUID] = NOBODY_TRIES
+
+
+class Inbox:
+    """Works callbacks through; one per worker."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        key: bytes,
+        rates: RateBook,
+        *,
+        on_deliveries: Callable[[], None],
+        on_standing: Callable[[], None] = lambda: None,
+        handover: Callable[[], Handover | None] = lambda: None,
+        backlog: Backlog | None = None,
+    ) -> None:
+        """`key`: of `apps.seal_key`. `on_deliveries`: called after webhook deliveries were queued; `on_standing`: when
+        a number or an account may have been stopped, or may go on. `handover`: for what is committed together, of the
+        Deliverer of this worker. `backlog`: the worker's; None: its own."""
+        self._handover = handover
+        self._pool = pool
+        self._key = key
+        self._rates = rates
+        self._on_deliveries = on_deliveries
+        self._on_standing = on_standing
+        self._backlog = backlog or Backlog(cycle=0.0)
+        self._marked: dict[UUID, float] = {}
+        self._sent: dict[UUID, float] = {}
+        self._dropped: Counter[str] = Counter()
+        self._said_at = monotonic()
+        #: Set when callbacks were stored.
+        self.wake = asyncio.Event()
+
+    async def round(self) -> int:
+        """A batch of each app that has some; returns how many callbacks that were."""
+        async with self._pool.acquire() as conn:
+            await self._backlog.look(conn, intake.KIND)
+            done = 0
+            for app in self._backlog.lines(intake.KIND):
+                try:
+                    done += await self._batch(conn, app)
+                except _TRANSIENT as error:
+                    log.info("callbacks retried after a lock conflict", error=type(error).__name__)
+                    await asyncio.sleep(AGAIN)
+                    done += 1
+                except Exception as error:
+                    if is_down(error):
+                        raise
+                    log.exception("callbacks failed", app=str(app))  # those of other apps go on
+        self._say()
+        return done
+
+    async def _batch(self, conn: Connection, app: UUID) -> int:
+        dropped: Counter[str] = Counter()
+        rejected: list[Reject] = []
+        async with self._backlog.transaction(conn):
+            picked = await self._backlog.pick(conn, intake.KIND, {app: CALLBACKS})
+            taken = await conn.fetch(TAKE, [one.id for one in picked], ITEMS) if picked else []
+            if len(taken) < len(picked):
+                self._backlog.leave(conn)
+            if not taken:
+                return 0
+            opened = self._opened(taken)
+            if len(opened) < len(taken):
+                known = {id for id, _, _ in opened}
+                await conn.execute(LATER, [row["id"] for row in taken if row["id"] not in known], app, LATER_SECONDS)
+            # What takes time and can be done before wallets are locked is done before.
+            await conn.execute(DONE, [id for id, _, _ in opened], app)
+            works = await self._routed(conn, app, opened, rejected, dropped)
+            handed: list[Handover] = []
+            deliveries = await self._apply(conn, works, rejected, dropped, handed)
+            await self._mark(conn, works)
+            await put_aside(conn, self._key, rejected)
+            crash_point("callbacks.before_commit")
+        crash_point("callbacks.after_commit")
+        for one in handed:
+            one.deliver()
+        self._dropped += dropped
+        if deliveries:
+            self._on_deliveries()
+        if any(one.trying or _stops(one.item) for one in works):
+            self._on_standing()
+        return len(taken)
+
+    def _opened(self, rows: Sequence[asyncpg.Record]) -> list[tuple[UUID, datetime, bytes]]:
+        """Id, time and bytes of each that opens. One that does not was sealed under another secret key than this
+        worker was given, and is left to a worker that has it."""
+        opened = []
+        for id, body, received_at in rows:
+            try:
+                opened.append((id, received_at, crypto.unseal(self._key, body, intake.context(id))))
+            except crypto.Unsealable:
+                continue
+        if len(opened) < len(rows):
+            log.error("callbacks cannot be decrypted", count=len(rows) - len(opened))
+        return opened
+
+    async def _routed(
+        self,
+        conn: Connection,
+        app: UUID,
+        opened: Sequence[tuple[UUID, datetime, bytes]],
+        rejected: list[Reject],
+        dropped: Counter[str],
+    ) -> list[Work]:
+        """The items that are somebody's. What is not is dropped, but for users' messages and what nobody could read."""
+        found: list[tuple[Readable, datetime]] = []
+        for _, at, raw in opened:
+            for item in parse(raw):
+                if isinstance(item, PoisonItem):
+                    rejected.append(Reject(app, at, item.reason, item.raw))
+                elif isinstance(item, UnknownItem):
+                    dropped["unknown field"] += 1
+                else:
+                    found.append((item, at))
+        routes = await accounts.routes(conn, list({item.waba_id for item, _ in found}))
+        works: list[Work] = []
+        for item, at in found:
+            work = route(item, app, at, routes)
+            if isinstance(work, Work):
+                works.append(work)
+            elif work == UNKNOWN_NUMBER and isinstance(item, MessageItem):
+                # Its number may be so new that the mirror does not have it yet.
+                rejected.append(Reject(app, at, work, raw_of(item)))
+            else:
+                dropped[work] += 1
+        return works
+
+    async def _apply(
+        self,
+        conn: Connection,
+        works: Sequence[Work],
+        rejected: list[Reject],
+        dropped: Counter[str],
+        handed: list[Handover],
+    ) -> int:
+        """All of them, or all but those that fail alone; returns the webhook deliveries queued beside `handed`."""
+        if not works:
+            return 0
+        try:
+            async with conn.transaction():
+                counted: Counter[str] = Counter()
+                handover = self._handover()
+                deliveries = await apply(conn, works, rates=self._rates, dropped=counted, handover=handover)
+            dropped += counted
+            if handover is not None:  # of what was rolled back, nothing is handed over
+                handed.append(handover)
+            return deliveries
+        except Exception as error:
+            if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
+                raise
+            if len(works) > 1:
+                middle = len(works) // 2
+                deliveries = await self._apply(conn, works[:middle], rejected, dropped, handed)
+                return deliveries + await self._apply(conn, works[middle:], rejected, dropped, handed)
+            (one,) = works
+            # Never the error's text: a driver's message may quote what a user wrote.
+            log.error("callback item rejected", item=type(one.item).__name__, error=type(error).__name__)
+            rejected.append(
+                Reject(one.app, one.at, f"{type(one.item).__name__}: {type(error).__name__}", raw_of(one.item))
+            )
+            return 0
+
+    async def _mark(self, conn: Connection, works: Sequence[Work]) -> None:
+        """Note that numbers were heard of, and which of them have a message that was sent, each now and then only."""
+        now = monotonic()
+        heard: dict[UUID, tuple[UUID, bool]] = {}
+        for one in works:
+            id = one.number_id
+            if id is None:
+                continue
+            sent = _proves(one) and now - self._sent.get(id, -SENT_EVERY) >= SENT_EVERY
+            if sent or now - self._marked.get(id, -MARK_EVERY) >= MARK_EVERY:
+                heard[id] = (one.organization_id, sent or (id in heard and heard[id][1]))
+        if not heard:
+            return
+        ids = sorted(heard)
+        await conn.execute(MARK, [heard[id][0] for id in ids], ids, [heard[id][1] for id in ids])
+        self._marked.update(dict.fromkeys(ids, now))
+        proven = [id for id in ids if heard[id][1]]
+        if proven:
+            self._sent.update(dict.fromkeys(proven, now))
+            self._on_standing()
+
+    def _say(self) -> None:
+        if self._dropped and monotonic() - self._said_at > SAY_EVERY:
+            log.warning("callback items dropped", **self._dropped)
+            self._dropped.clear()
+            self._said_at = monotonic()
+
+
+def _proves(work: Work) -> bool:
+    """It says that a message was sent just now, and so that the number and its account work."""
+    item = work.item
+    return (
+        isinstance(item, StatusItem)
+        and item.status != "failed"
+        and item.status in matching.STATUSES
+        and work.at - item.at < NEWS
+    )
+
+
+def _stops(item: Readable) -> bool:
+    """A failure that may stop more than its message."""
+    return isinstance(item, StatusItem) and item.status == "failed" and matching.stops(item)
+
+
+def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) -> Work | str:
+    """Whose an item is that a callback of `app` brought; a text that says why it is nobody's."""
+    found = routes.get(item.waba_id)
+    if found is None:
+        return "unknown account"
+    if found.app != app:
+        return "account of another app"
+    if not isinstance(item, StatusItem | MessageItem):
+        return Work(item, app, at, found.organization_id, found.account_id)
+    number_id = found.numbers.get(item.phone_number_id)
+    if number_id is None:
+        return UNKNOWN_NUMBER
+    return Work(item, app, at, found.organization_id, found.account_id, number_id, found.trying)
+
+
+async def retry(pool: Pool, key: bytes, *, limit: int = 1000) -> tuple[int, int]:
+    """Try again what was put aside, oldest first; returns how many were looked at, and how many it is done with.
+
+    One that is nobody's any more, or fails again, stays. Raises Unsealable.
+    """
+    rates = RateBook(pool)
+    async with pool.acquire() as conn, conn.transaction():
+        found = await dead_letters.take(conn, key, limit=limit)
+        items = [(one, item) for one in found if (item := one.item) is not None]
+        routes = await accounts.routes(conn, list({item.waba_id for _, item in items}))
+        done = []
+        for one, item in items:
+            work = route(item, one.app, one.received_at, routes)
+            if not isinstance(work, Work):
+                continue
+            try:
+                async with conn.transaction():
+                    await apply(conn, [work], rates=rates, dropped=Counter())
+            except Exception as error:
+                if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
+                    raise
+                log.warning("callback item rejected again", item=type(item).__name__, error=type(error).__name__)
+                continue
+            done.append(one.id)
+        await dead_letters.delete(conn, done)
+    return len(found), len(done)
+
+
+async def apply(
+    conn: Connection,
+    works: Sequence[Work],
+    *,
+    rates: RateBook,
+    dropped: Counter[str],
+    handover: Handover | None = None,
+) -> int:
+    """Apply items in the caller's transaction; returns the webhook deliveries queued beside those handed over.
+
+    Statuses go first: what locks messages and wallets comes before what locks conversations, here as when sending.
+    """
+    deliveries = await _statuses(conn, works, rates, dropped, handover)
+    heard: list[InboundMessage] = []
+    for one in works:
+        if isinstance(one.item, MessageItem) and one.number_id is not None:
+            if one.item.group:
+                dropped["message of a group"] += 1
+            else:
+                heard.append(InboundMessage(one.organization_id, one.number_id, one.item, one.at))
+    deliveries += (await received.receive(conn, heard))[1]
+    changes = [one for one in works if not isinstance(one.item, StatusItem | MessageItem)]
+    for one in sorted(changes, key=lambda one: (one.organization_id, one.account_id)):
+        match one.item:
+            case TemplateItem():
+                change = one.organization_id, one.account_id, one.item, one.at
+                deliveries += await template_sync.apply_item(conn, *change)
+            case NumberItem() | CapabilityItem() | AccountItem():
+                if isinstance(one.item, AccountItem):
+                    await warnings.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
+                deliveries += await numbers.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
+            case AlarmItem():
+                codes = sorted({str(error.code) for error in one.item.errors})
+                log.warning("Meta reports an error", account=str(one.account_id), codes=codes)
+    return deliveries
+
+
+async def _statuses(
+    conn: Connection, works: Sequence[Work], rates: RateBook, dropped: Counter[str], handover: Handover | None
+) -> int:
+    matched: list[Matched] = []
+    for one in works:
+        if isinstance(one.item, StatusItem) and one.number_id is not None:
+            if one.item.group or one.item.status not in matching.STATUSES:
+                dropped["status of a group" if one.item.group else "unknown status"] += 1
+            else:
+                matched.append(Matched(one.organization_id, one.number_id, one.item))
+    if not matched:
+        return 0
+    found = await matching.match_statuses(conn, matched)
+    announce = await _announce(conn, {move.organization_id for move in found.moves})
+    referred = await conversations.any_referred(conn)
+    # From here on wallets are locked, and sends of their organizations wait: no more is asked than must be.
+    moved, deliveries = await move_many(conn, found.moves, rates=rates, announce=announce, handover=handover)
+    await matching.name_users(conn, found.names)
+    if referred:
+        sent = [(move.organization_id, move.message_id) for move in found.moves if move.message_id in moved]
+        await conversations.note_answers(conn, sent)
+    await _tried(conn, works, found.moves)
+    return deliveries + await outcomes.blame(conn, matched, moved)
+
+
+async def _tried(conn: Connection, works: Sequence[Work], moves: Sequence[Move]) -> None:
+    """What became of messages that try after a hold. A fault that holds once more is `outcomes.blame`'s, after this."""
+    trying = frozenset().union(*{one.trying for one in works})
+    if not trying:
+        return
+    ended: dict[tuple[UUID, bool], list[UUID]] = {}
+    for move in moves:
+        if move.message_id in trying:
+            ended.setdefault((move.organization_id, move.status != "failed"), []).append(move.message_id)
+    for (organization_id, arrived), messages in sorted(ended.items(), key=lambda one: not one[0][1]):
+        await (holds.sent if arrived else holds.undecided)(conn, organization_id, messages)
+
+
+async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, events.Wanting]:
+    rows = await conn.fetch(events.WANTED, list(organizations))
+    return {kind: frozenset((id, mode) for id, mode, kinds in rows if kind in kinds) for kind in ANNOUNCED}
+
+
+# Its rows stay locked until the commit, which deletes them; what another worker has is skipped, and one that hangs is
+# terminated by the server. A callback weighs what it holds, or what it is in kilobytes.
+TAKE = """
+WITH impatient AS MATERIALIZED (
+    SELECT set_config('idle_in_transaction_session_timeout', '30s', true)
+), sized AS MATERIALIZED (
+    SELECT c.id, sum(c.weight) OVER (ORDER BY c.id) - c.weight AS before
+      FROM impatient CROSS JOIN unnest($1::uuid[]) AS due (id) CROSS JOIN LATERAL (
+           SELECT id, greatest(items, octet_length(body) / 1000) AS weight FROM whatsapp_callbacks
+            WHERE id = due.id) c
+)
+SELECT c.id, c.body, c.received_at FROM sized CROSS JOIN LATERAL (
+       SELECT id, body, received_at FROM whatsapp_callbacks WHERE id = sized.id) c
+ WHERE sized.before < $2 ORDER BY c.id
+"""
+DONE = """
+WITH gone AS (DELETE FROM whatsapp_callbacks WHERE id = ANY ($1))
+DELETE FROM queue WHERE id = ANY ($1) AND line IS NOT DISTINCT FROM $2
+"""
+LATER = """
+UPDATE queue SET due_at = now() + make_interval(secs => $3) WHERE id = ANY ($1) AND line IS NOT DISTINCT FROM $2
+"""
+MARK = """
+UPDATE whatsapp_numbers n
+   SET last_callback_at = now(), last_sent_at = CASE WHEN item.sent THEN now() ELSE last_sent_at END
+  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) AS item (organization_id, id, sent)
+ WHERE n.organization_id = item.organization_id AND n.id = item.id
+"""

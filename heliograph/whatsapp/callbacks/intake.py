@@ -1,0 +1,163 @@
+"""Callbacks as Meta posts them: verified, sealed, stored, and only then answered. `inbound.py` works them through.
+
+Meta repeats a callback for up to seven days until it is answered with 200, and cannot be asked for one that was
+missed. So what is genuine is stored whatever it says, and all callbacks that come during one commit share the next.
+The rule nobody may break: nothing is stored unless its bytes, as they came, were signed with a secret of its app; and
+nothing is answered with 200 that is not committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import clock, crypto
+from heliograph.base.batching import Batcher
+from heliograph.base.crash import crash_point
+from heliograph.base.db import Connection, Kept, Pool, is_down
+from heliograph.base.errors import NotFound, Refusal
+from heliograph.base.ids import uuid7
+from heliograph.suppliers.whatsapp_cloud.webhooks import challenge, verify_signature
+from heliograph.whatsapp.mirror import apps
+from heliograph.whatsapp.mirror.apps import App, AppBook
+
+#: The kind of queue row that a stored callback has; its line is the app.
+KIND = "whatsapp_in"
+#: It belongs to no organization before it is read.
+NOBODY = UUID(int=0)
+#: Between two marks of when an app was last heard of. Sends whose answer was lost go by it.
+MARK_EVERY = timedelta(seconds=1)
+#: Bytes of bodies that go to the server in one statement.
+PIECE = 4_000_000
+
+
+class NotGenuine(Refusal):
+    """This request was not signed with the app's secret, or does not carry its verify token."""
+
+    code, status = "callback_not_genuine", 403
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """A callback that is to be stored. `body` is sealed."""
+
+    id: UUID
+    app: UUID
+    body: bytes
+    items: int
+    #: Its app has not been heard of for a while.
+    marks: bool
+
+
+def context(id: UUID) -> str:
+    """The context of a callback's seal."""
+    return f"whatsapp_callbacks/{id}"
+
+
+class CallbackIntake:
+    """Takes callbacks; one per process. All of it raises what asyncpg does while the database is away."""
+
+    def __init__(self, pool: Pool, apps: AppBook, key: bytes) -> None:
+        """`key`: of `apps.seal_key`."""
+        self._pool = pool
+        self._kept = Kept(pool)
+        self._apps = apps
+        self._key = key
+        self._batcher: Batcher[Stored, None] = Batcher(self._commit, limit=256, indivisible=is_down)
+        #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
+        self.stored = asyncio.Event()
+
+    async def greet(self, app_id: UUID, query: Mapping[str, str], *, is_guess: bool = False) -> str:
+        """The handshake; returns what to answer with. Raises NotFound and NotGenuine. `is_guess`: see `AppBook.get`."""
+        app = await self.app(app_id, is_guess=is_guess)
+        answer = challenge(query, app.verify_token)
+        if answer is None:
+            raise NotGenuine
+        if _is_old(app.verified_at):
+            async with self._pool.acquire() as conn:
+                await apps.verified(conn, app.id)
+        return answer
+
+    async def app(self, app_id: UUID, *, is_guess: bool = False) -> App:
+        """The app whose address this is. Raises NotFound. `is_guess`: see `AppBook.get`."""
+        app = await self._apps.get(app_id, is_guess=is_guess)
+        if app is None:
+            raise NotFound("There is nothing at this path.", resource="path")
+        return app
+
+    async def take(self, app: App, body: bytes | bytearray, signature: bytes | None) -> None:
+        """Store one callback; returns once it is committed. Raises NotGenuine."""
+        if not verify_signature(app.secrets, body, signature):
+            raise NotGenuine
+        id = uuid7()
+        sealed = crypto.seal(self._key, body, context(id))
+        # Each status and each message has one; within a text the quotation marks would be escaped.
+        items = max(body.count(b'"timestamp"'), 1)
+        del body  # while it waits for its commit, the sealed one is enough
+        await self._batcher.put(Stored(id, app.id, sealed, items, _is_old(app.last_callback_at)))
+
+    async def drain(self) -> None:
+        """Wait until every batch is committed."""
+        await self._batcher.drain()
+
+    async def _commit(self, items: list[Stored]) -> list[None]:
+        for piece in _pieces(items):
+            await self._store(piece)
+        return [None] * len(items)
+
+    async def _store(self, items: Sequence[Stored]) -> None:
+        heard = {item.app for item in items if item.marks}
+        crash_point("callback.before_commit")
+        async with self._kept.use() as conn:
+            if heard:
+                async with conn.transaction():
+                    await _insert(conn, items)
+                    await apps.heard(conn, list(heard))
+            else:
+                await _insert(conn, items)
+        crash_point("callback.after_commit")
+        self.stored.set()
+
+
+# One statement, so that a callback and its place in the queue are one commit and one round trip.
+STORE = """
+WITH item AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::integer[]) AS item (id, app, body, items)
+), stored AS (
+    INSERT INTO whatsapp_callbacks (id, app, body, items, received_at) SELECT id, app, body, items, now() FROM item
+)
+INSERT INTO queue (kind, line, organization_id, due_at, id) SELECT $5, app, $6, now(), id FROM item
+"""
+
+
+async def _insert(conn: Connection, items: Sequence[Stored]) -> None:
+    await conn.execute(
+        STORE,
+        [item.id for item in items],
+        [item.app for item in items],
+        [item.body for item in items],
+        [item.items for item in items],
+        KIND,
+        NOBODY,
+    )
+
+
+def _is_old(at: datetime | None) -> bool:
+    return at is None or clock.now() - at > MARK_EVERY
+
+
+def _pieces(items: Sequence[Stored]) -> Iterator[list[Stored]]:
+    """In their order, as many together as PIECE allows, at least one."""
+    piece: list[Stored] = []
+    size = 0
+    for item in items:
+        if piece and size + len(item.body) > PIECE:
+            yield piece
+            piece, size = [], 0
+        piece.append(item)
+        size += len(item.body)
+    if piece:
+        yield piece

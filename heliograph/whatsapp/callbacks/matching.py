@@ -1,0 +1,234 @@
+"""Statuses that Meta reports, matched to our messages.
+
+A status names its message twice: by Meta's id (the wamid) and by ours, which every send carries and every status
+echoes. So a message whose answer was lost is found again by its first status, which then stands for the answer.
+
+    before the answer     our id binds it; without our id it waits in whatsapp_early_statuses for the answer
+    for a message of ours that another number sent, or another organization: of no message
+    of no message         kept early for a week, then dropped: somebody else may write from this number too
+
+The rule nobody may break: a status moves only a message of the organization and the number that it came for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.db import Connection
+from heliograph.consent.people import Link
+from heliograph.sending import attempts
+from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope, classify
+from heliograph.suppliers.whatsapp_cloud.items import StatusItem
+from heliograph.whatsapp.callbacks import conversations
+from heliograph.whatsapp.status import Move, Pricing, pricing_of
+
+#: The channel, as its rows in the queue name it.
+KIND = "whatsapp"
+#: Meta's words and ours. A word that is missing here moves nothing.
+STATUSES = {"sent": "sent", "delivered": "delivered", "read": "read", "played": "read", "failed": "failed"}
+
+
+class Matched(msgspec.Struct, frozen=True, gc=False):
+    """A status and whose number it came for, which its route says."""
+
+    organization_id: UUID
+    number_id: UUID
+    item: StatusItem
+
+
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """What statuses come to."""
+
+    moves: list[Move]
+    #: What Meta calls users, beside what we wrote to.
+    names: set[Link]
+
+
+class Blame(msgspec.Struct, frozen=True, gc=False):
+    """A failure that says something of more than its message."""
+
+    organization_id: UUID
+    number_id: UUID
+    message_id: UUID
+    fault: Fault
+    #: When Meta said so; not in the future.
+    at: datetime
+
+
+MATCH = """
+SELECT m.organization_id, m.id, m.recipient, w.message_id IS NOT NULL AS known
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[]) WITH ORDINALITY
+       AS item (organization_id, number_id, wamid, opaque, n)
+  LEFT JOIN LATERAL (SELECT message_id FROM whatsapp_wamids
+                      WHERE number_id = item.number_id AND wamid = item.wamid LIMIT 1) w ON true
+  LEFT JOIN LATERAL (SELECT organization_id, id, recipient FROM whatsapp_messages
+                      WHERE organization_id = item.organization_id AND id = coalesce(w.message_id, item.opaque)
+                        AND number_id = item.number_id AND direction = 'outbound' LIMIT 1) m ON true
+ ORDER BY item.n
+"""
+
+WAMIDS = """
+INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, created_at)
+SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[])
+ON CONFLICT DO NOTHING
+"""
+EARLY = """
+INSERT INTO whatsapp_early_statuses (number_id, wamid, status, at, failure_code, pricing, received_at)
+SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[], $5::text[], $6::text[])
+       AS item (number_id, wamid, status, at, failure_code, pricing)
+ ORDER BY number_id, wamid, status
+ON CONFLICT DO NOTHING
+"""
+
+
+async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
+    """The moves that follow from statuses, which are the caller's to make in the same transaction, and after them the
+    names to keep (`name_users`). What fits no message is kept for the answer that may still come."""
+    said = [one for one in items if one.item.status in STATUSES and not one.item.group]
+    if not said:
+        return Found([], set())
+    rows = await conn.fetch(
+        MATCH,
+        [one.organization_id for one in said],
+        [one.number_id for one in said],
+        [one.item.wamid for one in said],
+        [_id(one.item.opaque) for one in said],
+    )
+    at = clock.now()
+    moves: list[Move] = []
+    early: list[tuple[object, ...]] = []
+    bound: dict[tuple[UUID, str], tuple[UUID, UUID]] = {}
+    names: set[Link] = set()
+    for one, row in zip(said, rows, strict=True):
+        item = one.item
+        status, when = STATUSES[item.status], min(item.at, at)
+        failure = failure_of(_fault(item)) if status == "failed" else None
+        pricing = _pricing(item)
+        if row["id"] is None:
+            text = pricing.text if pricing else None
+            early.append((one.number_id, item.wamid, status, when, failure, text))
+            continue
+        moves.append(Move(row["organization_id"], row["id"], status, when, failure, pricing))
+        if not row["known"]:
+            bound[one.number_id, item.wamid] = (row["organization_id"], row["id"])
+        if item.user_id or not row["known"]:
+            names |= links(row["organization_id"], row["recipient"], item.recipient, item.user_id)
+    if early:
+        await conn.execute(EARLY, *_columns(early))
+    await bind(conn, bound)
+    return Found(moves, names)
+
+
+def links(organization_id: UUID, recipient: str, digits: str | None, user_id: str | None) -> set[Link]:
+    """What Meta says of the user whom we wrote to: the digits (`wa_id`), and the user id."""
+    names = (f"+{digits}" if digits and digits.isdigit() else None, user_id)
+    return {(organization_id, recipient, name) for name in names if name and name != recipient}
+
+
+async def name_users(conn: Connection, names: Collection[Link]) -> None:
+    """Keep what Meta calls users. Runs after the moves: whoever accepts a message locks the wallet first, and then
+    waits for conversations that others are about to merge."""
+    await conversations.link(conn, names)
+
+
+async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> None:
+    """Meta has taken these: (number, wamid) to (organization, message). Their open attempts have ended so."""
+    if not bound:
+        return
+    ordered = sorted(bound.items(), key=lambda one: one[1][1].int)
+    await attempts.mark_taken(conn, KIND, [message for _, message in ordered], detail="known by a status")
+    await conn.execute(WAMIDS, *_columns([(*key, *message) for key, message in ordered]))
+
+
+def blames(items: Sequence[Matched]) -> list[Blame]:
+    """Failures that say something of a window, a template, a number or an account."""
+    found = []
+    for one in items:
+        message_id = _id(one.item.opaque)
+        if one.item.status != "failed" or message_id is None:
+            continue
+        fault = _fault(one.item)
+        if fault.kind is Kind.WINDOW or stops(one.item):
+            at = min(one.item.at, clock.now())
+            found.append(Blame(one.organization_id, one.number_id, message_id, fault, at))
+    return found
+
+
+def stops(item: StatusItem) -> bool:
+    """Whether a failure speaks of a template, a number or an account."""
+    return _fault(item).scope not in (Scope.MESSAGE, Scope.USER, Scope.COUNTRY)
+
+
+FOUND = """
+DELETE FROM whatsapp_early_statuses e
+ USING unnest($1::uuid[], $2::text[]) AS answer (number_id, wamid)
+ WHERE e.number_id = answer.number_id AND e.wamid = answer.wamid
+RETURNING e.number_id, e.wamid, e.status, e.at, e.failure_code, e.pricing
+"""
+ANY_EARLY = "SELECT EXISTS (SELECT FROM whatsapp_early_statuses)"
+
+
+async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> list[Move]:
+    """Moves of statuses that came before their wamids were known: (number, wamid) to (organization, message)."""
+    if not known or not await conn.fetchval(ANY_EARLY):
+        return []
+    rows = await conn.fetch(FOUND, [number for number, _ in known], [wamid for _, wamid in known])
+    return [
+        Move(*known[row["number_id"], row["wamid"]], row["status"], row["at"], row["failure_code"],
+             pricing_of(row["pricing"]))
+        for row in rows
+    ]  # fmt: skip
+
+
+# A status may be stored early in the very moment in which another transaction stores its wamid: neither sees the
+# other. So those of the last minute, longer than any transaction lasts, are looked at again.
+MISSED = """
+SELECT e.number_id, e.wamid, w.organization_id, w.message_id
+  FROM whatsapp_early_statuses e CROSS JOIN LATERAL (
+       SELECT organization_id, message_id FROM whatsapp_wamids
+        WHERE number_id = e.number_id AND wamid = e.wamid LIMIT 1) w
+ WHERE e.received_at > now() - interval '1 minute' LIMIT 1000
+"""
+
+
+async def sweep_early(conn: Connection) -> list[Move]:
+    """Moves of early statuses whose wamid is known by now. Runs in the caller's transaction."""
+    rows = await conn.fetch(MISSED)
+    known = {(row["number_id"], row["wamid"]): (row["organization_id"], row["message_id"]) for row in rows}
+    return await adopt_early(conn, known)
+
+
+def failure_of(fault: Fault) -> str:
+    """What the customer reads: one of status.FAILURES."""
+    return "template_unavailable" if fault.kind is Kind.TEMPLATE else fault.failure
+
+
+def _fault(item: StatusItem) -> Fault:
+    return classify(item.errors[0].code if item.errors else None)
+
+
+def _pricing(item: StatusItem) -> Pricing | None:
+    if item.free_entry:
+        return Pricing("free_entry_point", "referral_conversion")
+    pricing = item.pricing
+    if pricing is None or not (pricing.type or pricing.category):
+        return None
+    if pricing.type is None and pricing.billable is False:
+        return Pricing("free", pricing.category or "")
+    return Pricing(pricing.type or "regular", pricing.category or "")
+
+
+def _id(text: str | None) -> UUID | None:
+    try:
+        return UUID(text) if text else None
+    except ValueError:
+        return None
+
+
+def _columns(rows: Sequence[tuple[object, ...]]) -> list[list[object]]:
+    return [list(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,226 @@
+"""What users write to an organization's numbers: stored once, noted in the conversation, told, and obeyed.
+
+The rule nobody may break: a message is known by number and wamid, and what it did is in the commit that stores it; so
+it may come as often and as late as Meta likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import clock, phones
+from heliograph.base.clock import iso
+from heliograph.base.db import Connection
+from heliograph.base.ids import uuid7
+from heliograph.consent import keywords
+from heliograph.consent.people import Link
+from heliograph.suppliers.whatsapp_cloud.items import MessageItem
+from heliograph.webhooks import events
+from heliograph.whatsapp.callbacks import conversations, opt_out_words
+from heliograph.whatsapp.callbacks.conversations import Heard, User
+from heliograph.whatsapp.callbacks.opt_out_words import Said
+
+#: Characters of a text that an event repeats: with all of them escaped, its body is still below 20 kB.
+SHOWN_TEXT = 3000
+
+
+class InboundMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message and whose number it came to."""
+
+    organization_id: UUID
+    number_id: UUID
+    item: MessageItem
+    #: When its callback came.
+    at: datetime
+
+
+class _Message(msgspec.Struct, gc=False):
+    """One that is new."""
+
+    id: UUID
+    received: InboundMessage
+    user: User
+    #: When it was written; not in the future.
+    at: datetime
+    conversation_id: UUID
+    keyword: str | None = None
+    word: str = ""
+
+
+# An id that another transaction is storing now is waited for.
+NEW = """
+INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, created_at)
+SELECT item.*, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[])
+       AS item (number_id, wamid, organization_id, message_id)
+ ORDER BY number_id, wamid
+ON CONFLICT DO NOTHING
+RETURNING message_id
+"""
+STORE = """
+INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id, conversation_id,
+                               recipient, content, request_id, accepted_at, delivered_at)
+SELECT organization_id, id, 'inbound', type, 'live', 'delivered', number_id, conversation_id, recipient, content,
+       id::text, accepted_at, delivered_at
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::uuid[], $6::text[], $7::timestamptz[],
+              $8::timestamptz[], $9::text[])
+       AS item (organization_id, id, type, number_id, conversation_id, recipient, accepted_at, delivered_at, content)
+"""
+
+DIGITS = """
+SELECT n.id, n.digits FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
+       SELECT id, digits FROM whatsapp_numbers WHERE organization_id = item.organization_id AND id = item.id) n
+"""
+
+
+async def receive(conn: Connection, received: Sequence[InboundMessage]) -> tuple[int, int]:
+    """Store those that are new, with all that follows from them, in the caller's transaction.
+
+    Returns how many were new, and the webhook deliveries queued.
+    """
+    if not received:
+        return 0, 0
+    # The ids that lists are sorted by follow when messages were written, and within a second how they came.
+    ordered = sorted(received, key=lambda one: one.item.at)
+    ids = [uuid7() for _ in ordered]
+    rows = await conn.fetch(
+        NEW,
+        [one.number_id for one in ordered],
+        [one.item.wamid for one in ordered],
+        [one.organization_id for one in ordered],
+        ids,
+    )
+    new = {row["message_id"] for row in rows}
+    fresh = [(id, one) for id, one in zip(ids, ordered, strict=True) if id in new]
+    if not fresh:
+        return 0, 0
+    users = [User(one.organization_id, one.number_id, one.item.sender, one.item.user_id) for _, one in fresh]
+    await conversations.link(conn, [link for user, (_, one) in zip(users, fresh, strict=True)
+                                    for link in _changed(user, one.item)])  # fmt: skip
+    places = await conversations.of_users(conn, users)
+    messages = [
+        _Message(id, one, user, min(one.item.at, one.at), place)
+        for (id, one), user, place in zip(fresh, users, places, strict=True)
+    ]
+    await _store(conn, messages)
+    await conversations.open_windows(
+        conn,
+        [
+            Heard(one.conversation_id, one.user, one.at, one.received.item.opens_window, one.received.item.referral)
+            for one in messages
+        ],
+    )
+    await conversations.rename(
+        conn,
+        {
+            one.conversation_id: User(
+                one.user.organization_id,
+                one.user.number_id,
+                one.received.item.new_sender,
+                one.received.item.new_user_id,
+            )
+            for one in messages
+            if one.received.item.new_sender or one.received.item.new_user_id
+        },
+    )
+    referred = [(one.received.organization_id, one.id) for one in messages if one.received.item.referral]
+    await conversations.note_answers(conn, referred)
+    deliveries = await _obey(conn, messages)
+    numbers = {one.received.number_id: one.received.organization_id for one in messages}
+    digits = {row["id"]: row["digits"] for row in await conn.fetch(DIGITS, list(numbers.values()), list(numbers))}
+    deliveries += await events.record(conn, [_event(one, digits[one.received.number_id]) for one in messages])
+    return len(messages), deliveries
+
+
+def _changed(user: User, item: MessageItem) -> list[Link]:
+    """That the names which a user has from now on are theirs as well."""
+    names = (f"+{item.new_sender}" if item.new_sender else None, item.new_user_id)
+    return [(user.organization_id, user.recipient, name) for name in names if name and name != user.recipient]
+
+
+async def _store(conn: Connection, messages: Sequence[_Message]) -> None:
+    # Lists look for times among ids, so a message is accepted when its id is made, however long its callback waited.
+    at = clock.now()
+    await conn.execute(
+        STORE,
+        [one.received.organization_id for one in messages],
+        [one.id for one in messages],
+        [one.received.item.type[:50] for one in messages],
+        [one.received.number_id for one in messages],
+        [one.conversation_id for one in messages],
+        [one.user.recipient for one in messages],
+        [at] * len(messages),
+        [one.at for one in messages],
+        [_content(one.received.item) for one in messages],
+    )
+
+
+async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
+    """Do what words ask for, and note in each message whether it was one."""
+    spoken = [one for one in messages if one.received.item.type in opt_out_words.SPOKEN and one.received.item.text]
+    if not spoken:
+        return 0
+    own = await opt_out_words.additions(conn, {one.received.organization_id for one in spoken})
+    said: list[Said] = []
+    spoken_words: list[_Message] = []
+    for one in spoken:
+        organization_id = one.received.organization_id
+        country = phones.country(one.user.recipient) if phones.parse(one.user.recipient) else one.user.recipient[:2]
+        additions = own.get(organization_id, frozenset())
+        found = keywords.find(one.received.item.text or "", additions=additions, countries=(country,))
+        if found is None or found[0] == "help":
+            continue
+        one.keyword, one.word = found
+        spoken_words.append(one)
+    campaign = await opt_out_words.after_campaign(conn, [(one.received.organization_id, one.user.recipient)
+                                                 for one in spoken_words if one.keyword == "doubtful"])  # fmt: skip
+    for one in spoken_words:
+        pair = (one.received.organization_id, one.user.recipient)
+        if one.keyword == "doubtful":
+            one.keyword = "stop" if pair in campaign else None
+        if one.keyword is not None:
+            said.append(Said(*pair, one.at, one.keyword, one.word, one.id))
+    meant, deliveries = await opt_out_words.obey(conn, said)
+    for one in spoken:
+        if one.id not in meant:
+            one.keyword = None
+    return deliveries
+
+
+def _content(item: MessageItem) -> str:
+    return msgspec.json.encode({"type": item.type, **item.content}).decode()
+
+
+def _event(one: _Message, digits: str) -> events.Event:
+    item = one.received.item
+    text = item.text
+    data: dict[str, Any] = {
+        "message": {
+            "id": one.id,
+            "channel": "whatsapp",
+            "type": item.type,
+            "conversationId": one.conversation_id,
+            "phoneNumberId": one.received.number_id,
+            "from": one.user.recipient,
+            "to": f"+{digits}",
+            "text": text and text[:SHOWN_TEXT],
+            "truncated": len(text or "") > SHOWN_TEXT,
+            "segments": None,
+            "missingSegments": None,
+            "keyword": one.keyword,
+            "receivedAt": iso(one.received.at),
+        }
+    }
+    return events.Event(
+        organization_id=one.received.organization_id,
+        id=uuid7(),
+        kind="message.received",
+        request_id=str(one.id),
+        data=msgspec.json.encode(data).decode(),
+        created_at=one.received.at,
+        message_id=one.id,
+    )

@@ -1,0 +1,384 @@
+"""WhatsApp as a channel of the engine: what is claimed, what decides about it, and what answers come to.
+
+Each number is a line of the queue, so one in trouble delays nobody else. A round asks the lines with due work how much
+they can take and claims that much, single sends before campaigns. Whatever was checked when a message was accepted is
+checked again: opt-out, template, service window, lifetime, organization, and what one user or one portfolio may still
+get.
+
+The rule nobody may break: an attempt whose end nobody saw waits for a status, and then what kind of message it is
+decides. What waits for a number, a credential, a template or a limit stays in the queue and loses none of its tries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Connection, Pool
+from heliograph.base.retry import look_pause
+from heliograph.queue.backlog import Backlog
+from heliograph.queue.leases import UNROUTED, Lease, Postponed
+from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
+from heliograph.sending.channel import End, Found, Step
+from heliograph.sending.results import Answered
+from heliograph.suppliers.whatsapp_cloud.bodies import template_body, text_body
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
+from heliograph.webhooks.events import Subscriptions
+from heliograph.webhooks.handover import Handover
+from heliograph.whatsapp.callbacks.matching import KIND
+from heliograph.whatsapp.dispatch import claimed, holds, messaging_limits, outcomes, parking, test_mode
+from heliograph.whatsapp.dispatch.claimed import ClaimedMessage, Content, Template, load_templates
+from heliograph.whatsapp.dispatch.number_pool import PooledNumber
+from heliograph.whatsapp.dispatch.outcomes import Context
+from heliograph.whatsapp.money.rates import RateBook
+from heliograph.whatsapp.status import Move, move_many
+
+#: A message of a suspended organization, or of a paused account, is looked at again after this, seconds.
+SUSPENDED_PAUSE = 60.0
+#: One whose template is paused, under review, or missing is looked at again after this; once that is over, at once.
+TEMPLATE_PAUSE = 300.0
+#: One whose outcome is unknown while callbacks wait, or none has come since.
+UNCERTAIN_PAUSE = 30.0
+#: Graces after which silence is taken for an answer although no callback of anything came: it is a quiet number.
+SILENCE = 5
+#: Tries of unknown outcome before a message is given up.
+MOST_UNKNOWN = 3
+#: Messages to one user handed over in one round: its gate counts them only once they are handed over.
+TOGETHER, TOGETHER_PAUSE = 5, 0.2
+#: Seconds until lines that had no more room are looked at again; a connector has work for a quarter of a second.
+PACE = 0.05
+#: Rows of lines that have no connector, looked at each so many seconds: their numbers may be gone for good.
+ORPHANS, LOOK = 100, 1.0
+# Callbacks of the app have come since the attempt began, or nothing has for long ($4), and none waits to be read: what
+# Meta had to say of a lost answer has been heard. An outage of our own looks like silence until the first callback
+# comes again, and Meta repeats what it could not bring. (What came in the last second is being worked on, and traffic
+# would never let that be nothing.)
+HEARD = """
+SELECT asked.message_id FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::uuid[])
+       AS asked (organization_id, id, started_at, is_long, message_id)
+  JOIN whatsapp_numbers n ON n.organization_id = asked.organization_id AND n.id = asked.id
+  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+  JOIN whatsapp_apps app ON app.id = a.app
+ WHERE (app.last_callback_at > asked.started_at
+        OR asked.is_long AND (app.verified_at IS NOT NULL OR app.last_callback_at IS NOT NULL))
+   AND NOT EXISTS (SELECT FROM whatsapp_callbacks waiting
+                    WHERE waiting.app = app.id AND waiting.received_at < now() - interval '1 second')
+"""
+GONE = """
+SELECT n.id FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
+  JOIN whatsapp_numbers n ON n.organization_id = asked.organization_id AND n.id = asked.id
+  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+ WHERE n.state = 'removed' OR a.state = 'removed'
+"""
+ACTIVE = """
+SELECT n.id FROM whatsapp_numbers n
+  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+ WHERE n.id = ANY ($1::uuid[]) AND n.state = 'active' AND a.state = 'active'
+"""
+
+
+class WhatsAppChannel:
+    """WhatsApp within one worker. Implements `sending.channel.Channel`."""
+
+    kind = KIND
+    table = "whatsapp_messages"
+
+    def __init__(
+        self,
+        pool: Pool,
+        slots: Callable[[], Mapping[UUID, PooledNumber]],
+        *,
+        grace: float,
+        backlog: Backlog | None = None,
+    ) -> None:
+        """`slots`: the numbers of this worker now. `grace`: seconds that an unknown outcome waits for a status.
+        `backlog`: the worker's; None: its own."""
+        self._backlog = backlog or Backlog(cycle=0.0)
+        self.grace = grace
+        self.is_full = False
+        self._pool = pool
+        self._slots = slots
+        self._limits = messaging_limits.MessagingLimits()
+        self._subscriptions = Subscriptions(pool)
+        self._rates = RateBook(pool)
+        #: The lines of the present round.
+        self._now: dict[UUID, PooledNumber] = {}
+        #: Lines of which one message may try after a hold, and until when (loop time).
+        self._leaves: dict[UUID, float] = {}
+        self._after = UNROUTED
+        self._look_at = 0.0
+        #: Lines that took all they had room for in the last round, or had none.
+        self._paced: set[UUID] = set()
+        #: Set when another round may be worth it: new work, room that came free, a hold that is over.
+        self.wake = asyncio.Event()
+
+    # -- a round -------------------------------------------------------------------------------------------------------
+
+    async def before_round(self) -> None:
+        # A number that goes meanwhile has its connector answer that nothing left.
+        self._now = dict(self._slots())
+        await self._ask_to_try()
+
+    async def claim(self, conn: Connection, *, limit: int, seconds: float) -> list[Lease]:
+        """As much as the lines with due work can take, evenly where that is too much."""
+        left = limit
+        if left <= 0:
+            self.is_full = True
+            return []
+        slots = self._now
+        at = asyncio.get_running_loop().time()
+        looking = at >= self._look_at
+        if looking:
+            self._after = await parking.leave(conn, KIND, without=slots, after=self._after)
+            ended = asyncio.get_running_loop().time()
+            self._look_at = ended + max(LOOK, look_pause(ended - at))
+        await self._backlog.look(conn, KIND)
+        lines = self._backlog.lines(KIND)
+        places: dict[UUID, int] = {}
+        rooms = sorted((self._room(line), line) for line in lines if line in slots)
+        for n, (room, line) in enumerate(rooms):
+            # The smallest first: what it leaves of its share goes to those after it.
+            places[line] = min(room, max(1, left // (len(rooms) - n))) if left > 0 else 0
+            left -= places[line]
+        if looking:
+            unknown = [line for line in lines if line not in slots]
+            # One that is active is another worker's, or this one's as soon as it has looked at the table.
+            active = {row["id"] for row in await conn.fetch(ACTIVE, unknown)} if unknown else set()
+            places |= {line: ORPHANS for line in unknown if line not in active}
+        rows = await self._backlog.claim(conn, KIND, places, seconds=seconds)
+        self.is_full = left <= 0
+        taken = Counter(lease.line for lease in rows)
+        self._paced = {line for room, line in rooms if taken[line] >= room}
+        if any(slots[line].connector.health().held == 0 and not slots[line].held for line in self._paced):
+            # Their rates let more through with time alone.
+            asyncio.get_running_loop().call_later(PACE, self.wake.set)
+        rows.sort(key=lambda lease: lease.lane)
+        return rows
+
+    def _room(self, line: UUID) -> int:
+        slot = self._now[line]
+        return 0 if slot.held and line not in self._leaves else slot.capacity()
+
+    async def _ask_to_try(self) -> None:
+        """Get leave for one message of each line whose hold is over: of all that it stops, one at a time tries."""
+        at = asyncio.get_running_loop().time()
+        self._leaves = {line: until for line, until in self._leaves.items() if until > at and line in self._now}
+        for id, slot in self._now.items():
+            over = slot.held and slot.line is not None and slot.connector.capacity() > 0
+            if not over or slot.denied or id in self._leaves:
+                continue
+            assert slot.line is not None
+            async with self._pool.acquire() as conn:
+                leave = await holds.leave_to_try(conn, slot.line.organization_id, id)
+            if leave:
+                self._leaves[id] = at + holds.UNUSED / 2
+            else:
+                slot.denied = True
+
+    async def load(self, conn: Connection, rows: Sequence[Lease]) -> list[ClaimedMessage]:
+        return await claimed.load(conn, rows)
+
+    def home(self, lease: Lease) -> UUID:
+        return lease.line
+
+    async def find_lost(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> Found:
+        """Statuses bind their messages by themselves."""
+        return Found()
+
+    async def give_up(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> dict[UUID, Step]:
+        decided: dict[UUID, Step] = dict(
+            await self._orphans(conn, [one for one in lost if _home(one) not in self._now])
+        )
+        live = []
+        for one in lost:
+            if one.lease.id in decided:
+                continue
+            if one.authentication or one.unknowns >= MOST_UNKNOWN:
+                # A second code would only say that the first one is void.
+                decided[one.lease.id] = _failed(one, "unknown")
+            elif one.mode == "live":
+                live.append(one)
+        if live:
+            began = [one.started_at or one.at for one in live]
+            rows = await conn.fetch(
+                HEARD,
+                [one.lease.organization_id for one in live],
+                [one.number_id for one in live],
+                began,
+                [one.at - at >= SILENCE * timedelta(seconds=self.grace) for one, at in zip(live, began, strict=True)],
+                [one.lease.id for one in live],
+            )
+            heard = {row["message_id"] for row in rows}
+            pause = min(UNCERTAIN_PAUSE, self.grace)
+            for one in live:
+                if one.lease.id not in heard:
+                    decided[one.lease.id] = Postponed(one.lease, pause, one.lease.line, counts=False)
+        return decided
+
+    async def decide(self, conn: Connection, messages: Sequence[ClaimedMessage]) -> list[Step]:
+        orphans = await self._orphans(conn, [one for one in messages if one.is_unsent and _home(one) not in self._now])
+        templates = await load_templates(conn, [one for one in messages if one.is_unsent])
+        together: Counter[tuple[UUID, str]] = Counter()
+        steps = [orphans.get(one.lease.id) or self._step(one, templates, together) for one in messages]
+        outgoing = [(place, one) for place, one in enumerate(steps) if isinstance(one, Attempt)]
+        waits = await self._limits.admit(
+            conn,
+            [(self._now[one.lease.line].line, one.message.recipient, one.message.window_open) for _, one in outgoing],
+        )
+        for (place, one), wait in zip(outgoing, waits, strict=True):
+            if wait:
+                steps[place] = Postponed(one.lease, wait, one.lease.line, counts=False)
+        return steps
+
+    async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
+        return (await move_many(conn, moves, rates=None))[1]
+
+    async def begun(self, conn: Connection, attempts: Sequence[Attempt[ClaimedMessage]]) -> None:
+        for one in attempts:
+            line = self._now[one.lease.line].line
+            if one.context.tries_hold and line is not None:
+                self._leaves.pop(one.lease.line, None)
+                await holds.tries(conn, one.lease.organization_id, line.account_id, one.message.number_id, one.lease.id)
+
+    def submit(self, attempt: Attempt[ClaimedMessage]) -> None:
+        slot = self._now[attempt.lease.line]
+        if slot.probe is not None:
+            slot.probe.took()
+        slot.connector.submit(attempt.submission)
+
+    def after_round(self, rows: Collection[Lease]) -> bool:
+        # Where all that can go has gone, the dispatcher is woken when there is room again.
+        return self.is_full or any(lease.line not in self._paced for lease in rows)
+
+    async def _orphans(self, conn: Connection, dues: list[ClaimedMessage]) -> dict[UUID, Step]:
+        """Messages of numbers that this worker does not have: gone for good, or paused."""
+        if not dues:
+            return {}
+        rows = await conn.fetch(GONE, [due.lease.organization_id for due in dues], [due.number_id for due in dues])
+        gone = {row["id"] for row in rows}
+        return {
+            due.lease.id: _failed(due, "unknown")
+            if due.number_id in gone
+            else _failed(due, "expired")
+            if due.at >= due.expires_at
+            else Postponed(due.lease, SUSPENDED_PAUSE, due.lease.line, counts=False)
+            for due in dues
+        }
+
+    def _step(
+        self, due: ClaimedMessage, templates: Mapping[UUID, Template], together: Counter[tuple[UUID, str]]
+    ) -> Step:
+        """What to do with one message whose earlier attempts, if any, are known to have ended."""
+        lease = due.lease
+        if not due.is_unsent or due.attempt_state == "accepted":
+            return End()
+        if due.content is None or due.at >= due.expires_at:
+            return _failed(due, "expired")
+        if lease.attempt >= MOST_ATTEMPTS:
+            return _failed(due, "unknown")
+        if due.opted_out:
+            return _failed(due, "opted_out")
+        if due.organization_state in ("suspended", "closed"):
+            return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
+        content = msgspec.json.decode(due.content, type=Content)
+        body = self._text(due, content) if due.template_id is None else self._template(due, content, templates)
+        if not isinstance(body, bytes):
+            return body
+        home = _home(due)
+        if lease.line != home:  # it waited for its template
+            return Postponed(lease, 0.0, home, counts=False)
+        slot = self._now[home]
+        wait = slot.connector.pair_wait(due.recipient)
+        if wait == 0.0:
+            together[lease.line, due.recipient] += 1
+            wait = TOGETHER_PAUSE if together[lease.line, due.recipient] > TOGETHER else 0.0
+        if wait > 0:
+            return Postponed(lease, wait, lease.line, counts=False)
+        number = lease.attempt + 1
+        return Attempt(
+            lease=lease,
+            number=number,
+            target_id=due.number_id,
+            submission=CloudSubmission(lease.id, number, due.recipient, body),
+            message=due,
+            context=Context(slot.line.account_id if slot.line else None, slot.held),
+        )
+
+    def _text(self, due: ClaimedMessage, content: Content) -> bytes | End:
+        if due.mode == "live" and not due.window_open:
+            return _failed(due, "window_closed")
+        return text_body(to=due.recipient, text=content.body, opaque=str(due.lease.id), preview_url=content.previewUrl)
+
+    def _template(
+        self, due: ClaimedMessage, content: Content, templates: Mapping[UUID, Template]
+    ) -> bytes | End | Postponed:
+        template = templates.get(due.template_id) if due.template_id else None
+        if (
+            template is None
+            or template.disabled
+            or template.status in ("rejected", "disabled", "removed")
+            or template.category not in ("utility", "authentication")
+        ):
+            return _failed(due, "template_unavailable")
+        if template.status != "approved":
+            # Paused, or under review. A code is of no use later.
+            if due.authentication:
+                return _failed(due, "template_unavailable")
+            return Postponed(due.lease, TEMPLATE_PAUSE, template.id, counts=False)
+        if template.missing and not due.authentication:
+            # Meta is being asked for it. A code cannot wait for that, and Meta's answer to it is one as well.
+            return Postponed(due.lease, TEMPLATE_PAUSE, template.id, counts=False)
+        if template.layout.check(content.parameters):
+            return _failed(due, "template_unavailable")
+        return template_body(
+            to=due.recipient,
+            name=template.name,
+            language=template.language,
+            layout=template.layout,
+            parameters=content.parameters,
+            opaque=str(due.lease.id),
+        )
+
+    # -- what comes back -----------------------------------------------------------------------------------------------
+
+    def heard(self, attempt: Attempt[ClaimedMessage], outcome: CloudOutcome) -> None:
+        """Its connector has drawn its conclusions already."""
+
+    async def prepare(self, answered: Sequence[Answered], reports: Sequence[Move]) -> dict[str, Any]:
+        organizations = [one.attempt.lease.organization_id for one in answered]
+        organizations += [one.organization_id for one in reports]
+        return {
+            kind: await self._subscriptions.wanting(organizations, kind) for kind in ("message.sent", "message.read")
+        }
+
+    async def write(
+        self,
+        conn: Connection,
+        answered: Sequence[Answered],
+        reports: Sequence[Move],
+        prepared: Any,
+        handover: Handover | None,
+    ) -> int:
+        moves = await outcomes.record(conn, answered, grace=self.grace) if answered else []
+        # Answers first: a status that follows its answer at once is not to be early.
+        _, deliveries = await move_many(
+            conn, [*moves, *reports], rates=self._rates, announce=prepared, handover=handover
+        )
+        if answered:
+            deliveries += await outcomes.follow(conn, answered)
+        return deliveries
+
+
+def _home(due: ClaimedMessage) -> UUID:
+    """The line that it is sent from."""
+    return test_mode.LINE if due.mode == "test" else due.number_id
+
+
+def _failed(due: ClaimedMessage, code: str) -> End:
+    return End(Move(due.lease.organization_id, due.lease.id, "failed", due.at, code, unsent=True))

@@ -1,0 +1,153 @@
+"""What decides about a claimed WhatsApp message, read in one go for a whole batch.
+
+The rule nobody may break: it is read by the connection that decides, so that what is decided is as true as its commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Connection
+from heliograph.queue.leases import Lease
+from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
+from heliograph.whatsapp.accepting.accept import BUFFER, BUFFERS
+
+
+class Template(msgspec.Struct, frozen=True):
+    """A template as it is now."""
+
+    id: UUID
+    name: str
+    language: str
+    category: str
+    status: str
+    disabled: bool
+    held_until: datetime | None
+    #: Meta's list lacks it, and Meta has not said yet that it is gone.
+    missing: bool
+    layout: TemplateLayout
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What `whatsapp_messages` keeps of an outbound message."""
+
+    type: str
+    parameters: tuple[str, ...] = ()
+    body: str = ""
+    previewUrl: bool = False
+
+
+class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
+    """A claimed message with all that decides about it."""
+
+    lease: Lease
+    status: str | None
+    mode: str
+    recipient: str
+    number_id: UUID
+    conversation_id: UUID
+    template_id: UUID | None
+    category: str
+    deadline_at: datetime | None
+    content: str | None
+    organization_state: str
+    opted_out: bool
+    window_until: datetime | None
+    at: datetime
+    attempt: int
+    attempt_state: str | None
+    started_at: datetime | None
+    unknowns: int
+
+    @property
+    def is_unsent(self) -> bool:
+        """Nobody is known to have taken it."""
+        return self.status == "accepted"
+
+    @property
+    def authentication(self) -> bool:
+        """A one-time code: nothing that may come late, or twice."""
+        return self.category == "authentication"
+
+    @property
+    def window_open(self) -> bool:
+        """The user may be answered."""
+        return self.window_until is not None and self.window_until > self.at
+
+    @property
+    def expires_at(self) -> datetime:
+        """When it is no longer worth handing over: the rest of its time belongs to Meta's statuses."""
+        end = self.deadline_at or self.at + timedelta(days=30)
+        return end - BUFFERS.get(self.category, BUFFER)
+
+
+# Attempts are looked at only for rows that have one; LIMIT keeps each look-up a look-up.
+DUE = """
+SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.conversation_id) AS conversation_id,
+       m.template_id, m.billing_category, m.deadline_at, m.content, o.state AS organization_state,
+       silence.since IS NOT NULL AS opted_out,
+       CASE WHEN c.merged_into IS NULL THEN c.expires_at
+            ELSE (SELECT expires_at FROM whatsapp_conversations
+                   WHERE organization_id = item.organization_id AND id = c.merged_into) END AS window_until,
+       now() AS at,
+       coalesce(a.attempt, 0) AS attempt, a.state AS attempt_state, a.started_at, coalesce(a.unknowns, 0) AS unknowns
+  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, tried, n)
+  LEFT JOIN LATERAL (SELECT status, mode, recipient, number_id, conversation_id, template_id, billing_category,
+                            deadline_at, content FROM whatsapp_messages
+                      WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
+  LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
+  LEFT JOIN LATERAL (SELECT expires_at, merged_into FROM whatsapp_conversations
+                      WHERE organization_id = item.organization_id AND id = m.conversation_id LIMIT 1) c ON true
+  LEFT JOIN LATERAL (SELECT since FROM silence_1(item.organization_id, m.recipient) LIMIT 1) silence ON true
+  LEFT JOIN LATERAL (
+       SELECT attempt, state, started_at, count(*) FILTER (WHERE state = 'unknown') OVER () AS unknowns
+         FROM attempts
+        WHERE item.tried AND organization_id = item.organization_id AND message_id = item.id
+        ORDER BY attempt DESC LIMIT 1) a ON true
+ ORDER BY item.n
+"""
+
+
+async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessage]:
+    """The messages of these rows, in their order."""
+    rows = await conn.fetch(
+        DUE,
+        [lease.organization_id for lease in claimed],
+        [lease.id for lease in claimed],
+        [lease.attempt > 0 for lease in claimed],
+    )
+    return [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+
+
+TEMPLATES = """
+SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.held_until,
+       t.missing_at IS NOT NULL AS missing, t.components, t.parameter_format
+  FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
+  JOIN whatsapp_templates t ON t.organization_id = asked.organization_id AND t.id = asked.id
+"""
+
+
+async def load_templates(conn: Connection, dues: Sequence[ClaimedMessage]) -> dict[UUID, Template]:
+    """The templates of these messages, by id."""
+    asked = {(due.lease.organization_id, due.template_id) for due in dues if due.template_id is not None}
+    if not asked:
+        return {}
+    rows = await conn.fetch(TEMPLATES, [one for one, _ in asked], [id for _, id in asked])
+    return {
+        row["id"]: Template(
+            row["id"],
+            row["name"],
+            row["language"],
+            row["category"],
+            row["status"],
+            row["disabled_locally"],
+            row["held_until"],
+            row["missing"],
+            layout(msgspec.json.decode(row["components"]), row["parameter_format"], row["category"]),
+        )
+        for row in rows
+    }

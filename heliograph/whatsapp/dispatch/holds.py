@@ -1,0 +1,206 @@
+"""Holds: what a refused send or a failed message stops, and what lets it go on.
+
+    held        nothing leaves before the hold's time is over
+    trying      its time is over: one message leaves, of all numbers and workers that the hold stops (`leave_to_try`)
+    ended       by what became of that one, by a new token, or by hand (`release`)
+
+A fault that came as an answer is over when an answer says so. One that came as a status (a payment that fails, mostly)
+shows in no answer: Meta takes the message and fails it a second later, so only a status of the message that tries,
+`sent` or further, ends that hold.
+
+The rule nobody may break: a hold is never shortened by another one, and while one lasts no more leaves than one message
+at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from heliograph.base.db import Connection
+from heliograph.whatsapp.mirror import numbers
+
+#: A leave that nobody used is given to another worker after this, seconds; and after this, one more message tries where
+#: no word came of the last one.
+UNUSED, UNHEARD = 10.0, 120.0
+
+_HOLD = """
+   SET held_until = greatest(held_until, now() + make_interval(secs => $3)), held_reason = $4,
+       held_for_status = $5 OR held_until IS NOT NULL AND held_for_status, trying_id = NULL, trying_at = NULL
+"""
+HOLD_ACCOUNT = f"""
+UPDATE whatsapp_accounts {_HOLD},
+       credential_status = CASE WHEN $6 THEN 'invalid' ELSE credential_status END,
+       credential_checked_at = CASE WHEN $6 THEN now() ELSE credential_checked_at END
+ WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
+"""
+
+
+async def hold_account(
+    conn: Connection,
+    organization_id: UUID,
+    account_id: UUID,
+    *,
+    seconds: float,
+    reason: str,
+    credential_invalid: bool = False,
+    by_status: bool = False,
+) -> int:
+    """Send nothing of the account for `seconds`. `credential_invalid`: Meta refused the credential itself (INVALID),
+    which counts more than any check before it. `by_status`: only a status shows that it is over. Returns the deliveries
+    queued."""
+    async with conn.transaction():
+        before = await numbers.of_account(conn, organization_id, account_id) if credential_invalid else {}
+        await conn.execute(HOLD_ACCOUNT, organization_id, account_id, seconds, reason, by_status, credential_invalid)
+        if not credential_invalid:
+            return 0
+        return await numbers.announce(conn, organization_id, account_id, before)
+
+
+HOLD_NUMBER = f"UPDATE whatsapp_numbers {_HOLD} WHERE organization_id = $1 AND id = $2"
+
+
+async def hold_number(
+    conn: Connection, organization_id: UUID, number_id: UUID, *, seconds: float, reason: str, by_status: bool = False
+) -> None:
+    """Send nothing from the number for `seconds`. `by_status`: only a status shows that it is over."""
+    await conn.execute(HOLD_NUMBER, organization_id, number_id, seconds, reason, by_status)
+
+
+# Neither row is waited for: whoever has it locked decides about the same hold, and there is a next time. $3 and $4:
+# UNUSED and UNHEARD.
+_FREE = """
+({0}.held_until IS NULL
+  OR {0}.held_until <= now()
+     AND ({0}.trying_at IS NULL OR {0}.trying_at < now() - make_interval(
+          secs => CASE WHEN {0}.trying_id IS NULL THEN $3::float8 ELSE $4 END)))
+"""
+LEAVE = f"""
+WITH account AS MATERIALIZED (
+    SELECT a.organization_id, a.id FROM whatsapp_accounts a
+     WHERE a.organization_id = $1 AND {_FREE.format("a")}
+       AND a.id = (SELECT account_id FROM whatsapp_numbers WHERE organization_id = $1 AND id = $2)
+       FOR NO KEY UPDATE SKIP LOCKED
+), number AS MATERIALIZED (
+    SELECT n.organization_id, n.id FROM account JOIN whatsapp_numbers n USING (organization_id)
+     WHERE n.id = $2 AND {_FREE.format("n")} FOR NO KEY UPDATE OF n SKIP LOCKED
+), of_account AS (
+    UPDATE whatsapp_accounts a SET trying_id = NULL, trying_at = now() FROM account, number
+     WHERE a.organization_id = account.organization_id AND a.id = account.id AND a.held_until IS NOT NULL
+), of_number AS (
+    UPDATE whatsapp_numbers n SET trying_id = NULL, trying_at = now() FROM number
+     WHERE n.organization_id = number.organization_id AND n.id = number.id AND n.held_until IS NOT NULL
+)
+SELECT EXISTS (SELECT FROM number)
+"""
+
+
+async def leave_to_try(conn: Connection, organization_id: UUID, number_id: UUID) -> bool:
+    """Whether one message of the number may try now: the time of every hold on it is over, and no other one tries.
+    `conn` is in no transaction."""
+    leave: bool = await conn.fetchval(LEAVE, organization_id, number_id, UNUSED, UNHEARD)
+    return leave
+
+
+TRIES_ACCOUNT = """
+UPDATE whatsapp_accounts SET trying_id = $3, trying_at = now()
+ WHERE organization_id = $1 AND id = $2 AND held_until IS NOT NULL
+"""
+TRIES_NUMBER = """
+UPDATE whatsapp_numbers SET trying_id = $3, trying_at = now()
+ WHERE organization_id = $1 AND id = $2 AND held_until IS NOT NULL
+"""
+
+
+async def tries(conn: Connection, organization_id: UUID, account_id: UUID, number_id: UUID, message_id: UUID) -> None:
+    """This message is the one that tries."""
+    await conn.execute(TRIES_ACCOUNT, organization_id, account_id, message_id)
+    await conn.execute(TRIES_NUMBER, organization_id, number_id, message_id)
+
+
+# What ended tells nothing: the next one tries at once.
+_UNDECIDED = """
+UPDATE {} SET trying_id = NULL, trying_at = NULL
+ WHERE organization_id = $1 AND trying_id = ANY ($2) AND held_until IS NOT NULL
+"""
+UNDECIDED = tuple(_UNDECIDED.format(table) for table in ("whatsapp_accounts", "whatsapp_numbers"))
+
+
+async def undecided(conn: Connection, organization_id: UUID, messages: Sequence[UUID]) -> None:
+    """These have ended for reasons of their own; the ones among them that tried say nothing of what holds."""
+    for statement in UNDECIDED:
+        await conn.execute(statement, organization_id, messages)
+
+
+_ENDED = "held_until = NULL, held_reason = NULL, held_for_status = false, trying_id = NULL, trying_at = NULL"
+CLEAR_ACCOUNT = f"""
+UPDATE whatsapp_accounts
+   SET {_ENDED}, credential_status = CASE credential_status WHEN 'invalid' THEN 'ok' ELSE credential_status END
+ WHERE organization_id = $1 AND id = $2 AND (held_until IS NOT NULL OR credential_status = 'invalid')
+   AND NOT held_for_status
+RETURNING credential_status
+"""
+CLEAR_NUMBER = f"""
+UPDATE whatsapp_numbers SET {_ENDED}
+ WHERE organization_id = $1 AND id = $2 AND held_until IS NOT NULL AND NOT held_for_status
+"""
+
+
+async def answered(conn: Connection, organization_id: UUID, account_id: UUID, number_id: UUID) -> int:
+    """Meta took the message that tried: the credential is good, and what only a status can show to be over is all that
+    is held still. Returns the deliveries queued."""
+    async with conn.transaction():
+        before = await numbers.of_account(conn, organization_id, account_id)
+        cleared = await conn.fetchval(CLEAR_ACCOUNT, organization_id, account_id)
+        await conn.execute(CLEAR_NUMBER, organization_id, number_id)
+        return await numbers.announce(conn, organization_id, account_id, before) if cleared else 0
+
+
+SENT_ACCOUNT = f"UPDATE whatsapp_accounts SET {_ENDED} WHERE organization_id = $1 AND trying_id = ANY ($2)"
+SENT_NUMBER = f"""
+UPDATE whatsapp_numbers SET {_ENDED}, last_sent_at = now() WHERE organization_id = $1 AND trying_id = ANY ($2)
+"""
+
+
+async def sent(conn: Connection, organization_id: UUID, messages: Sequence[UUID]) -> None:
+    """Statuses say that these went on to their users: what the ones among them tried for is over."""
+    await conn.execute(SENT_ACCOUNT, organization_id, messages)
+    await conn.execute(SENT_NUMBER, organization_id, messages)
+
+
+# As if nothing had been heard of the number for long: a few messages go before the others.
+RELEASE_ACCOUNT = f"""
+UPDATE whatsapp_accounts SET {_ENDED}, released_at = now()
+ WHERE organization_id = $1 AND id = $2 AND state <> 'removed' AND held_until IS NOT NULL RETURNING id
+"""
+RELEASE_NUMBERS = f"""
+UPDATE whatsapp_numbers SET {_ENDED}, last_sent_at = NULL, released_at = now()
+ WHERE organization_id = $1 AND (id = $2 OR account_id = $3) AND state = 'active' AND held_until IS NOT NULL
+RETURNING id
+"""
+
+
+async def release_account(conn: Connection, organization_id: UUID, account_id: UUID) -> bool:
+    """End the holds of an account and of all its numbers by hand; False: there was none."""
+    async with conn.transaction():
+        found = await conn.fetchval(RELEASE_ACCOUNT, organization_id, account_id)
+        of_numbers = await conn.fetch(RELEASE_NUMBERS, organization_id, None, account_id)
+        return found is not None or bool(of_numbers)
+
+
+async def release_number(conn: Connection, organization_id: UUID, number_id: UUID) -> bool:
+    """End the hold of one number by hand; False: there was none. A hold of its account is another matter."""
+    return bool(await conn.fetch(RELEASE_NUMBERS, organization_id, number_id, None))
+
+
+# Of all organizations: what waits for these is late by no fault of workers.
+HELD = """
+SELECT n.id FROM whatsapp_numbers n
+  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+ WHERE n.state = 'active' AND (n.held_until IS NOT NULL OR a.held_until IS NOT NULL)
+"""
+
+
+async def held(conn: Connection) -> list[UUID]:
+    """Ids of the numbers that are held, or were until one message tries."""
+    return [row["id"] for row in await conn.fetch(HELD)]

@@ -1,0 +1,130 @@
+"""How many users a portfolio may still reach: its messaging limit counts unique users written to outside of their
+service windows, in any 24 hours.
+
+Meta enforces it without a code of its own, or by losing messages, so it is kept here, in the database: one row a
+portfolio has the count, and only the transaction that locked it admits users who are new today. The lock is never
+waited for. Whoever finds it taken sends what needs it back for a moment, so it can be part of no deadlock, and a
+portfolio without a limit, a known user or an open window costs nothing.
+
+The rules nobody may break: no number of workers reaches more users than the limit; a user who is counted already, or
+whose window is open, is never held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heliograph.base.db import Connection
+from heliograph.whatsapp.mirror.accounts import SendingNumber
+
+#: A message whose portfolio may reach no further users today waits so long, and one whose count another worker holds;
+#: seconds.
+LIMIT_PAUSE, BUSY_PAUSE = 60.0, 0.1
+
+KNOWN = """
+SELECT item.n FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS item (portfolio, recipient, n)
+       CROSS JOIN LATERAL (
+       SELECT FROM whatsapp_reached
+        WHERE portfolio = item.portfolio AND recipient = item.recipient
+          AND reached_at > now() - interval '24 hours') known
+"""
+LOCK = """
+SELECT portfolio, users, frees_at <= now() AS stale FROM whatsapp_portfolios
+ WHERE portfolio = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED
+"""
+_COUNTED = """
+CROSS JOIN LATERAL (
+       SELECT count(*) AS users, coalesce(min(reached_at), now()) + interval '24 hours' AS frees_at
+         FROM whatsapp_reached
+        WHERE whatsapp_reached.portfolio = asked.name AND reached_at > now() - interval '24 hours') counted
+"""
+# A row that is there is looked for first: an INSERT would wait for whoever is changing it.
+OPEN = f"""
+INSERT INTO whatsapp_portfolios (portfolio, users, frees_at)
+SELECT asked.name, counted.users, counted.frees_at FROM unnest($1::text[]) AS asked (name) {_COUNTED}
+ WHERE NOT EXISTS (SELECT FROM whatsapp_portfolios p WHERE p.portfolio = asked.name)
+ ORDER BY asked.name
+ON CONFLICT DO NOTHING
+"""
+RECOUNT = f"""
+UPDATE whatsapp_portfolios p SET users = counted.users, frees_at = counted.frees_at
+  FROM unnest($1::text[]) AS asked (name) {_COUNTED}
+ WHERE p.portfolio = asked.name
+RETURNING p.portfolio, p.users
+"""
+# A user whom somebody else has noted since KNOWN was asked is not counted again.
+NOTE = """
+WITH noted AS (
+    INSERT INTO whatsapp_reached AS known (portfolio, recipient, reached_at)
+    SELECT portfolio, recipient, now() FROM unnest($1::text[], $2::text[]) AS item (portfolio, recipient)
+     ORDER BY portfolio, recipient
+    ON CONFLICT (portfolio, recipient) DO UPDATE SET reached_at = excluded.reached_at
+     WHERE known.reached_at <= now() - interval '24 hours'
+    RETURNING portfolio
+)
+UPDATE whatsapp_portfolios p SET users = p.users + added.users
+  FROM (SELECT portfolio, count(*) AS users FROM noted GROUP BY portfolio) added
+ WHERE p.portfolio = added.portfolio
+"""
+
+#: A message about to leave: its line, its user, and whether the user's window is open.
+Leaving = tuple[SendingNumber | None, str, bool]
+
+
+class MessagingLimits:
+    """The way of one worker to the counts, which are in the database."""
+
+    def __init__(self) -> None:
+        #: Portfolios that have a row.
+        self._opened: set[str] = set()
+
+    async def admit(self, conn: Connection, leaving: Sequence[Leaving]) -> list[float]:
+        """For each message 0 if it may leave now, or the seconds that it waits. The users of those that may are
+        counted, in the caller's transaction, and nobody else counts for their portfolios until it ends."""
+        waits = [0.0] * len(leaving)
+        asked = [
+            (n, line.portfolio, line.messaging_limit, recipient)
+            for n, (line, recipient, inside) in enumerate(leaving)
+            if line is not None and line.messaging_limit is not None and not inside
+        ]
+        if not asked:
+            return waits
+        rows = await conn.fetch(
+            KNOWN, [portfolio for _, portfolio, _, _ in asked], [recipient for *_, recipient in asked]
+        )
+        known = {row["n"] - 1 for row in rows}
+        strange = [one for n, one in enumerate(asked) if n not in known]
+        if not strange:
+            return waits
+        counts, stale = await self._lock(conn, {portfolio for _, portfolio, _, _ in strange})
+        new: set[tuple[str, str]] = set()
+        for n, portfolio, limit, recipient in strange:
+            user = (portfolio, recipient)
+            if user in new:
+                continue
+            if portfolio not in counts:
+                waits[n] = BUSY_PAUSE
+                continue
+            if counts[portfolio] >= limit and portfolio in stale:
+                stale.discard(portfolio)
+                # Whom this transaction is about to note is not in the table yet.
+                ours = sum(1 for name, _ in new if name == portfolio)
+                counts.update({row["portfolio"]: row["users"] + ours for row in await conn.fetch(RECOUNT, [portfolio])})
+            if counts[portfolio] >= limit:
+                waits[n] = LIMIT_PAUSE
+                continue
+            counts[portfolio] += 1
+            new.add(user)
+        if new:
+            await conn.execute(NOTE, [portfolio for portfolio, _ in new], [recipient for _, recipient in new])
+        return waits
+
+    async def _lock(self, conn: Connection, portfolios: set[str]) -> tuple[dict[str, int], set[str]]:
+        """Users by portfolio, of those that nobody else has locked; and which of them may be fewer by now."""
+        rows = await conn.fetch(LOCK, list(portfolios))
+        found = {row["portfolio"] for row in rows}
+        self._opened |= found
+        if unopened := portfolios - self._opened:
+            await conn.execute(OPEN, sorted(unopened))
+            rows += await conn.fetch(LOCK, list(unopened))
+        return {row["portfolio"]: row["users"] for row in rows}, {row["portfolio"] for row in rows if row["stale"]}

@@ -1,0 +1,221 @@
+"""The numbers as this worker sends from them: a connector each, kept in step with the table.
+
+What may stop a number is in the table (a hold of it or of its account), so that all workers and operators see it, and
+in its connector, which is the first to know. After a hold one message tries, and what becomes of it decides (`holds`).
+A number of which nothing was heard lately begins with a few messages (`probing`). A number's rate is shared evenly
+among the workers that are alive.
+
+The rule nobody may break: a number in trouble stops only itself, and its messages stay in the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.base.db import Connection, Pool
+from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.credential import Credential
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
+from heliograph.whatsapp.dispatch import test_mode
+from heliograph.whatsapp.dispatch.probing import Probe
+from heliograph.whatsapp.mirror import accounts
+from heliograph.whatsapp.mirror.accounts import SendingNumber
+
+log = structlog.get_logger()
+
+#: A worker that was not seen for this long has no share of a number's rate, seconds.
+WORKER_ALIVE = 15.0
+
+WORKERS = "SELECT count(*) FROM workers WHERE seen_at > now() - make_interval(secs => $1)"
+
+
+class PooledConnector(NumberConnector, Protocol):
+    """A connector whose credential and rate may change while it runs."""
+
+    def set_credential(self, credential: Credential) -> None: ...
+
+    def set_rate(self, rate: float) -> None: ...
+
+
+class PooledNumber(msgspec.Struct):
+    """A number and its connector. `line` None: where messages of test keys go."""
+
+    line: SendingNumber | None
+    connector: NumberConnector
+    #: What its account's numbers share here; None: `line` is.
+    probe: Probe | None = None
+    #: The hold that the connector knows of.
+    held_until: datetime | None = None
+    #: Workers that share the number.
+    workers: int = 1
+    #: Another message tries after the hold, or did a moment ago; asked again after the next look at the table.
+    denied: bool = False
+
+    @property
+    def held(self) -> bool:
+        """It was held, and nothing has shown yet that the cause is gone: one message at a time tries, with leave."""
+        return self.held_until is not None
+
+    def capacity(self) -> int:
+        """How many more messages can leave now without waiting long."""
+        room = self.connector.capacity()
+        if self.held:
+            return min(room, 1)
+        if room > 0 and self.probe is not None and self.line is not None and not self.line.proven:
+            few = self.probe.room(self.workers)
+            return room if few is None else min(room, few)
+        return room
+
+
+#: Builds a number's connector: (line, credential, on_outcome).
+Factory = Callable[[SendingNumber, Credential, OnCloudOutcome], PooledConnector]
+#: A line's end of an attempt: (number, submission, outcome).
+OnOutcome = Callable[[UUID, CloudSubmission, CloudOutcome], None]
+
+
+class CloudFactory:
+    """Connectors to the Graph API; those of one host and version share its connections."""
+
+    def __init__(self) -> None:
+        self._clients: dict[tuple[str, str], CloudClient] = {}
+
+    def __call__(self, line: SendingNumber, credential: Credential, on_outcome: OnCloudOutcome) -> PooledConnector:
+        where = (line.base_url, line.api_version)
+        client = self._clients.get(where)
+        if client is None:
+            client = self._clients[where] = CloudClient(*where)
+        return CloudConnector(client, line.graph_id, credential, on_outcome)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for client in self._clients.values():
+            await client.close()
+
+
+class NumberPool:
+    """The lines of one worker."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        factory: Factory,
+        unseal: Callable[[SendingNumber], Credential],
+        on_outcome: OnOutcome,
+        on_early: Callable[[UUID], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`unseal` opens a line's credential; `on_early` brings a test message's statuses before its answer; `clock`
+        gives monotonic seconds."""
+        self._pool = pool
+        self._factory = factory
+        self._unseal = unseal
+        self._on_outcome = on_outcome
+        self._on_early = on_early
+        self._clock = clock
+        self._slots: dict[UUID, PooledNumber] = {}
+        self._probes: dict[UUID, Probe] = {}
+        self._broken: dict[UUID, str] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Open the line of test keys."""
+        connector = test_mode.Connector(self._outcomes_of(test_mode.LINE), self._on_early)
+        await self._put(test_mode.LINE, PooledNumber(None, connector))
+
+    def slots(self) -> Mapping[UUID, PooledNumber]:
+        """By number; the one of test keys under `test_mode.LINE`."""
+        return self._slots
+
+    async def refresh(self, *, grace: float) -> None:
+        """Follow the table: open what is new, close what went, pass on holds, tokens and rates."""
+        async with self._pool.acquire() as conn:
+            wanted = {line.number_id: line for line in await accounts.load_lines(conn)}
+            workers = await live_workers(conn) if wanted else 1
+        for id in [id for id in self._slots if id not in wanted and id != test_mode.LINE]:
+            self._leave(id, grace)
+        for id, line in wanted.items():
+            slot = self._slots.get(id)
+            if slot is not None and _opens_anew(slot.line, line):
+                self._leave(id, grace)
+                slot = None
+            if slot is None:
+                slot = await self._open(id, line)
+            if slot is not None:
+                self._follow(slot, line, workers)
+        self._probes = {slot.line.account_id: slot.probe for slot in self._slots.values() if slot.line and slot.probe}
+
+    async def stop(self, *, grace: float) -> None:
+        """Close all connectors: each gets `grace` seconds for its open answers."""
+        for id in list(self._slots):
+            self._leave(id, grace)
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    async def _open(self, id: UUID, line: SendingNumber) -> PooledNumber | None:
+        try:
+            connector = self._factory(line, self._unseal(line), self._outcomes_of(id))
+        except Exception as error:
+            # One account with a broken configuration must not keep the others from working. It is said once.
+            if self._broken.get(id) != str(error):
+                log.error("whatsapp number cannot be opened", number=str(id), error=str(error))
+            self._broken[id] = str(error)
+            return None
+        self._broken.pop(id, None)
+        slot = PooledNumber(line, connector, self._probes.setdefault(line.account_id, Probe(self._clock)))
+        await self._put(id, slot)
+        return slot
+
+    async def _put(self, id: UUID, slot: PooledNumber) -> None:
+        await slot.connector.start()
+        self._slots[id] = slot
+
+    def _follow(self, slot: PooledNumber, line: SendingNumber, workers: int) -> None:
+        connector = slot.connector
+        if slot.line is not None and (slot.line.token, slot.line.app_secret) != (line.token, line.app_secret):
+            connector.set_credential(self._unseal(line))  # type: ignore[attr-defined]
+        if slot.line is not None and slot.line.released_at != line.released_at:
+            connector.release()  # also of what the connector alone knew of
+        slot.line, slot.workers, slot.denied = line, workers, False
+        connector.set_rate(line.throughput_per_second / workers)  # type: ignore[attr-defined]
+        if line.proven and slot.probe is not None:
+            slot.probe.heard()
+        if line.held_until == slot.held_until:
+            return
+        if line.held_until is None:
+            connector.release()
+        else:
+            if slot.held_until is not None and line.held_until < slot.held_until:
+                connector.release()  # it was shortened: a new token, or a check that went well
+            # One that is over by now leaves it to one message to try.
+            connector.hold(max(0.0, line.held_for or 0.0))
+        slot.held_until = line.held_until
+
+    def _outcomes_of(self, id: UUID) -> OnCloudOutcome:
+        return lambda submission, outcome: self._on_outcome(id, submission, outcome)
+
+    def _leave(self, id: UUID, grace: float) -> None:
+        task = asyncio.create_task(self._slots.pop(id).connector.stop(grace=grace))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+
+async def live_workers(conn: Connection) -> int:
+    """How many workers share each number's rate; at least 1."""
+    return max(1, await conn.fetchval(WORKERS, WORKER_ALIVE))
+
+
+def _opens_anew(old: SendingNumber | None, new: SendingNumber) -> bool:
+    return old is not None and (old.base_url, old.api_version, old.graph_id) != (
+        new.base_url,
+        new.api_version,
+        new.graph_id,
+    )

@@ -1,0 +1,301 @@
+"""What Meta's answer makes of an attempt, its message, its queue row, and of whoever else it speaks.
+
+    accepted      its wamid is bound, and statuses that came before are taken up; the work is done
+    refused       the message has failed
+    busy          later: an own trouble counts as a try, trouble of a number, an account or a user does not
+    unreachable   nothing left this machine: again
+    unknown       waits for a status first; `dispatch` decides when the wait is over
+
+A fault of a credential, an account, a number or a template is written where all workers see it (`follow`), and the
+messages that met it go back to the queue as they were.
+
+The rule nobody may break: an answer is a fact. It is recorded even by a worker that lost its lease meanwhile; and a
+message that a status has shown to be taken stays taken, whatever the connection says later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.base.clock import now
+from heliograph.base.db import Connection
+from heliograph.base.retry import hold_pause
+from heliograph.queue.leases import Postponed
+from heliograph.sending.attempts import Ended
+from heliograph.sending.results import Answered, Settled, settle
+from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
+from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope
+from heliograph.whatsapp.callbacks import conversations, matching
+from heliograph.whatsapp.callbacks.matching import Matched, failure_of
+from heliograph.whatsapp.dispatch import holds, test_mode
+from heliograph.whatsapp.mirror import accounts, numbers, template_sync
+from heliograph.whatsapp.status import Move
+
+log = structlog.get_logger()
+
+#: Codes of outcomes that say nothing of Meta: the connector was stopped, or held, before the message left.
+NEVER_LEFT = frozenset({"held", "stopped", "stopping"})
+#: Whoever has such a fault stops as a whole.
+STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
+#: The template is gone for good.
+DISABLED = 132016
+
+
+class Context(msgspec.Struct, frozen=True, gc=False):
+    """What an answer is judged by, beside its message."""
+
+    #: None: a test key's.
+    account_id: UUID | None
+    #: Its number or account was held when it left: it was the one that tries.
+    tries_hold: bool = False
+
+
+async def record(conn: Connection, answered: Sequence[Answered], *, grace: float) -> list[Move]:
+    """Record ends of attempts; returns the moves that follow, which are the caller's to make in the same transaction,
+    and then to `follow`. `grace`: seconds that an unknown outcome waits for a status."""
+    at = now()
+    moves: list[Move] = await settle(conn, [decide(one, at, grace) for one in answered])
+    accepted = [one for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
+    if accepted:
+        moves += await _bind(conn, accepted)
+        await test_mode.expect(
+            conn,
+            [(one.attempt.lease.organization_id, one.attempt.lease.id, one.attempt.submission.recipient)
+             for one in accepted if _context(one).account_id is None],
+        )  # fmt: skip
+    return moves
+
+
+def decide(one: Answered, at: datetime, grace: float) -> Settled:
+    """Where the message and its queue row go. Pure."""
+    outcome: CloudOutcome = one.outcome
+    lease, attempt, due = one.attempt.lease, one.attempt.number, one.attempt.message
+    ended = Ended(one.attempt, outcome.verdict.value, outcome.code, _detail(outcome))
+    message = (lease.organization_id, lease.id)
+    fault = outcome.fault
+    pause: float | None = hold_pause(attempt)
+    counts = False
+    match outcome.verdict:
+        case Verdict.ACCEPTED:
+            return Settled(ended)
+        case Verdict.UNKNOWN:
+            return Settled(ended, postponed=Postponed(lease, grace, lease.line, counts=False))
+        case Verdict.REFUSED:
+            pause = None
+        case Verdict.UNREACHABLE if outcome.code in NEVER_LEFT:
+            pause = 0.0
+        case Verdict.BUSY if fault is not None:
+            counts = fault.counts
+            pause = fault.wait(lease.tries + 1 if counts else attempt, code=due.authentication)
+            if fault.kind is Kind.TEMPLATE and due.authentication:
+                pause = None  # a code is of no use in three hours
+            if pause is not None:
+                # Whoever is held holds its messages: they are due as soon as it may send again.
+                held = fault.scope is Scope.TEMPLATE or (fault.scope in STOPS and not fault.slow)
+                pause = 0.0 if held else max(pause, outcome.retry_after or 0.0)
+    if pause is None:
+        return Settled(ended, Move(*message, "failed", at, failure_of(fault) if fault else "unknown", unsent=True))
+    if at + timedelta(seconds=pause) >= due.expires_at:
+        # What it waited for says more than that its time is up.
+        known = failure_of(fault) if fault is not None else "unknown"
+        return Settled(ended, Move(*message, "failed", at, "expired" if known == "unknown" else known, unsent=True))
+    return Settled(ended, postponed=Postponed(lease, pause, lease.line, counts=counts))
+
+
+OUTBOUND = """
+UPDATE whatsapp_conversations c SET last_outbound_at = $1
+  FROM unnest($2::uuid[], $3::uuid[]) AS v (organization_id, id)
+ WHERE c.organization_id = v.organization_id AND c.id = v.id
+"""
+
+
+async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
+    """What answers say beyond their messages: names of users, last contact, holds, holds that are over, windows. Runs
+    after the moves, in their transaction: whoever accepts a message locks the wallet first and then its conversation.
+    Returns the webhook deliveries queued."""
+    live = [one for one in answered if _context(one).account_id is not None]
+    accepted = [one for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
+    names = {
+        name
+        for one in answered
+        for name in matching.links(
+            _organization(one), one.attempt.submission.recipient, one.outcome.wa_id, one.outcome.user_id
+        )
+    }
+    await matching.name_users(conn, names)
+    reached = sorted(
+        {(_organization(one), one.attempt.message.conversation_id) for one in accepted}, key=lambda key: key[1].int
+    )
+    if reached:
+        await conn.execute(OUTBOUND, now(), [one for one, _ in reached], [id for _, id in reached])
+    deliveries = 0
+    over = {
+        (_organization(one), account_id, one.attempt.message.number_id)
+        for one in accepted
+        if _context(one).tries_hold and (account_id := _context(one).account_id) is not None
+    }
+    for organization_id, account_id, number_id in sorted(over, key=str):
+        deliveries += await holds.answered(conn, organization_id, account_id, number_id)
+    for one in live:
+        if _context(one).tries_hold and one.outcome.verdict not in (Verdict.ACCEPTED, Verdict.UNKNOWN):
+            await holds.undecided(conn, _organization(one), [one.attempt.lease.id])
+    troubles = [
+        Trouble(
+            _organization(one), due.number_id, account_id, due.template_id, due.conversation_id, outcome.fault,
+            outcome.code, outcome.trace, outcome.retry_after or 0.0,
+        )
+        for one, due, outcome, account_id in (
+            (one, one.attempt.message, one.outcome, _context(one).account_id) for one in live
+        )
+        if account_id is not None and outcome.fault is not None and outcome.verdict is not Verdict.UNKNOWN
+    ]  # fmt: skip
+    return deliveries + await note(conn, troubles)
+
+
+class Trouble(msgspec.Struct, frozen=True, gc=False):
+    """A fault, and of whom it may speak beyond its message."""
+
+    organization_id: UUID
+    number_id: UUID
+    account_id: UUID
+    template_id: UUID | None
+    conversation_id: UUID
+    fault: Fault
+    code: str = ""
+    trace: str = ""
+    #: Seconds that Meta asked for.
+    retry_after: float = 0.0
+    #: When a status said so; None: an answer did, just now.
+    at: datetime | None = None
+
+    @property
+    def whom(self) -> UUID:
+        match self.fault.scope:
+            case Scope.NUMBER:
+                return self.number_id
+            case Scope.TEMPLATE:
+                return self.template_id or self.account_id
+        return self.account_id
+
+
+ABOUT = """
+SELECT item.n, m.conversation_id, m.template_id, n.account_id
+  FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) WITH ORDINALITY AS item (organization_id, number_id, id, n)
+       CROSS JOIN LATERAL (SELECT conversation_id, template_id FROM whatsapp_messages
+                            WHERE organization_id = item.organization_id AND id = item.id
+                              AND number_id = item.number_id LIMIT 1) m
+       CROSS JOIN LATERAL (SELECT account_id FROM whatsapp_numbers
+                            WHERE organization_id = item.organization_id AND id = item.number_id LIMIT 1) n
+"""
+
+
+async def blame(conn: Connection, items: Sequence[Matched], moved: Collection[UUID]) -> int:
+    """As `follow`, for failures that statuses reported. Runs after the moves; returns the deliveries queued.
+
+    `moved`: the messages that have failed by it. Statuses come again for days, and what is over is not held once more;
+    a window is closed as of when that was said, however late it comes.
+    """
+    found = [one for one in matching.blames(items) if one.fault.kind is Kind.WINDOW or one.message_id in moved]
+    if not found:
+        return 0
+    rows = await conn.fetch(
+        ABOUT,
+        [one.organization_id for one in found],
+        [one.number_id for one in found],
+        [one.message_id for one in found],
+    )
+    troubles = []
+    for row in rows:
+        one = found[row["n"] - 1]
+        about = (row["account_id"], row["template_id"], row["conversation_id"])
+        code = str(one.fault.code)
+        troubles.append(Trouble(one.organization_id, one.number_id, *about, one.fault, code, at=one.at))
+    return await note(conn, troubles)
+
+
+async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
+    """Write down whom faults stop, each once, however many messages met it."""
+    at = now()
+    refused = sorted((one for one in troubles if one.fault.kind is Kind.WINDOW), key=lambda one: one.at or at)
+    closed = {(one.organization_id, one.conversation_id): one.at or at for one in refused}
+    await conversations.close_windows(conn, closed)
+    deliveries = 0
+    done: set[tuple[object, ...]] = set()
+    # Accounts are locked before numbers, here as by the mirror.
+    for one in sorted(
+        troubles, key=lambda one: (one.fault.scope is Scope.NUMBER, one.account_id.int, one.number_id.int)
+    ):
+        fault = one.fault
+        key = (fault.scope, fault.code, one.whom)
+        if key in done:
+            continue
+        done.add(key)
+        if fault.alarm:
+            log.error(
+                "whatsapp account problem", code=one.code, what=fault.title, scope=fault.scope.value,
+                number=str(one.number_id), trace=one.trace,
+            )  # fmt: skip
+        seconds = max(fault.hold, one.retry_after)
+        if fault.kind is Kind.TEMPLATE:
+            deliveries += await _template(conn, one, seconds)
+        elif fault.scope is Scope.NUMBER and not fault.slow:
+            await holds.hold_number(
+                conn,
+                one.organization_id,
+                one.number_id,
+                seconds=seconds,
+                reason=fault.title,
+                by_status=one.at is not None,
+            )
+        elif fault.scope in (Scope.ACCOUNT, Scope.CREDENTIAL):
+            deliveries += await holds.hold_account(
+                conn,
+                one.organization_id,
+                one.account_id,
+                seconds=seconds,
+                reason=fault.title,
+                credential_invalid=fault.code in accounts.INVALID,
+                by_status=one.at is not None and fault.scope is Scope.ACCOUNT,
+            )
+    return deliveries
+
+
+async def _template(conn: Connection, one: Trouble, seconds: float) -> int:
+    if one.template_id is not None and one.fault.waits:
+        return await template_sync.hold(conn, one.organization_id, one.template_id, seconds=seconds)
+    if one.template_id is not None and one.fault.code == DISABLED:
+        return await template_sync.hold(conn, one.organization_id, one.template_id, seconds=0, status="disabled")
+    # What we know of it is out of date.
+    await numbers.wake_mirror(conn, one.organization_id, one.account_id, templates=True)
+    return 0
+
+
+async def _bind(conn: Connection, accepted: Sequence[Answered]) -> list[Move]:
+    """Keep Meta's ids, and take up what was said of them before."""
+    known = {
+        (one.attempt.message.number_id, one.outcome.wamid): (_organization(one), one.attempt.lease.id)
+        for one in accepted
+        if one.outcome.wamid
+    }
+    rows = [(*key, *message) for key, message in known.items()]
+    await conn.execute(matching.WAMIDS, *(list(column) for column in zip(*rows, strict=True)))
+    return await matching.adopt_early(conn, known)
+
+
+def _organization(one: Answered) -> UUID:
+    return one.attempt.lease.organization_id
+
+
+def _context(one: Answered) -> Context:
+    context: Context = one.attempt.context
+    return context
+
+
+def _detail(outcome: CloudOutcome) -> str:
+    return f"{outcome.detail} ({outcome.trace})" if outcome.trace else outcome.detail

@@ -1,0 +1,59 @@
+"""Where messages wait for their template: in a line of the queue that is the template's own.
+
+There they cost nothing while it is paused, under review, or missing from a listing, and are in nobody's way; once it
+can be decided about again, whatever brought that about, all of them go back to their numbers' lines within a second.
+
+The rule nobody may break: a message in a template's line is not sent from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+from heliograph.base.db import Connection
+from heliograph.queue import leases
+from heliograph.whatsapp.dispatch import test_mode
+
+#: Statuses of a template that end by themselves, or at Meta.
+WAITS = ("paused", "pending", "in_appeal")
+#: Messages moved in one statement.
+MOST = 5_000
+
+# What is not of these says what becomes of its messages, be it that they fail. Whose a line is, one of its rows says.
+READY = """
+SELECT found.id FROM unnest($1::uuid[]) AS item (line)
+ CROSS JOIN LATERAL (SELECT organization_id FROM queue WHERE kind = $3 AND line = item.line LIMIT 1) waiting
+ CROSS JOIN LATERAL (
+       SELECT id FROM whatsapp_templates
+        WHERE organization_id = waiting.organization_id AND id = item.line
+          AND (disabled_locally OR status <> ALL ($2) AND missing_at IS NULL) LIMIT 1) found
+"""
+# LATERAL fixes the order; rows are changed by their place, which their lock has made stable (see `leases`).
+MOVE = """
+WITH waiting AS MATERIALIZED (
+    SELECT ctid AS place, organization_id, id FROM queue
+     WHERE kind = $1 AND line = ANY ($2) AND (lease_until IS NULL OR lease_until < now())
+     LIMIT $3 FOR UPDATE SKIP LOCKED
+), home AS MATERIALIZED (
+    SELECT waiting.place, m.line FROM waiting CROSS JOIN LATERAL (
+           SELECT CASE mode WHEN 'test' THEN $4 ELSE number_id END AS line FROM whatsapp_messages
+            WHERE organization_id = waiting.organization_id AND id = waiting.id LIMIT 1) m
+)
+UPDATE queue SET line = home.line, due_at = now() FROM home WHERE queue.ctid = home.place
+"""
+
+
+async def leave(conn: Connection, kind: str, *, without: Collection[UUID], after: UUID) -> UUID:
+    """Bring messages whose template can be decided about back to their numbers' lines. `without`: lines of numbers.
+
+    A thousand lines are looked at, from `after` on; returns where to go on.
+    """
+    found, after = await leases.occupied(conn, kind, after=after)
+    lines = [line for line in found if line not in without]
+    if not lines:
+        return after
+    ready = [row["id"] for row in await conn.fetch(READY, lines, list(WAITS), kind)]
+    if ready:
+        await conn.execute(MOVE, kind, ready, MOST, test_mode.LINE)
+    return after

@@ -1,0 +1,379 @@
+"""WhatsApp Business Accounts: the credential of each, what sends by it, and whose a callback is.
+
+The rule nobody may break: secrets are sealed in their row and leave it only for Meta; an account belongs to one
+organization and one app, and nothing of another app's callback ever reaches it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.crypto import seal, unseal
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7
+from heliograph.base.settings import SettingsError
+from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url, is_version
+from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
+from heliograph.whatsapp.mirror import apps, numbers
+
+
+class AccountExists(Refusal):
+    """This WhatsApp Business Account has already been added."""
+
+    code, status = "whatsapp_account_already_exists", 409
+
+
+class BusinessAccount(msgspec.Struct, frozen=True):
+    """A WhatsApp Business Account as operators see it, and its sealed token."""
+
+    organization_id: UUID
+    id: UUID
+    app: UUID
+    waba_id: str
+    name: str
+    currency: str
+    base_url: str
+    api_version: str
+    token: bytes
+    #: active, paused or removed.
+    state: str
+    portfolio: str
+    #: ok, expiring, missing_scope, invalid or unknown.
+    credential_status: str
+    credential_detail: str
+    credential_expires_at: datetime | None
+    credential_checked_at: datetime | None
+    held_until: datetime | None
+    held_reason: str | None
+    mirrored_at: datetime | None
+    mirror_at: datetime
+    mirror_detail: str
+    subscribed: bool | None
+    created_at: datetime
+    changed_at: datetime
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Whose a callback of an account is."""
+
+    organization_id: UUID
+    account_id: UUID
+    waba_id: str
+    #: Row id of the only app whose callbacks may speak of it.
+    app: UUID
+    #: Our number ids by Meta's.
+    numbers: dict[str, UUID]
+    #: Messages that try after a hold of the account or of a number.
+    trying: frozenset[UUID] = frozenset()
+
+
+class SendingNumber(msgspec.Struct, frozen=True):
+    """A number to send from, with all that it takes."""
+
+    number_id: UUID
+    organization_id: UUID
+    account_id: UUID
+    app: UUID
+    graph_id: str
+    digits: str
+    base_url: str
+    api_version: str
+    #: Sealed, both; see `credential_of`.
+    token: bytes
+    app_secret: bytes
+    throughput_per_second: int
+    #: Nothing is sent before this; after it, one message tries. The later of the account's and the number's.
+    held_until: datetime | None
+    #: Seconds until then, by the database's clock; below 0: it is over.
+    held_for: float | None
+    held_reason: str | None
+    #: When an operator last ended a hold.
+    released_at: datetime | None
+    #: A status said lately that a message of the number was sent.
+    proven: bool
+    #: Whose messaging limit counts: unique users a day outside of windows; None: no limit.
+    portfolio: str
+    messaging_limit: int | None
+    state: str
+
+
+#: Codes by which Meta says that the credential itself is no good; others miss only a permission.
+INVALID = frozenset({0, 190})
+_ID = re.compile(r"[0-9]{1,40}", re.ASCII)
+
+
+def open_token(key: bytes, account_id: UUID, sealed: bytes) -> str:
+    """The account's credential."""
+    return unseal(key, sealed, f"whatsapp_accounts/{account_id}/token").decode()
+
+
+def credential_of(key: bytes, line: SendingNumber) -> Credential:
+    """What sends from a line."""
+    token = open_token(key, line.account_id, line.token)
+    return credential(token, apps.open_secret(key, line.app, line.app_secret))
+
+
+_ACCOUNT = ", ".join(BusinessAccount.__struct_fields__)
+# The same account of the same organization comes back as what it was, so that its numbers keep their ids.
+REVIVE = f"""
+UPDATE whatsapp_accounts
+   SET app = $3, currency = $4, base_url = $5, api_version = $6, portfolio = $8, changed_at = $9, state = 'active',
+       name = $7, credential_status = 'unknown', credential_detail = '', held_until = NULL, held_reason = NULL,
+       held_for_status = false, trying_id = NULL, trying_at = NULL,
+       mirror_at = $9, numbers_at = $9, templates_at = $9, failures = 0, mirror_detail = '', mirrored_at = NULL,
+       numbers_read_at = NULL, templates_read_at = NULL
+ WHERE (organization_id, id) = (SELECT organization_id, id FROM whatsapp_accounts
+                                 WHERE organization_id = $1 AND waba_id = $2 AND state = 'removed'
+                                 ORDER BY changed_at DESC LIMIT 1)
+RETURNING {_ACCOUNT}
+"""
+ADD = f"""
+INSERT INTO whatsapp_accounts (organization_id, id, app, waba_id, name, currency, base_url, api_version, token,
+                               portfolio, created_at, changed_at)
+VALUES ($1, $10, $3, $2, $7, $4, $5, $6, '', $8, $9, $9)
+RETURNING {_ACCOUNT}
+"""
+SET_TOKEN = f"""
+UPDATE whatsapp_accounts SET token = $3 WHERE organization_id = $1 AND id = $2 RETURNING {_ACCOUNT}
+"""
+
+
+async def add(
+    conn: Connection,
+    key: bytes,
+    *,
+    organization_id: UUID,
+    app_id: str,
+    app_secret: str | None,
+    verify_token: str | None,
+    waba_id: str,
+    token: str,
+    currency: str,
+    base_url: str = BASE_URL,
+    api_version: str = API_VERSION,
+    portfolio: str | None = None,
+    name: str = "",
+) -> BusinessAccount:
+    """Add an account, and its app if it is the first of it; an account that was removed comes back with its ids.
+
+    An app that is known keeps its secret and verify token, so both may be None for it. Nothing is asked of Meta here.
+    Raises Invalid, AccountExists.
+    """
+    _check(waba_id=waba_id, app_id=app_id, currency=currency, base_url=base_url, api_version=api_version, token=token)
+    at = clock.now()
+    values = (currency, base_url.rstrip("/"), api_version, name, portfolio or waba_id, at)
+    async with conn.transaction():
+        app = await apps.ensure_app(conn, key, app_id, app_secret, verify_token, at)
+        try:
+            async with conn.transaction():
+                row = await conn.fetchrow(REVIVE, organization_id, waba_id, app, *values)
+                if row is None:
+                    row = await conn.fetchrow(ADD, organization_id, waba_id, app, *values, uuid7())
+        except asyncpg.UniqueViolationError:
+            raise AccountExists(wabaId=waba_id) from None
+        assert row is not None
+        row = await conn.fetchrow(SET_TOKEN, organization_id, row["id"], _sealed_token(key, row["id"], token))
+    return _account(row)
+
+
+UPDATE = f"""
+UPDATE whatsapp_accounts
+   SET name = coalesce($3, name), base_url = coalesce($4, base_url), api_version = coalesce($5, api_version),
+       portfolio = coalesce($6, portfolio), token = coalesce($7, token), changed_at = $8,
+       credential_status = CASE WHEN $7 IS NULL THEN credential_status ELSE 'unknown' END,
+       credential_checked_at = CASE WHEN $7 IS NULL THEN credential_checked_at ELSE $8 END,
+       held_until = CASE WHEN $7 IS NULL THEN held_until ELSE least(held_until, $8) END,
+       trying_at = CASE WHEN $7 IS NULL THEN trying_at END, trying_id = CASE WHEN $7 IS NULL THEN trying_id END,
+       mirror_at = $8, numbers_at = $8, templates_at = $8
+ WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
+RETURNING {_ACCOUNT}
+"""
+
+
+async def update(
+    conn: Connection,
+    key: bytes,
+    *,
+    organization_id: UUID,
+    account_id: UUID,
+    name: str | None = None,
+    token: str | None = None,
+    base_url: str | None = None,
+    api_version: str | None = None,
+    portfolio: str | None = None,
+) -> BusinessAccount:
+    """Change what is given. A new token ends the hold of the old one: one message tries. Raises Invalid, NotFound."""
+    _check(base_url=base_url, api_version=api_version, token=token)
+    sealed = None if token is None else _sealed_token(key, account_id, token)
+    base_url = base_url and base_url.rstrip("/")
+    at = clock.now()
+    async with conn.transaction():
+        before = await numbers.of_account(conn, organization_id, account_id)
+        row = await conn.fetchrow(
+            UPDATE, organization_id, account_id, name, base_url, api_version, portfolio, sealed, at
+        )
+        await numbers.announce(conn, organization_id, account_id, before, at=at)
+    return _known(row, account_id)
+
+
+SET_STATE = f"""
+UPDATE whatsapp_accounts
+   SET state = $3, changed_at = $4, mirror_at = $4, token = CASE $3 WHEN 'removed' THEN ''::bytea ELSE token END
+ WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
+RETURNING {_ACCOUNT}
+"""
+END_NUMBERS = """
+UPDATE whatsapp_numbers SET state = 'removed', changed_at = $3 WHERE organization_id = $1 AND account_id = $2
+"""
+END_TEMPLATES = """
+UPDATE whatsapp_templates SET status = 'removed', reread_at = NULL WHERE organization_id = $1 AND account_id = $2
+"""
+
+
+# What was looked at while the account was paused is due again at once.
+RESUMED = """
+UPDATE queue SET due_at = now()
+ WHERE kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM whatsapp_numbers
+                                                WHERE organization_id = $1 AND account_id = $2))
+   AND due_at > now() AND due_at <= now() + interval '1 minute' AND lease_token IS NULL
+"""
+
+
+async def set_state(conn: Connection, *, organization_id: UUID, account_id: UUID, state: str) -> BusinessAccount:
+    """Pause ("paused"), resume ("active") or remove ("removed") an account. Raises NotFound.
+
+    A paused one is mirrored, and gets its callbacks, but sends nothing: what is queued waits. A removed one loses its
+    credential, numbers and templates; its messages stay on record.
+    """
+    async with conn.transaction():
+        at = clock.now()
+        before = await numbers.of_account(conn, organization_id, account_id)
+        if state == "active":
+            await conn.execute(RESUMED, organization_id, account_id)
+        row = await conn.fetchrow(SET_STATE, organization_id, account_id, state, at)
+        if state == "removed":
+            await conn.execute(END_NUMBERS, organization_id, account_id, at)
+            await conn.execute(END_TEMPLATES, organization_id, account_id)
+        await numbers.announce(conn, organization_id, account_id, before, at=at)
+    return _known(row, account_id)
+
+
+LIST = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE organization_id = $1 AND state <> 'removed' ORDER BY id"
+
+
+async def list_all(conn: Connection, organization_id: UUID) -> list[BusinessAccount]:
+    """The organization's accounts, oldest first, but for removed ones."""
+    return [_account(row) for row in await conn.fetch(LIST, organization_id)]
+
+
+GET = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2"
+
+
+async def get(conn: Connection, organization_id: UUID, account_id: UUID) -> BusinessAccount:
+    """The account. Raises NotFound."""
+    return _known(await conn.fetchrow(GET, organization_id, account_id), account_id)
+
+
+ROUTES = """
+SELECT a.organization_id, a.id, a.waba_id, a.app,
+       array(SELECT n.graph_id FROM whatsapp_numbers n
+              WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active'
+              ORDER BY n.id) AS graph_ids,
+       array(SELECT n.id FROM whatsapp_numbers n
+              WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active'
+              ORDER BY n.id) AS ids,
+       array_remove(a.trying_id || array(SELECT n.trying_id FROM whatsapp_numbers n
+              WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.trying_id IS NOT NULL),
+              NULL) AS trying
+  FROM whatsapp_accounts a WHERE a.waba_id = ANY ($1) AND a.state <> 'removed'
+"""
+
+
+async def routes(conn: Connection, waba_ids: Sequence[str]) -> dict[str, Route]:
+    """The routes of those accounts that somebody here has, as they are now."""
+    return {
+        row["waba_id"]: Route(
+            row["organization_id"],
+            row["id"],
+            row["waba_id"],
+            row["app"],
+            dict(zip(row["graph_ids"], row["ids"], strict=True)),
+            frozenset(row["trying"]),
+        )
+        for row in await conn.fetch(ROUTES, waba_ids)
+    }
+
+
+#: A number of which no status said for longer that a message was sent begins with a few, seconds.
+PROVEN = 60.0
+
+# Without a hold both are NULL, and greatest() takes no notice of one that is.
+LINES = """
+SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.base_url, a.api_version, a.token,
+       p.secret, n.throughput_per_second, greatest(a.held_until, n.held_until) AS held_until,
+       extract(epoch FROM greatest(a.held_until, n.held_until) - now())::float8 AS held_for,
+       CASE WHEN n.held_until IS NULL OR a.held_until >= n.held_until THEN a.held_reason ELSE n.held_reason END,
+       greatest(a.released_at, n.released_at) AS released_at,
+       coalesce(n.last_sent_at > now() - make_interval(secs => $1), false) AS proven,
+       a.portfolio, n.messaging_limit, a.state
+  FROM whatsapp_accounts a
+  JOIN whatsapp_apps p ON p.id = a.app
+  JOIN whatsapp_numbers n ON n.organization_id = a.organization_id AND n.account_id = a.id
+ WHERE a.state = 'active' AND n.state = 'active'
+"""
+
+
+async def load_lines(conn: Connection) -> list[SendingNumber]:
+    """Every active number of every active account."""
+    return [SendingNumber(*row.values()) for row in await conn.fetch(LINES, PROVEN)]
+
+
+def _check(
+    *,
+    waba_id: str | None = None,
+    app_id: str | None = None,
+    currency: str | None = None,
+    base_url: str | None = None,
+    api_version: str | None = None,
+    token: str | None = None,
+) -> None:
+    problems = []
+    for name, id in (("waba_id", waba_id), ("app_id", app_id)):
+        if id is not None and not _ID.fullmatch(id):
+            problems.append((name, "pattern", f"`{name}` must be digits"))
+    if currency is not None and not re.fullmatch("[A-Z]{3}", currency):
+        problems.append(("currency", "pattern", "`currency` must be three capitals, such as EUR"))
+    if base_url is not None:
+        try:
+            check_base_url(base_url)
+        except SettingsError as error:
+            problems.append(("base_url", "pattern", f"`base_url`: {error}"))
+    if api_version is not None and not is_version(api_version):
+        problems.append(("api_version", "pattern", "`api_version` must be like v25.0"))
+    if token is not None and not re.fullmatch("[!-~]{1,4096}", token):
+        problems.append(("token", "pattern", "`token` must be one word of ASCII"))
+    if problems:
+        raise Invalid(*problems)
+
+
+def _sealed_token(key: bytes, account_id: UUID, token: str) -> bytes:
+    return seal(key, token.encode(), f"whatsapp_accounts/{account_id}/token")
+
+
+def _account(row: asyncpg.Record | None) -> BusinessAccount:
+    assert row is not None
+    return BusinessAccount(**row)
+
+
+def _known(row: asyncpg.Record | None, id: UUID) -> BusinessAccount:
+    if row is None:
+        raise NotFound("There is no such WhatsApp account.", id=str(id))
+    return _account(row)

@@ -1,0 +1,246 @@
+"""Adding an account and changing its credential, with Meta asked first; and what operators look at.
+
+The rule nobody may break: a credential that Meta does not take is not stored, and nothing here shows a secret. The
+verify token is none: it is typed into Meta's page.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
+from heliograph.whatsapp import reads
+from heliograph.whatsapp.mirror import accounts, apps, sync, warnings
+from heliograph.whatsapp.mirror.accounts import BusinessAccount
+from heliograph.whatsapp.mirror.apps import App
+from heliograph.whatsapp.mirror.sync import Changed, Reading
+
+
+class Connected(msgspec.Struct, frozen=True):
+    """An account that was added, what was read of it, and what an operator should see to."""
+
+    account: BusinessAccount
+    app: App
+    reading: Reading
+    changed: Changed
+    notes: list[str]
+
+
+async def connect(
+    conn: Connection,
+    key: bytes,
+    client: CloudClient,
+    *,
+    organization_id: UUID,
+    app_id: str,
+    app_secret: str | None,
+    verify_token: str | None,
+    waba_id: str,
+    token: str,
+    currency: str | None,
+    base_url: str,
+    api_version: str,
+    name: str = "",
+    subscribe: bool = False,
+) -> Connected:
+    """Read an account at Meta, then add it with its numbers and templates.
+
+    `app_secret` and `verify_token` may be None for an app that is known; a new one gets a random verify token then.
+    `currency`: None: the one that Meta names. `subscribe`: have the app get the account's callbacks. Raises Invalid,
+    also for what Meta refuses, and AccountExists. `conn` is in no transaction.
+    """
+    known = await apps.find_app(conn, key, app_id)
+    if known is None and not app_secret:
+        raise Invalid(("app_secret", "required", "`app_secret` is required for an app that is not known yet"))
+    if known is None and not verify_token:
+        verify_token = secrets.token_urlsafe(24)
+    app = known or App(uuid7(), app_id, ((app_secret or "").encode(),), verify_token or "", None, None)
+    found = await _readable(client, waba_id, token, app)
+    if subscribe:
+        await _subscribe(client, waba_id, credential(token, app.secret))
+        found.subscribed = True
+    currency = currency or (found.account.currency if found.account is not None else None)
+    if currency is None:
+        raise Invalid(("currency", "required", "`currency` is required: Meta does not report the account's currency"))
+    async with conn.transaction():
+        account = await accounts.add(
+            conn,
+            key,
+            organization_id=organization_id,
+            app_id=app_id,
+            app_secret=app_secret,
+            verify_token=verify_token,
+            waba_id=waba_id,
+            token=token,
+            currency=currency,
+            base_url=base_url,
+            api_version=api_version,
+            name=name,
+        )
+        changed = await sync.store(conn, organization_id, account.id, found)
+        stored = await accounts.get(conn, organization_id, account.id)
+        app = await apps.get_app(conn, key, account.app)
+    notes = list(sync.problems_of(found))
+    if found.account is not None and found.account.currency not in (None, currency):
+        notes.append(f"Meta charges this account in {found.account.currency}")
+    return Connected(stored, app, found, changed, notes)
+
+
+async def change_token(
+    conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount, token: str
+) -> tuple[Reading, Changed]:
+    """Give an account another token, once Meta has taken it. Raises Invalid. `conn` is in no transaction."""
+    app = await apps.get_app(conn, key, account.app)
+    found = await _readable(client, account.waba_id, token, app)
+    async with conn.transaction():
+        await accounts.update(conn, key, organization_id=account.organization_id, account_id=account.id, token=token)
+        # It was asked before the change was stored, and is of the new token all the same.
+        found.asked_at = max(found.asked_at, await conn.fetchval("SELECT clock_timestamp()"))
+        return found, await sync.store(conn, account.organization_id, account.id, found)
+
+
+SUBSCRIBED = "UPDATE whatsapp_accounts SET subscribed = true WHERE organization_id = $1 AND id = $2"
+
+
+async def subscribe(conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount) -> None:
+    """Have the app get the account's callbacks. Raises Invalid for what Meta refuses."""
+    row = await accounts.get(conn, account.organization_id, account.id)
+    app = await apps.get_app(conn, key, row.app)
+    token = accounts.open_token(key, row.id, row.token)
+    await _subscribe(client, row.waba_id, credential(token, app.secret))
+    await conn.execute(SUBSCRIBED, account.organization_id, account.id)
+
+
+async def _subscribe(client: CloudClient, waba_id: str, shown: Credential) -> None:
+    try:
+        await client.subscribe(waba_id, shown)
+    except CloudError as error:
+        raise Invalid(("subscribe", "refused", f"Meta refused to subscribe the app: {error}")) from None
+
+
+async def _readable(client: CloudClient, waba_id: str, token: str, app: App) -> Reading:
+    found = await sync.read(client, waba_id, token, app)
+    if found.credential == "invalid":
+        raise Invalid(("token", "refused", f"Meta rejects this token: {found.credential_detail}"))
+    if found.numbers is None:
+        raise Invalid(("waba_id", "unreadable", f"the account cannot be read: {'; '.join(found.problems)}"))
+    return found
+
+
+ACCOUNTS = f"""
+SELECT a.id, a.waba_id, a.name, a.state, {warnings.OPEN} AS warnings,
+       a.currency, a.credential_status, a.credential_detail, a.credential_expires_at,
+       a.credential_checked_at, a.subscribed, a.held_until, a.held_reason, a.mirrored_at, a.mirror_at,
+       a.mirror_detail, a.portfolio, a.base_url, a.api_version, p.app_id, p.id AS app, p.verified_at,
+       p.last_callback_at, a.created_at,
+       (SELECT count(*) FROM whatsapp_numbers n
+         WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active') AS numbers,
+       (SELECT count(*) FROM whatsapp_templates t
+         WHERE t.organization_id = a.organization_id AND t.account_id = a.id AND t.status <> 'removed') AS templates
+  FROM whatsapp_accounts a JOIN whatsapp_apps p ON p.id = a.app
+ WHERE a.organization_id = $1 AND a.state <> 'removed' ORDER BY a.id
+"""
+NUMBERS = """
+SELECT n.id, n.display_phone_number, n.digits, n.verified_name, n.connection_status, n.quality_rating, n.messaging_tier,
+       n.messaging_limit, n.throughput_per_second, n.held_until, n.held_reason, n.last_checked_at, n.graph_id,
+       a.waba_id, a.state AS account_state, a.credential_status, a.held_until AS account_held_until,
+       a.held_reason AS account_held_reason
+  FROM whatsapp_numbers n JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+ WHERE n.organization_id = $1 AND n.state = 'active' ORDER BY n.id
+"""
+TEMPLATES = """
+SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.parameter_count, t.quality,
+       t.rejection_reason, t.held_until, t.ttl_seconds, t.body_preview, t.graph_id, t.updated_at, a.waba_id,
+       t.components, t.parameter_format
+  FROM whatsapp_templates t JOIN whatsapp_accounts a ON a.organization_id = t.organization_id AND a.id = t.account_id
+ WHERE t.organization_id = $1 AND ($2 OR t.status <> 'removed') ORDER BY t.name, t.language, t.id
+"""
+
+
+STANDING = f"""
+SELECT a.id, a.waba_id, a.token, a.state, {warnings.OPEN} AS warnings,
+       a.credential_status, a.credential_detail, a.credential_expires_at,
+       a.subscribed, a.mirror_detail, p.verified_at IS NOT NULL OR p.last_callback_at IS NOT NULL AS called_back,
+       o.name AS organization,
+       coalesce(a.held_reason, (
+           SELECT min(n.held_reason) FROM whatsapp_numbers n
+            WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active'
+              AND n.held_until IS NOT NULL)) AS held_reason
+  FROM whatsapp_accounts a JOIN whatsapp_apps p ON p.id = a.app JOIN organizations o ON o.id = a.organization_id
+ WHERE a.state <> 'removed' ORDER BY a.organization_id, a.id
+"""
+
+
+async def standing(conn: Connection) -> list[dict[str, Any]]:
+    """Every account of every organization: its sealed token, and what may be wrong with it."""
+    return [dict(row) for row in await conn.fetch(STANDING)]
+
+
+async def accounts_of(conn: Connection, organization_id: UUID) -> list[dict[str, Any]]:
+    """The organization's accounts, oldest first."""
+    return [dict(row) for row in await conn.fetch(ACCOUNTS, organization_id)]
+
+
+async def numbers_of(conn: Connection, organization_id: UUID) -> list[dict[str, Any]]:
+    """The organization's numbers, oldest first."""
+    return [dict(row) for row in await conn.fetch(NUMBERS, organization_id)]
+
+
+async def templates_of(conn: Connection, organization_id: UUID, *, removed: bool = False) -> list[dict[str, Any]]:
+    """The organization's templates by name, with those that are disabled locally; `removed`: those gone as well."""
+    rows = await conn.fetch(TEMPLATES, organization_id, removed)
+    return [
+        {**{name: value for name, value in row.items() if name not in ("components", "parameter_format")},
+         "sendable": reads.sendable(row) and not row["disabled_locally"]}
+        for row in rows
+    ]  # fmt: skip
+
+
+async def find_account(conn: Connection, organization_id: UUID, which: str | None) -> BusinessAccount:
+    """The account that an operator means: by its id, Meta's id or its name; None: the only one.
+
+    Raises NotFound, and Invalid if there are several.
+    """
+    listed = await accounts.list_all(conn, organization_id)
+    found = [one for one in listed if which is None or which in (str(one.id), one.waba_id, one.name)]
+    if len(found) > 1:
+        text = "there are several WhatsApp accounts: give the id of one"
+        raise Invalid(("account", "ambiguous", text))
+    if not found:
+        raise NotFound("There is no such WhatsApp account.", account=which)
+    return found[0]
+
+
+async def find_number(conn: Connection, organization_id: UUID, which: str) -> dict[str, Any]:
+    """The number that an operator means: by its id or its digits. Raises NotFound."""
+    digits = "".join(sign for sign in which if sign.isdigit())
+    for one in await numbers_of(conn, organization_id):
+        shown = "".join(sign for sign in one["display_phone_number"] if sign.isdigit())
+        if str(one["id"]) == which.lower() or digits in (one["digits"], shown):
+            return one
+    raise NotFound("There is no such WhatsApp number.", number=which)
+
+
+async def find_templates(
+    conn: Connection, organization_id: UUID, *, name: str, language: str | None, waba_id: str | None
+) -> list[Mapping[str, Any]]:
+    """The templates of a name, in one language or all, of one account or all; by its id, one. Raises NotFound."""
+    found = [
+        one
+        for one in await templates_of(conn, organization_id)
+        if name in (one["name"], str(one["id"]))
+        and (language is None or one["language"] == language)
+        and (waba_id is None or one["waba_id"] == waba_id)
+    ]
+    if not found:
+        raise NotFound("There is no such template.", name=name, language=language)
+    return list(found)

@@ -1,0 +1,243 @@
+"""The mirror: accounts whose time has come are read at Meta, each by one worker at a time.
+
+Numbers, their health and the credential about every ten minutes, all templates every half hour, and single templates a
+little after an event spoke of them. A claim moves an account's times ahead by a lease, so that a worker that dies
+leaves it to the others.
+
+The rule nobody may break: no connection of the database is held while Meta is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import structlog
+
+from heliograph.base import retry
+from heliograph.base.crypto import Unsealable
+from heliograph.base.db import Connection, Pool, is_down
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
+from heliograph.whatsapp.mirror import accounts, apps, sync
+from heliograph.whatsapp.mirror.apps import App
+from heliograph.whatsapp.mirror.sync import Changed, Known, Reading
+
+log = structlog.get_logger()
+
+#: Accounts read at once by one worker.
+AT_ONCE = 4
+#: A claim that was not finished within this is another worker's, seconds; and what a reading may take at most.
+LEASE, LONGEST = 300.0, 240.0
+#: Templates read alone in one go; beyond it, reading all is cheaper.
+MOST_SINGLE = 20
+#: A pause that Meta advises and that is longer than this is waited for outside of a reading, seconds.
+PATIENCE = 60.0
+
+# The times of what is due are set to the lease, which is nearer than a next reading and farther than what events ask
+# for: whether one asked meanwhile can be told from it.
+CLAIM = """
+WITH due AS MATERIALIZED (
+    SELECT organization_id, id, numbers_at <= now() AS numbers, templates_at <= now() AS templates
+      FROM whatsapp_accounts WHERE mirror_at <= now() AND state <> 'removed'
+     ORDER BY mirror_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE whatsapp_accounts a
+   SET mirror_at = now() + make_interval(secs => $2),
+       numbers_at = CASE WHEN due.numbers THEN now() + make_interval(secs => $2) ELSE numbers_at END,
+       templates_at = CASE WHEN due.templates THEN now() + make_interval(secs => $2) ELSE templates_at END
+  FROM due WHERE a.organization_id = due.organization_id AND a.id = due.id
+RETURNING a.organization_id, a.id, a.app, a.waba_id, a.base_url, a.api_version, a.token, due.numbers, due.templates,
+          a.mirror_at AS lease
+"""
+TAKE = """
+UPDATE whatsapp_accounts
+   SET mirror_at = now() + make_interval(secs => $3),
+       numbers_at = CASE WHEN $4 THEN now() + make_interval(secs => $3) ELSE numbers_at END,
+       templates_at = CASE WHEN $5 THEN now() + make_interval(secs => $3) ELSE templates_at END
+ WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
+RETURNING organization_id, id, app, waba_id, base_url, api_version, token, $4::boolean AS numbers,
+          $5::boolean AS templates, mirror_at AS lease
+"""
+SINGLE = """
+SELECT id, graph_id FROM whatsapp_templates
+ WHERE organization_id = $1 AND account_id = $2 AND reread_at <= now() ORDER BY reread_at LIMIT $3
+"""
+KNOWN_TEMPLATES = """
+SELECT id, graph_id, name, language FROM whatsapp_templates
+ WHERE organization_id = $1 AND account_id = $2 AND status <> 'removed' ORDER BY missing_at NULLS FIRST, id
+"""
+KNOWN_NUMBERS = """
+SELECT graph_id FROM whatsapp_numbers WHERE organization_id = $1 AND account_id = $2 AND state = 'active' ORDER BY id
+"""
+PUT_OFF = """
+UPDATE whatsapp_accounts
+   SET mirror_at = now() + make_interval(secs => $3), mirror_detail = $4, failures = failures + $5,
+       numbers_at = CASE WHEN numbers_at = $6 THEN now() + make_interval(secs => $3) ELSE numbers_at END,
+       templates_at = CASE WHEN templates_at = $6 THEN now() + make_interval(secs => $3) ELSE templates_at END
+ WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
+"""
+
+
+class _Due(msgspec.Struct, frozen=True):
+    organization_id: UUID
+    id: UUID
+    app: UUID
+    waba_id: str
+    base_url: str
+    api_version: str
+    token: bytes
+    numbers: bool
+    templates: bool
+    lease: datetime
+
+
+class Mirror:
+    """The readings of one process. Made and used inside one running loop; `close` it."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        key: bytes,
+        on_deliveries: Callable[[], None] = lambda: None,
+        connect: Callable[[str, str], CloudClient] = CloudClient,
+        chance: random.Random | None = None,
+    ) -> None:
+        """`key`: of `apps.seal_key`. `connect`: (base URL, version) to a client."""
+        self._pool = pool
+        self._key = key
+        self._on_deliveries = on_deliveries
+        self._connect = connect
+        self._chance = chance or random.Random()
+        self._clients: dict[tuple[str, str], CloudClient] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def step(self) -> int:
+        """Begin to read accounts that are due, as far as there is room; returns how many. They end by themselves."""
+        room = AT_ONCE - len(self._tasks)
+        due = await self._claim(room) if room > 0 else []
+        for one in due:
+            task = asyncio.create_task(self._guarded(one))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return len(due)
+
+    async def round(self) -> int:
+        """`step`, and wait for the end of what is under way."""
+        begun = await self.step()
+        await asyncio.gather(*self._tasks)
+        return begun
+
+    async def sync(
+        self, organization_id: UUID, account_id: UUID, *, numbers: bool = True, templates: bool = True
+    ) -> tuple[Reading, Changed] | None:
+        """Read one account now, whenever it is due; None: there is no such account. Meta's advice to wait is heeded
+        within the reading alone."""
+        row = await self._pool.fetchrow(TAKE, organization_id, account_id, LEASE, numbers, templates)
+        return None if row is None else await self._read(_Due(**row))
+
+    async def close(self) -> None:
+        """Break off what is under way, and close the connections to Meta."""
+        under_way = list(self._tasks)
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        for client in self._clients.values():
+            await client.close()
+        self._clients.clear()
+
+    async def _claim(self, room: int) -> list[_Due]:
+        return [_Due(**row) for row in await self._pool.fetch(CLAIM, room, LEASE)]
+
+    async def _guarded(self, due: _Due) -> None:
+        """Read; what fails puts only this account off. Never raises."""
+        try:
+            await self._attempt(due)
+        except Exception as error:
+            # The lease brings the account back.
+            if is_down(error):
+                log.warning("database unavailable", loop="whatsapp mirror", error=type(error).__name__)
+            else:
+                log.exception("whatsapp sync failed", account_id=str(due.id))
+
+    async def _attempt(self, due: _Due) -> None:
+        wait = self._client(due).pause()
+        if wait > PATIENCE:
+            await self._put_off(due, wait, f"Meta's budget of calls is used up: again in {wait:.0f} s", failed=0)
+            return
+        try:
+            async with asyncio.timeout(LONGEST):
+                found, changed = await self._read(due)
+        except TimeoutError:
+            await self._put_off(due, retry.META_SYNC.first, "it took too long", failed=1)
+            return
+        except Unsealable as error:
+            await self._put_off(due, retry.META_SYNC.longest, str(error), failed=1)
+            return
+        except Exception as error:
+            if is_down(error):
+                raise
+            log.exception("whatsapp sync failed", account_id=str(due.id))
+            await self._put_off(due, retry.META_SYNC.first, type(error).__name__, failed=1)
+            return
+        if found.problems:
+            log.warning("whatsapp sync incomplete", account_id=str(due.id), problems=found.problems[:3])
+        if changed.deliveries:
+            self._on_deliveries()
+
+    async def _read(self, due: _Due) -> tuple[Reading, Changed]:
+        token = accounts.open_token(self._key, due.id, due.token)
+        async with self._pool.acquire() as conn:
+            app: App = await apps.get_app(conn, self._key, due.app)
+            single = await self._single(conn, due)
+            known = await self._known(conn, due)
+        client = self._client(due)
+        templates = due.templates or len(single) > MOST_SINGLE
+        found = await sync.read(
+            client,
+            due.waba_id,
+            token,
+            app,
+            numbers=due.numbers,
+            templates=templates,
+            single={} if templates else single,
+            known=known,
+        )
+        async with self._pool.acquire() as conn:
+            changed = await sync.store(
+                conn,
+                due.organization_id,
+                due.id,
+                found,
+                lease=due.lease,
+                spread=self._chance.uniform(0.75, 1.25),
+                stretch=1.0 + client.pause() / 15.0,
+            )
+        return found, changed
+
+    async def _single(self, conn: Connection, due: _Due) -> dict[UUID, str]:
+        rows: list[asyncpg.Record] = await conn.fetch(SINGLE, due.organization_id, due.id, MOST_SINGLE + 1)
+        return {row["id"]: row["graph_id"] for row in rows}
+
+    async def _known(self, conn: Connection, due: _Due) -> Known:
+        templates = await conn.fetch(KNOWN_TEMPLATES, due.organization_id, due.id)
+        numbers = await conn.fetch(KNOWN_NUMBERS, due.organization_id, due.id)
+        return Known(
+            [row["graph_id"] for row in numbers],
+            {row["id"]: (row["graph_id"], row["name"], row["language"]) for row in templates},
+        )
+
+    async def _put_off(self, due: _Due, seconds: float, detail: str, *, failed: int) -> None:
+        await self._pool.execute(PUT_OFF, due.organization_id, due.id, seconds, detail, failed, due.lease)
+
+    def _client(self, due: _Due) -> CloudClient:
+        at = (due.base_url, due.api_version)
+        client = self._clients.get(at)
+        if client is None:
+            client = self._clients[at] = self._connect(*at)
+        return client

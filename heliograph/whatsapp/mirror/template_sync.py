@@ -1,0 +1,443 @@
+"""How templates follow Meta: by events, by readings of one or of all, and by what a send was refused for.
+
+Each facet of a template (its status, its category, its quality, its content) has the time of the newest word on it, so
+events come to the same in any order and however often. A reading of all has its time with the account.
+
+The rule nobody may break: what an operator disabled stays so whatever Meta says; a template that Meta no longer lists
+is `removed`, and never deleted, since messages speak of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import clock
+from heliograph.base.clock import iso
+from heliograph.base.db import Connection
+from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7
+from heliograph.suppliers.whatsapp_cloud.bodies import layout
+from heliograph.suppliers.whatsapp_cloud.items import TemplateItem
+from heliograph.suppliers.whatsapp_cloud.objects import CloudTemplate
+from heliograph.webhooks import events
+from heliograph.webhooks.events import Event
+from heliograph.whatsapp import reads
+from heliograph.whatsapp.mirror.numbers import AGAIN, wake_mirror
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What a reading changed of what customers see."""
+
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    #: Webhook deliveries queued.
+    deliveries: int = 0
+
+
+#: Meta's words to ours. A word that nobody knows is no leave to send.
+STATUSES = {
+    "APPROVED": "approved",
+    "PENDING": "pending",
+    "REJECTED": "rejected",
+    "PAUSED": "paused",
+    "DISABLED": "disabled",
+    "IN_APPEAL": "in_appeal",
+    "PENDING_DELETION": "removed",
+    "DELETED": "removed",
+    "LIMIT_EXCEEDED": "disabled",
+    "LOCKED": "disabled",
+    "ARCHIVED": "disabled",
+}
+#: Words that only events have; FLAGGED and others that are not here leave the status to the reading that follows.
+EVENTS = {**STATUSES, "REINSTATED": "approved"}
+CATEGORIES = {"UTILITY": "utility", "AUTHENTICATION": "authentication", "MARKETING": "marketing"}
+REASONS = frozenset(
+    {"ABUSIVE_CONTENT", "INCORRECT_CATEGORY", "INVALID_FORMAT", "PROMOTIONAL", "SCAM", "TAG_CONTENT_MISMATCH"}
+)
+#: How long a pause lasts, seconds: the second one twice as long as the first (reference §6).
+PAUSE, SECOND_PAUSE = 3 * 3600.0, 6 * 3600.0
+#: A listing says that a template is paused, not since when: it is looked at again after this, seconds.
+LOOK = 1800.0
+#: What is kept of a template's parts: examples hold addresses of Meta's, flows its ids.
+_PART = ("type", "format", "text", "add_security_recommendation", "code_expiration_minutes")
+_BUTTON = ("type", "text", "url", "phone_number", "otp_type")
+
+# The account's row is locked before those of its templates, by everybody.
+_ROW = (
+    "id, account_id, graph_id, name, language, category, status, parameter_format, parameter_count, components,"
+    " body_preview, quality, rejection_reason, ttl_seconds, held_until, disabled_locally, applied, applied_at,"
+    " reread_at, missing_at, updated_at"
+)
+OF_ACCOUNT = f"""
+SELECT {_ROW} FROM whatsapp_templates WHERE organization_id = $1 AND account_id = $2 ORDER BY id FOR NO KEY UPDATE
+"""
+BY_EVENT = f"""
+SELECT {_ROW} FROM whatsapp_templates
+ WHERE organization_id = $1 AND account_id = $2 AND (graph_id = $3 OR name = $4 AND language = $5)
+ ORDER BY graph_id = $3 DESC LIMIT 1 FOR NO KEY UPDATE
+"""
+BY_ID = f"SELECT {_ROW} FROM whatsapp_templates WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE"
+ACCOUNT = "SELECT account_id FROM whatsapp_templates WHERE organization_id = $1 AND id = $2"
+
+
+async def apply_item(
+    conn: Connection, organization_id: UUID, account_id: UUID, item: TemplateItem, at: datetime
+) -> int:
+    """Apply an event; returns the deliveries queued. `at`: when it came, which no time of it may be after.
+
+    One about a template that nobody knows, or that is older than what is known, changes nothing; either way Meta is
+    asked again a little later.
+    """
+    when = min(item.at or at, at)
+    async with conn.transaction():
+        known = await wake_mirror(conn, organization_id, account_id)
+        if known is None:
+            return 0
+        _, read_at = known
+        found = await conn.fetchrow(BY_EVENT, organization_id, account_id, item.template_id, item.name, item.language)
+        status = EVENTS.get(item.event or "")
+        same = found is not None and found["graph_id"] == item.template_id
+        if found is None or not same:
+            # A template that was made anew has another id: the end of the old one is not its end.
+            await wake_mirror(conn, organization_id, account_id, templates=True)
+            if found is None or status == "removed":
+                return 0
+        row = dict(found)
+        category = CATEGORIES.get(item.category or "")
+        if item.kind == "status" and status is not None:
+            _merge(row, "status", when, read_at, _status(status, item.reason, _pause(item, when)), alone=True)
+        # In an advance notice the category in force stays as it is.
+        if category is not None and item.future_category in (None, item.category):
+            # Of the same second, an event about the category itself counts more than one that only mentions it.
+            said_at = when if item.kind == "category" else when - timedelta(microseconds=1)
+            _merge(row, "category", said_at, read_at, {"category": category}, alone=True)
+        if item.kind == "quality":
+            _merge(row, "quality", when, read_at, {"quality": _quality(item.quality)}, alone=True)
+        row["reread_at"] = at + timedelta(seconds=AGAIN)
+        return await events.record(conn, await _write(conn, organization_id, [(found, row)], at))
+
+
+async def hold(
+    conn: Connection, organization_id: UUID, template_id: UUID, *, seconds: float, status: str = "paused"
+) -> int:
+    """Meta refused a send for the template's state: it has this one now, and is read again soon.
+
+    A paused one is looked at again after `seconds`. Returns the deliveries queued.
+    """
+    account_id = await conn.fetchval(ACCOUNT, organization_id, template_id)
+    if account_id is None:
+        return 0
+    async with conn.transaction():
+        if await wake_mirror(conn, organization_id, account_id) is None:
+            return 0
+        found = await conn.fetchrow(BY_ID, organization_id, template_id)
+        if found is None or found["status"] == "removed":
+            return 0
+        row = dict(found)
+        at = clock.now()
+        held_until = at + timedelta(seconds=seconds) if status == "paused" else None
+        _merge(row, "status", at, None, _status(status, None, held_until), alone=True)
+        row["reread_at"] = at + timedelta(seconds=AGAIN)
+        return await events.record(conn, await _write(conn, organization_id, [(found, row)], at))
+
+
+INSERT = """
+INSERT INTO whatsapp_templates (organization_id, account_id, id, graph_id, name, language, category, status,
+    parameter_format, parameter_count, components, body_preview, quality, rejection_reason, ttl_seconds, held_until,
+    created_at, updated_at)
+SELECT $1, $2, one.*, $3, $3
+  FROM unnest($4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::int[],
+              $12::text[]::jsonb[], $13::text[], $14::text[], $15::text[], $16::int[], $17::timestamptz[]) one
+"""
+# A reading of all spares those of single ones that were due. The end of a pause is looked at when it is due.
+COVERED = """
+UPDATE whatsapp_templates
+   SET reread_at = CASE status WHEN 'paused' THEN held_until + make_interval(secs => $4) END
+ WHERE organization_id = $1 AND account_id = $2 AND (reread_at <= $3 OR reread_at IS NULL AND status = 'paused')
+"""
+
+
+async def store_listing(
+    conn: Connection,
+    organization_id: UUID,
+    account_id: UUID,
+    listing: Sequence[CloudTemplate],
+    *,
+    at: datetime,
+    asked_at: datetime,
+    quiet: bool = False,
+    asked: Mapping[UUID, CloudTemplate | None] | None = None,
+) -> Changes:
+    """Bring all of an account's templates to a full listing.
+
+    What is not in it is what Meta said of it alone (`asked`, by our id; None: gone), and without an answer it stays
+    as it is, and is held: a listing may be incomplete. The caller has locked the account. `at`: the time that the
+    listing speaks of; `asked_at`: when it was begun; `quiet`: no events, for the first reading of an account.
+    """
+    now = clock.now()
+    asked = asked or {}
+    rows = {(row["name"], row["language"]): row for row in await conn.fetch(OF_ACCOUNT, organization_id, account_id)}
+    listed = {(one.name, one.language): one for one in listing}
+    pairs = []
+    for key, found in rows.items():
+        row = dict(found)
+        if one := listed.get(key) or asked.get(row["id"]):
+            _read(row, one, at, alone=False)
+        elif row["id"] in asked or row["status"] == "removed":
+            _merge(row, "status", at, None, _status("removed", None, None), alone=False)
+            row["missing_at"] = None
+        else:
+            row["missing_at"] = row["missing_at"] or now
+        pairs.append((found, row))
+    new = [_new(one, now) for key, one in listed.items() if key not in rows]
+    if new:
+        columns = [[row[name] for row in new] for name in _NEW]
+        await conn.execute(INSERT, organization_id, account_id, now, *columns)
+    raised = await _write(conn, organization_id, pairs, now)
+    await conn.execute(COVERED, organization_id, account_id, asked_at, AGAIN)
+    came = [row for row in new if row["status"] != "removed"]
+    gone = sum(1 for old, row in pairs if row["status"] == "removed" and old["status"] != "removed")
+    changed = sum(1 for old, row in pairs if row["updated_at"] != old["updated_at"])
+    if quiet:
+        return Changes(len(came), changed - gone, gone)
+    raised += [_event(organization_id, row, now) for row in came]
+    return Changes(len(came), changed - gone, gone, await events.record(conn, raised))
+
+
+async def store_one(
+    conn: Connection, organization_id: UUID, template_id: UUID, one: CloudTemplate | None, *, at: datetime
+) -> Changes:
+    """Bring one template to a reading of it alone; None: Meta shows none, and all are read before that counts. The
+    caller has locked the account."""
+    now = clock.now()
+    found = await conn.fetchrow(BY_ID, organization_id, template_id)
+    if found is None:
+        return Changes()
+    row = dict(found)
+    if one is None:
+        # A credential that sees nothing gets the same answer for everything. The next listing decides, and soon.
+        if row["status"] != "removed":
+            row["missing_at"] = row["missing_at"] or now
+            await wake_mirror(conn, organization_id, row["account_id"], templates=True, after=0.0)
+    else:
+        _read(row, one, at, alone=True)
+    paused = row["status"] == "paused" and row["held_until"] is not None
+    row["reread_at"] = max(row["held_until"], now) + timedelta(seconds=AGAIN) if paused else None
+    raised = await _write(conn, organization_id, [(found, row)], now)
+    changed = int(row["updated_at"] != found["updated_at"])
+    gone = int(row["status"] == "removed" and found["status"] != "removed")
+    return Changes(0, changed - gone, gone, await events.record(conn, raised))
+
+
+SET_LOCAL = f"""
+UPDATE whatsapp_templates SET disabled_locally = $3, updated_at = $4
+ WHERE organization_id = $1 AND id = $2 AND disabled_locally <> $3
+RETURNING {_ROW}
+"""
+
+
+async def set_disabled(conn: Connection, organization_id: UUID, template_id: UUID, *, disabled: bool) -> bool:
+    """An operator takes a template out of use, or back into it; True if that changed something. Raises NotFound.
+
+    To customers one out of use is `disabled` in the event and absent from listings; sends of it are refused, and those
+    that wait fail.
+    """
+    async with conn.transaction():
+        if await conn.fetchval(ACCOUNT, organization_id, template_id) is None:
+            raise NotFound("There is no such template.", id=str(template_id))
+        at = clock.now()
+        row = await conn.fetchrow(SET_LOCAL, organization_id, template_id, disabled, at)
+        if row is None:
+            return False
+        told = {**row, "status": "disabled"} if disabled else dict(row)
+        if row["status"] != "removed":
+            await events.record(conn, [_event(organization_id, told, at)])
+        return True
+
+
+def shown(row: Mapping[str, Any]) -> dict[str, object]:
+    """The record as customers see it, as listings show it. `row`: a row of the table, or its part of this."""
+    return {
+        "id": str(row["id"]),
+        "name": row["name"],
+        "language": row["language"],
+        "category": row["category"],
+        "status": row["status"],
+        "sendable": reads.sendable(row),
+        "parameterCount": row["parameter_count"],
+        "bodyPreview": row["body_preview"],
+        "components": msgspec.to_builtins(reads.parts(msgspec.json.decode(row["components"]))),
+        "rejectionReason": reads.reason(row["rejection_reason"]),
+        "updatedAt": iso(row["updated_at"]),
+    }
+
+
+def _read(row: dict[str, Any], one: CloudTemplate, at: datetime, *, alone: bool) -> None:
+    """Bring a row to a reading; what newer events said stays."""
+    row["missing_at"] = None
+    if row["graph_id"] != one.id:
+        # It was deleted and made anew: what was said of the old one is nothing to it.
+        row["graph_id"], row["applied"] = one.id, "{}"
+    content = _content(one)
+    if msgspec.json.decode(row["components"]) == msgspec.json.decode(content["components"]):
+        content["components"] = row["components"]  # the database writes the same in its own way
+    status = STATUSES.get(one.status, "disabled")
+    held_until = None
+    if status == "paused":
+        # How long, an event or a refusal knew; a listing does not.
+        known = row["held_until"]
+        held_until = known if known is not None and known > at else at + timedelta(seconds=LOOK)
+    for facet, values in (
+        ("content", content),
+        ("category", {"category": _category(one)}),
+        ("quality", {"quality": _quality(one.quality)}),
+        ("status", _status(status, one.rejected_reason, held_until)),
+    ):
+        _merge(row, facet, at, None, values, alone=alone)
+
+
+_FACETS = (
+    "category",
+    "status",
+    "parameter_format",
+    "parameter_count",
+    "components",
+    "body_preview",
+    "quality",
+    "rejection_reason",
+    "ttl_seconds",
+    "held_until",
+)
+_NEW = ("id", "graph_id", "name", "language", *_FACETS)
+_WRITTEN = ("graph_id", *_FACETS, "applied", "applied_at", "reread_at", "missing_at", "updated_at")
+WRITE = """
+UPDATE whatsapp_templates
+   SET graph_id = $3, category = $4, status = $5, parameter_format = $6, parameter_count = $7,
+       components = $8::text::jsonb, body_preview = $9, quality = $10, rejection_reason = $11, ttl_seconds = $12,
+       held_until = $13, applied = $14::text::jsonb, applied_at = $15, reread_at = $16, missing_at = $17,
+       updated_at = $18
+ WHERE organization_id = $1 AND id = $2
+"""
+
+
+def _new(one: CloudTemplate, at: datetime) -> dict[str, Any]:
+    status = STATUSES.get(one.status, "disabled")
+    row = {
+        "id": uuid7(),
+        "graph_id": one.id,
+        "name": one.name,
+        "language": one.language,
+        "category": _category(one),
+        "quality": _quality(one.quality),
+        "updated_at": at,
+        **_content(one),
+        **_status(status, one.rejected_reason, at + timedelta(seconds=LOOK) if status == "paused" else None),
+    }
+    return _counted(row)
+
+
+def _content(one: CloudTemplate) -> dict[str, Any]:
+    parts = kept(one.components)
+    made = layout(parts, one.parameter_format, one.category)
+    return {
+        "components": msgspec.json.encode(parts).decode(),
+        "parameter_format": "NAMED" if made.named else "POSITIONAL",
+        "body_preview": made.body_preview,
+        "ttl_seconds": one.ttl_seconds,
+    }
+
+
+def kept(components: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What is kept of a template's parts, and shown to customers: nothing that leads to Meta."""
+    parts = []
+    for component in components:
+        part = {name: component[name] for name in _PART if name in component}
+        buttons = component.get("buttons")
+        if isinstance(buttons, list):
+            part["buttons"] = [
+                {name: button[name] for name in _BUTTON if name in button}
+                for button in buttons
+                if isinstance(button, Mapping)
+            ]
+        parts.append(part)
+    return parts
+
+
+def _status(status: str, reason: str | None, held_until: datetime | None) -> dict[str, Any]:
+    told = None
+    if status == "rejected" and reason not in (None, "NONE"):
+        told = reason.lower() if reason in REASONS else "other"
+    return {"status": status, "rejection_reason": told, "held_until": held_until}
+
+
+def _pause(item: TemplateItem, at: datetime) -> datetime | None:
+    if item.event != "PAUSED":
+        return None
+    return at + timedelta(seconds=SECOND_PAUSE if item.pause == "SECOND_PAUSE" else PAUSE)
+
+
+def _category(one: CloudTemplate) -> str:
+    # What nobody knows is not sent, as marketing is not.
+    return CATEGORIES.get(one.category, "marketing")
+
+
+def _quality(word: str | None) -> str:
+    return word.lower() if word in ("GREEN", "YELLOW", "RED") else "unknown"
+
+
+def _merge(
+    row: dict[str, Any], facet: str, at: datetime, read_at: datetime | None, values: Mapping[str, Any], *, alone: bool
+) -> None:
+    """Put `values` into the row unless there was a newer word on this facet.
+
+    `read_at`: of the last reading of all. `alone`: this word is of this row only, so that its time is kept here; that
+    of a reading of all is kept with the account.
+    """
+    applied = msgspec.json.decode(row["applied"])
+    if at.timestamp() < max(applied.get(facet, 0.0), read_at.timestamp() if read_at else 0.0):
+        return
+    row.update(values)
+    if alone:
+        row["applied"] = msgspec.json.encode({**applied, facet: at.timestamp()}).decode()
+        row["applied_at"] = max(at, row["applied_at"] or at)
+
+
+def _counted(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with its number of parameters, which follows from its parts and its category."""
+    parts = msgspec.json.decode(row["components"])
+    row["parameter_count"] = layout(parts, row["parameter_format"], row["category"]).parameter_count
+    return row
+
+
+_Pair = tuple[Any, dict[str, Any]]
+
+
+async def _write(conn: Connection, organization_id: UUID, pairs: Sequence[_Pair], at: datetime) -> list[Event]:
+    """Store those of the (row as it is, row as it is to be) that differ; returns the events of what customers see.
+
+    A template that they do not see may change as it likes.
+    """
+    stored, raised = [], []
+    for old, row in pairs:
+        if all(row[name] == old[name] for name in row):
+            continue
+        _counted(row)
+        if shown(old) != shown(row):
+            row["updated_at"] = at
+            if not row["disabled_locally"]:
+                raised.append(_event(organization_id, row, at))
+        stored.append((organization_id, row["id"], *(row[name] for name in _WRITTEN)))
+    if stored:
+        await conn.executemany(WRITE, stored)
+    return raised
+
+
+def _event(organization_id: UUID, row: Mapping[str, Any], at: datetime) -> Event:
+    data = msgspec.json.encode({"template": shown(row)}).decode()
+    return Event(organization_id, uuid7(), "whatsapp.template.updated", str(uuid7()), data, at)

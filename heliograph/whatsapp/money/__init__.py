@@ -1,0 +1,1 @@
+"""What messages cost: amounts, rates, and the wallet of an organization."""

@@ -1,0 +1,243 @@
+"""Rates: what one delivered message costs, by currency, category and country, from a day on.
+
+An operator imports them; nothing about prices is written in the code, since Meta changes them each quarter and an
+operator may ask for more. The rule nobody may break: a rate holds from its `valid_from` on until a later one does, so
+what was accepted yesterday can still be priced as it was.
+"""
+
+from __future__ import annotations
+
+import csv
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, time
+from time import monotonic
+
+import msgspec
+
+from heliograph.base import clock, phones
+from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.errors import Refusal
+from heliograph.base.loading_cache import LoadingCache
+from heliograph.whatsapp.money.amounts import is_currency, micros
+
+#: `service` is a text reply.
+CATEGORIES = ("utility", "authentication", "marketing", "service")
+#: Stands for all countries that have no rate of their own.
+ELSEWHERE = "*"
+COLUMNS = ("currency", "category", "country", "valid_from", "price")
+#: Rows of one file, and errors that are named.
+MOST_ROWS, MOST_ERRORS = 100_000, 50
+
+_REGIONS = frozenset(phones.REGIONS.values()) - {"001"}
+
+
+class RatesInvalid(Refusal):
+    """The rates contain errors; nothing was imported."""
+
+    code, status = "rates_invalid", 400
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """The price of one delivered message, in millionths, from `valid_from` on."""
+
+    currency: str
+    category: str
+    #: ISO region of the recipient's calling code, or ELSEWHERE.
+    country: str
+    valid_from: datetime
+    price: int
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What an import did."""
+
+    new: int
+    changed: int
+    unchanged: int
+
+
+def read_rates(lines: Iterable[str]) -> list[Rate]:
+    """Rates of a CSV file with the columns COLUMNS in any order.
+
+    `price`: units of the currency with up to six places. `valid_from`: a day (its beginning in UTC), or a time with
+    its zone. Raises RatesInvalid with all that is wrong: `errors`, a list of line and message.
+    """
+    try:
+        return _read(csv.reader(lines, strict=True))
+    except csv.Error as error:
+        raise RatesInvalid(errors=[{"line": 1, "message": f"this is not a CSV file: {error}"}]) from None
+
+
+# A rate that is there already with this price is left alone, so the second import of a file changes nothing.
+IMPORT = """
+INSERT INTO whatsapp_rates AS known (currency, category, country, valid_from, price, created_at)
+SELECT v.*, $6 FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::bigint[]) AS v
+    ON CONFLICT (currency, category, country, valid_from) DO UPDATE SET price = excluded.price
+ WHERE known.price <> excluded.price
+RETURNING xmax = 0 AS new
+"""
+
+
+async def import_rates(conn: Connection, rates: Sequence[Rate]) -> Imported:
+    """Store rates, all or none; one for the same currency, category, country and beginning replaces what was."""
+    rows = await conn.fetch(
+        IMPORT,
+        [one.currency for one in rates],
+        [one.category for one in rates],
+        [one.country for one in rates],
+        [one.valid_from for one in rates],
+        [one.price for one in rates],
+        clock.now(),
+    )
+    new = sum(row["new"] for row in rows)
+    return Imported(new, len(rows) - new, len(rates) - len(rows))
+
+
+LIST = """
+SELECT currency, category, country, valid_from, price FROM whatsapp_rates
+ WHERE $1::text IS NULL OR currency = $1
+ ORDER BY currency, category, country, valid_from
+"""
+
+
+async def list_rates(conn: Connection, *, currency: str | None = None) -> list[Rate]:
+    """All rates, past and future ones included."""
+    return [Rate(*row) for row in await conn.fetch(LIST, currency)]
+
+
+class Rates:
+    """The rates of one currency, ready for look-ups."""
+
+    def __init__(self, rates: Iterable[Rate]) -> None:
+        self._known: dict[tuple[str, str], tuple[list[datetime], list[int]]] = {}
+        for rate in sorted(rates, key=lambda one: one.valid_from):
+            times, prices = self._known.setdefault((rate.category, rate.country), ([], []))
+            times.append(rate.valid_from)
+            prices.append(rate.price)
+
+    def price(self, category: str, country: str, at: datetime) -> int | None:
+        """Millionths; None if there is no rate. A category's rate for elsewhere stands in for a country's own.
+
+        A text reply (`service`) without a rate costs what a utility template does: Meta charges it so from
+        1 October 2026 on.
+        """
+        for kind in ("service", "utility") if category == "service" else (category,):
+            for where in (country, ELSEWHERE):
+                times, prices = self._known.get((kind, where), ((), ()))
+                place = bisect_right(times, at)
+                if place:
+                    return prices[place - 1]
+        return None
+
+
+NO_RATES = Rates(())
+#: Seconds that rates are used without another look.
+MAX_AGE = 0.5
+LOAD = """
+SELECT currency, category, country, valid_from, price FROM whatsapp_rates WHERE currency = ANY ($1)
+"""
+
+
+class RateBook:
+    """The rates as they were at most half a second ago."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._fresh: LoadingCache[str, Rates] = LoadingCache(self._load, indivisible=is_down)
+        self._within: dict[str, tuple[float, Rates]] = {}
+
+    async def within(self, conn: Connection, currency: str) -> Rates:
+        """`of` for a transaction: loaded by its own connection, since many that hold one and wait for another would
+        wait for each other for ever."""
+        known = self._within.get(currency)
+        if known is None or monotonic() - known[0] > MAX_AGE:
+            asked_at = monotonic()
+            found = Rates(Rate(*row) for row in await conn.fetch(LOAD, [currency]))
+            known = self._within[currency] = (asked_at, found)
+        return known[1]
+
+    async def of(self, currency: str) -> Rates:
+        """The rates of a currency."""
+        fresh, rates = self._fresh.peek(currency)
+        if not fresh:
+            rates = await self._fresh.get(currency)
+        return rates or NO_RATES
+
+    async def price(self, currency: str, category: str, country: str, at: datetime) -> int | None:
+        """Millionths for one delivered message accepted at `at`; None if there is no rate.
+
+        An answer of None is given only on what is in the database now, so that an import counts from its commit on.
+        """
+        found = (await self.of(currency)).price(category, country, at)
+        if found is None:
+            found = (await self._fresh.get(currency, anew=True) or NO_RATES).price(category, country, at)
+        return found
+
+    async def _load(self, currencies: Sequence[str]) -> dict[str, Rates]:
+        rows = await self._pool.fetch(LOAD, currencies)
+        found: dict[str, list[Rate]] = {}
+        for row in rows:
+            found.setdefault(row["currency"], []).append(Rate(*row))
+        return {currency: Rates(rates) for currency, rates in found.items()}
+
+
+def _read(rows: Iterable[list[str]]) -> list[Rate]:
+    errors: list[dict[str, object]] = []
+    found: dict[tuple[str, str, str, datetime], Rate] = {}
+    places: dict[str, int] = {}
+    for line, cells in enumerate(rows, 1):
+        cells = [cell.strip() for cell in cells]
+        if not any(cells):
+            continue
+        if not places:
+            places = {name.lower().lstrip("\ufeff"): place for place, name in enumerate(cells)}
+            if absent := [name for name in COLUMNS if name not in places]:
+                raise RatesInvalid(errors=[{"line": line, "message": f"the header row lacks {', '.join(absent)}"}])
+            continue
+        if line > MOST_ROWS or len(errors) == MOST_ERRORS:
+            errors.append({"line": line, "message": "the remaining lines were not checked"})
+            break
+        if len(cells) < len(places):
+            errors.append({"line": line, "message": f"has {len(cells)} cells, not {len(places)}"})
+            continue
+        rate = _rate({name: cells[places[name]] for name in COLUMNS})
+        if isinstance(rate, str):
+            errors.append({"line": line, "message": rate})
+            continue
+        known = found.setdefault((rate.currency, rate.category, rate.country, rate.valid_from), rate)
+        if known.price != rate.price:
+            errors.append({"line": line, "message": "an earlier line has a different price for the same"})
+    if not places:
+        errors.append({"line": 1, "message": f"the header row must contain the columns {', '.join(COLUMNS)}"})
+    if errors:
+        raise RatesInvalid(errors=errors)
+    return list(found.values())
+
+
+def _rate(cells: dict[str, str]) -> Rate | str:
+    """A row's rate, or what is wrong with it."""
+    currency, category, country = cells["currency"].upper(), cells["category"].lower(), cells["country"].upper()
+    if not is_currency(currency):
+        return f"currency {cells['currency']!r} is not an ISO 4217 code, such as EUR"
+    if category not in CATEGORIES:
+        return f"category {cells['category']!r} is not one of {', '.join(CATEGORIES)}"
+    if country != ELSEWHERE and country not in _REGIONS:
+        return f"country {cells['country']!r} is neither a country with a calling code, such as MZ, nor *"
+    valid_from = _beginning(cells["valid_from"])
+    if valid_from is None:
+        return f"valid_from {cells['valid_from']!r} is neither a date nor a time with a time zone"
+    price = micros(cells["price"])
+    if price is None or price < 0:
+        return f"price {cells['price']!r} is not a number with at most six decimal places"
+    return Rate(currency, category, country, valid_from, price)
+
+
+def _beginning(text: str) -> datetime | None:
+    try:
+        if len(text) == len("2026-01-01"):
+            return datetime.combine(date.fromisoformat(text), time(), UTC)
+        at = datetime.fromisoformat(text)
+        return at.astimezone(UTC) if at.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,331 @@
+"""The wallet: what an organization may spend on WhatsApp, in millionths of its currency.
+
+    available ──reserve──▶ reserved ──consume──▶ consumed
+        ▲                     │                     │
+        └───release, lower────┘◀──────reprice───────┘   (a reprice may also take more)
+
+A message reserves its price when it is accepted (`accept.sql`), and what becomes of it moves the rest (`settle`). The
+balance is a maintained row, and each change of it is a row of `wallet_ledger`, in the same transaction.
+
+The rules nobody may break: total = available + reserved + consumed at every commit; the ledger is append-only, and its
+sums are the wallet's; a message is charged once, whatever comes how often in whatever order. Only what Meta delivers
+after it was given up for lost may drive `available` below zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.base import clock
+from heliograph.base.actor import Actor
+from heliograph.base.db import Connection
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.ids import uuid7
+from heliograph.whatsapp.money.amounts import MOST, decimal, is_currency
+
+#: Currency of a wallet where neither the operator nor an account names one.
+DEFAULT_CURRENCY = "USD"
+#: Longest reason, characters.
+MAX_REASON = 500
+
+
+class WalletInsufficientFunds(Refusal):
+    """The available balance of the wallet does not cover this."""
+
+    code, status = "wallet_insufficient_funds", 409
+
+
+class Wallet(msgspec.Struct, frozen=True):
+    """An organization's balance; amounts in millionths of `currency`."""
+
+    #: None: there is neither a wallet nor an account that would say.
+    currency: str | None
+    available: int
+    reserved: int
+    consumed: int
+    total: int
+    #: None: it was never used.
+    updated_at: datetime | None
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One change of a wallet; amounts in millionths, signed."""
+
+    id: UUID
+    movement: str
+    message_id: UUID | None
+    key: str
+    available: int
+    reserved: int
+    consumed: int
+    reason: str | None
+    created_at: datetime
+
+
+class Movement(msgspec.Struct, frozen=True, gc=False):
+    """What is to become of one message's charge.
+
+    consume: Meta delivered it, for `amount`. release: it will not be. lower: reserve no more than `amount`.
+    reprice: what was consumed should have been `amount`.
+    """
+
+    organization_id: UUID
+    message_id: UUID
+    kind: Literal["consume", "release", "lower", "reprice"]
+    #: Millionths; a release has none.
+    amount: int = 0
+    #: Tells prices of one message apart: what Meta said of it, such as "regular/utility".
+    key: str = ""
+
+
+class _Charge:
+    """A message's charge, as the movements of one call change it."""
+
+    __slots__ = ("before", "consumed", "reserved", "seen", "state")
+
+    def __init__(self, state: str, reserved: int, consumed: int) -> None:
+        self.state, self.reserved, self.consumed = state, reserved, consumed
+        self.before = (state, reserved, consumed)
+        #: (movement, key) of what is in the ledger.
+        self.seen: set[tuple[str, str]] = set()
+
+    def apply(self, movement: Movement) -> tuple[str, str] | None:
+        """Change it; returns the (movement, key) of the ledger's row, or None if it changes nothing."""
+        match movement.kind, self.state:
+            case "consume", "reserved" | "released":
+                booked, after = ("consume", movement.key), ("consumed", 0, movement.amount)
+            case "release", "reserved":
+                booked, after = ("release", ""), ("released", 0, 0)
+            case "lower", "reserved" if movement.amount < self.reserved:
+                booked, after = ("reprice", f"reserved {movement.key}"), ("reserved", movement.amount, 0)
+            case "reprice", "consumed" if ("consume", movement.key) not in self.seen:
+                booked, after = ("reprice", movement.key), ("consumed", 0, movement.amount)
+            case _:
+                return None
+        if booked in self.seen:
+            return None
+        self.seen.add(booked)
+        self.state, self.reserved, self.consumed = after
+        return booked
+
+
+# ── What becomes of messages ──────────────────────────────────────────────────────────────────────────────────────
+
+# Handed over in the order of their ids, so that two transactions that settle the same messages cannot deadlock.
+CHARGES = """
+SELECT item.organization_id, item.id, m.charge, m.reserved, m.consumed
+  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
+       SELECT charge, reserved, consumed FROM whatsapp_messages
+        WHERE organization_id = item.organization_id AND id = item.id LIMIT 1 FOR UPDATE) m
+"""
+
+# Asked for once the messages are locked: before that, somebody else might be adding to it.
+SEEN = """
+SELECT item.id, booked.movement, booked.key
+  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
+       SELECT movement, key FROM wallet_ledger
+        WHERE organization_id = item.organization_id AND message_id = item.id OFFSET 0) booked
+"""
+
+BOOK = """
+WITH charged AS (
+    UPDATE whatsapp_messages m SET charge = v.charge, reserved = v.reserved, consumed = v.consumed
+      FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[])
+           AS v (organization_id, id, charge, reserved, consumed)
+     WHERE m.organization_id = v.organization_id AND m.id = v.id
+)
+INSERT INTO wallet_ledger (organization_id, id, movement, message_id, key, available, reserved, consumed, created_at)
+SELECT v.*, $14 FROM unnest($6::uuid[], $7::uuid[], $8::text[], $9::uuid[], $10::text[], $11::bigint[], $12::bigint[],
+                            $13::bigint[]) AS v
+"""
+
+# A statement of its own, and the last one: what is accepted for these organizations waits from here to the commit. In
+# the order of the arrays, as joins are made on these connections: that in which accepting locks wallets.
+BALANCE = """
+UPDATE wallets
+   SET available = wallets.available + v.available, reserved = wallets.reserved + v.reserved,
+       consumed = wallets.consumed + v.consumed, updated_at = $5
+  FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[])
+       AS v (organization_id, available, reserved, consumed)
+ WHERE wallets.organization_id = v.organization_id
+"""
+
+
+async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[UUID, str]]:
+    """Move money for what became of messages; returns the (message id, kind) of those that changed something.
+
+    Runs in the caller's transaction, in which the wallets stay locked from its last statement on: call it once in a
+    transaction, after the messages were changed, and let little follow. Movements of one message are taken in their
+    order. One that was made before changes nothing, nor does one that its charge does not allow: a message is consumed
+    once, released only while it is reserved, and a test key's is never charged. A message that was released and is
+    delivered after all is consumed, and may drive `available` below zero.
+    """
+    charges = await _charges(conn, movements)
+    entries: list[tuple[Movement, tuple[str, str], int, int]] = []
+    done: set[tuple[UUID, str]] = set()
+    for movement in movements:
+        charge = charges.get((movement.organization_id, movement.message_id))
+        if charge is None:
+            continue
+        reserved, consumed = charge.reserved, charge.consumed
+        if booked := charge.apply(movement):
+            entries.append((movement, booked, charge.reserved - reserved, charge.consumed - consumed))
+            done.add((movement.message_id, movement.kind))
+    if not entries:
+        return done
+    changed = [(key, one) for key, one in charges.items() if one.before != (one.state, one.reserved, one.consumed)]
+    by_organization: dict[UUID, list[int]] = {}
+    for movement, _, reserved, consumed in entries:
+        sums = by_organization.setdefault(movement.organization_id, [0, 0])
+        sums[0] += reserved
+        sums[1] += consumed
+    at = clock.now()
+    await conn.execute(
+        BOOK,
+        [organization_id for (organization_id, _), _ in changed],
+        [message_id for (_, message_id), _ in changed],
+        [one.state for _, one in changed],
+        [one.reserved for _, one in changed],
+        [one.consumed for _, one in changed],
+        [movement.organization_id for movement, *_ in entries],
+        [uuid7() for _ in entries],
+        [booked[0] for _, booked, _, _ in entries],
+        [movement.message_id for movement, *_ in entries],
+        [booked[1] for _, booked, _, _ in entries],
+        [-reserved - consumed for *_, reserved, consumed in entries],
+        [reserved for *_, reserved, _ in entries],
+        [consumed for *_, consumed in entries],
+        at,
+    )
+    sums_of = sorted(by_organization.items(), key=lambda one: one[0].int)
+    await conn.execute(
+        BALANCE,
+        [organization_id for organization_id, _ in sums_of],
+        [-reserved - consumed for _, (reserved, consumed) in sums_of],
+        [reserved for _, (reserved, _) in sums_of],
+        [consumed for _, (_, consumed) in sums_of],
+        at,
+    )
+    return done
+
+
+async def _charges(conn: Connection, movements: Sequence[Movement]) -> dict[tuple[UUID, UUID], _Charge]:
+    """The charges of the messages, locked, with what is in the ledger where that decides."""
+    keys = sorted({(one.organization_id, one.message_id) for one in movements}, key=lambda key: key[1].int)
+    if not keys:
+        return {}
+    rows = await conn.fetch(CHARGES, [key[0] for key in keys], [key[1] for key in keys])
+    charges = {(row[0], row[1]): _Charge(row[2], row[3], row[4]) for row in rows}
+    priced = {(one.organization_id, one.message_id) for one in movements if one.kind in ("lower", "reprice")}
+    asked = [key for key in keys if key in priced and key in charges]
+    if asked:
+        by_message = {key[1]: charges[key] for key in asked}
+        for row in await conn.fetch(SEEN, [key[0] for key in asked], [key[1] for key in asked]):
+            by_message[row["id"]].seen.add((row["movement"], row["key"]))
+    return charges
+
+
+# ── What operators do ─────────────────────────────────────────────────────────────────────────────────────────────
+
+COLUMNS = "currency, available, reserved, consumed, total, updated_at"
+
+# It takes the currency of the organization's first account, if nobody names another.
+ENSURE = """
+INSERT INTO wallets (organization_id, currency, updated_at)
+SELECT $1, coalesce($2, (SELECT currency FROM whatsapp_accounts WHERE organization_id = $1 AND state <> 'removed'
+                          ORDER BY id LIMIT 1), $3), $4
+    ON CONFLICT DO NOTHING
+"""
+HELD = f"SELECT {COLUMNS} FROM wallets WHERE organization_id = $1 FOR UPDATE"
+CHANGE = f"""
+UPDATE wallets SET available = available + $2, total = total + $2, currency = $3, updated_at = $4
+ WHERE organization_id = $1
+RETURNING {COLUMNS}
+"""
+RECORD = """
+INSERT INTO wallet_ledger (organization_id, id, movement, available, reserved, consumed, reason, created_at)
+VALUES ($1, $2, $3, $4, 0, 0, $5, $6)
+"""
+USED = "SELECT EXISTS (SELECT FROM wallet_ledger WHERE organization_id = $1)"
+
+
+async def top_up(
+    conn: Connection, organization_id: UUID, *, amount: int, currency: str | None = None, reason: str = "top-up"
+) -> Wallet:
+    """Add `amount` millionths. `currency`: of a wallet that was never used; otherwise it must be the wallet's.
+
+    Raises Invalid, NotFound.
+    """
+    if amount <= 0:
+        raise Invalid(("amount", "range", "`amount` must be positive; use adjust to correct a top-up"))
+    return await _change(conn, organization_id, "top_up", amount, currency, reason)
+
+
+async def adjust(
+    conn: Connection, organization_id: UUID, *, amount: int, currency: str | None = None, reason: str
+) -> Wallet:
+    """Correct the wallet by `amount` millionths, up or down, never below what is reserved and consumed.
+
+    Raises Invalid, NotFound, WalletInsufficientFunds.
+    """
+    return await _change(conn, organization_id, "adjustment", amount, currency, reason)
+
+
+async def _change(
+    conn: Connection, organization_id: UUID, movement: str, amount: int, currency: str | None, reason: str
+) -> Wallet:
+    if amount == 0 or abs(amount) > MOST:
+        raise Invalid(("amount", "range", "`amount` must not be 0, and must be at most 1,000,000,000 either way"))
+    if not 1 <= len(reason := reason.strip()) <= MAX_REASON or "\0" in reason:
+        raise Invalid(("reason", "length", f"`reason` must have 1 to {MAX_REASON} characters"))
+    if currency is not None and not is_currency(currency):
+        raise Invalid(("currency", "pattern", "`currency` must be an ISO 4217 code, such as EUR"))
+    at = clock.now()
+    async with conn.transaction():
+        await organizations.get(conn, id=organization_id)
+        await conn.execute(ENSURE, organization_id, currency, DEFAULT_CURRENCY, at)
+        held = await conn.fetchrow(HELD, organization_id)
+        assert held is not None
+        known = Wallet(*held)
+        currency = currency or known.currency
+        if currency != known.currency and await conn.fetchval(USED, organization_id):
+            raise Invalid(("currency", "disagrees", f"this wallet is in {known.currency}, and that cannot change"))
+        if amount < 0 and known.available + amount < 0:
+            raise WalletInsufficientFunds(
+                available=decimal(known.available), required=decimal(-amount), currency=currency
+            )
+        row = await conn.fetchrow(CHANGE, organization_id, amount, currency, at)
+        assert row is not None
+        await conn.execute(RECORD, organization_id, uuid7(), movement, amount, reason, at)
+    return Wallet(*row)
+
+
+SHOW = f"SELECT {COLUMNS} FROM wallets WHERE organization_id = $1"
+ACCOUNT = """
+SELECT currency FROM whatsapp_accounts WHERE organization_id = $1 AND state <> 'removed' ORDER BY id LIMIT 1
+"""
+
+
+async def show(conn: Connection, actor: Actor) -> Wallet:
+    """The organization's wallet; an empty one if it never had any."""
+    row = await conn.fetchrow(SHOW, actor.organization_id)
+    if row is not None:
+        return Wallet(*row)
+    return Wallet(await conn.fetchval(ACCOUNT, actor.organization_id), 0, 0, 0, 0, None)
+
+
+LEDGER = """
+SELECT id, movement, message_id, key, available, reserved, consumed, reason, created_at
+  FROM wallet_ledger WHERE organization_id = $1 ORDER BY id DESC LIMIT $2
+"""
+
+
+async def ledger(conn: Connection, actor: Actor, *, limit: int = 50) -> list[Entry]:
+    """The wallet's latest changes, newest first."""
+    return [Entry(*row) for row in await conn.fetch(LEDGER, actor.organization_id, limit)]
