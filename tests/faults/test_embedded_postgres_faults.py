@@ -159,7 +159,7 @@ async def test_an_orphan_in_recovery_is_waited_for_and_adopted(
     heir = embedded(cluster_home, on_progress=lines.append, progress_interval=0.2)
     adopting = asyncio.create_task(heir.start())
     await until(lambda: len(lines) >= 2)
-    assert all(line.startswith("Waiting for the PostgreSQL that is running here") for line in lines)
+    assert all(line.startswith("Waiting for the PostgreSQL that is already running here") for line in lines)
     (public_place / "done").touch()
     await asyncio.wait_for(adopting, 120)
     assert heir.pid == pid

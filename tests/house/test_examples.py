@@ -2,7 +2,8 @@
 
 A block of shell is marked `sh run`, or `sh outside: ` and why it needs what no test has. A block of `json` after one
 shows the answer: it must have the same fields, and values of the same types. `<!-- until /path -->` waits until the
-list at that path is not empty, for a reader who is quicker than the simulators.
+list at that path is not empty, for a reader who is quicker than the simulators; `<!-- until /path text -->`, until the
+answer contains that text.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ async def run_document(path: Path, shell: Shell, ports: dict[str, str], wrong: l
                 alike(msgspec.json.decode(listed[number + 1].text), msgspec.json.decode(out), at)
             else:
                 assert '"success":false' not in out, out
-            for condition in re.findall(r"<!-- until (\S+) -->", block.after):
-                await shell.paste(UNTIL.format(condition))
+            for where, what in re.findall(r"<!-- until (\S+)(?: (\S+))? -->", block.after):
+                await shell.paste(UNTIL.format(where, what or '"items":[{'))
         except (AssertionError, msgspec.DecodeError) as error:
             wrong.append(f"{at}: {error}")
     return ran
@@ -122,7 +123,7 @@ async def run_document(path: Path, shell: Shell, ports: dict[str, str], wrong: l
 
 #: Whoever reads on takes longer than the simulators do; this waits for them.
 UNTIL = """for try in $(seq 300); do
-  curl -sS "$BASE/v1{}" -H "Authorization: Bearer $KEY" | grep -c '"items":\\[{{' > /dev/null && break
+  curl -sS "$BASE/v1{}" -H "Authorization: Bearer $KEY" | grep -cF '{}' > /dev/null && break
   sleep 0.1
 done
 [ $try -lt 300 ]

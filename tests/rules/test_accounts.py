@@ -41,9 +41,9 @@ async def test_a_name_belongs_to_one_organization_in_any_case(pool: Pool) -> Non
     async with pool.acquire() as conn:
         acme = await organizations.create(conn, name="Acme")
         beta = await organizations.create(conn, name="Beta")
-        with pytest.raises(Invalid, match=f"'ACME' already, {acme.id}"):
+        with pytest.raises(Invalid, match=f"already an organization named 'ACME': {acme.id}"):
             await organizations.create(conn, name=" ACME ")
-        with pytest.raises(Invalid, match="'acme' already"):
+        with pytest.raises(Invalid, match=f"already an organization named 'acme': {acme.id}"):
             await organizations.rename(conn, id=beta.id, name="acme")
         for name in ("", "a\nb", "x" * 201):
             with pytest.raises(Invalid, match="1 to 200"):

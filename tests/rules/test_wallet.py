@@ -14,6 +14,7 @@ from heliograph.base.ids import uuid7
 from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.money.amounts import UNIT, decimal, micros
 from heliograph.whatsapp.money.wallet import Movement, Wallet, WalletInsufficientFunds
+from tests.rules import factories
 from tests.rules import whatsapp_factories as making
 from tests.rules.whatsapp_factories import Made, check_wallets, made
 
@@ -119,7 +120,7 @@ async def test_an_operator_adds_and_takes_what_is_available(pool: Pool) -> None:
 
 
 async def test_a_first_top_up_chooses_the_currency(pool: Pool) -> None:
-    actor = await making.making.organization(pool)
+    actor = await factories.organization(pool)
     async with pool.acquire() as conn:
         assert await wallet.show(conn, actor) == Wallet(None, 0, 0, 0, 0, None)
         await making.account(pool, actor.organization_id, await making.make_app(pool), currency="MZN")
