@@ -57,10 +57,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def delivered(pool: Pool, tenant: Tenant, id: str) -> None:
     """The network's word, as a worker records it."""
-    moves = [
-        status.Move(tenant.id, UUID(id), one, datetime.now(UTC), was_sent=True)
-        for one in ("sending", "sent", "delivered")
-    ]
+    moves = [status.Move(tenant.id, UUID(id), one, datetime.now(UTC), was_sent=True) for one in ("sent", "delivered")]
     async with pool.acquire() as conn, conn.transaction():
         for move in moves:
             await status.move_many(conn, [move])

@@ -129,7 +129,7 @@ async def made(pool: Pool, tenant: Tenant) -> Made:
 
 
 async def message(pool: Pool, made: Made, **values: Any) -> str:
-    return str(await making.message(pool, made, queued=False, **values))
+    return str(await making.message(pool, made, **values))
 
 
 async def inbound(pool: Pool, made: Made, *, sender: str = TO) -> str:

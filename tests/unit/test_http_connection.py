@@ -26,6 +26,8 @@ class Wire(asyncio.Transport):
         self.got = b""
         self.is_read = True
         self.has_ended = False
+        self.is_gone = False
+        self.is_aborted = False
         #: Runs after each piece of an answer.
         self.on_write: Callable[[], None] | None = None
 
@@ -51,7 +53,12 @@ class Wire(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
+        if self.is_gone:
+            raise OSError(107, "Transport endpoint is not connected")
         self.has_ended = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
     def is_closing(self) -> bool:
         return False
@@ -137,6 +144,16 @@ async def test_no_request_begins_while_the_answer_before_it_cannot_leave() -> No
     talk.connection.resume_writing()
     await talk.settle()
     assert talk.begun == ["/01", "/02", "/03", "/04"]
+
+
+async def test_an_answer_to_somebody_who_is_gone_ends_the_connection_and_nothing_else() -> None:
+    """The other side has reset it, and the loop has not been told yet."""
+    talk = Talk()
+    talk.wire.is_gone = True
+    talk.connection.data_received(ask(1)[:-2] + b"Connection: close\r\n\r\n")
+    await talk.settle(answers=1)
+    assert talk.begun == ["/01"]
+    assert talk.wire.is_aborted
 
 
 async def test_more_bytes_ahead_than_may_be_end_the_connection_after_the_answer() -> None:

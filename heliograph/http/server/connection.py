@@ -374,7 +374,10 @@ class ServerConnection(asyncio.Protocol):
         self._reader.drop()
         self.regulate()
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:
+                self.abort()  # it was reset meanwhile, and the loop has not been told yet
         else:
             self._transport.close()
 
