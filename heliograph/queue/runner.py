@@ -1,7 +1,8 @@
 """The loop around a kind of work, and the wire that wakes it.
 
 Polling is what is correct; a notification only makes it sooner. The rule nobody may break: a loop never ends because
-something failed. It says so, waits a little and goes on, and while the database is away it waits for that.
+something failed. It says so, waits a little and goes on, and while the database is away it waits for that. And it
+always ends when it is cancelled.
 """
 
 from __future__ import annotations
@@ -37,21 +38,20 @@ async def loop(
     """Run `step` until `stopping`. While it returns more than 0 it is run again at once; else after `wake`, or after
     `poll` seconds."""
     while not stopping.is_set():
+        _end_if_cancelled()
         wake.clear()
         try:
             if await step() > 0:
                 continue
         except Exception as error:
+            _end_if_cancelled()
             if is_down(error):
                 log.warning("database unavailable", loop=name, error=type(error).__name__)
             else:
                 log.exception("loop failed", loop=name)
             await asyncio.sleep(AFTER_FAILURE)
             continue
-        try:
-            await asyncio.wait_for(wake.wait(), poll)
-        except TimeoutError:
-            continue
+        await _wait(wake, poll)
 
 
 async def once(
@@ -66,28 +66,27 @@ async def once(
             await step()
             return
         except Exception as error:
+            _end_if_cancelled()
             if not is_down(error):
                 raise
             log.warning("database unavailable", step=name, error=type(error).__name__)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stopping.wait(), pause)
+        await _wait(stopping, pause)
 
 
 async def every(name: str, step: Callable[[], Awaitable[object]], *, seconds: float, stopping: asyncio.Event) -> None:
     """Run `step` each `seconds` until `stopping`."""
 
     while not stopping.is_set():
+        _end_if_cancelled()
         try:
             await step()
         except Exception as error:
+            _end_if_cancelled()
             if is_down(error):
                 log.warning("database unavailable", timer=name, error=type(error).__name__)
             else:
                 log.exception("timer failed", timer=name)
-        try:
-            await asyncio.wait_for(stopping.wait(), seconds)
-        except TimeoutError:
-            continue
+        await _wait(stopping, seconds)
 
 
 async def announce(pool: Pool, stored: asyncio.Event) -> None:
@@ -98,6 +97,7 @@ async def announce(pool: Pool, stored: asyncio.Event) -> None:
         try:
             await pool.execute("SELECT pg_notify($1, '')", CHANNEL)
         except Exception as error:
+            _end_if_cancelled()
             if not is_down(error):
                 log.exception("announce failed")
         await asyncio.sleep(COALESCE)
@@ -118,5 +118,22 @@ async def listen(url: str, wake: Callable[[], None]) -> None:
             finally:
                 await conn.close(timeout=1)
         except Exception as error:
+            _end_if_cancelled()
             log.debug("listener lost", error=type(error).__name__)
             await asyncio.sleep(AFTER_FAILURE)
+
+
+def _end_if_cancelled() -> None:
+    """Raises CancelledError if this task was told to end. A rollback or a close that fails meanwhile takes the place of
+    the cancellation, which would be lost without this."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Until `event` is set, at most so long. (`wait_for` of Python 3.11 loses a cancellation that comes with the
+    event.)"""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -238,18 +238,26 @@ async def test_every_tarpit_ends_in_time_and_is_recorded_for_what_it_is(pool: Po
 )
 async def test_nothing_inside_is_connected_to(pool: Pool, host: str, addresses: list[str]) -> None:
     """Such addresses cannot be registered; here they are in the table, as if a name or the rules had changed."""
-    async with receivers(1) as (listener,):
-        actor = await organization(pool)
-        id, _ = await endpoint(pool, actor, "http://placeholder.example/")
-        await pool.execute("UPDATE webhook_endpoints SET url = $1", f"http://{host}:{listener.port}/")
-        await record(pool, actor)
-        strict = settings(webhook_allow_networks="", webhook_schedule="0,3600")
-        async with delivering(pool, strict, lookup=lambda name: addresses):
-            (attempt,) = await attempted(pool, 1)
-        assert attempt["result"] == "blocked"
-        assert not listener._connections
-        assert listener.counters.requests == 0
-        assert attempt["endpoint_id"] == id
+    connected = 0
+
+    async def inside(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connected
+        connected += 1
+        writer.close()
+
+    listener = await asyncio.start_server(inside, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, "http://placeholder.example/")
+    await pool.execute("UPDATE webhook_endpoints SET url = $1", f"http://{host}:{port}/")
+    await record(pool, actor)
+    strict = settings(webhook_allow_networks="", webhook_schedule="0,3600")
+    async with delivering(pool, strict, lookup=lambda name: addresses):
+        (attempt,) = await attempted(pool, 1)
+    listener.close()
+    assert attempt["result"] == "blocked"
+    assert connected == 0
+    assert attempt["endpoint_id"] == id
 
 
 async def test_a_redirect_inside_is_not_followed(pool: Pool) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import pytest
 
-from heliograph.queue.runner import once
+from heliograph.queue.runner import every, loop, once
 
 
 async def test_it_waits_for_the_database_and_works_once() -> None:
@@ -38,3 +41,66 @@ async def test_it_ends_when_it_is_told_to_stop() -> None:
         raise ConnectionRefusedError
 
     await once("test", step, stopping=stopping, pause=60.0)
+
+
+Run = Callable[[Callable[[], Awaitable[int]], asyncio.Event], Coroutine[Any, Any, None]]
+RUNS: dict[str, Run] = {
+    "loop": lambda step, event: loop("test", step, wake=event, poll=60.0, stopping=asyncio.Event()),
+    "every": lambda step, event: every("test", step, seconds=60.0, stopping=event),
+    "once": lambda step, event: once("test", step, stopping=event, pause=60.0),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+async def test_a_cancellation_is_not_lost_when_what_it_breaks_off_fails(name: str) -> None:
+    begun = asyncio.Event()
+
+    async def step() -> int:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            raise ConnectionResetError("the rollback failed")  # as when the connection is gone
+
+    task = asyncio.create_task(RUNS[name](step, asyncio.Event()))
+    await begun.wait()
+    task.cancel()
+    ended, _ = await asyncio.wait([task], timeout=10.0)
+    assert ended
+    assert task.cancelled()
+
+
+@pytest.mark.parametrize("ticks", range(4))
+async def test_a_cancellation_that_comes_with_a_wake_is_not_lost(ticks: int) -> None:
+    wake = asyncio.Event()
+
+    async def step() -> int:
+        return 0
+
+    task = asyncio.create_task(RUNS["loop"](step, wake))
+    for _ in range(5):  # until it waits
+        await asyncio.sleep(0)
+    wake.set()
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    task.cancel()
+    ended, _ = await asyncio.wait([task], timeout=10.0)
+    assert ended
+    assert task.cancelled()
+
+
+async def test_a_cancellation_that_a_step_survives_ends_the_loop() -> None:
+    begun = asyncio.Event()
+
+    async def step() -> int:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return 1
+
+    task = asyncio.create_task(RUNS["loop"](step, asyncio.Event()))
+    await begun.wait()
+    task.cancel()
+    ended, _ = await asyncio.wait([task], timeout=10.0)
+    assert ended
+    assert task.cancelled()
