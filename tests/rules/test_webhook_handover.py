@@ -271,22 +271,27 @@ async def test_a_worker_killed_after_its_commit_loses_nothing(
     assert [(row["attempt"], row["result"]) for row in await attempts(pool)] == [(1, "delivered")] * 2
 
 
-async def test_a_database_that_goes_away_in_the_middle_costs_no_delivery(pool: Pool, receiver: Receiver) -> None:
+async def test_a_database_that_goes_away_in_the_middle_costs_no_delivery(
+    pool: Pool, database_url: str, receiver: Receiver
+) -> None:
     actor = await organization(pool)
     await endpoint(pool, actor, receiver.url)
+    # The one connection that ends all others.
+    own = await open_pool(database_url, size=1)
     async with delivering(pool, settings(lease_seconds=2.0)) as deliverer:
-        await acquaint(pool, actor, receiver, 10)
+        await acquaint(own, actor, receiver, 10)
         for _ in range(3):
-            _, handover = await hand(pool, deliverer, actor, 20, deliver=False)
-            async with pool.acquire() as conn:
+            _, handover = await hand(own, deliverer, actor, 20, deliver=False)
+            async with own.acquire() as conn:
                 handover.deliver()
                 await conn.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
                 )
         await receiver.wait_for(lambda it: it.counters.received == 70, within=20)
-        await until(lambda: _is_empty(pool))
-    made = await attempts(pool)
+        await until(lambda: _is_empty(own))
+    made = await attempts(own)
+    own.terminate()
     assert {one["result"] for one in made} == {"delivered"}
     assert len({one["event_id"] for one in made}) == 70
 
