@@ -43,7 +43,6 @@ class Claimed(Protocol):
 
 
 Message = TypeVar("Message", bound=Claimed)
-Move = TypeVar("Move")
 Report_contra = TypeVar("Report_contra", contravariant=True)
 
 

@@ -12,10 +12,10 @@ import structlog
 
 from heliograph.base.db import Connection, Pool
 from heliograph.base.settings import Settings
-from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import announce
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
+from heliograph.sending import test_reports
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
 from heliograph.sms.dispatch import suppliers, test_mode
@@ -30,9 +30,6 @@ from heliograph.suppliers.smpp import connector as smpp
 from heliograph.webhooks.handover import Deliveries
 
 log = structlog.get_logger()
-
-#: Test receipts brought at once.
-TEST_BATCH = 500
 
 
 class SmsWork(Work):
@@ -139,18 +136,15 @@ class SmsWork(Work):
 
     async def _test_receipts(self) -> int:
         """Bring the receipts of test messages."""
-        async with self._pool.acquire() as conn:
-            await self._backlog.look(conn, "test")
-            claimed = await self._backlog.claim(
-                conn, "test", {test_mode.SUPPLIER: TEST_BATCH}, seconds=self._settings.lease_seconds
-            )
-            if not claimed:
-                return 0
-            due = await test_mode.due_receipts(conn, [(lease.organization_id, lease.id) for lease in claimed])
-        await self._received(test_mode.SUPPLIER, due)
-        async with self._pool.acquire() as conn:
-            await leases.finish(conn, claimed)
-        return len(claimed)
+        return await test_reports.bring(
+            self._pool,
+            self._backlog,
+            "test",
+            test_mode.SUPPLIER,
+            made=test_mode.due_receipts,
+            record=partial(self._received, test_mode.SUPPLIER),
+            seconds=self._settings.lease_seconds,
+        )
 
     async def _refresh(self) -> None:
         await self._suppliers.refresh(grace=self._settings.drain_seconds)

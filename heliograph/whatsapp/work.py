@@ -8,9 +8,9 @@ from uuid import UUID
 
 from heliograph.base.db import Connection, Pool
 from heliograph.base.settings import Settings
-from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
+from heliograph.sending import test_reports
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
@@ -26,9 +26,6 @@ from heliograph.whatsapp.mirror.accounts import SendingNumber
 from heliograph.whatsapp.mirror.reading import Mirror
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import Move
-
-#: Statuses of test messages brought at once.
-TEST_BATCH = 500
 
 
 class WhatsAppWork(Work):
@@ -133,18 +130,15 @@ class WhatsAppWork(Work):
 
     async def _test_statuses(self) -> int:
         """Bring the statuses of test messages."""
-        async with self._pool.acquire() as conn:
-            await self._backlog.look(conn, test_mode.KIND)
-            claimed = await self._backlog.claim(
-                conn, test_mode.KIND, {test_mode.LINE: TEST_BATCH}, seconds=self._settings.lease_seconds
-            )
-            if not claimed:
-                return 0
-            moves = await test_mode.due(conn, [(lease.organization_id, lease.id) for lease in claimed])
-        await self._results.report(moves)
-        async with self._pool.acquire() as conn:
-            await leases.finish(conn, claimed)
-        return len(claimed)
+        return await test_reports.bring(
+            self._pool,
+            self._backlog,
+            test_mode.KIND,
+            test_mode.LINE,
+            made=test_mode.due,
+            record=self._results.report,
+            seconds=self._settings.lease_seconds,
+        )
 
     async def _refresh(self) -> int:
         """Follow the tables: numbers, tokens, holds, rates. Returns 0: there is nothing more to be done."""
