@@ -63,6 +63,8 @@ class Selection:
         self._accounts = accounts
         self._patience = patience
         self._references: OrderedDict[tuple[str, str], int] = OrderedDict()
+        #: Suppliers that take live messages in this round, usable or not.
+        self._serving: list[Supplier] = []
         #: Suppliers that can be used in this round.
         self.usable: list[Supplier] = []
         #: Suppliers that only other workers can use now: a message that belongs there waits in their line.
@@ -78,7 +80,9 @@ class Selection:
         """Ask every account what it can take in this round; returns how many live messages that are in all."""
         self.usable, self.elsewhere = [], []
         total = 0
-        serve = {one.id for one in self._serving()} | {test_mode.SUPPLIER}
+        # Once a round, and not for each message in it.
+        self._serving = serving(one.supplier for id, one in self._accounts().items() if id != test_mode.SUPPLIER)
+        serve = {one.id for one in self._serving} | {test_mode.SUPPLIER}
         for id, account in self._accounts().items():
             account.room, account.probe = 0, False
             supplier = account.supplier
@@ -99,10 +103,6 @@ class Selection:
                 self.usable.append(account.supplier)
         self.left_to_others = 0
         return total - self._leave_alone_what_stalls()
-
-    def _serving(self) -> list[Supplier]:
-        """The suppliers of live messages, usable or not."""
-        return serving(one.supplier for id, one in self._accounts().items() if id != test_mode.SUPPLIER)
 
     def _leave_alone_what_stalls(self) -> int:
         """Open the circuits of suppliers that only put off or do not answer, where another one could carry instead.
@@ -128,7 +128,7 @@ class Selection:
             supplier: Supplier | None = accounts[test_mode.SUPPLIER].supplier
         else:
             refused = due.refused or ()
-            suppliers = self._serving()
+            suppliers = self._serving
             covering = [one for one in suppliers if covers(one, due.recipient)]
             others = [one for one in covering if one.id not in refused]
             if refused:
