@@ -248,7 +248,7 @@ async def test_garbage(database_url: str, tmp_path: Path) -> None:
         await judge(made, client.ledger, in_flight=0)
 
 
-#: Of 40 messages and a second each: seven were there in ten seconds on a quiet machine.
+#: Of 40 messages and a second each. The bound is estimated, with room for a busy machine.
 ROUNDS = 8
 BROKEN: dict[str, dict[str, Any]] = {"most fail": {"error_mix": {0x08: 0.7}}, "no answers": {"swallow": 1.0}}
 if LONG:
