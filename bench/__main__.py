@@ -24,7 +24,7 @@ from bench.stage import BenchError, Stage, real_disk, stage
 from bench.start import start
 from bench.way import way
 from bench.whatsapp import whatsapp
-from heliograph.base.postgres_install import PostgresError
+from heliograph.base.embedded.install import PostgresError
 
 RESULTS = Path(__file__).parent / "results"
 QUICK = Lengths(rounds=1, window=3.0, way=6.0, backlog=20_000, contacts=60_000, campaign=60_000, statuses=6_000)

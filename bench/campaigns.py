@@ -17,8 +17,8 @@ from bench.accept import Lengths
 from bench.figures import Report
 from bench.stage import BenchError, Stage
 from heliograph.base.actor import Actor
-from heliograph.campaigns import sms_channel
-from heliograph.campaigns.sms_channel import Wish
+from heliograph.campaigns.channels import sms as sms_channel
+from heliograph.campaigns.channels.sms import Wish
 
 TAG = "bench"
 TEXT = "Hello {{name}}, your order is ready. Reply STOP to hear no more from us."

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.accept import Lengths
 from bench.figures import Report
 from bench.stage import Stage
-from heliograph.base.db import Connection, Pool, open_pool
+from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
 

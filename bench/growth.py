@@ -20,7 +20,7 @@ from bench.accept import Lengths, once
 from bench.figures import Report
 from bench.load import TEXT
 from bench.stage import BenchError, Stage
-from heliograph.base.migrate import DAILY, day_name, make_days, make_partitions
+from heliograph.base.database.migrate import DAILY, day_name, make_days, make_partitions
 
 DAYS = 30
 #: Space of one message in all tables with their indexes, and of its helper while it is made; kB.

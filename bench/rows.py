@@ -18,7 +18,7 @@ from bench import machine
 from bench.stage import Stage, real_disk, stage
 from heliograph.accounts.requests import RateUnit
 from heliograph.base.actor import Actor
-from heliograph.base.db import open_pool
+from heliograph.base.database.pool import open_pool
 from heliograph.base.ids import uuid7
 from heliograph.sms.accepting.accept import Acceptor, Send
 

@@ -33,9 +33,9 @@ from bench.load import Options, Result
 from heliograph import demo
 from heliograph.accounts import quota
 from heliograph.base.actor import Actor
-from heliograph.base.migrate import migrate
-from heliograph.base.postgres import Embedded
-from heliograph.base.settings import Settings
+from heliograph.base.database.migrate import migrate
+from heliograph.base.embedded.server import Embedded
+from heliograph.base.process.settings import Settings
 from heliograph.demo import Smsc
 from heliograph.webhooks import endpoints
 from heliograph.whatsapp.money import wallet

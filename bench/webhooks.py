@@ -22,13 +22,14 @@ import uvloop
 from bench import machine
 from bench.control import Control
 from bench.stage import Stage, stage
-from heliograph.base import clock
-from heliograph.base.db import Pool, open_pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.http.client import HttpClient
 from heliograph.queue.runner import loop
-from heliograph.webhooks import endpoints, events
-from heliograph.webhooks.delivery import Deliverer
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery.delivery import Deliverer
+from heliograph.webhooks.recording import events
 
 #: Events in one transaction, and on their way at most: what the recorder's batches are like under load.
 BATCH, ON_THE_WAY = 128, 1_000

@@ -14,11 +14,11 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import api_keys, organizations, quota
-from heliograph.base import private_files
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
-from heliograph.base.db import Connection
-from heliograph.base.settings import Settings
+from heliograph.base.database.pool import Connection
+from heliograph.base.process import private_files
+from heliograph.base.process.settings import Settings
 from heliograph.simulators.graph.simulator import GraphOptions
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import routing, suppliers

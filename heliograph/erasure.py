@@ -16,7 +16,7 @@ import msgspec
 
 from heliograph.base import phones
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection, plan_by_key
+from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.ids import time_of, uuid7_floor
 from heliograph.consent import people
 

@@ -21,11 +21,11 @@ import msgspec
 import structlog
 
 from heliograph.accounts import usage
-from heliograph.base import clock
-from heliograph.base.db import RANGED, Connection, is_open
+from heliograph.base.database import clock
+from heliograph.base.database.migrate import make_days, make_partitions
+from heliograph.base.database.pool import RANGED, Connection, is_open
 from heliograph.base.ids import uuid7_floor
-from heliograph.base.migrate import make_days, make_partitions
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 
 log = structlog.get_logger()
 

@@ -31,10 +31,11 @@ from heliograph.api.door.probes import Probes
 from heliograph.api.door.static import Page
 from heliograph.api.routes import OPERATIONS, PREFIX
 from heliograph.api.shapes import envelope
-from heliograph.base import clock, crash, pulse, signals
 from heliograph.base.crypto import derive_key
-from heliograph.base.db import open_pool
-from heliograph.base.settings import Settings
+from heliograph.base.database import clock, pulse
+from heliograph.base.database.pool import open_pool
+from heliograph.base.process import crash, signals
+from heliograph.base.process.settings import Settings
 from heliograph.http.proxies import TrustedProxies
 from heliograph.http.server.asgi import Asgi
 from heliograph.http.server.exchange import Service

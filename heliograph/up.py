@@ -29,14 +29,14 @@ import asyncpg
 import msgspec
 
 from heliograph import demo
-from heliograph.base import private_files
-from heliograph.base.connecting import connect
-from heliograph.base.db import open_pool
-from heliograph.base.migrate import migrate
-from heliograph.base.postgres import Embedded, default_data_dir
-from heliograph.base.postgres_install import PostgresError
-from heliograph.base.settings import Settings, demand_secret_key, from_environment, unknown_names
-from heliograph.base.signals import KINDS
+from heliograph.base.database.migrate import migrate
+from heliograph.base.database.pool import open_pool
+from heliograph.base.embedded.install import PostgresError
+from heliograph.base.embedded.server import Embedded, default_data_dir
+from heliograph.base.network.connecting import connect
+from heliograph.base.process import private_files
+from heliograph.base.process.settings import Settings, demand_secret_key, from_environment, unknown_names
+from heliograph.base.process.signals import KINDS
 from heliograph.demo import Credentials, Smsc
 
 #: prctl(2): the signal that this process gets when its parent ends.

@@ -21,10 +21,11 @@ import structlog
 
 from heliograph import retention, traffic
 from heliograph.accounts import plans
-from heliograph.base import clock, crash, pulse
-from heliograph.base.db import Connection, Pool, is_down, open_pool
+from heliograph.base.database import clock, pulse
+from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
+from heliograph.base.process import crash
+from heliograph.base.process.settings import Settings
 from heliograph.campaigns import audience
 from heliograph.campaigns.work import CampaignWork
 from heliograph.queue import timers
@@ -33,8 +34,8 @@ from heliograph.queue.runner import every, listen, loop, once
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sms.received import inbox
 from heliograph.sms.work import SmsWork
-from heliograph.webhooks.handover import Deliveries
-from heliograph.webhooks.work import WebhookWork
+from heliograph.webhooks.delivery.work import WebhookWork
+from heliograph.webhooks.recording.handover import Deliveries
 from heliograph.whatsapp.work import WhatsAppWork
 
 log = structlog.get_logger()

@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 
 from heliograph.api.document.event_bodies import DATA
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 
 #: Tests of delivery make up events that say hardly anything; a real one has more fields than that.
 STUB = 3

@@ -16,10 +16,11 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Pool, open_pool
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.simulators.graph.simulator import GraphSimulator, Message, quick
 from heliograph.simulators.receiver import Event
-from heliograph.webhooks import endpoints, signing
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery import signing
 from heliograph.whatsapp.mirror import accounts, apps
 from heliograph.whatsapp.money import rates, wallet
 from heliograph.whatsapp.money.rates import Rate

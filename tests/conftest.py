@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from heliograph.base.db import Pool, open_pool
+from heliograph.base.database.pool import Pool, open_pool
 from tests import scheduling
 from tests.bodies import events_are_as_documented
 from tests.database import Cluster, cluster

@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from heliograph.base.migrate import migrate
-from heliograph.base.postgres import ROLE, Embedded
+from heliograph.base.database.migrate import migrate
+from heliograph.base.embedded.server import ROLE, Embedded
 
 Result = TypeVar("Result")
 

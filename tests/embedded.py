@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from heliograph.base.postgres import Embedded
+from heliograph.base.embedded.server import Embedded
 from tests.database import QUICK as QUICKEST
 from tests.database import public_directory
 
@@ -30,7 +30,7 @@ Start = Callable[..., Embedded]
 SUPERVISE = """
 import asyncio, json, sys
 from pathlib import Path
-from heliograph.base.postgres import Embedded
+from heliograph.base.embedded.server import Embedded
 
 async def main():
     server = Embedded(Path(sys.argv[1]), on_progress=print, extra_settings=json.loads(sys.argv[2]))

@@ -243,8 +243,8 @@ def serve(listener: socket.socket) -> NoReturn:
 
 def _import_everything() -> None:
     cli = importlib.import_module("heliograph.cli")
-    for noun in cli.NAMES:
-        importlib.import_module(f"heliograph.cli.{noun}")
+    for noun in cli.ROOMS:
+        cli.module_of(noun)
     for late in ("heliograph.serve", "heliograph.worker", "uvloop"):
         importlib.import_module(late)
     # What the libraries import when they are used first: a command that finds no database, and one that is explained.

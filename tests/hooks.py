@@ -8,16 +8,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.http.client import HttpClient
 from heliograph.http.resolver import Lookup
 from heliograph.queue.runner import every, loop
-from heliograph.webhooks import endpoints, events
-from heliograph.webhooks.delivery import Deliverer
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery.delivery import Deliverer
+from heliograph.webhooks.recording import events
 
 KIND = "message.delivered"
 DATA = '{"message":{"id":"0190aaaa-0000-7000-8000-000000000000","to":"+420777123456","status":"delivered"}}'

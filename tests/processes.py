@@ -26,8 +26,8 @@ import psutil
 
 from heliograph.accounts import api_keys, organizations, quota
 from heliograph.base.actor import Actor
-from heliograph.base.postgres import Embedded
-from heliograph.base.settings import Settings, from_environment
+from heliograph.base.embedded.server import Embedded
+from heliograph.base.process.settings import Settings, from_environment
 from heliograph.serve import serve
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions

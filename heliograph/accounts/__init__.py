@@ -1,0 +1,1 @@
+"""Organizations, their API keys and what they may still send."""

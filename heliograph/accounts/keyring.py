@@ -14,9 +14,9 @@ from uuid import UUID
 
 from heliograph.accounts.api_keys import Known, Unauthorized, authenticate_many, is_well_formed
 from heliograph.base.actor import Actor
-from heliograph.base.batching import Batcher
 from heliograph.base.crypto import hash_secret
-from heliograph.base.db import Pool, is_down
+from heliograph.base.database.batching import Batcher
+from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
 
 #: Seconds; half of the promise, the rest is for a slow answer of the database.

@@ -15,7 +15,7 @@ import msgspec
 from heliograph.accounts import quota
 from heliograph.accounts.organizations import Organization
 from heliograph.accounts.quota import Reset
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 
 #: Longest name of a plan, characters.

@@ -13,8 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 

@@ -13,10 +13,10 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import bounded_scan
 from heliograph.base.actor import Actor
-from heliograph.base.bounded_scan import LOOK
-from heliograph.base.db import Connection
+from heliograph.base.database import bounded_scan
+from heliograph.base.database.bounded_scan import LOOK
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7_floor
 
 

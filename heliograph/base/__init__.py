@@ -1,0 +1,1 @@
+"""What every part stands on and what knows no part: ids, errors, phone numbers, retry schedules."""

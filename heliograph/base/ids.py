@@ -1,7 +1,7 @@
 """UUIDv7: ids that sort by the time they were made (RFC 9562 §5.7). The application makes them, never the database.
 
-Their time is the database's (`base/clock.py`): tables are partitioned, paged and forgotten by it, so an id of a wrong
-clock would lie where nobody looks, or be deleted at once.
+Their time is the database's (`base/database/clock.py`): tables are partitioned, paged and forgotten by it, so an id of
+a wrong clock would lie where nobody looks, or be deleted at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from heliograph.base.clock import EPOCH, milliseconds
+from heliograph.base.database.clock import EPOCH, milliseconds
 
 MILLISECOND = timedelta(milliseconds=1)
 

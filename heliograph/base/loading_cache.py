@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from typing import Generic, TypeVar
 
-from heliograph.base.batching import Batcher
+from heliograph.base.database.batching import Batcher
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -15,7 +15,7 @@ import msgspec
 
 from heliograph.base import phones
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records
 

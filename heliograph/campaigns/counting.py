@@ -16,9 +16,9 @@ from uuid import UUID
 
 import asyncpg
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.campaigns import plan
-from heliograph.campaigns.channels import CHANNELS
+from heliograph.campaigns.channels.table import CHANNELS
 
 #: Chunks counted in one transaction: some 50,000 messages at most, 50 ms.
 CHUNKS = 50

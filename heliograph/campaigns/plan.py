@@ -21,12 +21,12 @@ import asyncpg
 import msgspec
 
 from heliograph.base.actor import Actor
-from heliograph.base.clock import iso
-from heliograph.base.db import Connection
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience, standstill
-from heliograph.webhooks import events
+from heliograph.webhooks.recording import events
 
 MAX_NAME = 200
 MAX_AHEAD = timedelta(days=365)

@@ -21,12 +21,12 @@ import structlog
 
 from heliograph.accounts.organizations import STOPPED
 from heliograph.base import phones
-from heliograph.base.crash import crash_point
-from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.ids import uuid7
+from heliograph.base.process.crash import crash_point
 from heliograph.campaigns import audience, plan, withdrawal
-from heliograph.campaigns.channel import Batch, Due, Made, Stop
-from heliograph.campaigns.channels import CHANNELS
+from heliograph.campaigns.channels.contract import Batch, Due, Made, Stop
+from heliograph.campaigns.channels.table import CHANNELS
 
 log = structlog.get_logger()
 

@@ -5,10 +5,10 @@ The rule nobody may break: a message is canceled only together with its queue ro
 
 from __future__ import annotations
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.campaigns import counting
-from heliograph.campaigns.channel import Due
-from heliograph.campaigns.channels import CHANNELS
+from heliograph.campaigns.channels.contract import Due
+from heliograph.campaigns.channels.table import CHANNELS
 
 # From the end: what is due last has the best chance of not having been sent.
 STAGED = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.campaigns import counting
 from heliograph.campaigns.staging import Stager
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work

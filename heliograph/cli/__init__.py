@@ -8,58 +8,65 @@ from __future__ import annotations
 
 import importlib
 from difflib import get_close_matches
+from types import ModuleType
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from heliograph.cli.console import group, run, single
+from heliograph.cli.terminal.console import group, run, single
 
-#: Commands in the order of the help text. A module has `app` (commands of a noun) or `command` (one command).
-NAMES = (
-    "up",
-    "api",
-    "worker",
-    "migrate",
-    "send",
-    "doctor",
-    "org",
-    "key",
-    "sender",
-    "supplier",
-    "quota",
-    "contacts",
-    "campaign",
-    "message",
-    "queue",
-    "inbound",
-    "optout",
-    "webhook",
-    "whatsapp",
-    "simulate",
-)
+#: Commands in the order of the help text, each with the room of its module, which has `app` (the commands of a noun) or
+#: `command` (one command).
+ROOMS = {
+    "up": "running",
+    "api": "running",
+    "worker": "running",
+    "migrate": "running",
+    "send": "carriage",
+    "doctor": "running",
+    "org": "organization",
+    "key": "organization",
+    "sender": "organization",
+    "supplier": "carriage",
+    "quota": "organization",
+    "contacts": "organization",
+    "campaign": "organization",
+    "message": "carriage",
+    "queue": "carriage",
+    "inbound": "carriage",
+    "optout": "organization",
+    "webhook": "organization",
+    "whatsapp": "",
+    "simulate": "running",
+}
+
+
+def module_of(noun: str) -> ModuleType:
+    """The module of a command, loaded now."""
+    return importlib.import_module(".".join(filter(None, ("heliograph.cli", ROOMS[noun], noun))))
 
 
 class Nouns(TyperGroup):
-    """The commands of NAMES."""
+    """The commands of ROOMS."""
 
     def list_commands(self, ctx: object) -> list[str]:
         """Their names."""
-        return list(NAMES)
+        return list(ROOMS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the words name. A misspelt one ends with those that are near."""
-        if args and args[0] not in NAMES and not args[0].startswith("-"):
-            near = get_close_matches(args[0], NAMES, cutoff=0.5)
+        if args and args[0] not in ROOMS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], list(ROOMS), cutoff=0.5)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:
         """The command, loaded now."""
-        if cmd_name not in NAMES:
+        if cmd_name not in ROOMS:
             return None
-        module = importlib.import_module(f"heliograph.cli.{cmd_name}")
+        module = module_of(cmd_name)
         command: TyperCommand | TyperGroup
         if hasattr(module, "app"):
             command = typer.main.get_group(module.app)

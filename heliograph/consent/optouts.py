@@ -18,12 +18,12 @@ import msgspec
 
 from heliograph.base import phones
 from heliograph.base.actor import Actor
-from heliograph.base.clock import iso, now
-from heliograph.base.db import Connection
+from heliograph.base.database.clock import iso, now
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
-from heliograph.webhooks import events
+from heliograph.webhooks.recording import events
 
 
 class RecipientOptedOut(Refusal):

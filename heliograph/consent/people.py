@@ -14,7 +14,7 @@ from collections.abc import Collection
 from uuid import UUID
 
 from heliograph.base import phones
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 
 #: An organization, and two names of one person: E.164, or a user id.

@@ -13,8 +13,8 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.actor import Actor
-from heliograph.base.clock import iso
-from heliograph.base.db import Connection, plan_by_key
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.contacts import records
 from heliograph.contacts.records import Contact
 from heliograph.contacts.sheets import Writer

@@ -18,11 +18,12 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import phones, private_files
+from heliograph.base import phones
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection, plan_by_key
+from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
+from heliograph.base.process import private_files
 from heliograph.contacts import records, sheets
 from heliograph.contacts.records import MAX_NAME, MAX_TAGS, Entry, OnDuplicate
 from heliograph.contacts.sheets import Layout, Reader, Row, Writer

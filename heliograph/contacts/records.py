@@ -17,9 +17,10 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock, phones
+from heliograph.base import phones
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection, plan_by_key
+from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.errors import NotFound
 
 

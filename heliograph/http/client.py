@@ -24,8 +24,8 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
-from heliograph.base.addresses import Address, Target, is_allowed, parse_networks, parse_url
-from heliograph.base.settings import Settings
+from heliograph.base.network.addresses import Address, Target, is_allowed, parse_networks, parse_url
+from heliograph.base.process.settings import Settings
 from heliograph.http import writer
 from heliograph.http.answers import Answer, Failure, FailureKind
 from heliograph.http.client_connection import ClientConnection

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from heliograph.base import clock, sockets
+from heliograph.base.database import clock
+from heliograph.base.network import sockets
 from heliograph.http.answers import Answer, AnswerReader, Failure, FailureKind, NotHttp, seconds_until
 
 #: Once the status is known the outcome is, so a body that trickles is not waited for; seconds.

@@ -13,7 +13,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from heliograph.base.addresses import Address, parse_networks
+from heliograph.base.network.addresses import Address, parse_networks
 from heliograph.http.heads import Headers
 from heliograph.http.proxy_protocol import unmapped
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from heliograph.base.addresses import Address
+from heliograph.base.network.addresses import Address
 
 #: What a header of version 2 begins with (§2.2).
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from itertools import zip_longest
 
-from heliograph.base.addresses import Address
+from heliograph.base.network.addresses import Address
 
 #: How long addresses and their check are reused. Failures too: a broken name must not cost a look-up per attempt.
 _NAME_SECONDS = 30.0

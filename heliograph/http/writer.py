@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 
-from heliograph.base import clock
+from heliograph.base.database import clock
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
 #: Line ends that a request has beside those of the headers given: three of `post_start`, Content-Length, the last.

@@ -5,7 +5,7 @@
 --   * Times are timestamptz, and those that decide are the database's. State machines are also CHECKs here, and guards
 --     inside the UPDATEs.
 --   * What grows with traffic is range-partitioned by its UUIDv7 or its day, that is, by time, a month or a day each. The partitions are made
---     ahead by heliograph/base/migrate.py; `_rest` is the net under them: a row must never be refused because a clock
+--     ahead by heliograph/base/database/migrate.py; `_rest` is the net under them: a row must never be refused because a clock
 --     ran ahead.
 --   * Tables that are filled by the million have no foreign keys: checking one costs as much as the row.
 --   * A row is looked up by (organization_id, id). On a table that is still empty the planner thinks nothing of using

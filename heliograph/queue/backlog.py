@@ -28,7 +28,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.base.retry import LOOK, look_pause
 from heliograph.queue.leases import Lease
 from heliograph.queue.turns import MORE, Ask, Turns

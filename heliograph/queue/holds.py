@@ -16,7 +16,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
 from heliograph.queue import leases
 

@@ -22,7 +22,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 
 #: The line of work that has no supplier yet.
 UNROUTED = UUID(int=0)

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from heliograph.base.connecting import Connector
-from heliograph.base.db import Pool, is_down
+from heliograph.base.database.pool import Pool, is_down
+from heliograph.base.network.connecting import Connector
 
 log = structlog.get_logger()
 

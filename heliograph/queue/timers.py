@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 
 ENSURE = "INSERT INTO timers (name, next_at) VALUES ($1, now()) ON CONFLICT DO NOTHING"
 

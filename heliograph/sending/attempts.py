@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
 
 #: Attempts of any outcome that a message may have. They are counted in 16 bits.

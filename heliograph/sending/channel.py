@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.results import Writer

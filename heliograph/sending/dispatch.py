@@ -22,8 +22,8 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from heliograph.base.crash import crash_point
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.process.crash import crash_point
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import Lease, Postponed

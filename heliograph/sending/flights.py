@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.queue import leases
 from heliograph.sending.attempts import Attempt
 

@@ -16,10 +16,10 @@ import asyncpg
 
 from heliograph.accounts.requests import Answer, IdempotencyConflict, IdempotencyInProgress
 from heliograph.base.actor import Actor
-from heliograph.base.batching import Batcher
-from heliograph.base.crash import crash_point
-from heliograph.base.db import despite_deadlocks, is_down
+from heliograph.base.database.batching import Batcher
+from heliograph.base.database.pool import despite_deadlocks, is_down
 from heliograph.base.errors import Refusal, Unavailable
+from heliograph.base.process.crash import crash_point
 
 
 class Asked(Protocol):

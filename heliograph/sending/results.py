@@ -15,14 +15,14 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from heliograph.base.batching import Batcher
-from heliograph.base.crash import crash_point
-from heliograph.base.db import Connection, Pool, despite_deadlocks, is_down
+from heliograph.base.database.batching import Batcher
+from heliograph.base.database.pool import Connection, Pool, despite_deadlocks, is_down
+from heliograph.base.process.crash import crash_point
 from heliograph.queue import leases
 from heliograph.queue.leases import Postponed
 from heliograph.sending import attempts
 from heliograph.sending.attempts import Attempt, Ended
-from heliograph.webhooks.handover import Deliveries, Handover
+from heliograph.webhooks.recording.handover import Deliveries, Handover
 
 log = structlog.get_logger()
 

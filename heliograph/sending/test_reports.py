@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
 

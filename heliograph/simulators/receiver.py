@@ -20,11 +20,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from heliograph.base import clock
-from heliograph.base.signals import stopping
+from heliograph.base.database import clock
+from heliograph.base.process.signals import stopping
 from heliograph.http.heads import RequestHead
 from heliograph.simulators.http import HttpSimulator, Reply
-from heliograph.webhooks import signing
+from heliograph.webhooks.delivery import signing
 
 _LARGEST_BODY = 1_048_576
 _WANTED = frozenset(

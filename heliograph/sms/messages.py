@@ -15,10 +15,10 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import bounded_scan, clock
 from heliograph.base.actor import Actor
-from heliograph.base.bounded_scan import LOOK
-from heliograph.base.db import Connection
+from heliograph.base.database import bounded_scan, clock
+from heliograph.base.database.bounded_scan import LOOK
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.queue.holds import Overtaken
 from heliograph.sending.listing import shown_status

@@ -17,11 +17,11 @@ import asyncpg
 import msgspec
 
 from heliograph import traffic
-from heliograph.base.clock import iso
-from heliograph.base.db import Connection
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.contract import ReceiptState
-from heliograph.webhooks import events
+from heliograph.webhooks.recording import events
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import asyncpg
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.sending import attempts

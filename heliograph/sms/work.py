@@ -10,8 +10,8 @@ from uuid import UUID
 
 import structlog
 
-from heliograph.base.db import Connection, Pool
-from heliograph.base.settings import Settings
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.process.settings import Settings
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import announce
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
@@ -27,7 +27,7 @@ from heliograph.sms.reports import diagnosis, receipts
 from heliograph.sms.reports.receipts import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from heliograph.suppliers.smpp import connector as smpp
-from heliograph.webhooks.handover import Deliveries
+from heliograph.webhooks.recording.handover import Deliveries
 
 log = structlog.get_logger()
 

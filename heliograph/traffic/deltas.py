@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.traffic.histogram import LENGTH, bucket
 

@@ -5,7 +5,7 @@ The rule nobody may break: a delta goes in the very commit in which it is added,
 
 from __future__ import annotations
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 
 #: Every ten seconds.
 TIMER, EVERY = "traffic", 10.0

@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):

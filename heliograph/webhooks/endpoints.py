@@ -12,16 +12,16 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.addresses import Network, check_url, parse_networks
 from heliograph.base.crypto import derive_key, seal, unseal
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
-from heliograph.webhooks import signing
-from heliograph.webhooks.events import KINDS
+from heliograph.base.network.addresses import Network, check_url, parse_networks
+from heliograph.base.process.settings import Settings
+from heliograph.webhooks.delivery import signing
+from heliograph.webhooks.recording.events import KINDS
 
 MAX_ACTIVE = 10
 #: How long a disabled endpoint is listed, and how many of them at most.

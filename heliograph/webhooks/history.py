@@ -11,10 +11,10 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.webhooks import endpoints
-from heliograph.webhooks.attempts import DELIVERED
-from heliograph.webhooks.successes import SPAN
+from heliograph.webhooks.delivery.attempts import DELIVERED
+from heliograph.webhooks.recording.successes import SPAN
 
 
 class Tried(msgspec.Struct, frozen=True):

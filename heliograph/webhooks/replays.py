@@ -14,12 +14,13 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.webhooks import endpoints, successes
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.recording import successes
 
 #: The kind of an event that somebody asked for.
 TEST = "webhook.test"

@@ -13,9 +13,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base.db import Connection
-from heliograph.webhooks import successes
-from heliograph.webhooks.attempts import DELIVERED
+from heliograph.base.database.pool import Connection
+from heliograph.webhooks.delivery.attempts import DELIVERED
+from heliograph.webhooks.recording import successes
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -13,10 +13,11 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import bounded_scan, phones
+from heliograph.base import phones
 from heliograph.base.actor import Actor
-from heliograph.base.bounded_scan import LOOK
-from heliograph.base.db import Connection
+from heliograph.base.database import bounded_scan
+from heliograph.base.database.bounded_scan import LOOK
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.consent import people
 from heliograph.sending.listing import shown_status

@@ -15,10 +15,10 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import bounded_scan
 from heliograph.base.actor import Actor
-from heliograph.base.bounded_scan import LOOK
-from heliograph.base.db import Connection
+from heliograph.base.database import bounded_scan
+from heliograph.base.database.bounded_scan import LOOK
+from heliograph.base.database.pool import Connection
 from heliograph.suppliers.whatsapp_cloud.bodies import layout
 
 #: Why a template was rejected or disabled; anything else that was said is "other".

@@ -23,11 +23,11 @@ import asyncpg
 import msgspec
 
 from heliograph import traffic
-from heliograph.base import clock
-from heliograph.base.clock import iso
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.webhooks import events
+from heliograph.webhooks.recording import events
 from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.money.wallet import Movement

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
-from heliograph.base.db import Connection, Pool
-from heliograph.base.settings import Settings
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.process.settings import Settings
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sending import test_reports
@@ -15,7 +15,7 @@ from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
-from heliograph.webhooks.handover import Deliveries
+from heliograph.webhooks.recording.handover import Deliveries
 from heliograph.whatsapp.callbacks import expiry, intake
 from heliograph.whatsapp.callbacks.inbox import Inbox
 from heliograph.whatsapp.dispatch import test_mode

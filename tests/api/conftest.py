@@ -17,8 +17,8 @@ import uvloop
 
 from heliograph.accounts import api_keys, organizations, quota
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
-from heliograph.base.settings import Settings
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
 from heliograph.serve import serve
 from heliograph.sms.accepting import sender_ids
 from tests.rules.whatsapp_factories import SECRET_KEY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from heliograph.base.settings import from_environment
+from heliograph.base.process.settings import from_environment
 from heliograph.serve import run
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from heliograph.accounts import organizations, plans, quota
 from heliograph.accounts.quota import Reset
-from heliograph.base.clock import iso, now
-from heliograph.base.db import Pool
+from heliograph.base.database.clock import iso, now
+from heliograph.base.database.pool import Pool
 from tests.rules.factories import check_ledger
 
 from .conftest import Api, Tenant, make_tenant, running

@@ -12,8 +12,8 @@ import pytest
 
 from heliograph.accounts import api_keys
 from heliograph.accounts.api_keys import PROFILES, SCOPES
-from heliograph.base.clock import iso
-from heliograph.base.db import Pool
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 
 from .conftest import Api, Tenant, make_tenant, running

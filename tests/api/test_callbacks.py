@@ -19,8 +19,8 @@ import pytest
 from heliograph.api.callbacks.whatsapp import Callbacks
 from heliograph.api.door.limits import Limiter
 from heliograph.base.crypto import seal, unseal
-from heliograph.base.db import Pool
-from heliograph.base.settings import Settings
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
 from heliograph.whatsapp.callbacks.intake import KIND, CallbackIntake, NotGenuine, context
 from heliograph.whatsapp.mirror.apps import App, AppBook
 from tests.rules.whatsapp_factories import APP_SECRET, KEY, VERIFY_TOKEN, make_app

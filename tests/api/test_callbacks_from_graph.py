@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from tests.rules.callback_factories import Meta
 from tests.rules.factories import until

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.base.clock import iso
-from heliograph.base.db import Pool
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 
 from .conftest import Api, Tenant, make_tenant

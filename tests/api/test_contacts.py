@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 
 from .conftest import Api, Tenant, make_tenant

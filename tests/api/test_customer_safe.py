@@ -16,9 +16,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
-from heliograph.webhooks import events
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.webhooks.recording import events
 from tests.rules import factories
 from tests.rules import whatsapp_factories as whatsapp
 from tests.rules.callback_factories import Change, Meta, message, status

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from tests.processes import until_true
 from tests.wire import wire
 

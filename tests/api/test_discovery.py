@@ -9,8 +9,8 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from heliograph.api.routes import OPERATIONS
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from tests.processes import until_true
 from tests.rules.whatsapp_factories import made, message

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 
 from .conftest import Api, make_tenant, running
 

@@ -14,8 +14,8 @@ from heliograph.api.door.guard import Guard
 from heliograph.api.door.limits import Limiter, Strangers
 from heliograph.api.door.operation import Services
 from heliograph.api.routes import OPERATIONS
-from heliograph.base.db import Pool
-from heliograph.base.settings import Settings
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
 from tests.processes import until_true
 
 from .conftest import Api, Tenant, make_tenant, running

@@ -20,12 +20,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.base import clock
-from heliograph.base.clock import iso
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.webhooks import events
-from heliograph.webhooks.events import Event
+from heliograph.webhooks.recording import events
+from heliograph.webhooks.recording.events import Event
 from tests.rules import whatsapp_factories
 
 from .conftest import Api, Tenant, make_tenant, running

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from heliograph.accounts import api_keys
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.sms import status
-from heliograph.webhooks import events, feed
+from heliograph.webhooks.recording import events, feed
 
 from .conftest import Api, Tenant
 

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from heliograph.accounts import api_keys
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.http.proxy_protocol import SIGNATURE
 from tests.proxying import KINDS, Address, prefix, proxy
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from heliograph.api.document import openapi
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from tests.rules import whatsapp_factories
 
 from .conftest import Api, Tenant, make_tenant, running

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.sms.accepting import sender_ids
 from tests.rules.factories import endpoint
 

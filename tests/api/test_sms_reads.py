@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from heliograph.base import clock
-from heliograph.base.clock import iso
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Pool
 
 from .conftest import Api, Tenant, make_tenant
 

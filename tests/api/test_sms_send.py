@@ -6,8 +6,8 @@ import asyncio
 from datetime import timedelta
 
 from heliograph.accounts import quota
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 
 from .conftest import Api, Tenant, make_tenant
 

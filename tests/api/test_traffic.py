@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from heliograph import traffic
-from heliograph.base.clock import iso, now
-from heliograph.base.db import Pool
+from heliograph.base.database.clock import iso, now
+from heliograph.base.database.pool import Pool
 from heliograph.sms.status import Move, move_many
 
 from .conftest import Api, Tenant, make_tenant

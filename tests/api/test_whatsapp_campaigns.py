@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from tests.rules import whatsapp_factories
 

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from heliograph.api.operations.whatsapp.reads import amount
-from heliograph.base import clock
-from heliograph.base.clock import iso
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.whatsapp import messages, reads
 from heliograph.whatsapp.messages import Filters

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.consent import people
 from heliograph.queue.runner import CHANNEL
 from tests.rules import whatsapp_factories

@@ -13,11 +13,11 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts.requests import Answer
-from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
 from heliograph.queue.work import Loop, Work
@@ -27,8 +27,8 @@ from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.intake import Intake
 from heliograph.sending.results import Answered, Results, Settled, settle
 from heliograph.suppliers.contract import Verdict
-from heliograph.webhooks import events
-from heliograph.webhooks.handover import Deliveries, Handover
+from heliograph.webhooks.recording import events
+from heliograph.webhooks.recording.handover import Deliveries, Handover
 
 SCHEMA = """
 CREATE TABLE email_messages (

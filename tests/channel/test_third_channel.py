@@ -13,10 +13,10 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.base import clock
-from heliograph.base.db import Pool, open_pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.simulators.receiver import Receiver
-from heliograph.webhooks import signing
+from heliograph.webhooks.delivery import signing
 from heliograph.worker import CHANNELS, Worker
 from tests.channel import email
 from tests.channel.email import Acceptor, Email, EmailWork

@@ -19,7 +19,7 @@ import aiohttp
 import asyncpg
 import pytest
 
-from heliograph.base.db import open_pool
+from heliograph.base.database.pool import open_pool
 from tests.database import Cluster
 from tests.processes import LONG, Installation, installation, until, until_true
 from tests.rules.callback_factories import Change, batch, message, status

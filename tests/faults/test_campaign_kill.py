@@ -13,9 +13,10 @@ import asyncpg
 import msgspec
 import pytest
 
-from heliograph.campaigns import plan, sms_channel
+from heliograph.campaigns import plan
+from heliograph.campaigns.channels import sms as sms_channel
+from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.plan import Campaign
-from heliograph.campaigns.sms_channel import Wish
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.webhooks import endpoints

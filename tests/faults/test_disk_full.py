@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.base.migrate import migrate
-from heliograph.base.postgres import Embedded
+from heliograph.base.database.migrate import migrate
+from heliograph.base.embedded.server import Embedded
 from tests.embedded import Start
 from tests.faults.others import Others
 from tests.judge import judge, settled

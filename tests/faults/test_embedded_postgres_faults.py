@@ -11,8 +11,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from heliograph.base.postgres import url_of
-from heliograph.base.postgres_install import PostgresError
+from heliograph.base.embedded.install import PostgresError
+from heliograph.base.embedded.server import url_of
 from tests.embedded import QUICK, ROOT, Start, ask, execute, log_of, processes, slow, started, supervisor, until
 
 

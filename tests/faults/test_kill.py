@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.base.migrate import migrate
+from heliograph.base.database.migrate import migrate
 from tests.embedded import Start
 from tests.judge import judge, settled
 from tests.load import Load

@@ -26,8 +26,8 @@ import msgspec
 import psutil
 import pytest
 
-from heliograph.base.migrate import migrate
-from heliograph.base.postgres_install import Install, SystemUser, account_for, install_for
+from heliograph.base.database.migrate import migrate
+from heliograph.base.embedded.install import Install, SystemUser, account_for, install_for
 from tests import ports
 from tests.faults.others import Others
 from tests.judge import judge, settled

@@ -10,7 +10,7 @@ import aiohttp
 import asyncpg
 import pytest
 
-from heliograph.base import clock
+from heliograph.base.database import clock
 from heliograph.base.ids import uuid7_floor
 from tests.hooks import DATA
 from tests.processes import installation, until, until_true

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from tests.judge import judge, settled
 from tests.load import Client

@@ -11,11 +11,12 @@ from datetime import timedelta
 
 import pytest
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.webhooks import events, signing
+from heliograph.webhooks.delivery import signing
+from heliograph.webhooks.recording import events
 from tests.hooks import (
     DATA,
     KIND,

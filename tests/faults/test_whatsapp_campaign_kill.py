@@ -14,11 +14,12 @@ import asyncpg
 import msgspec
 import pytest
 
-from heliograph.base.db import Pool, open_pool
-from heliograph.campaigns import plan, whatsapp_channel
+from heliograph.base.database.pool import Pool, open_pool
+from heliograph.campaigns import plan
+from heliograph.campaigns.channels import whatsapp as whatsapp_channel
+from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.plan import Campaign
-from heliograph.campaigns.whatsapp_channel import Wish
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.webhooks import endpoints

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.base.db import Pool, open_pool
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from tests.database import Cluster
 from tests.processes import LONG, Installation, installation, until_true

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.base.migrate import migrate
-from heliograph.simulators.graph.scripts import Script
+from heliograph.base.database.migrate import migrate
+from heliograph.simulators.graph.callbacks.scripts import Script
 from tests.cloud import Cloud, CloudLoad, cloud, listen
 from tests.embedded import Start
 from tests.judge_whatsapp import judge, settled

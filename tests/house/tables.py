@@ -18,7 +18,7 @@ import msgspec
 from bench.figures import BUDGETS
 from heliograph.api.document import pages
 from heliograph.base import retry
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.suppliers.smpp.settings import SmppSettings
 from tests.house.project import DOCS, ROOT
 

@@ -18,10 +18,11 @@ import heliograph
 from bench.figures import BUDGETS
 from heliograph.api.document import pages
 from heliograph.base.errors import Refusal
-from heliograph.campaigns import plan, standstill, whatsapp_channel
+from heliograph.campaigns import plan, standstill
+from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.cli import app
 from heliograph.sms.status import FAILURES, STATUSES
-from heliograph.webhooks import events
+from heliograph.webhooks.recording import events
 from heliograph.whatsapp import status
 from tests.house import tables
 from tests.house.project import DOCS, ROOT, blocks, documents, files, prose, table

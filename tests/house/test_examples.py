@@ -23,11 +23,11 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from heliograph.base.clock import iso
-from heliograph.base.db import Pool
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Pool
 from heliograph.simulators.receiver import Options as ReceiverOptions
 from heliograph.simulators.receiver import Receiver
-from heliograph.webhooks import signing
+from heliograph.webhooks.delivery import signing
 from tests.house.project import DOCS, ROOT, Block, blocks, documents
 from tests.journeys.test_up import up
 

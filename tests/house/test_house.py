@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from importlinter.cli import lint_imports
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from tests.house.project import ROOT, VENDORED, files, name_of
 
 MODULES = list(files(".py"))
@@ -28,8 +28,8 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_rooms_are_small_and_say_what_they_own() -> None:
-    """A room: a folder of modules. So far those of the API."""
-    for room in sorted(path.parent for path in (ROOT / "heliograph" / "api").rglob("__init__.py")):
+    """A room: a folder of modules."""
+    for room in sorted(path.parent for path in (ROOT / "heliograph").rglob("__init__.py")):
         said = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
         assert said, f"{name_of(room)} does not say what it owns"
         modules = [path for path in room.glob("*.py") if path.name != "__init__.py"]
@@ -61,14 +61,14 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
 
 
 def test_one_module_reads_this_machines_clock() -> None:
-    """All others ask `base/clock.py`, which follows the database's. Simulators are others, with clocks of their own."""
+    """All others ask `base/database/clock.py`, which follows the database's. Simulators have clocks of their own."""
     reads = re.compile(r"\b(datetime\.(now|utcnow|today)|date\.today|time\.(time|time_ns|gmtime|localtime|ctime))\(")
     found = [
         f"{name_of(path)}:{number}"
         for path in MODULES
         if path.is_relative_to(ROOT / "heliograph")
         and not path.is_relative_to(ROOT / "heliograph/simulators")
-        and path != ROOT / "heliograph/base/clock.py"
+        and path != ROOT / "heliograph/base/database/clock.py"
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if reads.search(line)
     ]

@@ -14,8 +14,8 @@ from openapi_spec_validator import validate
 
 from heliograph.api.document import event_bodies, openapi
 from heliograph.api.routes import OPERATIONS
-from heliograph.base.settings import Settings
-from heliograph.webhooks.events import KINDS
+from heliograph.base.process.settings import Settings
+from heliograph.webhooks.recording.events import KINDS
 from tests.house.project import DOCS, blocks
 
 DOCUMENT: dict[str, Any] = msgspec.json.decode(

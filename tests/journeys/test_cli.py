@@ -18,9 +18,9 @@ import pytest
 
 from heliograph.accounts import organizations
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import DEFAULT_SECRET_KEY, Settings
+from heliograph.base.process.settings import DEFAULT_SECRET_KEY, Settings
 from heliograph.sms.reports import diagnosis, receipts
 from heliograph.webhooks import endpoints
 from tests import forks

@@ -12,12 +12,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import counting, sms_channel
+from heliograph.campaigns import counting
+from heliograph.campaigns.channels import sms as sms_channel
+from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.plan import Campaign
-from heliograph.campaigns.sms_channel import Wish
 from heliograph.campaigns.staging import Stager
 from heliograph.cli import app
 from tests.rules.factories import organization

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from typer.testing import CliRunner
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.cli import app
 from tests.rules.whatsapp_factories import SECRET_KEY, TOKEN, account, made, make_app, message
 

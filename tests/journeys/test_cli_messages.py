@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from tests.journeys.test_cli import Cli
 from tests.rules.factories import message, organization
 

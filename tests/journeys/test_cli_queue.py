@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from tests.journeys.test_cli import Cli
 from tests.load import Client
 from tests.processes import installation, until_true

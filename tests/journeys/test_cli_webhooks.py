@@ -10,8 +10,8 @@ import msgspec
 from click.testing import Result
 from typer.testing import CliRunner
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Refusal
 from heliograph.cli import app
 from heliograph.webhooks import endpoints, replays

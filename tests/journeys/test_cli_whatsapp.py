@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.cli import app
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.whatsapp.mirror import accounts, apps

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Refusal
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.cli import app
-from heliograph.cli.console import Problem
+from heliograph.cli.terminal.console import Problem
 from heliograph.serve import listen, serve
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from tests.rules.callback_factories import Meta, message

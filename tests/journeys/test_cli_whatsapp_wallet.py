@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from typer.testing import CliRunner, Result
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
 from heliograph.cli import app
 from heliograph.whatsapp.money.wallet import WalletInsufficientFunds

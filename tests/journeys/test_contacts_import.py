@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary

@@ -13,7 +13,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from heliograph.cli.simulate import app
+from heliograph.cli.running.simulate import app
 from tests.ports import held_port
 from tests.suppliers.graph_peer import USER, reminder
 

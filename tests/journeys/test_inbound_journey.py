@@ -16,7 +16,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from heliograph.base.clock import iso, now
+from heliograph.base.database.clock import iso, now
 from heliograph.sms.accepting import sender_ids
 from heliograph.webhooks import endpoints
 from tests.database import Cluster

@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 
 from heliograph.accounts import organizations, plans, quota
-from heliograph.base.clock import now
+from heliograph.base.database.clock import now
 from heliograph.sms.accepting import sender_ids
 from heliograph.webhooks import endpoints
 from tests.processes import installation, until, until_true

@@ -22,11 +22,12 @@ import msgspec
 import psutil
 import pytest
 
-from heliograph.base import clock
-from heliograph.base.settings import Settings, from_environment
+from heliograph.base.database import clock
+from heliograph.base.process.settings import Settings, from_environment
 from heliograph.simulators.receiver import Event, Options, Receiver
 from heliograph.up import part_environment
-from heliograph.webhooks import endpoints, signing
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery import signing
 from tests.judge import settled
 from tests.load import Client
 from tests.processes import Program, alive, below, environment, until, until_true

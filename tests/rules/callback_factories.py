@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.whatsapp.callbacks.inbox import Inbox
 from heliograph.whatsapp.callbacks.intake import CallbackIntake
 from heliograph.whatsapp.mirror.apps import App, AppBook

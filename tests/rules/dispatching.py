@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.sending.attempts import OF_MESSAGE
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results

@@ -9,16 +9,16 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.listing import shown_status
 from heliograph.sending.results import Results
 from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import ErrorNote, StatusItem
 from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
-from heliograph.suppliers.whatsapp_cloud.items import ErrorNote, StatusItem
 from heliograph.whatsapp.callbacks import matching
 from heliograph.whatsapp.callbacks.matching import Matched
 from heliograph.whatsapp.dispatch import outcomes, test_mode

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.sending.listing import shown_status
 from heliograph.sms.accepting.accept import Send

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from heliograph.base.db import Pool, open_pool
+from heliograph.base.database.pool import Pool, open_pool
 
 Result = TypeVar("Result")
 

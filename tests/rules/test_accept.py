@@ -15,8 +15,8 @@ import pytest
 from heliograph.accounts import requests
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.requests import Answer
-from heliograph.base import clock
-from heliograph.base.db import Pool, open_pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import time_of, uuid7
 from heliograph.consent.optouts import RecipientOptedOut

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heliograph.accounts import organizations, plans, quota
 from heliograph.accounts.quota import Quota, QuotaExceeded
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.sms.accepting.accept import Acceptor

@@ -13,7 +13,7 @@ from heliograph.accounts.api_keys import SCOPES, ApiKey, ScopeRequired, TooManyA
 from heliograph.accounts.keyring import MAX_AGE, Keyring
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from tests.rules.factories import organization

@@ -15,7 +15,7 @@ from asyncpg.transaction import Transaction
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import Backlog

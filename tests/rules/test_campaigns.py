@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from heliograph.accounts import quota
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience, counting, plan, sms_channel, staging, template
+from heliograph.campaigns import audience, counting, plan, staging, template
+from heliograph.campaigns.channels import sms as sms_channel
+from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.plan import Campaign, Counts
-from heliograph.campaigns.sms_channel import Wish
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry

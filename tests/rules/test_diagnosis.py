@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from heliograph.base.crypto import derive_key
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.reports import diagnosis, receipts
 from heliograph.sms.reports.receipts import ReceivedReceipt

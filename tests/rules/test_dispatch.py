@@ -12,8 +12,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from heliograph.base import clock
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.retry import SUBMIT
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.dispatch import OVERTAKEN

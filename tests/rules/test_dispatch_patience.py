@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import msgspec
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers.contract import Outcome, Scope, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, queued

@@ -15,8 +15,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from heliograph.base.postgres import default_data_dir, url_of
-from heliograph.base.postgres_install import PostgresError
+from heliograph.base.embedded.install import PostgresError
+from heliograph.base.embedded.server import default_data_dir, url_of
 from tests.embedded import ROOT, Start, ask, execute, fetch, log_of
 
 # --- a first start, and a second

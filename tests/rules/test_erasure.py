@@ -6,7 +6,7 @@ from uuid import UUID
 
 from heliograph import erasure
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.consent import optouts, people
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry

@@ -12,10 +12,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from heliograph.base import pulse
-from heliograph.base.connecting import Connector, connect
-from heliograph.base.db import Pool, is_down, open_pool
+from heliograph.base.database import pulse
+from heliograph.base.database.pool import Pool, is_down, open_pool
 from heliograph.base.errors import Unavailable
+from heliograph.base.network.connecting import Connector, connect
 from heliograph.queue.runner import CHANNEL, listen
 from heliograph.sms.accepting.accept import Acceptor
 from tests.processes import until, until_true

@@ -10,7 +10,7 @@ import pytest
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.api.door.idempotency import Outcome, checked_key, key_hash, once, request_hash
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Unavailable
 from heliograph.base.ids import uuid7
 

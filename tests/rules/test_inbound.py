@@ -13,10 +13,10 @@ import pytest
 
 from heliograph import retention
 from heliograph.base.actor import Actor
-from heliograph.base.clock import now
-from heliograph.base.db import Pool
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.consent import optouts
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue import timers

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from heliograph.base.db import Kept, Pool, open_pool
+from heliograph.base.database.pool import Kept, Pool, open_pool
 
 
 class Hasty(Kept):

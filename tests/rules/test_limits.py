@@ -9,9 +9,9 @@ import pytest
 
 from heliograph.api.door.limits import Limiter, Standing, Strangers
 from heliograph.api.shapes.refusals import RateLimited
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 
 
 def limiter(pool: Pool, **changed: int) -> Limiter:

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 
 #: Tables that grow, with the columns of a key of each.
 KEYS = {

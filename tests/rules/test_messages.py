@@ -12,9 +12,9 @@ import pytest
 
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.quota import QuotaExceeded
-from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.consent.optouts import RecipientOptedOut

@@ -16,9 +16,7 @@ import asyncpg
 import pytest
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection, Pool
-from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.base.migrate import (
+from heliograph.base.database.migrate import (
     DAILY,
     DAYS_AHEAD,
     PARTITIONED,
@@ -31,6 +29,8 @@ from heliograph.base.migrate import (
     migrate,
     pending,
 )
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.ids import uuid7, uuid7_floor
 from tests.database import Cluster
 from tests.rules.factories import organization
 
@@ -161,8 +161,8 @@ def with_migration(place: Path, name: str, text: str) -> Path:
 async def test_a_migration_that_waits_for_a_reader_lets_others_pass(
     pool: Pool, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heliograph.base.migrate.PATIENCE_MS", 100)
-    monkeypatch.setattr("heliograph.base.migrate.PAUSE", 0.05)
+    monkeypatch.setattr("heliograph.base.database.migrate.PATIENCE_MS", 100)
+    monkeypatch.setattr("heliograph.base.database.migrate.PAUSE", 0.05)
     files = with_migration(tmp_path, "0002_later.sql", "ALTER TABLE workers ADD COLUMN later text;")
     waits: list[str] = []
     async with pool.acquire() as reader, reader.transaction():
@@ -182,9 +182,9 @@ async def test_a_migration_that_waits_for_a_reader_lets_others_pass(
 async def test_a_lock_that_nobody_lets_go_ends_the_migration_with_a_word(
     pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heliograph.base.migrate.PATIENCE_MS", 20)
-    monkeypatch.setattr("heliograph.base.migrate.PAUSE", 0.0)
-    monkeypatch.setattr("heliograph.base.migrate.TRIES", 3)
+    monkeypatch.setattr("heliograph.base.database.migrate.PATIENCE_MS", 20)
+    monkeypatch.setattr("heliograph.base.database.migrate.PAUSE", 0.0)
+    monkeypatch.setattr("heliograph.base.database.migrate.TRIES", 3)
     async with pool.acquire() as holder, holder.transaction():
         await holder.execute("LOCK TABLE schema_migrations")
         with pytest.raises(MigrationBlocked, match="pg_stat_activity"):
@@ -237,7 +237,7 @@ async def test_an_index_is_made_while_its_table_is_written_and_a_half_made_one_i
     assert parts == await pool.fetchval("SELECT count(*) FROM pg_inherits WHERE inhparent = 'messages'::regclass")
 
 
-PROGRAM = "import asyncio, sys; from heliograph.base.migrate import migrate; asyncio.run(migrate(sys.argv[1]))"
+PROGRAM = "import asyncio, sys; from heliograph.base.database.migrate import migrate; asyncio.run(migrate(sys.argv[1]))"
 
 
 async def test_one_that_is_killed_leaves_nothing_half(database_server: Cluster, database_url: str) -> None:

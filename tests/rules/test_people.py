@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from heliograph.base import phones
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.campaigns import audience
 from heliograph.consent import optouts, people

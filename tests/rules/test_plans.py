@@ -10,9 +10,13 @@ import asyncpg
 import pytest
 
 from heliograph import erasure
-from heliograph.base.db import Pool
-from heliograph.campaigns import audience, whatsapp_channel
-from heliograph.webhooks import attempts, events, history, recording, replays, successes, timeline
+from heliograph.base.database.pool import Pool
+from heliograph.campaigns import audience
+from heliograph.campaigns.channels import whatsapp as whatsapp_channel
+from heliograph.webhooks import history, replays, timeline
+from heliograph.webhooks.delivery import attempts
+from heliograph.webhooks.recording import events, successes
+from heliograph.webhooks.recording.results import results as recording
 from heliograph.whatsapp import status
 from heliograph.whatsapp.callbacks import matching
 from heliograph.whatsapp.dispatch import claimed, holds, parking

@@ -9,7 +9,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.queue import leases, timers
 from heliograph.queue.backlog import Backlog, claim_once

@@ -11,7 +11,7 @@ import pytest
 from heliograph.accounts import quota
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import derive_key
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once

@@ -14,11 +14,11 @@ from heliograph.accounts import quota, requests, usage
 from heliograph.accounts.quota import Reset
 from heliograph.accounts.requests import Answer
 from heliograph.base.actor import Actor
-from heliograph.base.clock import now
-from heliograph.base.db import Pool
+from heliograph.base.database.clock import now
+from heliograph.base.database.migrate import make_partitions
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Refusal
 from heliograph.base.ids import uuid7_floor
-from heliograph.base.migrate import make_partitions
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.status import STATUSES, Move, guard, may_move, move_many

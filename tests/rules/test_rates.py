@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.whatsapp.money import rates
 from heliograph.whatsapp.money.rates import Imported, Rate, RateBook, RatesInvalid, read_rates
 

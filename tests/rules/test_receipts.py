@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.queue import timers
 from heliograph.sms.reports import receipts

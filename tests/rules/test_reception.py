@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.queue import timers
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.sms.received import inbox

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from heliograph.accounts.requests import Answer, IdempotencyConflict
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.migrate import day_name, make_days
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
-from heliograph.base.migrate import day_name, make_days
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
 from tests.rules import whatsapp_factories

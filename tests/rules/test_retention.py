@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 
 from heliograph import retention
 from heliograph.accounts import plans, usage
-from heliograph.base import clock
-from heliograph.base.db import Connection, Pool, follow_clock
+from heliograph.base.database import clock
+from heliograph.base.database.migrate import day_name, make_days, make_partitions
+from heliograph.base.database.pool import Connection, Pool, follow_clock
 from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.base.migrate import day_name, make_days, make_partitions
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.sms.accepting.accept import Acceptor
 from tests.rules.factories import organization, send
 

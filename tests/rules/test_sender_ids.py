@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.sms.accepting import sender_ids

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.crypto import derive_key
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results

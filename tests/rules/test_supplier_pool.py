@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.sms.dispatch import suppliers, test_mode
 from heliograph.sms.dispatch.routing import Supplier

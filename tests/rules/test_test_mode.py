@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.queue import leases
 from heliograph.queue.backlog import claim_once
 from heliograph.sending.dispatch import Dispatcher

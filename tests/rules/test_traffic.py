@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from heliograph import traffic
-from heliograph.base.clock import now
-from heliograph.base.db import Pool
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk, accept_bulk

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.whatsapp.money import wallet

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from heliograph.accounts.requests import Answer, IdempotencyConflict, IdempotencyInProgress
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.whatsapp.accepting.accept import Acceptor, Send, TemplateSend, TextReply, WindowClosed
 from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.money.wallet import Movement, WalletInsufficientFunds

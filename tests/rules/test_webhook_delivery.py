@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.http.client import HttpClient
 from heliograph.queue import leases
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.webhooks import endpoints, signing
-from heliograph.webhooks.delivery import Deliverer
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery.delivery import Deliverer, signing
 from tests.hooks import (
     DATA,
     KIND,
@@ -459,8 +459,8 @@ async def test_a_name_that_leads_inside_is_not_connected_to(pool: Pool, receiver
 
 CRASH = """
 import asyncio, sys
-from heliograph.base import crash
-from heliograph.base.db import open_pool
+from heliograph.base.process import crash
+from heliograph.base.database.pool import open_pool
 from tests.hooks import delivering, settings
 
 async def main(url, point):

@@ -8,14 +8,15 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.base import clock
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import Unsealable
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
-from heliograph.webhooks import endpoints, events
+from heliograph.base.process.settings import Settings
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.recording import events
 
 SETTINGS = Settings(secret_key="a secret key for tests, long enough")
 RULES = endpoints.rules(SETTINGS)

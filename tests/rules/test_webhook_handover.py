@@ -18,16 +18,17 @@ from hypothesis import settings as Settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool, open_pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.http.client import HttpClient
 from heliograph.queue.runner import every, loop
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.webhooks import endpoints, events
-from heliograph.webhooks.delivery import Deliverer
-from heliograph.webhooks.events import Event
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery.delivery import Deliverer
+from heliograph.webhooks.recording import events
+from heliograph.webhooks.recording.events import Event
 from tests.hooks import DATA, KIND, attempts, delivering, endpoint, held, organization, queued, record, settings, until
 from tests.rules.machines import BOUNDED, Machine, run_machine
 
@@ -212,8 +213,8 @@ async def test_workers_that_hand_over_share_an_endpoint_without_doubles(pool: Po
 CRASH = """
 import asyncio, os, signal, sys
 from uuid import UUID
-from heliograph.base import crash
-from heliograph.base.db import open_pool
+from heliograph.base.process import crash
+from heliograph.base.database.pool import open_pool
 from heliograph.base.actor import Actor
 from tests.hooks import delivering, settings, record, until
 from tests.rules.test_webhook_handover import _is_empty, hand

@@ -11,18 +11,19 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import leases
 from heliograph.queue.backlog import claim_once
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.webhooks import attempts, endpoints, feed, history, replays, signing
-from heliograph.webhooks.attempts import Attempt, Ended
+from heliograph.webhooks import endpoints, history, replays
+from heliograph.webhooks.delivery import attempts, signing
+from heliograph.webhooks.delivery.attempts import Attempt, Ended
 from heliograph.webhooks.endpoints import EndpointDisabled
-from heliograph.webhooks.recording import Record
+from heliograph.webhooks.recording.results import Record, feed
 from heliograph.webhooks.replays import Replay, ReplayRunning
 from tests.hooks import DATA, KIND, attempted, delivering, endpoint, organization, queued, record, settings, until
 from tests.hooks import attempts as all_attempts

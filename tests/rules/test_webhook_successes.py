@@ -13,15 +13,16 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7_floor
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.leases import Lease
-from heliograph.webhooks import attempts, events, history, replays, timeline
-from heliograph.webhooks.attempts import Attempt, Ended
-from heliograph.webhooks.recording import Record
+from heliograph.webhooks import history, replays, timeline
+from heliograph.webhooks.delivery import attempts
+from heliograph.webhooks.delivery.attempts import Attempt, Ended
+from heliograph.webhooks.recording.results import Record, events
 from tests.hooks import DATA, KIND, endpoint, organization, record
 from tests.rules.machines import Machine, run_machine
 

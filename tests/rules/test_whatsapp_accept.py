@@ -16,11 +16,11 @@ import pytest
 
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit
-from heliograph.base import clock
-from heliograph.base.db import Pool, open_pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.whatsapp.accepting.accept import Acceptor, Send, TemplateSend, TextReply, WindowClosed
 from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heliograph.base.crypto import Unsealable
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.whatsapp.dispatch import holds

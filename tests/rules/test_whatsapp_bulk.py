@@ -9,10 +9,10 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.whatsapp.accepting.accept import Acceptor, Send, TemplateSend
 from heliograph.whatsapp.accepting.bulk import Bulk, accept_bulk
 from tests.rules import whatsapp_factories

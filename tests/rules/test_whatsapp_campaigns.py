@@ -11,14 +11,16 @@ import msgspec
 import pytest
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import counting, filling, plan, sms_channel, whatsapp_channel
+from heliograph.campaigns import counting, filling, plan
+from heliograph.campaigns.channels import sms as sms_channel
+from heliograph.campaigns.channels import whatsapp as whatsapp_channel
+from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.plan import Campaign, Counts
 from heliograph.campaigns.staging import Stager
-from heliograph.campaigns.whatsapp_channel import Wish
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable

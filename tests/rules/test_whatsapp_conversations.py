@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.whatsapp import messages, reads
 from heliograph.whatsapp.callbacks import conversations
 from tests.rules.callback_factories import Meta, message, status, wamid

@@ -10,7 +10,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.whatsapp.mirror import accounts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.whatsapp.callbacks import expiry
 from tests.rules.dispatching_whatsapp import Bench, queued, says, status_of, taken
 from tests.rules.factories import events_of

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.credential import credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from heliograph.base import clock
 from heliograph.base.crypto import unseal
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.consent import optouts
 from heliograph.whatsapp.callbacks.dead_letters import context
 from heliograph.whatsapp.callbacks.inbox import Inbox, retry

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem, CapabilityItem, NumberItem, TemplateItem
+from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem, TemplateItem
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber, CloudTemplate
-from heliograph.suppliers.whatsapp_cloud.webhooks import parse
 from heliograph.whatsapp.dispatch import holds
 from heliograph.whatsapp.mirror import accounts, numbers, template_sync
 from heliograph.whatsapp.mirror.accounts import BusinessAccount

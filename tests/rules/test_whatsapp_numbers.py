@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
-from heliograph.suppliers.whatsapp_cloud.items import AccountItem, CapabilityItem, NumberItem
-from heliograph.suppliers.whatsapp_cloud.management import tier_of
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem, CapabilityItem, NumberItem
+from heliograph.suppliers.whatsapp_cloud.callbacks.management import tier_of
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber
 from heliograph.whatsapp.mirror import accounts, numbers
 from heliograph.whatsapp.mirror.accounts import BusinessAccount

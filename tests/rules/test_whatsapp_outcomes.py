@@ -9,13 +9,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import Pricing
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import FAULTS
-from heliograph.suppliers.whatsapp_cloud.items import Pricing
 from heliograph.whatsapp.callbacks import conversations, expiry
 from heliograph.whatsapp.callbacks.conversations import User
 from heliograph.whatsapp.callbacks.matching import Matched

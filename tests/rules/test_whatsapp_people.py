@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 import msgspec
 import pytest
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
-from heliograph.base.settings import Settings
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
 from heliograph.consent import optouts, people
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms.accepting import preview

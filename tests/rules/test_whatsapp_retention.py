@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from heliograph import retention
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7_floor
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.whatsapp.callbacks.intake import KIND
 from tests.rules.callback_factories import Meta, message
 from tests.rules.factories import TO, endpoint

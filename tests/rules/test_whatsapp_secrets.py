@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from heliograph.base.crypto import Unsealable
-from heliograph.base.db import Pool
-from heliograph.base.logs import clean
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.logs import clean
 from heliograph.whatsapp.mirror import accounts, apps
 from heliograph.whatsapp.mirror.apps import App
 from tests.rules.callback_factories import Meta, message

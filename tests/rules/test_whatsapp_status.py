@@ -13,8 +13,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.suppliers.whatsapp_cloud import errors as whatsapp_errors
 from heliograph.whatsapp import status
 from heliograph.whatsapp.money.rates import RateBook

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
-from heliograph.suppliers.whatsapp_cloud.items import TemplateItem
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import TemplateItem
+from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
 from heliograph.suppliers.whatsapp_cloud.objects import CloudTemplate
-from heliograph.suppliers.whatsapp_cloud.webhooks import parse
 from heliograph.whatsapp import reads
 from heliograph.whatsapp.mirror import template_sync
 from heliograph.whatsapp.mirror.accounts import BusinessAccount

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.queue import leases
 from heliograph.queue.backlog import claim_once
 from heliograph.whatsapp.dispatch import test_mode

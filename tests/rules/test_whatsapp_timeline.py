@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
-from heliograph.suppliers.whatsapp_cloud.items import Pricing
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import Pricing
 from heliograph.whatsapp import timeline
 from tests.rules.dispatching_whatsapp import Bench, fault, says, taken, wamid
 from tests.rules.factories import endpoint

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import structlog
 
-from heliograph.base import clock
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.whatsapp.mirror import warnings
 from tests.rules.callback_factories import Meta
 from tests.rules.whatsapp_factories import Made, made

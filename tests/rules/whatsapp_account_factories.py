@@ -9,7 +9,7 @@ from uuid import UUID
 
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import derive_key
-from heliograph.base.db import Pool
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.mirror.accounts import BusinessAccount

@@ -10,14 +10,14 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import derive_key, seal
-from heliograph.base.db import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import whatsapp_channel
+from heliograph.campaigns.channels import whatsapp as whatsapp_channel
+from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.filling import Filling
-from heliograph.campaigns.whatsapp_channel import Wish
 from heliograph.whatsapp.messages import QUEUED
 from tests.rules import factories
 from tests.rules.factories import TO

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from heliograph.suppliers.contract import Inbound, Outcome, Receipt, Submission
-from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.connector import SmppConnector
 from heliograph.suppliers.smpp.settings import settings_from
 

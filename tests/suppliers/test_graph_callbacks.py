@@ -10,9 +10,9 @@ import random
 import pytest
 from pywa.utils import webhook_updates_validator
 
-from heliograph.simulators.graph.outbox import GAPS
+from heliograph.simulators.graph.callbacks.outbox import GAPS
+from heliograph.simulators.graph.callbacks.webhooks import Item, encode, envelope, sign
 from heliograph.simulators.graph.simulator import App, Number, Setup, SimulatedAccount, Token
-from heliograph.simulators.graph.webhooks import Item, encode, envelope, sign
 from tests.suppliers.graph_peer import NUMBER, SECRET, TOKEN, USER, WABA, graph, hooked, signed, until
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from heliograph.cli import simulate
+from heliograph.cli.running import simulate
 from heliograph.simulators.graph import simulator as graph_module
 from heliograph.simulators.graph.simulator import MAGIC, SCRIPTS, GraphSimulator, Script, Step
 from tests.suppliers.graph_peer import NUMBER, USER, graph, reminder, until

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from heliograph.simulators.graph.clock import VirtualClock
-from heliograph.simulators.graph.errors import CODES, GraphError
-from heliograph.simulators.graph.send import send
+from heliograph.simulators.graph.operations.errors import CODES, GraphError
+from heliograph.simulators.graph.operations.send import send
 from heliograph.simulators.graph.simulator import quick
 from heliograph.simulators.graph.state import World
 from tests.suppliers.graph_peer import NUMBER, TOKEN, USER, WABA, graph, reminder, signed, until

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from smpp_peer import submission
 
-from heliograph.base.settings import SettingsError
+from heliograph.base.process.settings import SettingsError
 from heliograph.sms.accepting import encoding
 from heliograph.suppliers.alphabets import gsm7
 from heliograph.suppliers.contract import Inbound
 from heliograph.suppliers.smpp.bucket import Bucket
+from heliograph.suppliers.smpp.codec.pdu import DeliverSm, SubmitSm
 from heliograph.suppliers.smpp.connector import connect
-from heliograph.suppliers.smpp.pdu import DeliverSm, SubmitSm
 from heliograph.suppliers.smpp.receipts import ReceiptRules, parse
 from heliograph.suppliers.smpp.settings import settings_from
 from heliograph.suppliers.smpp.submits import Builder

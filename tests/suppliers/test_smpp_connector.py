@@ -13,7 +13,7 @@ import uvloop
 from smpp_peer import Line, Peer, PeerAccount, submission, until
 
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.connector import connect
 
 

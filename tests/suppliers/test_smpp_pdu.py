@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from smpp.pdu import operations, pdu_types
 from smpp.pdu.pdu_encoding import PDUEncoder
 
-from heliograph.suppliers.smpp import pdu as p
-from heliograph.suppliers.smpp.pdu import Framer, PduError, Tag, decode
+from heliograph.suppliers.smpp.codec import pdu as p
+from heliograph.suppliers.smpp.codec.pdu import Framer, PduError, Tag, decode
 
 texts = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=21)
 octets = st.integers(0, 255)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
-from heliograph.suppliers.smpp.pdu import DataSm, DeliverSm, Tag, decode
+from heliograph.suppliers.smpp.codec.pdu import DataSm, DeliverSm, Tag, decode
 from heliograph.suppliers.smpp.receipts import STATE_OF_TEXT, ReceiptRules, id_key, parse, scan, split_udh
 
 CLASSIC = (

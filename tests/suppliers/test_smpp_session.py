@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.session import (
     MAX_SEQUENCE,
     Answered,

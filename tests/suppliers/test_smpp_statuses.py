@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.smpp.statuses import CLASSES, STATUSES, classify
+from heliograph.suppliers.smpp.codec.statuses import CLASSES, STATUSES, classify
 
 ROWS = [
     # status, attempt, verdict, failover, counts, alarm, slow, rebind

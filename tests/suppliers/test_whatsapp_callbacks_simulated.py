@@ -7,9 +7,7 @@ from collections import Counter
 import pytest
 
 from heliograph.suppliers.whatsapp_cloud.bodies import text_body
-from heliograph.suppliers.whatsapp_cloud.credential import credential
-from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.suppliers.whatsapp_cloud.items import (
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     OPENING,
     AccountItem,
     AlarmItem,
@@ -22,7 +20,9 @@ from heliograph.suppliers.whatsapp_cloud.items import (
     TemplateItem,
     UnknownItem,
 )
-from heliograph.suppliers.whatsapp_cloud.webhooks import parse, verify_signature
+from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse, verify_signature
+from heliograph.suppliers.whatsapp_cloud.credential import credential
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from tests.suppliers.graph_peer import NUMBER, SECRET, TOKEN, USER, WABA, Hook
 from tests.suppliers.graph_peer import graph as connected
 

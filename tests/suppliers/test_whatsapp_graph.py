@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from heliograph.base.settings import SettingsError
+from heliograph.base.process.settings import SettingsError
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.address import check_base_url

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pywa.utils import webhook_updates_validator
 
-from heliograph.suppliers.whatsapp_cloud.items import (
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AccountItem,
     AlarmItem,
     CapabilityItem,
@@ -25,8 +25,8 @@ from heliograph.suppliers.whatsapp_cloud.items import (
     TemplateItem,
     UnknownItem,
 )
-from heliograph.suppliers.whatsapp_cloud.management import tier_of
-from heliograph.suppliers.whatsapp_cloud.webhooks import challenge, parse, verify_signature
+from heliograph.suppliers.whatsapp_cloud.callbacks.management import tier_of
+from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import challenge, parse, verify_signature
 
 WABA, NUMBER, USER = "900100200300400", "555000111222333", "MA.13490000000000000001"
 SENT: dict[str, Any] = {

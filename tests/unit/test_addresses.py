@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.base.addresses import check_url, is_allowed, parse_networks, parse_url
+from heliograph.base.network.addresses import check_url, is_allowed, parse_networks, parse_url
 
 
 def words(text: str) -> list[str]:

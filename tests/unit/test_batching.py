@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.base.batching import Batcher
+from heliograph.base.database.batching import Batcher
 
 
 class Gone(Exception):

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import typer
 
-from heliograph.base.postgres_install import PostgresError
-from heliograph.base.settings import DEFAULT_SECRET_KEY, SettingsError
+from heliograph.base.embedded.install import PostgresError
+from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
-from heliograph.cli.console import record, settings_of, table
-from heliograph.cli.options import pairs
+from heliograph.cli.terminal.console import record, settings_of, table
+from heliograph.cli.terminal.options import pairs
 
 KEPT = "the secret key that is kept in the directory"
 OTHER = "another secret key, from the environment"

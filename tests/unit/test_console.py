@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from heliograph.base.postgres_install import PostgresError
-from heliograph.base.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
-from heliograph.cli.console import fitted, settings_of
+from heliograph.base.embedded.install import PostgresError
+from heliograph.base.process.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
+from heliograph.cli.terminal.console import fitted, settings_of
 from heliograph.up import part_environment
 from tests.house.project import ROOT, files
 
@@ -99,7 +99,7 @@ def test_a_table_that_cannot_fit_becomes_records() -> None:
 
 
 PRINT = """
-from heliograph.cli.console import run, show
+from heliograph.cli.terminal.console import run, show
 import typer
 app = typer.Typer()
 @app.command()
@@ -141,8 +141,8 @@ def on_a_terminal(code: str, **environment: str) -> bytes:
 
 LOG = """
 import structlog
-from heliograph.base import logs
-from heliograph.base.settings import Settings
+from heliograph.base.process import logs
+from heliograph.base.process.settings import Settings
 logs.configure(Settings(log_format="text"))
 structlog.get_logger().warning("something_happened")
 """

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.base import cursor
 from heliograph.base.crypto import derive_key
+from heliograph.base.database import cursor
 from heliograph.base.errors import Invalid
 
 KEY = derive_key("k" * 32, "cursors")

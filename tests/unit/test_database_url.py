@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heliograph.base.database_url import Host, KeepAlive, UrlError, is_local, parse
+from heliograph.base.database.url import Host, KeepAlive, UrlError, is_local, parse
 
 
 def hosts(url: str) -> list[tuple[str, int | None]]:

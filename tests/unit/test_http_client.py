@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.http.answers import KEPT_BYTES, Answer, Failure
 from heliograph.http.client import HttpClient
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 import structlog
 
-from heliograph.base.logs import clean, cleaned, configure
-from heliograph.base.settings import Settings, SettingsError
+from heliograph.base.process.logs import clean, cleaned, configure
+from heliograph.base.process.settings import Settings, SettingsError
 
 
 def test_secrets_and_texts_are_dropped_by_name() -> None:

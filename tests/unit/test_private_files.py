@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.base import private_files
+from heliograph.base.process import private_files
 
 
 @pytest.fixture(autouse=True)

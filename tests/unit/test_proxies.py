@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.base.settings import Settings, SettingsError
+from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.http.proxies import TrustedProxies
 from heliograph.http.proxy_protocol import LONGEST, LONGEST_LINE, SIGNATURE, NotProxied, read_prefix
 from tests.proxying import prefix

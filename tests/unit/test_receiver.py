@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from heliograph.base import clock
+from heliograph.base.database import clock
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.webhooks import signing
+from heliograph.webhooks.delivery import signing
 
 SECRET = signing.new_secret()
 

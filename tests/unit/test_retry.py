@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.base import retry
-from heliograph.base.settings import Settings, SettingsError
+from heliograph.base.process.settings import Settings, SettingsError
 
 WEBHOOK = (0.0, 5.0, 30.0, 300.0)
 PAUSES = st.lists(st.floats(0, 1e6), min_size=1, max_size=12)

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 import typer
 
-from heliograph.cli import supplier_settings
+from heliograph.cli.carriage import supplier_settings
 from heliograph.sms.dispatch.routing import Supplier
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from heliograph.webhooks.concurrency import SILENT, STREAK, Concurrency, EndpointQueue
+from heliograph.webhooks.delivery.concurrency import SILENT, STREAK, Concurrency, EndpointQueue
 
 
 def _places(concurrency: int = 16) -> Concurrency[int]:

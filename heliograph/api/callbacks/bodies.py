@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from heliograph.base.addresses import sharer
 from heliograph.base.errors import Unavailable
+from heliograph.base.network.addresses import sharer
 
 
 class Room(msgspec.Struct, frozen=True):

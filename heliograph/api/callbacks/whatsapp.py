@@ -20,7 +20,7 @@ from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_text
-from heliograph.suppliers.whatsapp_cloud.webhooks import is_signature
+from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import is_signature
 from heliograph.whatsapp.callbacks.intake import CallbackIntake, NotGenuine
 
 PREFIX = "/in/"

@@ -30,7 +30,7 @@ from heliograph.api.shapes.refusals import (
     UriTooLong,
 )
 from heliograph.base.errors import Invalid, NotFound, Refusal, Unavailable
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 
 
 class Example(msgspec.Struct, frozen=True):

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from heliograph.base import clock
-from heliograph.base.db import Pool, is_down
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.whatsapp.dispatch import holds
 

@@ -18,7 +18,7 @@ import msgspec
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import Unsealable, seal, unseal
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Unavailable
 
 #: What a key may look like: 1 to 255 printable ASCII characters.

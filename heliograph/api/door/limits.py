@@ -17,12 +17,12 @@ from uuid import UUID
 
 from heliograph.accounts.requests import RateUnit
 from heliograph.api.shapes.refusals import RateLimited
-from heliograph.base import clock
-from heliograph.base.addresses import sharer
-from heliograph.base.batching import Batcher
-from heliograph.base.clock import iso
-from heliograph.base.db import Pool, is_down
-from heliograph.base.settings import Settings
+from heliograph.base.database import clock
+from heliograph.base.database.batching import Batcher
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Pool, is_down
+from heliograph.base.network.addresses import sharer
+from heliograph.base.process.settings import Settings
 
 #: The bucket of refused keys; its windows belong to an address, not to an organization.
 FAILURES = "failures"

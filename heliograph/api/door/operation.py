@@ -23,9 +23,9 @@ from heliograph.api.door.health import HealthChecks
 from heliograph.api.door.limits import Limiter, Strangers
 from heliograph.api.door.static import Page
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, Refusal
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.webhooks.endpoints import EndpointRules
 from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import inspect
 
 from heliograph.api.shapes.refusals import InvalidJson
-from heliograph.base import clock
+from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 
 Body = TypeVar("Body", bound=msgspec.Struct)

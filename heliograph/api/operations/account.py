@@ -13,7 +13,7 @@ from heliograph.accounts import organizations, plans, quota, usage
 from heliograph.api.door.operation import Call
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Success, Time
-from heliograph.base.clock import iso
+from heliograph.base.database.clock import iso
 
 
 class AccountOrganization(msgspec.Struct):

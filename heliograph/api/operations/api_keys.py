@@ -13,7 +13,7 @@ from heliograph.accounts import api_keys
 from heliograph.accounts.api_keys import PROFILES, SCOPES, LiveKeyRequired, TooManyActiveKeys
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
-from heliograph.base.clock import iso
+from heliograph.base.database.clock import iso
 
 
 class CreateApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,10 +14,11 @@ from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time, alias_of, needed
 from heliograph.api.shapes.paging import PageQuery
 from heliograph.base.errors import Invalid
-from heliograph.campaigns import audience, plan, sms_channel, template
+from heliograph.campaigns import audience, plan, template
 from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS
+from heliograph.campaigns.channels import sms as sms_channel
+from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.plan import MAX_NAME, MAX_PACE, STATES, CampaignAudienceEmpty, CampaignNotCancelable
-from heliograph.campaigns.sms_channel import Wish
 from heliograph.campaigns.template import MAX_LENGTH
 from heliograph.contacts.records import MAX_TAG
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved

@@ -12,7 +12,7 @@ from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time, alias_of, needed
 from heliograph.api.shapes.paging import PageQuery
-from heliograph.base.clock import iso
+from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.contacts import records
 from heliograph.contacts.records import MAX_NAME, MAX_TAG, MAX_TAGS, ContactAlreadyExists, Entry

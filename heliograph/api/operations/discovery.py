@@ -11,7 +11,7 @@ from heliograph.api.door.health import Checks
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.door.static import Answer
 from heliograph.api.shapes.fields import Success
-from heliograph.base import clock
+from heliograph.base.database import clock
 from heliograph.base.errors import Unavailable
 
 

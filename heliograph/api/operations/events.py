@@ -12,10 +12,10 @@ from heliograph.api.door.operation import Call
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import Items, Success, Time
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
-from heliograph.base.clock import iso
-from heliograph.webhooks import feed
-from heliograph.webhooks.events import KINDS
-from heliograph.webhooks.feed import Recorded
+from heliograph.base.database.clock import iso
+from heliograph.webhooks.recording import feed
+from heliograph.webhooks.recording.events import KINDS
+from heliograph.webhooks.recording.feed import Recorded
 
 COLLECTION = "events"
 

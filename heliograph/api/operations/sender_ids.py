@@ -11,7 +11,7 @@ from msgspec import Meta
 from heliograph.accounts.api_keys import LiveKeyRequired
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
-from heliograph.base.clock import iso
+from heliograph.base.database.clock import iso
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.sender_ids import SenderIdAlreadyExists, TooManyPending
 

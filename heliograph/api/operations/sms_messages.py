@@ -14,7 +14,7 @@ from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import NUMBER, HasMore, Items, NextCursor, Success, Time
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base import phones
-from heliograph.base.clock import iso
+from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.sms import messages
 from heliograph.sms.messages import SHOWN_STATUSES, Filters, MessageNotCancelable, Step

@@ -15,7 +15,7 @@ from heliograph.api.door.idempotency import request_hash
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import NUMBER, AcceptedMessage, Queued, Success, Time
 from heliograph.base import phones
-from heliograph.base.clock import iso
+from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms.accepting import preview

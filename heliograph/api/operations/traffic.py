@@ -12,7 +12,7 @@ from heliograph import traffic
 from heliograph.api.door.operation import Call
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import Success, Time
-from heliograph.base.clock import iso, now
+from heliograph.base.database.clock import iso, now
 from heliograph.base.errors import Invalid
 from heliograph.traffic import Point
 

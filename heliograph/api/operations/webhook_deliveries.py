@@ -15,11 +15,11 @@ from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Queued, Success, Time
 from heliograph.api.shapes.paging import PageQuery
-from heliograph.base.clock import iso
+from heliograph.base.database.clock import iso
 from heliograph.webhooks import history, replays
 from heliograph.webhooks.endpoints import EndpointDisabled
-from heliograph.webhooks.events import KINDS
 from heliograph.webhooks.history import Tried
+from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, Replay, ReplayRunning
 
 Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]

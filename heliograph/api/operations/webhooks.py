@@ -11,10 +11,10 @@ from msgspec import Meta
 
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
-from heliograph.base.clock import iso
+from heliograph.base.database.clock import iso
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.endpoints import Endpoint, EndpointDisabled, TooManyEndpoints
-from heliograph.webhooks.events import KINDS
+from heliograph.webhooks.recording.events import KINDS
 
 
 class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ import structlog
 from msgspec import Meta
 
 from heliograph.api.shapes import refusals
-from heliograph.base.db import is_down
+from heliograph.base.database.pool import is_down
 from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7_text
 from heliograph.http.heads import Headers, HttpError

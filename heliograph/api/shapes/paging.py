@@ -14,8 +14,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from heliograph.base import cursor
 from heliograph.base.actor import Actor
+from heliograph.base.database import cursor
 from heliograph.base.errors import Invalid
 
 Row = TypeVar("Row")

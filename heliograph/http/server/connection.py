@@ -21,7 +21,7 @@ import asyncio
 import math
 from typing import cast
 
-from heliograph.base import sockets
+from heliograph.base.network import sockets
 from heliograph.http.heads import HttpError, RequestHead
 from heliograph.http.proxy_protocol import NotProxied, read_prefix
 from heliograph.http.reader import END, RequestReader

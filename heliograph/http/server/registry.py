@@ -14,8 +14,8 @@ from typing import Protocol
 
 import msgspec
 
-from heliograph.base.addresses import sharer
-from heliograph.base.settings import Settings
+from heliograph.base.network.addresses import sharer
+from heliograph.base.process.settings import Settings
 from heliograph.http.reader import ReaderLimits
 
 #: Of those that we wait for, so many are asked whether they are idle before the one that began first has to go.

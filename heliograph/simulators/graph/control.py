@@ -30,8 +30,8 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.graph.outbox import body_of
-from heliograph.simulators.graph.request import Request
+from heliograph.simulators.graph.callbacks.outbox import body_of
+from heliograph.simulators.graph.operations.request import Request
 from heliograph.simulators.http import Reply
 
 _SHOWN = 100

@@ -34,10 +34,7 @@ import aiohttp
 import msgspec
 
 from heliograph.http.heads import RequestHead
-from heliograph.simulators.graph.api import Api, Fault
-from heliograph.simulators.graph.clock import VirtualClock
-from heliograph.simulators.graph.control import Control
-from heliograph.simulators.graph.events import (
+from heliograph.simulators.graph.callbacks.events import (
     AccountEvent,
     NumberEvent,
     TemplateEvent,
@@ -45,7 +42,13 @@ from heliograph.simulators.graph.events import (
     number_event,
     template_event,
 )
-from heliograph.simulators.graph.inbound import Inbound, alarm, receive
+from heliograph.simulators.graph.callbacks.inbound import Inbound, alarm, receive
+from heliograph.simulators.graph.callbacks.outbox import Attempt, Outbox, body_of
+from heliograph.simulators.graph.callbacks.scripts import MAGIC, SCRIPTS, Script, Step, script_of
+from heliograph.simulators.graph.callbacks.statuses import metadata
+from heliograph.simulators.graph.callbacks.webhooks import Item
+from heliograph.simulators.graph.clock import VirtualClock
+from heliograph.simulators.graph.control import Control
 from heliograph.simulators.graph.objects import (
     App,
     Counters,
@@ -58,13 +61,10 @@ from heliograph.simulators.graph.objects import (
     Token,
     User,
 )
+from heliograph.simulators.graph.operations.api import Api, Fault
+from heliograph.simulators.graph.operations.request import request_of
 from heliograph.simulators.graph.options import GraphOptions, checked, quick
-from heliograph.simulators.graph.outbox import Attempt, Outbox, body_of
-from heliograph.simulators.graph.request import request_of
-from heliograph.simulators.graph.scripts import MAGIC, SCRIPTS, Script, Step, script_of
 from heliograph.simulators.graph.state import World, only_digits
-from heliograph.simulators.graph.statuses import metadata
-from heliograph.simulators.graph.webhooks import Item
 from heliograph.simulators.http import Coming, HttpSimulator
 
 __all__ = [

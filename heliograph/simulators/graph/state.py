@@ -17,8 +17,8 @@ import msgspec
 
 from heliograph.base import phones
 from heliograph.simulators.graph import demo
+from heliograph.simulators.graph.callbacks.scripts import Scripts
 from heliograph.simulators.graph.clock import VirtualClock
-from heliograph.simulators.graph.limits import Bucket, Daily, Hourly
 from heliograph.simulators.graph.objects import (
     App,
     Counters,
@@ -31,8 +31,8 @@ from heliograph.simulators.graph.objects import (
     Token,
     User,
 )
+from heliograph.simulators.graph.operations.limits import Bucket, Daily, Hourly
 from heliograph.simulators.graph.options import GraphOptions
-from heliograph.simulators.graph.scripts import Scripts
 
 Thing = TypeVar("Thing", SimulatedAccount, Number, Template)
 

@@ -19,8 +19,8 @@ import msgspec
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.wire import Submit
 from heliograph.sms.accepting import encoding
-from heliograph.suppliers.smpp import pdu as codec
-from heliograph.suppliers.smpp.wire import NO_TLVS, PduError
+from heliograph.suppliers.smpp.codec import pdu as codec
+from heliograph.suppliers.smpp.codec.wire import NO_TLVS, PduError
 
 _LEDGER_SECONDS = 0.05
 

@@ -19,8 +19,8 @@ from heliograph.simulators.smsc.later import Later
 from heliograph.simulators.smsc.options import SmscOptions, fates
 from heliograph.simulators.smsc.records import Records
 from heliograph.simulators.smsc.wire import ReceiptWriter, Submit, read_submit
-from heliograph.suppliers.smpp import pdu as codec
-from heliograph.suppliers.smpp.wire import HEADER, MAX_LENGTH, RESPONSE, Command, PduError
+from heliograph.suppliers.smpp.codec import pdu as codec
+from heliograph.suppliers.smpp.codec.wire import HEADER, MAX_LENGTH, RESPONSE, Command, PduError
 
 _SUBMIT_RESP = Command.SUBMIT_SM | RESPONSE
 _RECEIPT_RESPONSES = frozenset({Command.DELIVER_SM | RESPONSE, Command.DATA_SM | RESPONSE})

@@ -22,8 +22,8 @@ from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.records import Counters, SubmittedMessage
 from heliograph.simulators.smsc.session import Hub, Parcel, Session
 from heliograph.sms.accepting import encoding
-from heliograph.suppliers.smpp import pdu as codec
-from heliograph.suppliers.smpp.wire import NO_TLVS, Command
+from heliograph.suppliers.smpp.codec import pdu as codec
+from heliograph.suppliers.smpp.codec.wire import NO_TLVS, Command
 
 __all__ = ["Counters", "Smsc", "SmscOptions", "SubmittedMessage", "run"]
 

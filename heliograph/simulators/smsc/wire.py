@@ -13,7 +13,7 @@ import time
 import msgspec
 
 from heliograph.simulators.smsc.options import IdForm, SmscOptions
-from heliograph.suppliers.smpp.wire import TLV, Tag
+from heliograph.suppliers.smpp.codec.wire import TLV, Tag
 
 #: message_state and `err` that go with each `stat` (SMPP 3.4 §5.2.28 and Appendix B).
 STATES = {

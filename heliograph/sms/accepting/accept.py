@@ -29,8 +29,8 @@ from heliograph.accounts.requests import (
 )
 from heliograph.base import phones
 from heliograph.base.actor import Actor
-from heliograph.base.clock import iso, now
-from heliograph.base.db import Kept, Pool, is_down
+from heliograph.base.database.clock import iso, now
+from heliograph.base.database.pool import Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.base.retry import SUBMIT_HORIZON

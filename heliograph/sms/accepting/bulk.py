@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base import phones
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import BULK
 
 

@@ -11,8 +11,8 @@ import msgspec
 
 from heliograph.accounts.organizations import forbidden
 from heliograph.accounts.quota import QuotaExceeded
-from heliograph.base.clock import iso, now
-from heliograph.base.db import Connection
+from heliograph.base.database.clock import iso, now
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms.accepting import accept, encoding, sender_ids

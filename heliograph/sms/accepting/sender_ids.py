@@ -13,15 +13,15 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.clock import iso
-from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import LoadingCache
-from heliograph.webhooks import events
-from heliograph.webhooks.events import Event
+from heliograph.webhooks.recording import events
+from heliograph.webhooks.recording.events import Event
 
 
 class SenderIdNotApproved(Refusal):

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import quota
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.queue import leases
 from heliograph.queue.holds import Overtaken, Row, Withdrawn
 from heliograph.queue.leases import Lease

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import structlog
 
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
@@ -32,8 +32,8 @@ from heliograph.sms.reports import receipts
 from heliograph.sms.reports.receipts import ReceivedReceipt
 from heliograph.sms.status import Move, move_many
 from heliograph.suppliers.contract import Outcome, Scope, Verdict
-from heliograph.webhooks.events import Subscriptions, Wanting
-from heliograph.webhooks.handover import Handover
+from heliograph.webhooks.recording.events import Subscriptions, Wanting
+from heliograph.webhooks.recording.handover import Handover
 
 log = structlog.get_logger()
 

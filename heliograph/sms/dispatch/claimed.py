@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
 
 #: Status of a message that no supplier is known to have taken.

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from heliograph.base.clock import now
-from heliograph.base.db import Connection
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import Connection
 from heliograph.base.retry import SUBMIT_HORIZON, hold_pause, submit_pause
 from heliograph.queue import leases
 from heliograph.queue.leases import Postponed

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 
 
 class Supplier(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
 from heliograph.sms.dispatch import routing, test_mode

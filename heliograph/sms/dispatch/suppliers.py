@@ -11,12 +11,12 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base.clock import now
 from heliograph.base.crypto import derive_key, seal, unseal
-from heliograph.base.db import Connection
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
 

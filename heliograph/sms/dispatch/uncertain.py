@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.sending.channel import Found
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.reports import receipts

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.clock import now
-from heliograph.base.db import Connection
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.sms.reports.receipts import clean
 from heliograph.suppliers.contract import Inbound

@@ -19,11 +19,11 @@ import msgspec
 import structlog
 
 from heliograph.base import phones
-from heliograph.base.bounded_scan import LOOK
-from heliograph.base.clock import iso
-from heliograph.base.crash import crash_point
-from heliograph.base.db import Connection
+from heliograph.base.database.bounded_scan import LOOK
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
+from heliograph.base.process.crash import crash_point
 from heliograph.consent import keywords, optouts
 from heliograph.consent.optouts import OptOut, Pair
 from heliograph.queue import timers
@@ -31,7 +31,7 @@ from heliograph.sms.received import handsets, replies
 from heliograph.sms.received.assembly import AGAIN, LATEST, Alphabet, Group, Row, assemble, text_of
 from heliograph.sms.received.handsets import Numbering
 from heliograph.sms.received.replies import Wanted
-from heliograph.webhooks import events
+from heliograph.webhooks.recording import events
 
 log = structlog.get_logger()
 

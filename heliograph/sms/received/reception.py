@@ -11,8 +11,8 @@ from uuid import UUID
 
 import structlog
 
-from heliograph.base.batching import Batcher
-from heliograph.base.db import Pool, is_down
+from heliograph.base.database.batching import Batcher
+from heliograph.base.database.pool import Pool, is_down
 from heliograph.queue.backlog import Backlog
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.received import inbound, inbox, replies

@@ -22,10 +22,10 @@ import structlog
 
 from heliograph.accounts.requests import IdempotencyInProgress
 from heliograph.base.actor import Actor
-from heliograph.base.crash import crash_point
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7
+from heliograph.base.process.crash import crash_point
 from heliograph.consent.keywords import LANGUAGES
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog

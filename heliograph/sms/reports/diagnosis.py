@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports.receipts import suffix

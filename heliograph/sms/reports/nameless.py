@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 
 #: A receipt speaks of what was sent so long before it at the most, and our clock may be behind by the second.
 SINCE, AHEAD = "4 days", "2 minutes"

@@ -23,8 +23,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base.clock import now
-from heliograph.base.db import RANGED, Connection
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import RANGED, Connection
 from heliograph.base.retry import receipt_pause
 from heliograph.sms.reports import nameless
 from heliograph.sms.status import BY_RECEIPT, NO_RECEIPT, Move, move_many

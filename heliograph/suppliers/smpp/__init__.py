@@ -1,0 +1,1 @@
+"""SMPP accounts: sessions, submissions, receipts. Knows no SQL and no tenant."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heliograph.suppliers.contract import Outcome, Part, Scope, Submission, Verdict
-from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.codec import pdu as p
+from heliograph.suppliers.smpp.codec.statuses import Ruling
 from heliograph.suppliers.smpp.link import Link
-from heliograph.suppliers.smpp.statuses import Ruling
 
 OK = "0x00000000"
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import structlog
 
-from heliograph.base import clock
-from heliograph.base.settings import SettingsError
+from heliograph.base.database import clock
+from heliograph.base.process.settings import SettingsError
 from heliograph.suppliers.contract import (
     Health,
     Inbound,
@@ -30,14 +30,14 @@ from heliograph.suppliers.contract import (
     Receipt,
     Submission,
 )
-from heliograph.suppliers.smpp import pdu as p
 from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
 from heliograph.suppliers.smpp.bucket import Bucket
+from heliograph.suppliers.smpp.codec import pdu as p
+from heliograph.suppliers.smpp.codec.statuses import classify
 from heliograph.suppliers.smpp.intake import PduIntake
 from heliograph.suppliers.smpp.link import Connection, Link, tls_context
 from heliograph.suppliers.smpp.receipts import ReceiptRules, id_key, parse
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
-from heliograph.suppliers.smpp.statuses import classify
 from heliograph.suppliers.smpp.submits import Builder
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from heliograph.suppliers.contract import OnAnswered
-from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.link import Connection
 
 log = structlog.get_logger(__name__)

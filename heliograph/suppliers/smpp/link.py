@@ -18,7 +18,8 @@ from typing import Any, Protocol, cast
 import structlog
 
 from heliograph.base.retry import Backoff
-from heliograph.suppliers.smpp import pdu as p
+from heliograph.suppliers.smpp.codec import pdu as p
+from heliograph.suppliers.smpp.codec.statuses import BIND_CONFIGURATION, name_of
 from heliograph.suppliers.smpp.session import (
     Answered,
     BindRefused,
@@ -33,7 +34,6 @@ from heliograph.suppliers.smpp.session import (
     Timers,
 )
 from heliograph.suppliers.smpp.settings import SmppSettings
-from heliograph.suppliers.smpp.statuses import BIND_CONFIGURATION, name_of
 
 log = structlog.get_logger(__name__)
 

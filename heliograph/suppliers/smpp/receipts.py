@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
-from heliograph.suppliers.smpp.pdu import DataSm, DeliverSm, Tag
+from heliograph.suppliers.smpp.codec.pdu import DataSm, DeliverSm, Tag
 
 Base = Literal["text", "hex", "dec"]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from heliograph.suppliers.smpp import pdu as p
-from heliograph.suppliers.smpp.pdu import Framer, Pdu, PduError, decode
+from heliograph.suppliers.smpp.codec import pdu as p
+from heliograph.suppliers.smpp.codec.pdu import Framer, Pdu, PduError, decode
 
 MAX_SEQUENCE = 0x7FFFFFFF
 

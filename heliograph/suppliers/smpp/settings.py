@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from heliograph.base.phones import REGIONS
-from heliograph.base.settings import SettingsError
+from heliograph.base.process.settings import SettingsError
 from heliograph.suppliers.alphabets.national import IDENTIFIERS, LOCKING, Language
 from heliograph.suppliers.contract import ReceiptState
+from heliograph.suppliers.smpp.codec.statuses import CLASSES
 from heliograph.suppliers.smpp.receipts import Base
-from heliograph.suppliers.smpp.statuses import CLASSES
 
 #: (type of number, numbering plan), SMPP 3.4 §5.2.5 and §5.2.6.
 TonNpi = tuple[int, int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from heliograph.suppliers.alphabets import cutting, gsm7
 from heliograph.suppliers.alphabets.national import IDENTIFIERS
 from heliograph.suppliers.contract import Submission
-from heliograph.suppliers.smpp.pdu import NO_TLVS, PduError, SubmitSm, Tag
+from heliograph.suppliers.smpp.codec.pdu import NO_TLVS, PduError, SubmitSm, Tag
 from heliograph.suppliers.smpp.settings import SmppSettings
 
 _UDHI = 0x40

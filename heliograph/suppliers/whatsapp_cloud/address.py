@@ -9,7 +9,7 @@ import re
 import urllib.parse
 from ipaddress import ip_address
 
-from heliograph.base.settings import SettingsError
+from heliograph.base.process.settings import SettingsError
 
 BASE_URL = "https://graph.facebook.com"
 API_VERSION = "v25.0"

@@ -23,11 +23,11 @@ from yarl import URL
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud import objects
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url
-from heliograph.suppliers.whatsapp_cloud.content import part, words
+from heliograph.suppliers.whatsapp_cloud.callbacks.content import part, words
+from heliograph.suppliers.whatsapp_cloud.callbacks.management import id_of, number_of
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.suppliers.whatsapp_cloud.errors import WRONG_PROOF, Fault, classify
-from heliograph.suppliers.whatsapp_cloud.management import id_of, number_of
 from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumber, CloudTemplate, TokenReport
 
 #: A send in all, connecting within it, and a read in all; seconds. Meta answers 99 of 100 sends within one.

@@ -12,9 +12,15 @@ from typing import Any
 
 import msgspec
 
-from heliograph.suppliers.whatsapp_cloud.content import part, words
-from heliograph.suppliers.whatsapp_cloud.items import Tier
-from heliograph.suppliers.whatsapp_cloud.management import digits_of, id_of, language_of, tier_of, time_or_none
+from heliograph.suppliers.whatsapp_cloud.callbacks.content import part, words
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import Tier
+from heliograph.suppliers.whatsapp_cloud.callbacks.management import (
+    digits_of,
+    id_of,
+    language_of,
+    tier_of,
+    time_or_none,
+)
 
 TEMPLATE_FIELDS = (
     "id,name,language,status,category,components,parameter_format,quality_score,rejected_reason,previous_category,"

@@ -22,11 +22,11 @@ from heliograph.accounts.organizations import DestinationNotAllowed, forbidden
 from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit, tell, windows_of
 from heliograph.base import phones
 from heliograph.base.actor import Actor
-from heliograph.base.clock import iso, now
-from heliograph.base.db import Kept, Pool, is_down
+from heliograph.base.database.clock import iso, now
+from heliograph.base.database.pool import Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue.leases import SINGLE
 from heliograph.sending.intake import Intake, outcomes

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.queue.leases import BULK
 from heliograph.whatsapp.accepting.accept import TemplateSend, content_of, lifetime

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.queue import leases
 from heliograph.queue.holds import Overtaken, Row, Withdrawn
 from heliograph.queue.leases import Lease

@@ -14,8 +14,8 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.consent import people
 from heliograph.consent.people import Link

@@ -13,9 +13,9 @@ import msgspec
 import structlog
 
 from heliograph.base import crypto
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.suppliers.whatsapp_cloud.items import (
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AccountItem,
     AlarmItem,
     CapabilityItem,

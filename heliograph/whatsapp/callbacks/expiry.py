@@ -6,8 +6,8 @@ it reserved is released. The rule nobody may break: a delivery that comes later 
 
 from __future__ import annotations
 
-from heliograph.base import clock
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.queue import leases
 from heliograph.sending import attempts
 from heliograph.whatsapp.callbacks import matching

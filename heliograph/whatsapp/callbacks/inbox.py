@@ -27,10 +27,10 @@ import msgspec
 import structlog
 
 from heliograph.base import crypto
-from heliograph.base.crash import crash_point
-from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.process.crash import crash_point
 from heliograph.queue.backlog import Backlog
-from heliograph.suppliers.whatsapp_cloud.items import (
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AccountItem,
     AlarmItem,
     CapabilityItem,
@@ -41,9 +41,9 @@ from heliograph.suppliers.whatsapp_cloud.items import (
     TemplateItem,
     UnknownItem,
 )
-from heliograph.suppliers.whatsapp_cloud.webhooks import parse
-from heliograph.webhooks import events
-from heliograph.webhooks.handover import Handover
+from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
+from heliograph.webhooks.recording import events
+from heliograph.webhooks.recording.handover import Handover
 from heliograph.whatsapp.callbacks import conversations, dead_letters, intake, matching, received
 from heliograph.whatsapp.callbacks.dead_letters import Readable, Reject, put_aside, raw_of
 from heliograph.whatsapp.callbacks.matching import Matched

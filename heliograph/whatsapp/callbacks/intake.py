@@ -15,13 +15,14 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock, crypto
-from heliograph.base.batching import Batcher
-from heliograph.base.crash import crash_point
-from heliograph.base.db import Connection, Kept, Pool, is_down
+from heliograph.base import crypto
+from heliograph.base.database import clock
+from heliograph.base.database.batching import Batcher
+from heliograph.base.database.pool import Connection, Kept, Pool, is_down
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.suppliers.whatsapp_cloud.webhooks import challenge, verify_signature
+from heliograph.base.process.crash import crash_point
+from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import challenge, verify_signature
 from heliograph.whatsapp.mirror import apps
 from heliograph.whatsapp.mirror.apps import App, AppBook
 

@@ -18,12 +18,12 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.consent.people import Link
 from heliograph.sending import attempts
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import StatusItem
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope, classify
-from heliograph.suppliers.whatsapp_cloud.items import StatusItem
 from heliograph.whatsapp.callbacks import conversations
 from heliograph.whatsapp.status import Move, Pricing, pricing_of
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base import phones
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.consent import keywords, optouts
 from heliograph.consent.optouts import OptOut, Pair
 

@@ -13,14 +13,15 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock, phones
-from heliograph.base.clock import iso
-from heliograph.base.db import Connection
+from heliograph.base import phones
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.consent import keywords
 from heliograph.consent.people import Link
-from heliograph.suppliers.whatsapp_cloud.items import MessageItem
-from heliograph.webhooks import events
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
+from heliograph.webhooks.recording import events
 from heliograph.whatsapp.callbacks import conversations, opt_out_words
 from heliograph.whatsapp.callbacks.conversations import Heard, User
 from heliograph.whatsapp.callbacks.opt_out_words import Said

@@ -20,7 +20,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.retry import look_pause
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
@@ -29,8 +29,8 @@ from heliograph.sending.channel import End, Found, Step
 from heliograph.sending.results import Answered
 from heliograph.suppliers.whatsapp_cloud.bodies import template_body, text_body
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
-from heliograph.webhooks.events import Subscriptions
-from heliograph.webhooks.handover import Handover
+from heliograph.webhooks.recording.events import Subscriptions
+from heliograph.webhooks.recording.handover import Handover
 from heliograph.whatsapp.callbacks.matching import KIND
 from heliograph.whatsapp.dispatch import claimed, holds, messaging_limits, outcomes, parking, test_mode
 from heliograph.whatsapp.dispatch.claimed import ClaimedMessage, Content, Template, load_templates

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp.accepting.accept import BUFFER, BUFFERS

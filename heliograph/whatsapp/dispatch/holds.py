@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.mirror import numbers
 
 #: A leave that nobody used is given to another worker after this, seconds; and after this, one more message tries where

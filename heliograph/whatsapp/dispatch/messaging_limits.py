@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.mirror.accounts import SendingNumber
 
 #: A message whose portfolio may reach no further users today waits so long, and one whose count another worker holds;

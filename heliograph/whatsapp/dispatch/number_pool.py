@@ -20,7 +20,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from heliograph.base.db import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential

@@ -22,8 +22,8 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from heliograph.base.clock import now
-from heliograph.base.db import Connection
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import Connection
 from heliograph.base.retry import hold_pause
 from heliograph.queue.leases import Postponed
 from heliograph.sending.attempts import Ended

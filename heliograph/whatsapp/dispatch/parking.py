@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from uuid import UUID
 
-from heliograph.base.db import Connection
+from heliograph.base.database.pool import Connection
 from heliograph.queue import leases
 from heliograph.whatsapp.dispatch import test_mode
 

@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
-from heliograph.base import clock
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.queue import leases
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome

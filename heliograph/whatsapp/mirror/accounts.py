@@ -14,12 +14,12 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import clock
 from heliograph.base.crypto import seal, unseal
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.base.settings import SettingsError
+from heliograph.base.process.settings import SettingsError
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url, is_version
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.whatsapp.mirror import apps, numbers

@@ -13,13 +13,13 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import clock
 from heliograph.base.crypto import constant_time_equal, derive_key, seal, unseal
-from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import LoadingCache
-from heliograph.base.settings import Settings
+from heliograph.base.process.settings import Settings
 
 
 class App(msgspec.Struct, frozen=True):

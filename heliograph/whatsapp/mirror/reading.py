@@ -21,7 +21,7 @@ import structlog
 
 from heliograph.base import retry
 from heliograph.base.crypto import Unsealable
-from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp.mirror import accounts, apps, sync
 from heliograph.whatsapp.mirror.apps import App

@@ -17,8 +17,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import clock, retry
-from heliograph.base.db import Connection
+from heliograph.base import retry
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, app_credential, credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError

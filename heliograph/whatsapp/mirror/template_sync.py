@@ -16,16 +16,16 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import clock
-from heliograph.base.clock import iso
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.bodies import layout
-from heliograph.suppliers.whatsapp_cloud.items import TemplateItem
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import TemplateItem
 from heliograph.suppliers.whatsapp_cloud.objects import CloudTemplate
-from heliograph.webhooks import events
-from heliograph.webhooks.events import Event
+from heliograph.webhooks.recording import events
+from heliograph.webhooks.recording.events import Event
 from heliograph.whatsapp import reads
 from heliograph.whatsapp.mirror.numbers import AGAIN, wake_mirror
 

@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 
 from heliograph.base.actor import Actor
-from heliograph.base.db import Pool, is_down
+from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.errors import Refusal
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout

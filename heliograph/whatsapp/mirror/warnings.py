@@ -22,8 +22,8 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from heliograph.base.db import Connection
-from heliograph.suppliers.whatsapp_cloud.items import AccountItem
+from heliograph.base.database.pool import Connection
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem
 
 log = structlog.get_logger()
 

@@ -15,8 +15,9 @@ from time import monotonic
 
 import msgspec
 
-from heliograph.base import clock, phones
-from heliograph.base.db import Connection, Pool, is_down
+from heliograph.base import phones
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Refusal
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.whatsapp.money.amounts import is_currency, micros

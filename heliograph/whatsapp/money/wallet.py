@@ -22,9 +22,9 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import organizations
-from heliograph.base import clock
 from heliograph.base.actor import Actor
-from heliograph.base.db import Connection
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.whatsapp.money.amounts import MOST, decimal, is_currency

@@ -10,10 +10,10 @@ from msgspec import Meta
 
 from heliograph.api.door.operation import Call
 from heliograph.api.shapes.fields import Success, Time
-from heliograph.base.clock import iso
+from heliograph.base.database.clock import iso
 from heliograph.campaigns import plan
+from heliograph.campaigns.channels.whatsapp import NAME
 from heliograph.campaigns.plan import STATES
-from heliograph.campaigns.whatsapp_channel import NAME
 
 
 class WhatsAppCampaignCounts(msgspec.Struct, rename="camel"):

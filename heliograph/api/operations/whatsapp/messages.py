@@ -16,7 +16,7 @@ from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import NUMBER, HasMore, Items, NextCursor, Success, TemplateName, Time, alias_of
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base import phones
-from heliograph.base.clock import iso
+from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 from heliograph.whatsapp import messages, reads

@@ -15,7 +15,7 @@ from heliograph.api.door.reading import one_of
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Success, TemplateName, Time, alias_of
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
-from heliograph.base.clock import iso
+from heliograph.base.database.clock import iso
 from heliograph.whatsapp import reads
 from heliograph.whatsapp.reads import TemplateFilters
 

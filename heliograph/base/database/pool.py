@@ -1,0 +1,269 @@
+"""The pool of connections, and what "the database is gone" means.
+
+The rule nobody may break: no connection is held while a supplier, a receiver or a client is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import asyncpg
+
+from heliograph.base.database import clock
+from heliograph.base.network.connecting import Connector
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
+    _Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
+    _Raw: TypeAlias = asyncpg.Connection[asyncpg.Record]
+else:
+    Connection = _Raw = asyncpg.Connection
+    _Pool = asyncpg.Pool
+
+Result = TypeVar("Result")
+
+#: Our tables are empty one second and full the next, and every statement of ours finds its rows by key, in sets.
+#: So plans must not depend on statistics: one generic plan, look-ups by index, whatever the planner believes of sizes.
+KEYED = {
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "random_page_cost": "0.01",
+}
+
+#: For the few statements that read a range of time rather than keys: planned for the values they are given, with all
+#: that the planner knows. Run inside a transaction, for which it holds.
+RANGED = """
+SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'on', true),
+       set_config('enable_hashjoin', 'on', true), set_config('enable_bitmapscan', 'on', true),
+       set_config('random_page_cost', '1.1', true)
+"""
+
+#: Seconds that a statement may take before it is given up; nothing on a hot path comes near it.
+STATEMENT_TIMEOUT = 30.0
+#: Seconds more that this side waits for a statement than the server lets it take: the server's no costs no connection.
+ANSWER = 0.5
+
+
+class DatabaseAway(ConnectionError):
+    """The database does not answer, and whoever asks now is told so at once."""
+
+
+class _Thrown(_Raw):
+    """A connection that is thrown away with a statement that was given up.
+
+    asyncpg would ask the server over a second connection to cancel the statement, and wait: for ever, if the server
+    hangs. And a commit that waits for its standbys must not be cancelled: it would stand here and nowhere else.
+    """
+
+    __slots__ = ()
+
+    def _cancel_current_command(self, waiter: Any, cancel_waiter: Any = None) -> None:
+        asyncio.get_running_loop().call_soon(self.terminate)  # not here: whoever waits for the statement is told first
+
+
+class Pool(_Pool):
+    """A pool that does not wait for a database that hangs. Made by `open_pool`."""
+
+    def __init__(self, connector: Connector, *, patience: float | None, **options: Any) -> None:
+        connect: Any = self._open
+        super().__init__(connect=connect, connection_class=_Thrown, **options)
+        self.connector = connector
+        self._patience = patience
+        self._away = False
+
+    def leave(self) -> None:
+        """The database is away: end every connection, and refuse new ones until `come_back`."""
+        self._away = True
+        inside: Any = self
+        for holder in inside._holders:
+            holder.terminate()
+
+    def come_back(self) -> None:
+        """The database answers again."""
+        self._away = False
+
+    async def _open(self, **options: Any) -> Any:
+        if self._away:
+            raise DatabaseAway("the database does not answer")
+        return await self.connector.connect(**options)
+
+    async def _acquire(self, timeout: float | None) -> Any:
+        if self._away:
+            raise DatabaseAway("the database does not answer")
+        pool: Any = super()
+        async with asyncio.timeout(self._patience if timeout is None else timeout):
+            return await pool._acquire(None)
+
+
+async def open_pool(
+    url: str, *, size: int, wait: float = 0.0, patience: float | None = None, statement: float = STATEMENT_TIMEOUT
+) -> Pool:
+    """A pool of up to `size` connections, opened as needed; the database's clock is followed from then on.
+
+    `wait`: seconds to keep trying while the server is starting or restarting. `patience`: seconds to wait for a
+    connection, None: as long as it takes. `statement`: seconds that the server lets a statement take. Raises what
+    asyncpg raises.
+    """
+    connector = Connector(url)
+    deadline = asyncio.get_running_loop().time() + wait
+    while True:
+        try:
+            pool = await Pool(
+                connector,
+                patience=patience,
+                init_size=1,
+                min_size=0,
+                max_size=size,
+                max_queries=50_000,
+                command_timeout=statement + ANSWER,
+                max_inactive_connection_lifetime=300,
+                server_settings={
+                    "application_name": "heliograph",
+                    "statement_timeout": str(int(statement * 1000)),
+                    "client_connection_check_interval": "1000",
+                    **KEYED,
+                },
+                reset=_keep,
+                loop=asyncio.get_running_loop(),
+                record_class=asyncpg.Record,
+            )
+            try:
+                async with pool.acquire() as conn:
+                    await follow_clock(conn)
+            except BaseException:
+                pool.terminate()
+                raise
+            return pool
+        except (OSError, asyncpg.PostgresError, TimeoutError, asyncpg.InternalClientError) as error:
+            if not is_down(error) or asyncio.get_running_loop().time() >= deadline:
+                raise
+            await asyncio.sleep(0.1)
+
+
+async def follow_clock(conn: Connection) -> float:
+    """Measure the database's clock, in one round trip, and follow it; seconds that this machine's is ahead of it."""
+    own, asked = clock.reading()
+    there = await conn.fetchval("SELECT clock_timestamp()")
+    return clock.note(there, own=own, asked=asked, answered=clock.reading()[1])
+
+
+async def plan_by_key(conn: Connection) -> None:
+    """KEYED for a connection that is not the pool's, as long as it lives."""
+    await conn.execute("".join(f"SET {name} = '{value}';" for name, value in KEYED.items()))
+
+
+class Kept:
+    """A connection of the pool for one user that needs it again and again: to take one anew each time costs as much
+    as a small query (30 µs). It goes back to the pool when it was not used for a moment."""
+
+    #: Seconds without use after which it goes back.
+    IDLE = 0.05
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._connection: PoolConnectionProxy[asyncpg.Record] | None = None
+        self._busy = False
+        self._used = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._returns: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def use(self) -> AsyncIterator[Connection]:
+        """The kept connection, or another one of the pool while that is in use."""
+        if self._busy:
+            async with self._pool.acquire() as other:
+                yield other
+            return
+        self._busy = self._used = True
+        try:
+            if self._connection is None or not is_open(self._connection):
+                await self._give_back(self._let_go())
+                self._connection = await self._pool.acquire()
+                if self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(self.IDLE, self._look)
+            yield self._connection
+        finally:
+            self._busy = False
+
+    def _look(self) -> None:
+        if self._busy or self._used:
+            self._used = self._busy
+            self._timer = asyncio.get_running_loop().call_later(self.IDLE, self._look)
+            return
+        self._timer = None
+        # Let go of here and now: until the task runs, somebody may come who wants to use it.
+        self._returns = asyncio.create_task(self._give_back(self._let_go()))
+
+    def _let_go(self) -> PoolConnectionProxy[asyncpg.Record] | None:
+        connection, self._connection = self._connection, None
+        return connection
+
+    async def _give_back(self, connection: PoolConnectionProxy[asyncpg.Record] | None) -> None:
+        if connection is not None:
+            await self._pool.release(connection)
+
+
+#: Times that a transaction is run again after somebody else's went before it.
+DEADLOCKS = 3
+
+
+async def despite_deadlocks(transaction: Callable[[], Awaitable[Result]]) -> Result:
+    """What `transaction` returns, a whole one, run again while it is the victim of a deadlock: nothing of it is there.
+
+    Raises DeadlockDetectedError after DEADLOCKS further times, and whatever else it raises at once.
+    """
+    left = DEADLOCKS
+    while True:
+        try:
+            return await transaction()
+        except asyncpg.DeadlockDetectedError:
+            if left == 0:
+                raise
+            left -= 1
+
+
+def is_down(error: BaseException) -> bool:
+    """True if `error` says that the database cannot be used now, whatever was asked of it.
+
+    A commit that ends so is of unknown outcome; the caller's idempotency key is what makes asking again safe.
+    """
+    if isinstance(error, asyncpg.InterfaceError):
+        # One that is a ValueError refuses an argument, and quotes it: what a customer wrote says nothing of the server.
+        return not isinstance(error, ValueError) and any(
+            word in str(error) for word in ("closed", "closing", "released", "another operation")
+        )
+    return isinstance(
+        error,
+        OSError
+        | TimeoutError
+        | asyncpg.PostgresConnectionError
+        | asyncpg.CannotConnectNowError
+        | asyncpg.AdminShutdownError
+        | asyncpg.CrashShutdownError
+        | asyncpg.TooManyConnectionsError
+        | asyncpg.ReadOnlySQLTransactionError
+        | asyncpg.InsufficientResourcesError
+        | asyncpg.QueryCanceledError
+        | asyncpg.InternalClientError,
+    )
+
+
+def is_open(connection: Connection) -> bool:
+    """False if the connection was lost, or the pool has taken it back."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:  # it was lost, and the pool has taken it back by itself
+        return False
+
+
+async def _keep(connection: Connection) -> None:
+    """Nothing of ours outlives a transaction, so asyncpg's reset query (a round trip a use) is saved."""

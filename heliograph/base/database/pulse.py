@@ -1,0 +1,108 @@
+"""The pulse: a process's steady look at whether the database answers, and what time it has.
+
+One connection of its own asks twice a second. A database that hangs (its processes stopped, its machine or network
+gone without a word) ends nobody's connection, so whoever waits for it would wait for ever: once a beat is missed, the
+pool's connections are thrown away, which ends every wait, and new ones are refused until a beat comes again.
+
+The rule nobody may break: the database is called away within two seconds of its last answer, and never because this
+process itself was held up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import structlog
+
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool, is_down
+from heliograph.base.network.connecting import Raw
+
+log = structlog.get_logger()
+
+#: Seconds between two beats, and how long the answer to one may take.
+EVERY, PATIENCE = 0.5, 1.3
+#: What was answered while this process was held up lies in its socket: rounds of its loop, seconds each, to read it.
+ROUNDS, ROUND = 5, 0.02
+#: Pause before the next try to reach a database that is away, seconds.
+AGAIN = 0.25
+#: Seconds between two warnings of a clock that differs.
+REMIND = 60.0
+
+# A standby, or a server that was told to take no writes, is no database of ours: another host may be.
+BEAT = "SELECT clock_timestamp() AS at, current_setting('transaction_read_only')::boolean AS read_only"
+
+
+class Silence(TimeoutError):
+    """The database did not answer in time."""
+
+
+async def watch(pool: Pool) -> None:
+    """Watch over `pool`'s database until cancelled."""
+    is_away = False
+    reminded = 0.0
+    while True:
+        connection: Raw | None = None
+        try:
+            connection = await pool.connector.connect(server_settings={"application_name": "heliograph pulse"})
+            while True:
+                await _beat(connection)
+                if is_away:
+                    is_away = False
+                    pool.come_back()
+                    log.warning("database is back")  # as loud as its going: who saw that must see this
+                reminded = _remind(reminded)
+                await asyncio.sleep(EVERY)
+        except Exception as error:
+            if not is_away:
+                if not is_down(error):
+                    log.exception("pulse failed")
+                log.warning("database is away", error=type(error).__name__)
+            is_away = True
+            pool.leave()
+        finally:
+            if connection is not None:
+                connection.terminate()
+        await asyncio.sleep(AGAIN)
+
+
+async def _beat(connection: Raw) -> None:
+    """One look. Raises Silence, and what asyncpg raises."""
+    own, asked = clock.reading()
+    answer = asyncio.ensure_future(_ask(connection))
+    try:
+        await asyncio.wait([answer], timeout=PATIENCE)
+        for _ in range(ROUNDS):
+            if answer.done():
+                break
+            await asyncio.sleep(ROUND)
+        if not answer.done():
+            raise Silence("the database does not answer")
+        row, answered = answer.result()
+    finally:
+        answer.cancel()
+    if row["read_only"]:
+        raise asyncpg.ReadOnlySQLTransactionError("the database takes no writes")
+    clock.note(row["at"], own=own, asked=asked, answered=answered)
+
+
+async def _ask(connection: Raw) -> tuple[asyncpg.Record, int]:
+    row = await connection.fetchrow(BEAT)
+    assert row is not None
+    return row, clock.reading()[1]
+
+
+def _remind(reminded: float) -> float:
+    """Say that this machine's clock is wrong, once a minute while it is; returns when that was said last."""
+    if not clock.differs():
+        if reminded:
+            log.warning("clock agrees with the database's again")
+        return 0.0
+    at = asyncio.get_running_loop().time()
+    if reminded and at - reminded < REMIND:
+        return reminded
+    log.warning(
+        "clock differs from the database's", ahead_seconds=round(clock.ahead(), 1), remedy="synchronize it by NTP"
+    )
+    return at

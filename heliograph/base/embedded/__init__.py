@@ -1,0 +1,1 @@
+"""The PostgreSQL that Heliograph brings along: installed, laid out, started, watched and stopped."""

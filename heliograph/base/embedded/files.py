@@ -1,0 +1,310 @@
+"""What the embedded PostgreSQL has on disk: its home directory, a cluster, passwords, settings.
+
+    <home>/                 ours (as root: root's, others may only pass through)
+      lock                  held with flock by the process that supervises this directory
+      port                  the TCP port, kept between starts
+      app.password          of the role `heliograph`, 0600
+      superuser.password    of the role `postgres`, 0600
+      heliograph.conf       settings and `pg_hba.conf` rules, written anew on each start
+      pg_hba.conf
+      data/                 the cluster, 0700
+      log/  run/            server log and Unix socket
+      start.log             what was said before the server log was open
+      install-<version>/    a copy of the binaries, only where PostgreSQL's account cannot read the installed ones
+
+The rule nobody may break: whatever must be whole is written under another name (`<name>.new-<random>`), synced, and
+renamed. A kill at any instant leaves either the old or the new one, and the next start removes the remains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from heliograph.base.embedded.install import Install, PostgresError, SystemUser
+from heliograph.base.embedded.process import Process
+
+#: sockaddr_un holds 108 bytes with its final NUL; the rest is room for other systems.
+LONGEST_SOCKET_PATH = 100
+#: Size at which the server log continues in a new file, and how many files survive a start.
+LOG_FILE_MB, LOG_FILES = 10, 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where everything lies below `home`."""
+
+    home: Path
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "log"
+
+    @property
+    def port(self) -> Path:
+        return self.home / "port"
+
+    @property
+    def early_log(self) -> Path:
+        """What initdb says, and the server before it opens its log."""
+        return self.home / "start.log"
+
+    @property
+    def app_password(self) -> Path:
+        return self.home / "app.password"
+
+    @property
+    def superuser_password(self) -> Path:
+        return self.home / "superuser.password"
+
+    @property
+    def settings(self) -> Path:
+        return self.home / "heliograph.conf"
+
+    @property
+    def access(self) -> Path:
+        return self.home / "pg_hba.conf"
+
+    @property
+    def sockets(self) -> Path:
+        """Directory of the Unix socket: ours, or a short one when ours is too long for a socket's address."""
+        ours = self.home / "run"
+        if len(os.fsencode(ours / ".s.PGSQL.65535.lock")) < LONGEST_SOCKET_PATH:
+            return ours
+        return Path(tempfile.gettempdir()) / f"heliograph-{hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]}"
+
+
+def prepare_home(layout: Layout) -> None:
+    """Make the home directory. As root, others may pass through it, because PostgreSQL's account has to."""
+    mode = 0o711 if os.geteuid() == 0 else 0o700
+    for directory in (*reversed(layout.home.parents), layout.home):
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise PostgresError(f"cannot create {directory}: {error.strerror}") from error
+        directory.chmod(mode)
+
+
+def clean_up(layout: Layout) -> None:
+    """Remove what a killed start left half done. Only under the lock."""
+    for remains in layout.home.glob("*.new-*"):
+        if remains.is_dir() and not remains.is_symlink():
+            shutil.rmtree(remains, ignore_errors=True)  # an orphaned initdb may still write there; the next start wins
+        else:
+            remains.unlink(missing_ok=True)
+
+
+def check_major(layout: Layout, install: Install) -> None:
+    """Raise PostgresError if the cluster was made by another major version, or is none."""
+    try:
+        made_by = (layout.data / "PG_VERSION").read_text().strip()
+    except FileNotFoundError:
+        raise PostgresError(
+            f"{layout.data} is not a PostgreSQL data directory (it has no PG_VERSION): "
+            "move it away, or choose another data directory"
+        ) from None
+    if made_by != install.major:
+        raise PostgresError(
+            f"{layout.data} was made by PostgreSQL {made_by}, but this is PostgreSQL {install.major}, which cannot "
+            f"read it. Dump it with PostgreSQL {made_by} (pg_dump) and restore it into a new data directory, or run "
+            f"PostgreSQL {made_by} on it yourself and set HELIOGRAPH_DATABASE_URL"
+        )
+
+
+def has_cluster(layout: Layout) -> bool:
+    """Whether there is a data directory with anything in it."""
+    try:
+        return any(layout.data.iterdir())
+    except FileNotFoundError:
+        return False
+
+
+async def create_cluster(layout: Layout, account: SystemUser, install: Install, *, sync: bool) -> None:
+    """initdb beside the final place, then rename. `sync=False` leaves the disk alone (tests only)."""
+    secret(layout.superuser_password, account)
+    place = layout.home / f"data.new-{secrets.token_hex(4)}"
+    place.mkdir(mode=0o700)
+    account.own(place)
+    # The builtin locale sorts by code point on every system: no libc upgrade can corrupt an index.
+    arguments = ["--username=postgres", f"--pwfile={layout.superuser_password}", "--auth=scram-sha-256"]
+    arguments += ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    arguments += ["--no-instructions"] if sync else ["--no-instructions", "--no-sync"]
+    command: list[str | Path] = [install.binaries / "initdb", f"--pgdata={place}", *arguments]
+    initdb = Process.launch(command, account, log=layout.early_log)
+    try:
+        status = await asyncio.shield(initdb.ended)
+    except asyncio.CancelledError:
+        initdb.send(signal.SIGTERM)
+        await initdb.ended
+        raise
+    if status != 0:
+        shutil.rmtree(place, ignore_errors=True)
+        said = layout.early_log.read_text(errors="replace").strip()
+        raise PostgresError(f"initdb ended with status {status}: {said}")
+    configuration = place / "postgresql.conf"
+    with configuration.open("a") as file:
+        # Relative to this file, so that the home directory can be moved.
+        file.write("\n# Written by Heliograph on each start. Lines below this one win over it.\n")
+        file.write(f"include '../{layout.settings.name}'\n")
+        file.flush()
+        os.fsync(file.fileno())
+    place.rename(layout.data)
+    _sync_directory(layout.home)
+
+
+def secret(path: Path, account: SystemUser | None = None) -> str:
+    """The password kept in `path`, made on first use. `account` may read it, and otherwise only we."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        value = secrets.token_urlsafe(24)
+        write(path, value + "\n", mode=0o600, account=account)
+        return value
+
+
+def write(path: Path, text: str, *, mode: int, account: SystemUser | None = None) -> None:
+    """Replace a file by a whole new one, synced."""
+    place = path.with_name(f"{path.name}.new-{secrets.token_hex(4)}")
+    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    with open(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fchmod(descriptor, mode)
+        if account is not None:
+            account.own(place)
+        os.fsync(descriptor)
+    place.rename(path)
+    _sync_directory(path.parent)
+
+
+def prepare_run(layout: Layout, account: SystemUser) -> None:
+    """Make the directories of socket and log, and remove old sockets and logs. Only when no server can be running."""
+    for directory in (layout.sockets, layout.log):
+        directory.mkdir(mode=0o700, exist_ok=True)
+        found = directory.lstat()
+        # The socket's directory may lie in /tmp, where anybody could have made one of its name. Root's own is one that
+        # was just made, now or by a start that was killed here.
+        ours = found.st_uid in (account.uid, os.geteuid()) and stat.S_IMODE(found.st_mode) == 0o700
+        if not stat.S_ISDIR(found.st_mode) or not ours:
+            raise PostgresError(f"{directory} belongs to uid {found.st_uid} or is accessible to others: remove it")
+        if found.st_uid != account.uid:
+            account.own(directory)
+    # The lock file of a killed server's socket names a process that may be somebody else's by now; PostgreSQL would
+    # give way to it.
+    for remains in layout.sockets.glob(".s.PGSQL.*"):
+        remains.unlink()
+    for old in sorted(layout.log.glob("postgresql-*.log"))[: 1 - LOG_FILES]:
+        old.unlink()
+
+
+def choose_port(wanted: int | None) -> int:
+    """`wanted` if it is free, else a free port of 127.0.0.1."""
+    # Below the range of outgoing connections (32768 and up on Linux): a client that keeps trying a port of that range
+    # while the server is away can be given the same port as its own, connects to itself, and keeps the server out.
+    candidates = random.sample(range(20_000, 32_000), 100)
+    for port in candidates if wanted is None else [wanted, *candidates]:
+        if port_is_free(port):
+            return port
+    raise PostgresError("no free TCP port between 20000 and 32000 on 127.0.0.1")
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def write_settings(layout: Layout, port: int, extra: Mapping[str, str]) -> None:
+    """Write heliograph.conf and pg_hba.conf. `extra` wins, which only tests need."""
+    memory_mb = _memory_bytes() // 2**20
+    settings = {
+        # A 202 is a promise.
+        "fsync": "on",
+        "full_page_writes": "on",
+        "synchronous_commit": "on",
+        # Reachable from this machine only, and as superuser only by who may read a file of ours.
+        "listen_addresses": "127.0.0.1",
+        "port": str(port),
+        "unix_socket_directories": str(layout.sockets),
+        "unix_socket_permissions": "0700",
+        "hba_file": str(layout.access),
+        "password_encryption": "scram-sha-256",
+        "max_connections": "100",
+        # A write-heavy queue on two cores: few checkpoints, eager vacuum, no parallel query that takes both cores.
+        "shared_buffers": f"{min(max(memory_mb // 8, 128), 1024)}MB",
+        "huge_pages": "try",
+        "min_wal_size": "1GB",
+        "max_wal_size": "4GB",
+        "checkpoint_timeout": "15min",
+        "checkpoint_completion_target": "0.9",
+        "wal_buffers": "16MB",
+        "autovacuum_naptime": "10s",
+        "autovacuum_vacuum_cost_delay": "0",
+        "max_parallel_workers_per_gather": "0",
+        "jit": "off",
+        "random_page_cost": "1.1",
+        "timezone": "UTC",
+        # The log. Terse, because the details of an error quote rows: phone numbers and texts.
+        "logging_collector": "on",
+        "log_directory": str(layout.log),
+        "log_filename": "postgresql-%Y%m%d-%H%M%S.log",
+        "log_file_mode": "0600",
+        "log_rotation_age": "0",
+        "log_rotation_size": f"{LOG_FILE_MB}MB",
+        "log_timezone": "UTC",
+        "log_line_prefix": "%m [%p] %q%u@%d ",
+        "log_error_verbosity": "terse",
+        "log_checkpoints": "off",
+        "log_lock_waits": "on",
+        "lc_messages": "C",
+    } | dict(extra)
+    lines = [f"{name} = '{_quoted(value)}'" for name, value in settings.items()]
+    write(
+        layout.settings, "# Written on each start; change data/postgresql.conf.\n" + "\n".join(lines) + "\n", mode=0o644
+    )
+    # No line for the superuser over TCP, and none without a password.
+    rules = ["local all postgres scram-sha-256", "local all heliograph scram-sha-256"]
+    rules += ["host all heliograph 127.0.0.1/32 scram-sha-256"]
+    write(layout.access, "# Written on each start.\n" + "\n".join(rules) + "\n", mode=0o644)
+
+
+def _quoted(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "''")
+
+
+def _memory_bytes() -> int:
+    """Memory of this machine, or of the container if that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # not in a container, or "max"
+        return machine
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,93 @@
+"""PostgreSQL's programs as processes, held by a pidfd, and the note that a server leaves in its data directory.
+
+The rule nobody may break: a signal goes through the pidfd, so it never reaches a later process of the same number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from heliograph.base.embedded.install import ENVIRONMENT, SystemUser
+
+#: Exit status of an adopted server: only its parent would learn it.
+UNKNOWN_STATUS = -1
+
+
+class Process:
+    """A server or initdb, our child or adopted, held by a pidfd until it ends. Works on any event loop."""
+
+    def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
+        """ProcessLookupError if there is no such process."""
+        self.pid = pid
+        self._child = child
+        self._loop = asyncio.get_running_loop()
+        self._handle = os.pidfd_open(pid)
+        #: Its status as in subprocess.
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self._loop.add_reader(self._handle, self._on_end)
+
+    @classmethod
+    def launch(cls, command: Sequence[str | Path], account: SystemUser, *, log: Path) -> Process:
+        """Start a program in a session of its own, with all that it says going to `log`. OSError if it cannot run."""
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=log.parent,
+                env=ENVIRONMENT,
+                start_new_session=True,
+                **account.spawn(),
+            )
+        return cls(child.pid, child)
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it; nothing happens if it has ended."""
+        if not self.ended.done():
+            try:
+                signal.pidfd_send_signal(self._handle, number)
+            except ProcessLookupError:
+                return  # ended just now; the loop will say so
+
+    def release(self) -> None:
+        """Let go without touching it."""
+        if not self.ended.done():
+            self._loop.remove_reader(self._handle)
+            os.close(self._handle)
+            self.ended.cancel()
+
+    def _on_end(self) -> None:
+        self._loop.remove_reader(self._handle)
+        os.close(self._handle)
+        self.ended.set_result(UNKNOWN_STATUS if self._child is None else self._child.wait())
+
+
+class Note:
+    """What a server writes into its data directory: `postmaster.pid`, a line each for pid, data, time, port, socket."""
+
+    def __init__(self, pid: int, port: int, sockets: Path) -> None:
+        self.pid, self.port, self.sockets = pid, port, sockets
+
+    @classmethod
+    def read(cls, data: Path) -> Note | None:
+        """The note in `data`, or None if there is none (or one that is just being written)."""
+        try:
+            lines = (data / "postmaster.pid").read_text().splitlines() + [""] * 5
+            return cls(int(lines[0]), int(lines[3] or 0), Path(lines[4] or "/nonexistent"))
+        except (FileNotFoundError, ValueError):
+            return None
+
+
+def is_server_on(data: Path, pid: int) -> bool:
+    """Whether this process was started as a PostgreSQL on `data`: one whose socket is not open yet, or no longer."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return os.path.basename(arguments[0]) == b"postgres" and os.fsencode(data) in arguments

@@ -1,0 +1,372 @@
+"""The embedded PostgreSQL: one server on one directory, started, watched, adopted and stopped by us.
+
+    take the lock → finish or make the cluster → adopt a server that still runs, or launch one → wait until it answers
+
+The server is a foreground child in a session of its own, so that Ctrl-C at the terminal reaches it only through us.
+When our process is killed, it goes on, and the next start adopts it. The rule nobody may break: a server is alive if
+its socket answers with our data directory. A process id alone says nothing: it may belong to somebody else by now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import fcntl
+import os
+import re
+import signal
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import asyncpg
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.embedded import files as files
+from heliograph.base.embedded.files import Layout
+from heliograph.base.embedded.install import (
+    Install,
+    PostgresError,
+    SystemUser,
+    account_for,
+    install_for,
+    remove_old_installs,
+)
+from heliograph.base.embedded.process import Note, Process, is_server_on
+
+ROLE = "heliograph"
+#: What the application may do: own its database, and nothing else.
+ROLE_LIMITS = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
+
+
+def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> Path:
+    """Where data is kept unless the operator says otherwise: never in root's home, which PostgreSQL cannot enter."""
+    if (os.geteuid() if uid is None else uid) == 0:
+        return Path("/var/lib/heliograph")
+    base = Path(environment.get("XDG_DATA_HOME", ""))
+    # The XDG specification: a relative path is to be ignored.
+    return (base if base.is_absolute() else Path(environment.get("HOME") or Path.home(), ".local/share")) / "heliograph"
+
+
+def url_of(directory: Path) -> str:
+    """The application's URL of the server on `directory`, as last started. PostgresError if it never was."""
+    layout = Layout(directory.absolute())
+    try:
+        password, port = layout.app_password.read_text().strip(), int(layout.port.read_text())
+    except FileNotFoundError:
+        raise PostgresError(
+            f"there is no database of `heliograph up` in {directory.parent}: start it there first, or "
+            "give its data directory with --data-dir"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise PostgresError(f"no database in {directory}: start `heliograph up` on it first ({error})") from None
+    return f"postgresql://{ROLE}:{password}@127.0.0.1:{port}/{ROLE}"
+
+
+class Embedded:
+    """A PostgreSQL on `directory`, which is made if need be. Holds a lock on it from `start` to `stop`.
+
+    `port`: exactly this TCP port, or None: the last one if it is free, else any. `on_progress` gets a line for people
+    at each step, and every `progress_interval` seconds of a longer one. `extra_settings` are for tests only: they win
+    over all others, the durable ones included. `packages`: where the binaries' package is, if not in this environment.
+    Times in seconds: `start_timeout` covers crash recovery; after `stop_timeout` a fast shutdown becomes an immediate
+    one, whose recovery the next start pays; `lock_timeout` is for another process that is about to let go.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        on_progress: Callable[[str], None],
+        extra_settings: Mapping[str, str] = MappingProxyType({}),
+        packages: Path | None = None,
+        start_timeout: float = 300.0,
+        stop_timeout: float = 30.0,
+        lock_timeout: float = 5.0,
+        progress_interval: float = 3.0,
+    ) -> None:
+        self._layout = Layout(directory.absolute())
+        self._wanted_port = port
+        self._progress = on_progress
+        self._extra = extra_settings
+        self._packages = packages
+        self._start_timeout = start_timeout
+        self._stop_timeout = stop_timeout
+        self._lock_timeout = lock_timeout
+        self._progress_interval = progress_interval
+        self._lock: int | None = None
+        self._server: Process | None = None
+        self._sockets = self._layout.sockets
+
+    async def start(self) -> None:
+        """Return once the server takes connections; again after `wait` returned, to replace a server that ended.
+
+        Raises PostgresError, and then nothing is left running.
+        """
+        if self._server is not None and not self._server.ended.done():
+            raise RuntimeError("already started")
+        patience = _Patience(self._start_timeout, self._progress_interval, self._progress)
+        try:
+            files.prepare_home(self._layout)
+            if self._lock is None:
+                self._lock = await self._take_lock()
+            files.clean_up(self._layout)
+            account = account_for(self._layout.home, self._layout.data)
+            install = await asyncio.to_thread(install_for, self._layout.home, account, self._packages)
+            if not files.has_cluster(self._layout):
+                self._progress("Creating the database.")
+                sync = self._extra.get("fsync") != "off"
+                await files.create_cluster(self._layout, account, install, sync=sync)
+            files.check_major(self._layout, install)
+            connection = await self._adopt(patience) or await self._launch(account, install, patience)
+            try:
+                await self._settle(connection)
+            finally:
+                await connection.close()
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            await self.stop()
+            raise PostgresError(f"cannot start PostgreSQL on {self._layout.home}: {error}") from error
+        except BaseException:
+            await self.stop()
+            raise
+
+    @property
+    def url(self) -> str:
+        """For the application: its own role, over TCP, with its password."""
+        return url_of(self._layout.home)
+
+    @property
+    def superuser_url(self) -> str:
+        """For tests and tools: over the Unix socket, with a password that only this account can read."""
+        password = self._layout.superuser_password.read_text().strip()
+        at = urllib.parse.urlencode({"host": str(self._sockets), "port": self._layout.port.read_text().strip()})
+        return f"postgresql://postgres:{password}@/postgres?{at}"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, or None if there is none."""
+        return self._server.pid if self._server is not None and not self._server.ended.done() else None
+
+    async def wait(self) -> int:
+        """Return when the server has ended, whoever ended it: its status as in subprocess, or UNKNOWN_STATUS."""
+        if self._server is None:
+            raise RuntimeError("not started")
+        return await asyncio.shield(self._server.ended)
+
+    async def stop(self) -> None:
+        """Shut the server down and let go of the directory. Sessions are cut; what was committed is on disk."""
+        try:
+            if self._server is not None:
+                await self._end(self._server)
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    async def _end(self, server: Process) -> None:
+        # Fast, then immediate (both are orderly: PostgreSQL ends its own processes). SIGKILL is for a server that is
+        # itself suspended, and comes last, because it leaves backends that the next start has to wait for.
+        steps = ((signal.SIGINT, self._stop_timeout), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
+        for number, patience in steps:
+            server.send(number)
+            await asyncio.wait([server.ended], timeout=patience)
+            if server.ended.done():
+                return
+            self._progress(f"PostgreSQL has not stopped within {patience:g} s of {number.name}.")
+        raise PostgresError(f"PostgreSQL (process {server.pid}) cannot be stopped")
+
+    async def _take_lock(self) -> int:
+        """flock, because the kernel releases it however this process ends."""
+        path = self._layout.home / "lock"
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise PostgresError(f"cannot write to {self._layout.home}: {error.strerror}") from error
+        deadline = time.monotonic() + self._lock_timeout
+        try:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        holder = os.pread(lock, 20, 0).decode().strip() or "?"
+                        raise PostgresError(
+                            f"{self._layout.home} is in use by another Heliograph (process {holder})"
+                        ) from None
+                await asyncio.sleep(0.05)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+        except BaseException:
+            os.close(lock)
+            raise
+        return lock
+
+    async def _adopt(self, patience: _Patience) -> Connection | None:
+        """Take over a server that runs on our data, waiting while it starts or stops; None if there is none."""
+        while (note := Note.read(self._layout.data)) is not None:
+            try:
+                server = Process(note.pid)
+            except ProcessLookupError:
+                return None  # PostgreSQL sees by itself that this note is stale
+            answer = await self._ask(note.sockets, note.port)
+            if not isinstance(answer, _Silence):
+                self._server = server
+                self._sockets = note.sockets
+                self._keep_port(note.port)
+                self._progress(f"Using the PostgreSQL that is already running (process {note.pid}).")
+                return answer
+            server.release()
+            if answer is not _Silence.BUSY and not is_server_on(self._layout.data, note.pid):
+                # Somebody else's process has the number by now. PostgreSQL would trust it and refuse to start.
+                (self._layout.data / "postmaster.pid").unlink(missing_ok=True)
+                return None
+            if answer is _Silence.STRANGER:
+                raise PostgresError(
+                    f"PostgreSQL (process {note.pid}) is running on {self._layout.data}, but rejects the "
+                    f"password in {self._layout.superuser_password}: stop it"
+                )
+            await patience.pause("waiting for the PostgreSQL that is already running here")
+        return None
+
+    async def _launch(self, account: SystemUser, install: Install, patience: _Patience) -> Connection:
+        """Start a server and wait until it answers."""
+        files.prepare_run(self._layout, account)
+        self._sockets = self._layout.sockets
+        if self._wanted_port is not None and not files.port_is_free(self._wanted_port):
+            raise PostgresError(f"port {self._wanted_port} of 127.0.0.1 is in use")
+        wanted = self._wanted_port or self._last_port()
+        state = "PostgreSQL is starting or recovering"
+        while True:
+            port = files.choose_port(wanted)
+            self._keep_port(port)
+            files.write_settings(self._layout, port, self._extra)
+            command: list[str | Path] = [install.binaries / "postgres", "-D", self._layout.data]
+            self._server = Process.launch(command, account, log=self._layout.early_log)
+            answer = await self._until_ready(self._server, port, patience, state)
+            if answer is not None:
+                remove_old_installs(self._layout.home, install)
+                return answer
+            reason = self._layout.early_log.read_text(errors="replace").strip() + self._last_log()
+            if "shared memory block" in reason:
+                # Backends of a server that was killed are still finishing their statements.
+                state = "waiting for the processes of the previous PostgreSQL to end"
+                await patience.pause(state)
+            elif "could not create any TCP/IP sockets" in reason and self._wanted_port is None:
+                wanted = None  # taken between our look and PostgreSQL's
+            else:
+                raise PostgresError(f"PostgreSQL ended with status {self._server.ended.result()}: {reason}")
+
+    async def _until_ready(self, server: Process, port: int, patience: _Patience, state: str) -> Connection | None:
+        """A connection once the server takes them, however long recovery lasts; None if it ended before."""
+        while not server.ended.done():
+            answer = await self._ask(self._sockets, port)
+            if not isinstance(answer, _Silence):
+                return answer
+            if answer is _Silence.STRANGER:
+                raise PostgresError(f"PostgreSQL rejects the password in {self._layout.superuser_password}")
+            await patience.pause(state)
+        return None
+
+    async def _ask(self, sockets: Path, port: int) -> Connection | _Silence:
+        """A superuser's connection to the server on our data, or why there is none."""
+        try:
+            connection = await asyncpg.connect(
+                host=str(sockets),
+                port=port,
+                user="postgres",
+                password=self._superuser_password(),
+                database="postgres",
+                ssl=False,
+                timeout=5,
+            )
+        except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError):
+            return _Silence.STRANGER
+        except asyncpg.PostgresConnectionError:
+            return _Silence.NOBODY
+        except (asyncpg.PostgresError, TimeoutError):
+            return _Silence.BUSY  # "the database system is starting up", recovering, shutting down, full
+        except (OSError, asyncpg.InterfaceError):
+            return _Silence.NOBODY
+        try:
+            shown = await connection.fetchval("SHOW data_directory", timeout=5)
+            recovering = await connection.fetchval("SELECT pg_is_in_recovery()", timeout=5)
+            if os.path.realpath(shown) != os.path.realpath(self._layout.data):
+                silence = _Silence.STRANGER
+            elif recovering:
+                silence = _Silence.BUSY
+            else:
+                return connection
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+            silence = _Silence.BUSY
+        await connection.close(timeout=1)
+        return silence
+
+    async def _settle(self, connection: Connection) -> None:
+        """Role and database of the application. Each start does it again, so a kill in between leaves nothing half."""
+        password = files.secret(self._layout.app_password)
+        await connection.execute("SET log_min_error_statement = panic")  # the next one holds a password
+        if not await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", ROLE):
+            await connection.execute(f"CREATE ROLE {ROLE}")
+        await connection.execute(f"ALTER ROLE {ROLE} {ROLE_LIMITS} PASSWORD '{password}'")
+        if not await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", ROLE):
+            await connection.execute(f"CREATE DATABASE {ROLE} OWNER {ROLE}")
+        await connection.execute(f"REVOKE ALL ON DATABASE {ROLE} FROM PUBLIC")
+
+    def _superuser_password(self) -> str:
+        try:
+            return self._layout.superuser_password.read_text().strip()
+        except FileNotFoundError:
+            raise PostgresError(
+                f"{self._layout.superuser_password} is missing: without it the server on {self._layout.data} cannot "
+                "be used; restore it from a backup of the directory"
+            ) from None
+
+    def _last_port(self) -> int | None:
+        try:
+            return int(self._layout.port.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _keep_port(self, port: int) -> None:
+        if port != self._last_port():
+            files.write(self._layout.port, f"{port}\n", mode=0o644)
+
+    def _last_log(self) -> str:
+        """The complaints among the last lines of the server's log."""
+        logs = sorted(self._layout.log.glob("postgresql-*.log"))
+        lines = logs[-1].read_text(errors="replace").splitlines()[-50:] if logs else []
+        # Not those that our own looks have caused.
+        complaints = [line for line in lines if re.search(r"FATAL:  (?!the database system is )|PANIC|could not", line)]
+        return "".join(f"\n{line}" for line in complaints[-10:])
+
+
+class _Silence(enum.Enum):
+    """Why there is no connection."""
+
+    NOBODY = "nothing is listening"
+    BUSY = "a server is running, but is not accepting connections yet"
+    STRANGER = "a server is running, but it is not ours"
+
+
+class _Patience:
+    """Bounds all the waiting of one start, and says now and then what is waited for."""
+
+    def __init__(self, total: float, interval: float, say: Callable[[str], None]) -> None:
+        self._total, self._interval, self._say = total, interval, say
+        self._start = self._said = time.monotonic()
+
+    async def pause(self, what: str) -> None:
+        """Wait a moment, longer ones as time goes by. PostgresError once all the time is used up."""
+        now = time.monotonic()
+        passed = now - self._start
+        if passed >= self._total:
+            raise PostgresError(f"gave up after {self._total:g} s: {what}; see its log for details")
+        if now - self._said >= self._interval:
+            self._said = now
+            self._say(f"{what[0].upper()}{what[1:]}, {passed:.0f} s so far.")
+        # Each look at a recovering server is a line in its log, and a look at one that cannot start is a process.
+        await asyncio.sleep(min(max(passed / 10, 0.05), 0.5))

@@ -1,0 +1,1 @@
+"""Addresses that may be spoken to, connections with a deadline, listening sockets."""

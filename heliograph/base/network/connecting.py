@@ -1,0 +1,115 @@
+"""Connecting to PostgreSQL: the hosts of the URL in turn, each with a time limit of its own.
+
+The rule nobody may break: every connection of the product is made here, so that each one finds out by itself when its
+other end is gone, and none of them waits for a host that hangs while another one answers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+from asyncpg.connect_utils import SessionAttribute
+
+from heliograph.base.database.url import Host, KeepAlive, UrlError, parse
+
+if TYPE_CHECKING:
+    Raw = asyncpg.Connection[asyncpg.Record]
+else:
+    Raw = asyncpg.Connection
+
+#: What asks for the next host: this one is not there, hangs, is not ready, or is not of the wanted kind. A password
+#: that is refused is not among them: it is the same everywhere.
+NEXT = (
+    OSError,
+    TimeoutError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.AdminShutdownError,
+    asyncpg.InternalClientError,  # TargetServerAttributeNotMatched is one
+)
+
+
+class Connector:
+    """Makes connections to what a URL names. Remembers which host answered last, and asks that one first."""
+
+    def __init__(self, url: str) -> None:
+        """Raises UrlError, also if a file that it names cannot be read."""
+        self._target = parse(url)
+        for name, path in self._target.files:
+            if not os.access(path, os.R_OK):
+                raise UrlError(f"`{name}` in the database's URL is {path}, which cannot be read")
+        self._last: Host | None = None
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which every host was asked."""
+        return self._target.timeout * len(self._target.hosts)
+
+    async def connect(self, **options: Any) -> Raw:
+        """A connection to the first host that answers and is of the wanted kind; `options`: of asyncpg.connect.
+
+        Raises what the last host's attempt raised.
+        """
+        target = self._target
+        if target.system_roots:
+            options["ssl"] = ssl.create_default_context()
+        kind = "standby" if target.attributes == "prefer-standby" else target.attributes
+        try:
+            return await self._first(kind, options)
+        except NEXT:
+            if target.attributes != "prefer-standby":
+                raise
+        return await self._first("any", options)
+
+    async def _first(self, kind: str, options: dict[str, Any]) -> Raw:
+        failed: BaseException | None = None
+        for host in self._order():
+            try:
+                connection: Raw = await asyncpg.connect(
+                    self._target.url,
+                    host=host.name or None,
+                    port=host.port,
+                    timeout=self._target.timeout,
+                    target_session_attrs=SessionAttribute(kind),
+                    **options,
+                )
+            except NEXT as error:
+                failed = error
+                continue
+            self._last = host
+            _watch_over(connection, self._target.keep_alive)
+            return connection
+        assert failed is not None
+        raise failed
+
+    def _order(self) -> list[Host]:
+        hosts = list(self._target.hosts)
+        if self._target.shuffled:
+            random.shuffle(hosts)
+        elif self._last is not None:
+            hosts.sort(key=lambda host: host is not self._last)
+        return hosts
+
+
+async def connect(url: str, **options: Any) -> Raw:
+    """One connection to what `url` names; `options`: of asyncpg.connect. Raises UrlError and what asyncpg raises."""
+    return await Connector(url).connect(**options)
+
+
+def _watch_over(connection: Any, wanted: KeepAlive) -> None:
+    """Have the kernel end the connection when the other end no longer answers."""
+    sock: Any = connection._transport.get_extra_info("socket")
+    if sock is None or sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(wanted.wanted))
+    if wanted.wanted:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, wanted.idle)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, wanted.interval)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, wanted.count)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, wanted.user_timeout)

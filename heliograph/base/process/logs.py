@@ -1,0 +1,129 @@
+"""Logs: lines on stderr, JSON for machines or text for people.
+
+The rule nobody may break: no secret, no message text and no whole phone number is ever written. Those who log leave
+them out; what stands here is the net below, because somebody forgets one day.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from typing import Any
+
+import msgspec
+import structlog
+
+from heliograph.base.phones import masked
+from heliograph.base.process.settings import Settings, SettingsError
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+#: Values under these names are dropped, whatever they are.
+DROPPED = frozenset(
+    {
+        "app_secret",
+        "authorization",
+        "body",
+        "database_url",
+        "message",
+        "password",
+        "raw",
+        "secret",
+        "secret_key",
+        "signing_secret",
+        "text",
+        "token",
+        "verify_token",
+        "x_api_key",
+    }
+)
+#: Values under these names are phone numbers, however they are written.
+NUMBERS = frozenset({"to", "from", "recipient", "sender", "phone", "source", "destination", "msisdn"})
+
+_KEY = re.compile(r"\bhg_(live|test)_\w+")
+# What PostgreSQL says of a row that it refuses names all of its values.
+_ROW = re.compile(r"\n?DETAIL:[^\n]*")
+# Of Meta: by its beginning, or by where it stands.
+_TOKEN = re.compile(r"\bEAA\w{16,}|(?<=\bBearer )\S+|(?<=_token=)[^&\s'\"]+")
+_PASSWORD = re.compile(r"(\b\w++://[^:@/\s]*+):[^@/\s]++@")
+# Not part of a UUID, a time, a decimal fraction or a longer word.
+_NUMBER = re.compile(r"(?<![\w.:-])\+?[1-9][0-9]{8,14}(?![\w:-])")
+_DIGITS = re.compile(r"\+?[0-9]{5,}")
+
+
+def check(settings: Settings) -> None:
+    """Raises SettingsError unless the logs can be set up so."""
+    if settings.log_level not in LEVELS:
+        raise SettingsError(f"HELIOGRAPH_LOG_LEVEL must be {', '.join(LEVELS)}, not {settings.log_level!r}")
+    if settings.log_format not in ("json", "text"):
+        raise SettingsError(f"HELIOGRAPH_LOG_FORMAT must be json or text, not {settings.log_format!r}")
+
+
+def configure(settings: Settings) -> None:
+    """Set up the logs of this process, those of libraries included (from warnings on). Raises SettingsError."""
+    check(settings)
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        clean,
+    ]
+    render: Any
+    if settings.log_format == "json":
+        render = structlog.processors.JSONRenderer(serializer=_json)
+    else:
+        render = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
+    structlog.configure(
+        processors=[*shared, render],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.log_level]),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render]
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(logging.WARNING, LEVELS[settings.log_level]), force=True)
+    # It warns with a traceback each time the pool cannot connect; whoever asked for the connection says so in a line.
+    logging.getLogger("asyncpg").setLevel(logging.ERROR)
+
+
+def clean(logger: Any, method: str, entry: Any) -> Any:
+    """The net: drops what is secret by its name, and hides what looks like a key, a password or a phone number, however
+    deep it lies. Of a record nothing but its kind is written: any of its fields may be a secret."""
+    for name in list(entry):
+        plain = str(name).lower().replace("-", "_")
+        if plain in DROPPED:
+            del entry[name]
+        elif plain in NUMBERS:
+            entry[name] = _DIGITS.sub(lambda found: masked(found[0]), str(entry[name]))
+        else:
+            entry[name] = _cleaned_value(entry[name], numbers=not plain.endswith("id"))
+    return entry
+
+
+def cleaned(text: str, *, numbers: bool = True) -> str:
+    """`text` without API keys, bearer tokens, passwords of URLs, rows of the database and phone numbers (`numbers`)."""
+    text = _PASSWORD.sub(r"\1:…@", _ROW.sub("", _TOKEN.sub("…", _KEY.sub(r"hg_\1_…", text))))
+    return _NUMBER.sub(lambda found: masked(found[0]), text) if numbers else text
+
+
+def _cleaned_value(value: Any, *, numbers: bool) -> Any:
+    if isinstance(value, str):
+        return cleaned(value, numbers=numbers)
+    if isinstance(value, dict):
+        return clean(None, "", dict(value))
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_cleaned_value(one, numbers=numbers) for one in value]
+    if isinstance(value, msgspec.Struct | bytes | bytearray):
+        return f"<{type(value).__name__}>"
+    return value
+
+
+def _json(entry: object, **options: object) -> str:
+    return msgspec.json.encode(entry, enc_hook=repr).decode()

@@ -1,0 +1,222 @@
+"""Every setting: default, unit and meaning beside it. Read once from the environment at start, then handed down.
+
+`HELIOGRAPH_` + the name in capitals sets one: `HELIOGRAPH_DATABASE_URL`. `docs/settings.md` is checked against this
+file by a test. Nothing else reads the environment.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from heliograph.base import retry
+from heliograph.base.network.addresses import parse_networks
+
+#: How proxies say for whom they ask.
+PROXIES_SAY = ("x-forwarded-for", "forwarded", "proxy-protocol")
+#: What `heliograph up` uses until the operator sets one; any other command refuses to start with it.
+DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
+
+#: Different characters that a secret must have.
+FEWEST_CHARACTERS = 8
+
+
+#: Names that begin as a setting does, and are read elsewhere: secrets of commands, and what tests go by.
+OTHERS = frozenset(
+    f"HELIOGRAPH_{name}"
+    for name in (
+        "API_KEY",
+        "EXAMPLES",
+        "FAULTS",
+        "SIGNING_SECRET",
+        "SUPPLIER_PASSWORD",
+        "TEST_DATABASE_URL",
+        "WHATSAPP_APP_SECRET",
+        "WHATSAPP_TOKEN",
+    )
+)
+
+
+class SettingsError(Exception):
+    """A setting is missing or malformed; the message names it."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one process."""
+
+    database_url: Annotated[str, "PostgreSQL 15 or later to connect to; if empty, `heliograph up` runs its own"] = ""
+    secret_key: Annotated[str, "Encrypts webhook and supplier secrets and signs cursors; at least 32 characters"] = ""
+    public_url: Annotated[str, "Base URL used in links and shown to users; if empty, the listening address"] = ""
+    database_pool: Annotated[int, "Database connections per process, plus one that monitors them"] = 8
+    database_patience_seconds: Annotated[float, "How long a request waits for the database before it gets 503"] = 2.0
+    log_level: Annotated[str, "debug, info, warning or error"] = "info"
+    log_format: Annotated[str, "`json` or `text`"] = "json"
+
+    rate_sms_send: Annotated[int, "SMS sends per minute and key"] = 10_000
+    rate_campaigns: Annotated[int, "Campaign mutations per minute and key"] = 60
+    rate_mutations: Annotated[int, "Other mutations per minute and key"] = 6_000
+    rate_reads: Annotated[int, "Reads per minute and key"] = 3_000
+    rate_failures: Annotated[int, "Failed authentications per minute and address"] = 100
+    max_body_bytes: Annotated[int, "Maximum size of a request body, in bytes"] = 262_144
+    max_campaign_body_bytes: Annotated[int, "Maximum size of a campaign's request body, in bytes"] = 1_048_576
+    max_callback_bytes: Annotated[int, "Maximum size of a callback from Meta, in bytes; Meta sends up to 3 MB"] = (
+        4_194_304
+    )
+    body_deadline_seconds: Annotated[float, "Time limit for a request's header to arrive, and again for its body"] = (
+        10.0
+    )
+    keep_alive_seconds: Annotated[float, "Time after which an idle connection is closed"] = 75.0
+    max_connections: Annotated[
+        int, "Maximum open connections per API process; beyond it, the connection idle for longest is closed"
+    ] = 8_192
+    max_connections_per_address: Annotated[
+        int, "Maximum of these per address (IPv6: per /64); trusted proxies are not limited"
+    ] = 1_024
+    max_unsent_bytes: Annotated[
+        int, ("Maximum unread response data per API process, in bytes; beyond it, the slowest clients are disconnected")
+    ] = 67_108_864
+    rate_unauthenticated: Annotated[
+        int, "Requests without a key per minute, address and API process; health checks are not counted"
+    ] = 6_000
+    trusted_proxies: Annotated[
+        str, "Networks of the proxies trusted to report client addresses, comma-separated CIDRs"
+    ] = ""
+    proxy_says: Annotated[str, "How they report them: `x-forwarded-for`, `forwarded` or `proxy-protocol`"] = (
+        "x-forwarded-for"
+    )
+    not_ready_seconds: Annotated[
+        float, "How long a stopping API process reports not ready before it stops accepting connections"
+    ] = 5.0
+    idempotency_hours: Annotated[int, "How long idempotency keys are kept, in hours"] = 72
+    idempotency_wait_seconds: Annotated[
+        float, "How long a duplicate request waits for the first one before it gets 409"
+    ] = 2.0
+
+    lease_seconds: Annotated[
+        float, "Time after which a claimed row returns to the queue unless its lease is renewed"
+    ] = 60.0
+    claim_limit: Annotated[int, "Maximum number of rows claimed at once"] = 500
+    uncertain_grace_seconds: Annotated[
+        float, "How long to wait for a receipt before deciding an attempt whose outcome is unknown"
+    ] = 90.0
+    supplier_patience_seconds: Annotated[
+        float,
+        (
+            "How long to wait for a slow or throttling supplier before trying the next one; one-time codes "
+            "wait a fifth of this"
+        ),
+    ] = 15.0
+    receipt_deadline_hours: Annotated[
+        int, "Time after which a sent message without a receipt becomes `unknown`, in hours"
+    ] = 72
+    whatsapp_uncertain_grace_seconds: Annotated[
+        float, "How long to wait for a status before deciding a WhatsApp attempt whose outcome is unknown"
+    ] = 180.0
+    drain_seconds: Annotated[float, "How long a stopping process lets work in progress finish"] = 20.0
+    poll_seconds: Annotated[float, "Longest interval between polls of an idle queue"] = 0.5
+
+    whatsapp_window_margin_seconds: Annotated[
+        float, "How long before its end a service window counts as closed, since replies take time to arrive"
+    ] = 60.0
+
+    webhook_allow_http: Annotated[
+        bool, "Whether to accept http:// webhook URLs (`heliograph up` does, for loopback)"
+    ] = False
+    webhook_allow_networks: Annotated[str, "Private networks that webhooks may be sent to, comma-separated CIDRs"] = ""
+    webhook_timeout_seconds: Annotated[float, "Time limit for a webhook attempt as a whole"] = 15.0
+    webhook_connect_seconds: Annotated[float, "Time limit for connecting, within a webhook attempt"] = 5.0
+    webhook_schedule: Annotated[str, "Delay before each webhook attempt, in seconds, comma-separated"] = (
+        "0,5,30,300,1800,7200,18000,36000,50400,72000,86400"
+    )
+    webhook_disable_hours: Annotated[int, "Time after which an endpoint that has only failed is disabled, in hours"] = (
+        120
+    )
+    webhook_concurrency: Annotated[int, "Maximum concurrent webhook attempts per worker"] = 256
+
+    text_retention_days: Annotated[int, "How long message text is kept, in days"] = 30
+    metadata_retention_months: Annotated[int, "How long messages are kept, in months"] = 13
+
+    clock_shift: Annotated[
+        str, "For tests only: seconds by which this process's clock is ahead (`n`, or `n:running`)"
+    ] = ""
+    crash_at: Annotated[str, "For tests only: exit at the named point (`name` or `name:nth`)"] = ""
+
+    def __post_init__(self) -> None:
+        if self.secret_key and len(self.secret_key) < 32:
+            raise SettingsError("HELIOGRAPH_SECRET_KEY must have at least 32 characters")
+        if self.proxy_says not in PROXIES_SAY:
+            raise SettingsError(f"HELIOGRAPH_PROXY_SAYS must be one of {', '.join(PROXIES_SAY)}")
+        try:
+            retry.webhook(self.webhook_schedule)
+        except ValueError as error:
+            raise SettingsError(f"HELIOGRAPH_WEBHOOK_SCHEDULE is invalid: {error}") from None
+        try:
+            parse_networks(self.trusted_proxies)
+        except ValueError as error:
+            raise SettingsError(f"HELIOGRAPH_TRUSTED_PROXIES must list networks: {error}") from None
+
+
+def _is_repeated(secret: str) -> bool:
+    """Whether a secret is a shorter one again and again, or made of fewer than eight characters.
+
+    32 hexadecimal digits of chance have fewer than eight different ones once in 50,000 times.
+    """
+    return secret in (secret + secret)[1:-1] or len(set(secret)) < FEWEST_CHARACTERS
+
+
+def demand_secret_key(settings: Settings) -> None:
+    """Refuse to work without a secret key of one's own. Raises SettingsError."""
+    if not settings.secret_key or settings.secret_key == DEFAULT_SECRET_KEY:
+        raise SettingsError(
+            "HELIOGRAPH_SECRET_KEY is not set. Generate one with `openssl rand -base64 48`, keep it "
+            "safe, and use the same one for every process: what is encrypted with it cannot be decrypted "
+            "with another"
+        )
+    if _is_repeated(settings.secret_key):
+        raise SettingsError(
+            "HELIOGRAPH_SECRET_KEY repeats a few characters and can be guessed. Generate one with "
+            "`openssl rand -base64 48`"
+        )
+
+
+def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """Variables that look like settings and are none, each with the setting whose name is nearest, if one is near."""
+    known = {f"HELIOGRAPH_{name.upper()}" for name in Settings.__struct_fields__} | OTHERS
+    strange = sorted(name for name in environment if name.startswith("HELIOGRAPH_") and name not in known)
+    return {name: next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0.8)), None) for name in strange}
+
+
+def _demand_sense(name: str, kind: type, value: Any) -> None:
+    """Refuse a number that no count or time can have: zero days of retention would erase all at once.
+
+    A time may be 0, which waits for nothing, but a lease of 0 s would end as it begins. Raises SettingsError.
+    """
+    variable = f"HELIOGRAPH_{name.upper()}"
+    if kind is int and value < 1:
+        raise SettingsError(f"{variable} must be 1 or more, not {value}")
+    if kind is float and not 0 <= value < math.inf:
+        raise SettingsError(f"{variable} must be 0 or more and finite, not {value:g}")
+    if name == "lease_seconds" and value == 0:
+        raise SettingsError(f"{variable} must be more than 0")
+
+
+def from_environment(environment: Mapping[str, str] = os.environ, **overrides: object) -> Settings:
+    """Settings from `HELIOGRAPH_*` variables; `overrides` (from a command line) win. Raises SettingsError."""
+    hints = get_type_hints(Settings, include_extras=True)
+    values: dict[str, object] = {}
+    for name, hint in hints.items():
+        kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        text = environment.get(f"HELIOGRAPH_{name.upper()}")
+        if text is None:
+            continue
+        try:
+            values[name] = msgspec.convert(text, kind, strict=False)
+        except msgspec.ValidationError:
+            raise SettingsError(f"HELIOGRAPH_{name.upper()} must be {kind.__name__}, not {text!r}") from None
+        _demand_sense(name, kind, values[name])
+    return Settings(**(values | overrides))  # type: ignore[arg-type]

@@ -1,0 +1,98 @@
+"""The seam between a campaign and its channel: what staging, counting and withdrawing ask of one.
+
+A channel knows what its messages say and cost, and who stores them. It knows neither audiences nor cursors nor pace,
+and those who do know no channel. The rule nobody may break: whatever a channel stores for a chunk, it stores in the
+caller's transaction, all of it or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.campaigns.audience import Recipient
+
+
+class Due(msgspec.Struct, frozen=True):
+    """A campaign whose step is due, with what of it and of its organization is the same in every channel. Its row is
+    locked."""
+
+    organization_id: UUID
+    id: UUID
+    channel: str
+    status: str
+    mode: str
+    audience_tags: list[str] | None
+    audience_tag_match_mode: str
+    with_names: bool
+    messages_per_minute: int | None
+    request_id: str
+    gather_tag: int
+    gather_after: UUID
+    staged_to: str
+    due_at: datetime | None
+    #: By the database's clock.
+    at: datetime
+    state: str
+    smart_encoding: bool
+    replace_accents: bool
+    allowed_countries: list[str] | None
+
+
+class Made(msgspec.Struct, frozen=True, gc=False):
+    """One recipient's message. Each channel adds what it says."""
+
+    #: What it takes of the budget: messages of a quota, or money of a wallet.
+    cost: int
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Nothing may be staged now. It goes on by itself when the reason is gone, unless it fails."""
+
+    reason: str
+    fails: bool = False
+
+
+class Batch(Protocol):
+    """What the messages of one step are made with."""
+
+    #: What they may cost together.
+    budget: int
+    #: Why the campaign is paused when the budget does not cover the next message.
+    short: str
+    #: Equal keys make equal messages.
+    key: tuple[Any, ...]
+
+    def make(self, recipient: Recipient) -> Made | None:
+        """This recipient's message; None: there can be none."""
+
+    async def accept(
+        self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]
+    ) -> bool:
+        """Store messages that `make` made, and take what they cost; False: it does not cover all, nothing is stored.
+
+        `due`: when each is due; empty: at once.
+        """
+
+
+class Channel(Protocol):
+    """One way of sending campaigns."""
+
+    name: str
+    #: Most recipients staged in one transaction: the organization's single sends may have to wait for it.
+    most: int
+    #: SQL of one row about the chunk `chunk`: of its messages, how many are `queued_now`, `sent_now`, … (those of
+    #: `counting.FATES`), and how many, `late_now`, have ended but may still end better.
+    counted: str
+
+    async def open(self, conn: Connection, due: Due) -> Batch | Stop:
+        """What is needed to stage some of a campaign now."""
+
+    async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
+        """Cancel those of the campaign's messages in a range of ids that no worker has taken yet, and give back what
+        they cost. Raises plan.Anew."""

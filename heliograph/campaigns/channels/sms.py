@@ -1,0 +1,165 @@
+"""SMS campaigns: a text with places, from a sender ID, paid from the quota.
+
+The rule nobody may break: the sender is approved when a chunk is staged, not only when the campaign was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.campaigns import plan, template
+from heliograph.campaigns.audience import Recipient
+from heliograph.campaigns.channels.contract import Due, Made, Stop
+from heliograph.campaigns.plan import Campaign
+from heliograph.queue.holds import Overtaken
+from heliograph.sms.accepting import bulk, sender_ids, withdrawal
+from heliograph.sms.accepting.bulk import Bulk
+from heliograph.sms.accepting.withdrawal import Unsent
+
+
+class Wish(plan.Wish, frozen=True, kw_only=True):
+    """What an SMS campaign is to be."""
+
+    message_template: str
+    sender_id: UUID | None = None
+    sender_name: str | None = None
+
+
+SMART = "SELECT smart_encoding AS smart, replace_accents AS accents FROM organizations WHERE id = $1"
+
+
+async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str) -> Campaign:
+    """Make a campaign; a worker starts it within a second of its time. Runs in the caller's transaction.
+
+    Raises Invalid (text, time, tags, recipients, an unknown sender), SenderIdNotApproved, and CampaignAudienceEmpty
+    for one that is to start at once and has nobody.
+    """
+    chosen = await conn.fetchrow(SMART, actor.organization_id)
+    if chosen is None:
+        raise NotFound(resource="organization", id=str(actor.organization_id))
+    template.check(wish.message_template, "message_template", **chosen)
+    outline = await plan.outline(conn, wish)
+    sender = await sender_ids.resolve(conn, actor, sender_id=wish.sender_id, sender_name=wish.sender_name)
+    return await plan.begin(
+        conn,
+        actor,
+        outline=outline,
+        channel=SmsChannel.name,
+        content={"message_template": wish.message_template, "sender_id": sender.id},
+        with_names=bool(template.places(wish.message_template) - {"phone"}),
+        request_id=request_id,
+    )
+
+
+class Text(Made, frozen=True, gc=False):
+    """One recipient's text."""
+
+    text: str
+    encoding: str
+    segments: int
+
+
+OPEN = """
+SELECT c.message_template, c.sender_id, s.value, s.status, q.total - q.used
+  FROM campaigns c JOIN sender_ids s ON s.organization_id = c.organization_id AND s.id = c.sender_id
+       JOIN quotas q ON q.organization_id = c.organization_id
+ WHERE c.organization_id = $1 AND c.id = $2
+"""
+UNSENT = """
+SELECT id, segments FROM messages
+ WHERE organization_id = $1 AND id BETWEEN $2 AND $3 AND campaign_id = $4 AND status = 'accepted'
+"""
+
+
+class SmsChannel:
+    """Campaigns by SMS. Implements `channel.Channel`."""
+
+    name = "sms"
+    #: Some 40 ms, of which the organization's balance is locked for a quarter.
+    most = 1_000
+    counted = """
+SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
+       count(*) FILTER (WHERE status = 'sent') AS sent_now,
+       count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
+       0::bigint AS read_now,
+       count(*) FILTER (WHERE status IN ('undelivered', 'failed', 'expired', 'rejected')) AS failed_now,
+       count(*) FILTER (WHERE status = 'unknown') AS unknown_now,
+       count(*) FILTER (WHERE status = 'canceled') AS canceled_now,
+       count(*) FILTER (WHERE status IN ('unknown', 'expired')) AS late_now
+  FROM messages m WHERE m.organization_id = chunk.organization_id
+   AND m.id BETWEEN chunk.first_id AND chunk.last_id AND m.campaign_id = chunk.campaign_id
+"""
+
+    async def open(self, conn: Connection, due: Due) -> SmsBatch | Stop:
+        """The text and the quota, unless the sender is not approved any more."""
+        row = await conn.fetchrow(OPEN, due.organization_id, due.id)
+        assert row is not None
+        text, sender_id, sender, status, remaining = row
+        if status != "approved":
+            return Stop(plan.SENDER, fails=True)
+        return SmsBatch(due, text, sender_id, sender, remaining)
+
+    async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
+        """Cancel what is not sent of these messages, and refund it."""
+        rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
+        unsent = [Unsent(due.organization_id, row["id"], row["segments"]) for row in rows]
+        try:
+            await withdrawal.withdraw(conn, unsent, at=due.at, reason="campaign canceled")
+        except Overtaken:
+            raise plan.Anew from None
+
+
+class SmsBatch:
+    """One text for the recipients of a step. Implements `channel.Batch`."""
+
+    short = plan.QUOTA
+
+    def __init__(self, due: Due, text: str, sender_id: UUID, sender: str, remaining: int) -> None:
+        self.budget = remaining
+        self.key = (text, due.smart_encoding, due.replace_accents, due.mode)
+        self._due, self._text, self._sender_id, self._sender = due, text, sender_id, sender
+        self._cost = int(due.mode == "live")
+        self._fill = template.filler(text) if template.places(text) else None
+        self._for_all = self._made(text)
+
+    def make(self, recipient: Recipient) -> Text | None:
+        """Their text; None: it is too long with their values."""
+        if self._fill is None:
+            return self._for_all
+        phone, name, first_name, last_name, _ = recipient
+        return self._made(self._fill((phone, name or "", first_name or "", last_name or "")))
+
+    async def accept(
+        self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]
+    ) -> bool:
+        """Store them."""
+        left = await bulk.accept_bulk(
+            conn,
+            Bulk(
+                organization_id=self._due.organization_id,
+                mode=self._due.mode,
+                campaign_id=self._due.id,
+                sender_id=self._sender_id,
+                sender=self._sender,
+                request_id=self._due.request_id,
+                ids=ids,
+                recipients=recipients,
+                texts=[] if self._fill is None else [one.text for one in made],
+                text=self._text,
+                encodings=[one.encoding for one in made],
+                segments=[one.segments for one in made],
+                due=due,
+            ),
+            at=self._due.at,
+        )
+        return left is not None
+
+    def _made(self, text: str) -> Text | None:
+        measured = template.measure(text, smart=self._due.smart_encoding, accents=self._due.replace_accents)
+        return None if measured is None else Text(self._cost, text, *measured)

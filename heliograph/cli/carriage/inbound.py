@@ -1,0 +1,79 @@
+"""`heliograph inbound`: messages from handsets."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heliograph.base.database.pool import Connection
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    Org,
+    as_plain,
+    group,
+    on_database,
+    operator,
+    say,
+    settings_of,
+    show,
+)
+from heliograph.sms.received import inbound
+from heliograph.sms.received.inbound import Listed
+
+app = group("List inbound messages, and retry those not assigned to an organization.")
+
+COLUMNS = ("received_at", "sender", "recipient", "segments", "missing", "keyword", "supplier", "id")
+
+
+@app.command("list")
+def list_(
+    unassigned: Annotated[
+        bool,
+        typer.Option(
+            "--unassigned",
+            help="Messages to a number that belongs to no organization, or to several; one line per part.",
+        ),
+    ] = False,
+    text: Annotated[bool, typer.Option("--text", help="Also show the text.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List messages that an organization received, newest first.
+
+    For operators: shows full phone numbers.
+
+    \b
+    Examples:
+      heliograph inbound list --org "Acme Lda" --text
+      heliograph inbound list --unassigned
+    """
+
+    async def work(conn: Connection) -> list[Listed]:
+        if unassigned:
+            return await inbound.unassigned(conn, limit=limit)
+        actor = await operator(conn, org)
+        return await inbound.received(conn, organization_id=actor.organization_id, limit=limit)
+
+    found = as_plain(on_database(work, settings_of(data_dir)))
+    if not text:
+        for one in found:
+            del one["text"]
+    show(found, json, (*COLUMNS, "text") if text else COLUMNS)
+
+
+@app.command("retry")
+def retry(json: Json = False, data_dir: DataDir = None) -> None:
+    """Retry all unassigned messages, after their number has been approved for one organization.
+
+    \b
+    Example:
+      heliograph inbound retry
+    """
+    count = on_database(inbound.retry, settings_of(data_dir))
+    if json:
+        show({"count": count}, json)
+    say(f"{count} messages will be retried by the next free worker.")

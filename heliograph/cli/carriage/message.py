@@ -1,0 +1,164 @@
+"""`heliograph message`: an organization's messages, and what became of one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+import typer
+
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    Org,
+    as_plain,
+    cell,
+    group,
+    moment,
+    on_database,
+    operator,
+    record,
+    settings_of,
+    show,
+    table,
+)
+from heliograph.sms import messages, timeline
+from heliograph.webhooks.timeline import Timeline
+from heliograph.whatsapp import messages as whatsapp_messages
+from heliograph.whatsapp import timeline as whatsapp_timeline
+
+app = group("List an organization's messages, and show the history of one.")
+
+COLUMNS = ("id", "status", "recipient", "sender", "segments", "accepted_at", "failure_code", "client_reference")
+WHATSAPP_COLUMNS = ("id", "direction", "status", "recipient", "template_name", "accepted_at", "failure_code")
+
+
+@app.command("list")
+def list_(
+    channel: Annotated[Literal["sms", "whatsapp"], typer.Option(help="Channel.")] = "sms",
+    status: Annotated[str | None, typer.Option(help="Only messages currently in this status.")] = None,
+    mode: Annotated[Literal["live", "test"], typer.Option(help="Only messages sent with keys of this mode.")] = "live",
+    recipient: Annotated[str | None, typer.Option(metavar="NUMBER", help="Only messages to this number.")] = None,
+    reference: Annotated[str | None, typer.Option(help="Only SMS with exactly this client reference.")] = None,
+    campaign: Annotated[UUID | None, typer.Option(metavar="CAMPAIGN_ID", help="Only SMS of this campaign.")] = None,
+    category: Annotated[str | None, typer.Option(help="Only WhatsApp messages billed in this category.")] = None,
+    template: Annotated[str | None, typer.Option(help="Only WhatsApp messages sent from this template.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Only messages accepted at or after this time.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Only messages accepted before this time.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List an organization's messages, newest first, with the same filters as the API.
+
+    For operators: shows full phone numbers. Times are written as 2027-01-31T00:00:00Z.
+
+    \b
+    Examples:
+      heliograph message list --org Acme --status failed --since 2027-01-31T00:00:00Z
+      heliograph message list --recipient +258841234567
+      heliograph message list --channel whatsapp --template appointment_reminder
+    """
+    known = messages.SHOWN_STATUSES if channel == "sms" else whatsapp_messages.SHOWN_STATUSES
+    if status is not None and status not in known:
+        raise typer.BadParameter(f"must be one of {', '.join(known)}", param_hint="--status")
+    for option, value, of in (
+        ("--reference", reference, "sms"),
+        ("--campaign", campaign, "sms"),
+        ("--category", category, "whatsapp"),
+        ("--template", template, "whatsapp"),
+    ):
+        if value is not None and of != channel:
+            raise typer.BadParameter(f"is for --channel {of} only", param_hint=option)
+    number = None if recipient is None else phones.parse(recipient)
+    if recipient is not None and number is None:
+        raise typer.BadParameter("must be a phone number with country code", param_hint="--recipient")
+    begin, end = moment(since, "--since") if since else None, moment(until, "--until") if until else None
+
+    async def work(conn: Connection) -> list[Any]:
+        page: Callable[..., Awaitable[Any]]
+        actor = msgspec.structs.replace(await operator(conn, org), mode=mode)
+        if channel == "sms":
+            sms_filters = messages.Filters(
+                status=status,
+                mode=mode,
+                recipient=number,
+                client_reference=reference,
+                campaign_id=campaign,
+                date_from=begin,
+                date_to=end,
+            )
+            page = partial(messages.list_page, conn, actor, filters=sms_filters)
+        else:
+            filters = whatsapp_messages.Filters(
+                status=status,
+                recipient=number,
+                billing_category=category,
+                template_name=template,
+                date_from=begin,
+                date_to=end,
+            )
+            page = partial(whatsapp_messages.list_page, conn, actor, filters=filters)
+        return await _all(page, limit)
+
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS if channel == "sms" else WHATSAPP_COLUMNS)
+
+
+async def _all(page: Callable[..., Awaitable[Any]], limit: int) -> list[Any]:
+    """Up to `limit` messages: a look that ended before it had found as many is followed by the next one."""
+    found: list[Any] = []
+    after: UUID | None = None
+    while len(found) < limit:
+        looked = await page(after=after, limit=limit - len(found))
+        found += looked.messages
+        if looked.seen is None:
+            break
+        after = looked.seen
+    return found[:limit]
+
+
+@app.command("show")
+def show_(
+    id: Annotated[UUID, typer.Argument(metavar="MESSAGE_ID", help="Id of the message, as returned by the send.")],
+    text: Annotated[bool, typer.Option("--text", help="Show also what it says.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show everything that happened to a message in chronological order: attempts, receipts, events and webhook
+    attempts.
+
+    For operators: shows the full phone number and the suppliers' responses; for a WhatsApp message also Meta's id and
+    the cost.
+
+    \b
+    Examples:
+      heliograph message show 0199c0de-0000-7000-8000-000000000000
+      heliograph message show 0199c0de-0000-7000-8000-000000000000 --text --json
+    """
+
+    async def work(conn: Connection) -> Timeline:
+        try:
+            return await timeline.of_message(conn, id=id, with_text=text)
+        except NotFound:
+            return await whatsapp_timeline.of_message(conn, id=id, with_text=text)
+
+    found = as_plain(on_database(work, settings_of(data_dir)))
+    if not text:
+        del found["text"]
+    if json:
+        show(found, json)
+        return
+    print(record(found["message"] | ({"text": found["text"]} if text else {})))
+    print()
+    print(table([[one["at"], one["what"], cell(one["detail"])] for one in found["entries"]], ("at", "what", "detail")))
+    for one in found["queued"]:
+        print(f"\nqueued: {cell(one)}")

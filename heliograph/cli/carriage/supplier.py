@@ -1,0 +1,361 @@
+"""`heliograph supplier`: the accounts that carry messages. Workers follow a change within a second."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+import typer
+
+from heliograph.base.crypto import Unsealable
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.base.process.settings import SettingsError
+from heliograph.cli.carriage import supplier_settings
+from heliograph.cli.carriage.supplier_settings import written
+from heliograph.cli.terminal.console import DataDir, Json, as_plain, group, on_database, say, settings_of, show
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.reports import diagnosis
+from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
+
+app = group("Add, list, change, pause, resume and remove suppliers, the accounts that carry SMS.")
+add = group("Add a supplier.")
+app.add_typer(add, name="add")
+
+COLUMNS = (
+    "name",
+    "state",
+    "live",
+    "address",
+    "system_id",
+    "sessions",
+    "leased",
+    "bound",
+    "priority",
+    "weight",
+    "prefixes",
+)
+CHANGES = ("setting", "before", "after")
+Which = Annotated[str, typer.Argument(metavar="SUPPLIER", help="Supplier, by name or id.")]
+
+
+@add.command("smpp")
+def add_smpp(
+    name: Annotated[str, typer.Argument(help="Your name for the supplier.")],
+    host: Annotated[
+        list[str], typer.Option(metavar="HOST", help="Host name or IP address. Repeatable: several are tried in turn.")
+    ],
+    system_id: Annotated[str, typer.Option(help="system_id of the account.")],
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECRET",
+            show_default=False,
+            envvar="HELIOGRAPH_SUPPLIER_PASSWORD",
+            help=(
+                "Password of the account. If omitted, it is prompted for or read from stdin; command lines "
+                "are visible to other users of this machine."
+            ),
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port.")] = 2775,
+    tls: Annotated[
+        bool, typer.Option(help="Whether to use TLS. Without it, the password is sent in clear text.")
+    ] = True,
+    bind: Annotated[
+        Literal["transceiver", "pair"],
+        typer.Option(help="Bind each session as one transceiver, or as a transmitter and a receiver."),
+    ] = "transceiver",
+    sessions: Annotated[
+        int, typer.Option(min=1, max=1000, help="Maximum number of sessions of the account, over all workers.")
+    ] = 1,
+    window: Annotated[int, typer.Option(min=1, help="Maximum unanswered submits per session.")] = 10,
+    rate: Annotated[float, typer.Option(min=0, help="Maximum segments per second and session; 0: unlimited.")] = 0.0,
+    prefix: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIGITS", help="Carry only numbers with this prefix (258, no +). Repeatable."),
+    ] = None,
+    priority: Annotated[int, typer.Option(min=0, max=1000, help="Priority; the lowest number is tried first.")] = 10,
+    weight: Annotated[int, typer.Option(min=1, max=1000, help="Share among suppliers of equal priority.")] = 1,
+    parts: Annotated[
+        Literal["all", "any", "first", "last"],
+        typer.Option(help="Whose receipts decide the status of a message of several parts."),
+    ] = "all",
+    simulator: Annotated[
+        bool,
+        typer.Option("--simulator", help="A simulator: used only while there is no other supplier."),
+    ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, listed by `heliograph supplier options`."),
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Add an SMPP 3.4 account.
+
+    \b
+    Examples:
+      heliograph supplier add smpp main --host smpp.example.net --port 3550 --system-id acme --sessions 2
+      heliograph supplier add smpp local --host 127.0.0.1 --no-tls --system-id heliograph --password secret
+      heliograph supplier add smpp mz --host 10.0.0.5 --no-tls --system-id a --prefix 258 --set dlr_id_base=hex
+    """
+    values: dict[str, Any] = {
+        "host": host[0] if len(host) == 1 else host,
+        "port": port,
+        "system_id": system_id,
+        "tls": tls,
+        "bind": bind,
+        "window": window,
+        "submits_per_second": rate,
+    }
+    for pair in set_ or ():
+        supplier_settings.apply(values, pair)
+    try:
+        settings_from(values)
+    except SettingsError as error:
+        raise typer.BadParameter(str(error)) from None
+    settings = settings_of(data_dir, needs_key=True)
+
+    secret = password or _password()
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        id = await suppliers.add(
+            conn,
+            suppliers.seal_key(settings),
+            name=name,
+            kind="smpp",
+            settings=values,
+            secret=secret,
+            prefixes=tuple(prefix or ()),
+            priority=priority,
+            weight=weight,
+            sessions=sessions,
+            parts=parts,
+            simulated=simulator,
+        )
+        return await _find(conn, str(id))
+
+    show(on_database(work, settings), json)
+
+
+@app.command("options")
+def options(json: Json = False) -> None:
+    """List every setting of an SMPP account that `--set` takes, with its default and meaning.
+
+    \b
+    Example:
+      heliograph supplier options
+    """
+    defaults = {
+        field.name: None if field.default is msgspec.NODEFAULT else field.default
+        for field in msgspec.structs.fields(SmppSettings)
+    }
+    rows = [
+        {"setting": name, "default": written(defaults[name]), "meaning": meaning}
+        for name, (_, meaning) in supplier_settings.fields().items()
+    ]
+    show(rows, json, ("setting", "default", "meaning"))
+
+
+@app.command("list")
+def list_(json: Json = False, data_dir: DataDir = None) -> None:
+    """List suppliers: their state, and the sessions that workers hold and have bound.
+
+    \b
+    Example:
+      heliograph supplier list
+    """
+    rows = on_database(_all, settings_of(data_dir))
+    show(rows, json, COLUMNS)
+    if not json:
+        for row in rows:
+            if row["last_error"]:
+                say(f"{row['name']}: {row['last_error']}")
+
+
+@app.command("show")
+def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Show a supplier with all its settings except the password, and the unknown states in its receipts.
+
+    \b
+    Example:
+      heliograph supplier show main
+    """
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        found = await _find(conn, which)
+        words = (await diagnosis.words(conn)).get(UUID(found["id"]), [])
+        return found | {"unknown_words": {one.word: one.count for one in words}}
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("set")
+def set_(
+    which: Which,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help=(
+                "A setting from `heliograph supplier options`, or name, prefixes, priority, weight, "
+                "sessions, parts, simulated. To set one entry of a mapping, use KEY.ENTRY=VALUE; an empty "
+                "value restores the default."
+            ),
+        ),
+    ] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECRET",
+            show_default=False,
+            help="New password; command lines are visible to other users of this machine.",
+        ),
+    ] = None,
+    ask_password: Annotated[
+        bool, typer.Option("--ask-password", help="Prompt for a new password, or read it from stdin.")
+    ] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Change a supplier, and show what changed. Workers pick it up within a second; receipts for earlier messages still
+    match.
+
+    \b
+    Examples:
+      heliograph supplier set main rate=50 window=20
+      heliograph supplier set main --ask-password
+      heliograph supplier set main prefixes=258,244 final_states.ACCEPTD=delivered tls_server_name=
+    """
+    if not pairs and password is None and not ask_password:
+        raise typer.BadParameter("give what to change: KEY=VALUE, or --ask-password")
+    settings = settings_of(data_dir, needs_key=True)
+    secret = _password() if ask_password and password is None else password
+    key = suppliers.seal_key(settings)
+
+    async def work(conn: Connection) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        async with conn.transaction():
+            before = await suppliers.lock(conn, supplier=which)
+            after = supplier_settings.changed(before, pairs or ())
+            changes = supplier_settings.differences(before, after)
+            same = secret is None or secret == _opened(key, before)
+            if not same:
+                changes.append({"setting": "password", "before": supplier_settings.HIDDEN, "after": "a new one"})
+            if changes:
+                await suppliers.change(conn, key, after, secret=None if same else secret)
+                await diagnosis.reread(conn, before, after)
+        return await _find(conn, str(before.id)), changes
+
+    found, changes = on_database(work, settings)
+    if json:
+        show(found | {"changes": changes}, json)
+    elif changes:
+        show([{name: written(value) for name, value in one.items()} for one in changes], json, CHANGES)
+    else:
+        say(f"{found['name']} is unchanged.")
+
+
+@app.command("pause")
+def pause(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Pause a supplier: nothing is sent through it until it is resumed.
+
+    \b
+    Example:
+      heliograph supplier pause main
+    """
+    _set_state(which, "paused", json, data_dir)
+
+
+@app.command("resume")
+def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Resume a paused supplier.
+
+    \b
+    Example:
+      heliograph supplier resume main
+    """
+    _set_state(which, "active", json, data_dir)
+
+
+@app.command("remove")
+def remove(
+    which: Which,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Remove a supplier and its password permanently. Records of the messages it carried are kept.
+
+    \b
+    Example:
+      heliograph supplier remove main --yes
+    """
+    settings = settings_of(data_dir)
+    if not yes:
+        typer.confirm(f"Remove supplier {which}?", abort=True, err=True)
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        before = await _find(conn, which)
+        await suppliers.set_state(conn, supplier=which, state="removed")
+        return before | {"state": "removed"}
+
+    show(on_database(work, settings), json)
+
+
+def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
+    async def work(conn: Connection) -> dict[str, Any]:
+        return await _find(conn, str(await suppliers.set_state(conn, supplier=which, state=state)))
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+async def _all(conn: Connection) -> list[dict[str, Any]]:
+    held = await suppliers.sessions(conn)
+    known = await routing.load(conn)
+    serve = {one.id for one in routing.serving(known)}
+    return [_shown(one, held, one.id in serve) for one in known]
+
+
+async def _find(conn: Connection, which: str) -> dict[str, Any]:
+    for row in await _all(conn):
+        if which in (row["name"], row["id"]):
+            return row
+    raise NotFound("There is no such supplier.", supplier=which)
+
+
+def _shown(one: Supplier, held: dict[UUID, tuple[int, int, str]], serves: bool) -> dict[str, Any]:
+    """A supplier as operators see it: everything but its password. `live`: what becomes of live messages there."""
+    leased, bound, error = held.get(one.id, (0, 0, ""))
+    host = one.settings.get("host")
+    row: dict[str, Any] = as_plain(one)
+    del row["secret"], row["holds"]  # `queue list` shows holds, with what they mean
+    return row | {
+        "live": "sent" if not one.simulated else "simulated" if serves else "none",
+        "address": f"{host if isinstance(host, str) else ','.join(host or ())}:{one.settings.get('port')}",
+        "system_id": one.settings.get("system_id"),
+        "leased": leased,
+        "bound": bound,
+        "last_error": error or None,
+    }
+
+
+def _opened(key: bytes, one: Supplier) -> str | None:
+    """The password; None: it was sealed under another secret key."""
+    try:
+        return suppliers.open_secret(key, one)
+    except Unsealable:
+        return None
+
+
+def _password() -> str:
+    """From the terminal without an echo, or the first line of stdin."""
+    if sys.stdin.isatty():
+        return str(typer.prompt("Password", hide_input=True, err=True))
+    secret = sys.stdin.readline().rstrip("\n")
+    if not secret:
+        raise typer.BadParameter("give --password, or HELIOGRAPH_SUPPLIER_PASSWORD, or a line on stdin")
+    return secret

@@ -1,0 +1,169 @@
+"""`heliograph key`: an organization's API keys."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Literal, Protocol
+from uuid import UUID
+
+import typer
+
+from heliograph.accounts import api_keys, organizations
+from heliograph.accounts.api_keys import ApiKey
+from heliograph.base.actor import Actor
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    Org,
+    OrgOrAll,
+    acting_for,
+    as_plain,
+    group,
+    moment,
+    on_database,
+    only,
+    operator,
+    say,
+    settings_of,
+    show,
+    with_organization,
+)
+
+app = group("Create, list, suspend, resume and revoke API keys.")
+
+Which = Annotated[UUID, typer.Argument(metavar="KEY_ID", help="Id of the key, from `heliograph key list`.")]
+COLUMNS = ("organization", "id", "name", "prefix", "last4", "mode", "profile", "status", "last_used_at", "expires_at")
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="What the key is for, 1 to 100 characters.")] = "default",
+    profile: Annotated[
+        str | None, typer.Option(help=f"Named set of scopes: {', '.join(api_keys.PROFILES)}. [default: sms]")
+    ] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(metavar="SCOPE", help="Scope, instead of a profile. Repeatable.")
+    ] = None,
+    mode: Annotated[Literal["live", "test"], typer.Option(help="Test keys reach no supplier and use no quota.")] = (
+        "live"
+    ),
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN", help="Expiry: a time with a time zone (2027-01-31T00:00:00Z) or a number of days (90d)."
+        ),
+    ] = None,
+    allow_ip: Annotated[
+        list[str] | None,
+        typer.Option(metavar="IP", help="IP address or network that the key may be used from. Repeatable."),
+    ] = None,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create an API key. Its secret is shown only once.
+
+    \b
+    Examples:
+      heliograph key create "web shop" --org Acme
+      heliograph key create ci --mode test --profile full_access --expires 90d
+      heliograph key create sender --scope sms:send --allow-ip 203.0.113.0/24
+    """
+    if profile is None and not scope:
+        profile = "sms"
+    until = _when(expires) if expires else None
+
+    async def work(conn: Connection) -> tuple[ApiKey, str]:
+        return await api_keys.issue(
+            conn,
+            await operator(conn, org),
+            name=name,
+            profile=profile,
+            scopes=scope or None,
+            mode=mode,
+            allowed_ips=allow_ip or (),
+            expires_at=until,
+        )
+
+    key, secret = on_database(work, settings_of(data_dir))
+    show(as_plain(key) | {"secret": secret}, json)
+    say("Store the secret now: it is not shown again.")
+
+
+@app.command("list")
+def list_(
+    revoked: Annotated[bool, typer.Option("--revoked/--no-revoked", help="Include revoked keys.")] = True,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 1000,
+    org: OrgOrAll = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List API keys of all organizations or of one, newest first.
+
+    \b
+    Examples:
+      heliograph key list --no-revoked
+      heliograph key list --org Acme
+    """
+
+    async def work(conn: Connection) -> list[tuple[str, ApiKey]]:
+        organization_id = await only(conn, org)
+        return await api_keys.list_everywhere(conn, organization_id=organization_id, revoked=revoked, limit=limit)
+
+    show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS)
+
+
+@app.command("suspend")
+def suspend(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Suspend an API key until it is resumed. Takes effect everywhere within a second.
+
+    \b
+    Example:
+      heliograph key suspend 0199c0de-0000-7000-8000-000000000000
+    """
+    _change(api_keys.suspend, id, json, data_dir)
+
+
+@app.command("resume")
+def resume(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Reactivate a suspended API key, if its organization has fewer than five active keys.
+
+    \b
+    Example:
+      heliograph key resume 0199c0de-0000-7000-8000-000000000000
+    """
+    _change(api_keys.resume, id, json, data_dir)
+
+
+@app.command("revoke")
+def revoke(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Revoke an API key permanently. Takes effect everywhere within a second.
+
+    \b
+    Example:
+      heliograph key revoke 0199c0de-0000-7000-8000-000000000000
+    """
+    _change(api_keys.revoke, id, json, data_dir)
+
+
+class _Change(Protocol):
+    async def __call__(self, conn: Connection, actor: Actor, *, id: UUID) -> ApiKey: ...
+
+
+def _change(rule: _Change, id: UUID, json: bool, data_dir: DataDir) -> None:
+    async def work(conn: Connection) -> ApiKey:
+        owner = await organizations.get(conn, id=await api_keys.owner(conn, id=id))
+        return await rule(conn, acting_for(owner), id=id)
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+def _when(text: str) -> datetime:
+    if text.endswith("d") and text[:-1].isdigit():
+        try:
+            return clock.now() + timedelta(days=int(text[:-1]))
+        except OverflowError:
+            raise typer.BadParameter("too far in the future", param_hint="--expires") from None
+    return moment(text, "--expires")

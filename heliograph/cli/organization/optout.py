@@ -1,0 +1,77 @@
+"""`heliograph optout`: numbers that an organization may not write to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heliograph.base.database.pool import Connection
+from heliograph.cli.terminal.console import DataDir, Json, Org, group, on_database, operator, say, settings_of, show
+from heliograph.consent import optouts
+from heliograph.consent.optouts import OptOut
+
+app = group("List, add and remove opt-outs of an organization.")
+
+COLUMNS = ("recipient", "since", "source", "keyword", "message_id")
+Number = Annotated[
+    str,
+    typer.Argument(
+        metavar="NUMBER",
+        help=(
+            "Phone number, international (+258841234567) or in the national format of the organization's "
+            "country, or a user id."
+        ),
+    ),
+]
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number to show.")] = 1000,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List an organization's opt-outs, newest first.
+
+    \b
+    Example:
+      heliograph optout list --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> list[OptOut]:
+        return await optouts.list_all(conn, await operator(conn, org), limit=limit)
+
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("add")
+def add(number: Number, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Add an opt-out on behalf of the number's owner. The organization is notified by an event.
+
+    \b
+    Example:
+      heliograph optout add +258841234567 --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> OptOut:
+        return await optouts.add(conn, await operator(conn, org), phone=number)
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("remove")
+def remove(number: Number, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Remove an opt-out. Only do this if the number's owner asked for it; from a handset, they can reply START.
+
+    \b
+    Example:
+      heliograph optout remove +258841234567 --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> OptOut:
+        return await optouts.remove(conn, await operator(conn, org), phone=number)
+
+    show(on_database(work, settings_of(data_dir)), json)
+    say("Messages can be sent to it again.")

@@ -1,0 +1,315 @@
+"""`heliograph org`: the customers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from heliograph.accounts import organizations, plans, quota
+from heliograph.accounts.organizations import Organization
+from heliograph.base import phones
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    as_plain,
+    group,
+    moment,
+    on_database,
+    organization,
+    settings_of,
+    show,
+)
+
+app = group("Create, show, rename, configure, suspend and resume organizations, and assign plans.")
+
+COLUMNS = ("id", "name", "state", "created_at")
+Which = Annotated[str, typer.Argument(metavar="ORG", help="Organization, by id or name.")]
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="Unique name, 1 to 200 characters.")],
+    state: Annotated[str, typer.Option(help=f"One of {', '.join(organizations.STATES)}.")] = "active",
+    home_country: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help="Country, such as MZ, for reading numbers without a country code."),
+    ] = None,
+    grant: Annotated[int, typer.Option(min=0, help="Initial message quota.")] = 0,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create an organization. Names are unique, ignoring case.
+
+    \b
+    Examples:
+      heliograph org create "Acme Lda" --grant 10000 --home-country MZ
+      heliograph org create Beta --state trial --json
+    """
+
+    async def work(conn: Connection) -> Organization:
+        async with conn.transaction():
+            made = await organizations.create(conn, name=name, state=state, country=home_country)
+            if grant:
+                await quota.grant(conn, made.id, amount=grant, reason="initial")
+            return made
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("rename")
+def rename(
+    which: Which,
+    name: Annotated[str, typer.Argument(help="New unique name, 1 to 200 characters.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Rename an organization. Keys, messages and ids are unaffected.
+
+    \b
+    Example:
+      heliograph org rename "Acme Lda" "Acme Moçambique"
+    """
+
+    async def work(conn: Connection) -> Organization:
+        found = await organization(conn, which)
+        return await organizations.rename(conn, id=found.id, name=name)
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("list")
+def list_(json: Json = False, data_dir: DataDir = None) -> None:
+    """List organizations, newest first.
+
+    \b
+    Example:
+      heliograph org list
+    """
+    show(on_database(organizations.list_all, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("show")
+def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Show an organization, with its quota.
+
+    \b
+    Example:
+      heliograph org show "Acme Lda"
+    """
+
+    show(on_database(lambda conn: _whole(conn, which), settings_of(data_dir)), json)
+
+
+@app.command("plan")
+def plan(
+    which: Which,
+    plan: Annotated[str | None, typer.Argument(help="Name of the plan; omit with --end.")] = None,
+    allowance: Annotated[
+        int | None,
+        typer.Option(
+            "--quota",
+            min=0,
+            show_default=False,
+            help=(
+                "Message quota per period, starting with the current one; unused quota is not carried over. "
+                "Without it, the quota is unchanged."
+            ),
+        ),
+    ] = None,
+    months: Annotated[int, typer.Option(min=1, max=plans.MAX_MONTHS, help="Length of a period.")] = 1,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN", help="Start of the first period, with a time zone: 2027-01-01T00:00:00Z. Defaults to now."
+        ),
+    ] = None,
+    end: Annotated[bool, typer.Option("--end", help="End the plan; the quota is kept.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Put an organization on a plan, whose periods then renew automatically.
+
+    \b
+    Examples:
+      heliograph org plan "Acme Lda" business --quota 50000
+      heliograph org plan "Acme Lda" yearly --quota 600000 --months 12 --since 2026-01-01T00:00:00Z
+      heliograph org plan "Acme Lda" --end
+    """
+    if (plan is None) != end:
+        raise typer.BadParameter("give the name of a plan, or --end")
+    anchor = moment(since, "--since") if since else None
+
+    async def work(conn: Connection) -> dict[str, object]:
+        found = await organization(conn, which)
+        if plan is None:
+            await plans.unsubscribe(conn, found.id)
+        else:
+            await plans.subscribe(
+                conn, found.id, plan=plan, allowance=allowance, now=clock.now(), anchor=anchor, months=months
+            )
+        return await _whole(conn, str(found.id))
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("state")
+def state(
+    which: Which,
+    state: Annotated[str, typer.Argument(help=f"One of {', '.join(organizations.STATES)}.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Set an organization's commercial state. In `suspended` and `closed` its keys can only read.
+
+    \b
+    Example:
+      heliograph org state "Acme Lda" past_due
+    """
+    _set_state(which, state, json, data_dir)
+
+
+@app.command("suspend")
+def suspend(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Suspend an organization: its keys can read, but not send or change anything.
+
+    \b
+    Example:
+      heliograph org suspend "Acme Lda"
+    """
+    _set_state(which, "suspended", json, data_dir)
+
+
+@app.command("resume")
+def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Make an organization active again.
+
+    \b
+    Example:
+      heliograph org resume "Acme Lda"
+    """
+    _set_state(which, "active", json, data_dir)
+
+
+async def _whole(conn: Connection, which: str) -> dict[str, object]:
+    found = await organization(conn, which)
+    balance = await quota.get(conn, found.id)
+    return as_plain(found) | {"quota": as_plain(balance) | {"remaining": balance.remaining}}
+
+
+@app.command("configure")
+def configure(
+    which: Which,
+    smart_encoding: Annotated[
+        bool | None,
+        typer.Option(
+            "--smart-encoding/--no-smart-encoding",
+            show_default=False,
+            help="Replace typographic characters by plain ones so that a text fits the GSM alphabet.",
+        ),
+    ] = None,
+    replace_accents: Annotated[
+        bool | None,
+        typer.Option(
+            "--replace-accents/--keep-accents",
+            show_default=False,
+            help=(
+                "Send á as a where this makes a text fit the GSM alphabet and so halves its segments. "
+                "Typographic characters are replaced too."
+            ),
+        ),
+    ] = None,
+    country: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REGION", show_default=False, help="Country that may be sent to, repeatable; `any` allows all."
+        ),
+    ] = None,
+    home_country: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            show_default=False,
+            help="Country, such as MZ, for reading numbers without a country code; `none` rejects them.",
+        ),
+    ] = None,
+    opt_out_word: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORD",
+            show_default=False,
+            help="Additional opt-out word, repeatable; replaces the previous ones; `none` removes them.",
+        ),
+    ] = None,
+    stop_reply: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            show_default=False,
+            help="Reply to STOP; `default` for the standard text, empty for no reply.",
+        ),
+    ] = None,
+    start_reply: Annotated[
+        str | None, typer.Option(metavar="TEXT", show_default=False, help="Reply to START, likewise.")
+    ] = None,
+    help_reply: Annotated[
+        str | None, typer.Option(metavar="TEXT", show_default=False, help="Reply to HELP, likewise.")
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Change an organization's settings. Options left out stay unchanged.
+
+    \b
+    Examples:
+      heliograph org configure "Acme Lda" --opt-out-word FORA --opt-out-word SAIR
+      heliograph org configure "Acme Lda" --help-reply "Acme, +258 21 000 000. Reply STOP to get no more."
+      heliograph org configure "Acme Lda" --country MZ --country ZA --home-country MZ
+    """
+    countries: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    if country:
+        countries = None if country == ["any"] else _regions(country)
+
+    async def work(conn: Connection) -> Organization:
+        found = await organization(conn, which)
+        return await organizations.configure(
+            conn,
+            id=found.id,
+            smart_encoding=smart_encoding,
+            replace_accents=replace_accents,
+            allowed_countries=countries,
+            opt_out_words=[] if opt_out_word == ["none"] else opt_out_word or None,
+            stop_reply=_reply(stop_reply),
+            start_reply=_reply(start_reply),
+            help_reply=_reply(help_reply),
+            country=msgspec.UNSET if home_country is None else None if home_country == "none" else home_country,
+        )
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+def _regions(given: list[str]) -> list[str]:
+    known = set(phones.REGIONS.values())
+    regions = [one.upper() for one in given]
+    for one in regions:
+        if one not in known:
+            raise typer.BadParameter(f"{one!r} is not a country with its own calling code")
+    return regions
+
+
+def _reply(given: str | None) -> str | msgspec.UnsetType | None:
+    """As `organizations.configure` takes it."""
+    if given is None:
+        return msgspec.UNSET
+    return None if given == "default" else given
+
+
+def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
+    async def work(conn: Connection) -> Organization:
+        found = await organization(conn, which)
+        return await organizations.set_state(conn, id=found.id, state=state)
+
+    show(on_database(work, settings_of(data_dir)), json)

@@ -1,0 +1,163 @@
+"""`heliograph sender`: sender IDs, which organizations ask for and operators decide on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    Org,
+    OrgOrAll,
+    group,
+    on_database,
+    only,
+    operator,
+    settings_of,
+    show,
+    with_organization,
+)
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting.sender_ids import SenderId
+
+app = group("Request, approve, reject, suspend and list sender IDs, and set the default.")
+
+#: States of a sender ID.
+STATUSES = ("pending", "approved", "rejected", "suspended")
+COLUMNS = ("organization", "id", "value", "status", "is_default", "rejection_reason", "created_at", "reviewed_at")
+Which = Annotated[str, typer.Argument(metavar="SENDER", help="Value or id of the sender ID.")]
+
+
+@app.command("request")
+def request(
+    value: Annotated[str, typer.Argument(help="3 to 11 letters, digits, spaces or . - _ &; or 3 to 15 digits.")],
+    approve: Annotated[bool, typer.Option("--approve", help="Approve it immediately.")] = False,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Request a sender ID on behalf of an organization.
+
+    \b
+    Examples:
+      heliograph sender request ACME --org "Acme Lda"
+      heliograph sender request ACME --approve
+    """
+
+    async def work(conn: Connection) -> SenderId:
+        actor = await operator(conn, org)
+        async with conn.transaction():
+            asked = await sender_ids.request(conn, actor, value=value)
+            if not approve:
+                return asked
+            return await sender_ids.review(conn, actor, id=asked.id, status="approved")
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("approve")
+def approve(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Approve a sender ID. An organization's first approved one becomes its default.
+
+    \b
+    Example:
+      heliograph sender approve ACME --org "Acme Lda"
+    """
+    _review(which, org, "approved", None, json, data_dir)
+
+
+@app.command("reject")
+def reject(
+    which: Which,
+    reason: Annotated[str | None, typer.Option(help="Reason, shown to the organization.")] = None,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Reject a sender ID. The organization may request it again.
+
+    \b
+    Example:
+      heliograph sender reject ACME --reason "No proof of ownership"
+    """
+    _review(which, org, "rejected", reason, json, data_dir)
+
+
+@app.command("suspend")
+def suspend(
+    which: Which,
+    reason: Annotated[str | None, typer.Option(help="Reason, shown to the organization.")] = None,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Suspend a sender ID: nothing is sent from it until it is approved again. If it was the default, there is no
+    default any more.
+
+    \b
+    Example:
+      heliograph sender suspend ACME --reason "Complaints"
+    """
+    _review(which, org, "suspended", reason, json, data_dir)
+
+
+@app.command("default")
+def default(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Make an approved sender ID the default, used when a send names none.
+
+    \b
+    Example:
+      heliograph sender default ACME --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> SenderId:
+        actor = await operator(conn, org)
+        return await sender_ids.set_default(conn, actor, id=await _id(conn, actor, which))
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("list")
+def list_(
+    status: Annotated[str | None, typer.Option(help=f"Only those with this status: {', '.join(STATUSES)}.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 1000,
+    org: OrgOrAll = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List sender IDs of all organizations or of one, newest first.
+
+    \b
+    Examples:
+      heliograph sender list --status pending
+      heliograph sender list --org "Acme Lda"
+    """
+    if status is not None and status not in STATUSES:
+        raise typer.BadParameter(f"must be one of {', '.join(STATUSES)}", param_hint="--status")
+
+    async def work(conn: Connection) -> list[tuple[str, SenderId]]:
+        organization_id = await only(conn, org)
+        return await sender_ids.list_everywhere(conn, organization_id=organization_id, status=status, limit=limit)
+
+    show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS)
+
+
+def _review(which: str, org: str | None, status: str, reason: str | None, json: bool, data_dir: DataDir) -> None:
+    async def work(conn: Connection) -> SenderId:
+        actor = await operator(conn, org)
+        return await sender_ids.review(conn, actor, id=await _id(conn, actor, which), status=status, reason=reason)
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+async def _id(conn: Connection, actor: Actor, which: str) -> UUID:
+    for one in await sender_ids.list_all(conn, actor):
+        if which.lower() in (one.value.lower(), str(one.id)):
+            return one.id
+    raise NotFound("There is no such sender ID.", sender_id=which)

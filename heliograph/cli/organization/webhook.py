@@ -1,0 +1,228 @@
+"""`heliograph webhook`: an organization's endpoints, what came of their attempts, and sending again."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from heliograph.accounts import organizations
+from heliograph.base.actor import Actor
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    Org,
+    acting_for,
+    as_plain,
+    group,
+    on_database,
+    operator,
+    say,
+    settings_of,
+    show,
+)
+from heliograph.webhooks import endpoints, history, replays
+from heliograph.webhooks.endpoints import Endpoint
+from heliograph.webhooks.history import Tried
+from heliograph.webhooks.replays import Replay
+
+app = group("List webhook endpoints and attempts, resend, replay and test, and rotate secrets.")
+
+EndpointId = Annotated[UUID, typer.Argument(metavar="ENDPOINT_ID", help="Id of the endpoint, from `webhook list`.")]
+
+COLUMNS = (
+    "id",
+    "url",
+    "mode",
+    "status",
+    "disabled_reason",
+    "subscribed_events",
+    "last_success_at",
+    "consecutive_failures",
+)
+REPLAYS = ("id", "status", "from_at", "to_at", "kinds", "only_failed", "queued", "created_at", "completed_at")
+ATTEMPTS = ("started_at", "kind", "attempt", "result", "status", "duration_ms", "event_id", "message_id", "detail")
+
+
+@app.command("list")
+def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """List an organization's webhook endpoints, newest first, including those disabled in the last 90 days.
+
+    \b
+    Example:
+      heliograph webhook list --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> list[Endpoint]:
+        return await endpoints.list_all(conn, await operator(conn, org))
+
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("attempts")
+def attempts(
+    id: EndpointId,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List the latest attempts of an endpoint, newest first.
+
+    \b
+    Example:
+      heliograph webhook attempts 0199c0de-0000-7000-8000-000000000000 --limit 10
+    """
+
+    async def work(conn: Connection) -> list[Tried]:
+        return await history.attempts(conn, await _owner(conn, id), endpoint_id=id, limit=limit)
+
+    show(on_database(work, settings_of(data_dir)), json, ATTEMPTS)
+
+
+@app.command("resend")
+def resend(
+    id: EndpointId,
+    event: Annotated[UUID, typer.Argument(metavar="EVENT_ID", help="Id of an event of the same organization.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Resend an event to an endpoint.
+
+    \b
+    Example:
+      heliograph webhook resend 0199c0de-0000-7000-8000-000000000000 0199c0de-0000-7000-8000-000000000001
+    """
+
+    async def work(conn: Connection) -> dict[str, UUID]:
+        await replays.resend(conn, await _owner(conn, id), endpoint_id=id, event_id=event)
+        return {"event_id": event, "endpoint_id": id}
+
+    show(on_database(work, settings_of(data_dir)), json)
+    say("Queued. `heliograph webhook attempts` shows the outcome.")
+
+
+@app.command("replay")
+def replay(
+    id: EndpointId,
+    since: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="WHEN", help="Start of the range: a time with a time zone, or how long ago (2h)."
+        ),
+    ],
+    until: Annotated[
+        str | None, typer.Option("--to", metavar="WHEN", help="End of the range, exclusive, likewise. [default: now]")
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only events of this kind. Repeatable. [default: all subscribed kinds]")
+    ] = None,
+    only_failed: Annotated[
+        bool, typer.Option("--only-failed", help="Only events that the endpoint never answered with a 2xx.")
+    ] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Replay a time range to an endpoint. A worker does it in the background; `webhook replays` shows its progress.
+
+    \b
+    Example:
+      heliograph webhook replay 0199c0de-0000-7000-8000-000000000000 --from 2h --only-failed
+    """
+    from_at = _moment(since, "--from")
+    to_at = None if until is None else _moment(until, "--to")
+
+    async def work(conn: Connection) -> Replay:
+        return await replays.replay(
+            conn,
+            await _owner(conn, id),
+            endpoint_id=id,
+            from_at=from_at,
+            to_at=to_at,
+            kinds=kind or None,
+            only_failed=only_failed,
+        )
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("replays")
+def list_replays(
+    id: EndpointId,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number to show.")] = 20,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List an endpoint's replays, newest first.
+
+    \b
+    Example:
+      heliograph webhook replays 0199c0de-0000-7000-8000-000000000000
+    """
+
+    async def work(conn: Connection) -> list[Replay]:
+        return await replays.list_replays(conn, await _owner(conn, id), endpoint_id=id, limit=limit)
+
+    show(on_database(work, settings_of(data_dir)), json, REPLAYS)
+
+
+@app.command("test")
+def example(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None:
+    """Send a `webhook.test` event to this endpoint only.
+
+    \b
+    Example:
+      heliograph webhook test 0199c0de-0000-7000-8000-000000000000
+    """
+
+    async def work(conn: Connection) -> dict[str, UUID]:
+        event_id = await replays.send_example(conn, await _owner(conn, id), endpoint_id=id, request_id=str(uuid7()))
+        return {"event_id": event_id, "endpoint_id": id}
+
+    show(on_database(work, settings_of(data_dir)), json)
+    say("Queued. `heliograph webhook attempts` shows the outcome.")
+
+
+@app.command("rotate")
+def rotate(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None:
+    """Rotate an endpoint's secret. The new secret is shown only once; for 24 hours both secrets sign.
+
+    \b
+    Example:
+      heliograph webhook rotate 0199c0de-0000-7000-8000-000000000000
+    """
+    settings = settings_of(data_dir, needs_key=True)
+
+    async def work(conn: Connection) -> tuple[Endpoint, str, datetime]:
+        return await endpoints.rotate_secret(conn, await _owner(conn, id), id=id, rules=endpoints.rules(settings))
+
+    endpoint, secret, old_until = on_database(work, settings)
+    show(as_plain(endpoint) | {"signing_secret": secret, "previous_secret_expires_at": as_plain(old_until)}, json)
+    say("Store the secret now: it is not shown again.")
+
+
+async def _owner(conn: Connection, id: UUID) -> Actor:
+    """An operator, acting for the organization that an endpoint belongs to."""
+    return acting_for(await organizations.get(conn, id=await endpoints.owner(conn, id=id)))
+
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def _moment(text: str, option: str) -> datetime:
+    """`2h` (ago), or a time with its zone."""
+    ago = re.fullmatch(r"(\d{1,5})([mhd])", text)
+    if ago:
+        return clock.now() - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise typer.BadParameter("must be a time such as 2027-01-31T00:00:00Z, or 90m, 2h, 7d ago", param_hint=option)
+    return at

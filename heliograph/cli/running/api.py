@@ -1,0 +1,45 @@
+"""`heliograph api`: one web process."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import structlog
+import typer
+import uvloop
+
+from heliograph.base.process.settings import Settings
+from heliograph.cli.terminal.console import DataDir, Json, Problem, show
+from heliograph.cli.terminal.process import begin, prepared
+from heliograph.serve import serve
+
+log = structlog.get_logger()
+
+
+def command(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Serve the HTTP API. Several processes can share a port, and any number can share a database.
+
+    \b
+    Examples:
+      heliograph api --host 0.0.0.0 --port 8080
+      heliograph api --port 0 --json
+    """
+    uvloop.run(_serve(begin(data_dir), host, port, json))
+
+
+async def _serve(settings: Settings, host: str, port: int, json: bool) -> None:
+    def ready(base_url: str) -> None:
+        log.info("api listens", base_url=base_url)
+        if json:
+            show({"base_url": base_url}, json)
+
+    await prepared(settings)
+    try:
+        await serve(settings, host=host, port=port, on_ready=ready)
+    except OSError as error:
+        raise Problem(f"cannot listen on {host}:{port}: {error.strerror or error}") from None

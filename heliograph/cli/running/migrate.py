@@ -1,0 +1,59 @@
+"""`heliograph migrate`: bring the database to this version."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import asyncpg
+import typer
+
+from heliograph.base.database import migrate
+from heliograph.cli.terminal.console import (
+    FAILED,
+    UNREACHABLE,
+    DataDir,
+    Json,
+    Problem,
+    on_database,
+    say,
+    settings_of,
+    show,
+)
+
+
+def command(
+    check: Annotated[bool, typer.Option("--check", help="Apply nothing; exit with 1 if something is pending.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Migrate the database to this version. Safe to repeat, and safe while the service is running.
+
+    \b
+    Examples:
+      heliograph migrate
+      heliograph migrate --check
+    """
+    settings = settings_of(data_dir)
+    if check:
+        pending = on_database(migrate.pending, settings)
+        _show("pending", pending, json, "Nothing is pending.")
+        raise typer.Exit(FAILED if pending else 0)
+    try:
+        applied = asyncio.run(migrate.migrate(settings.database_url, on_wait=_waiting))
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        raise Problem(f"the database cannot be migrated: {error}", UNREACHABLE) from None
+    _show("applied", applied, json, "Nothing to do.")
+
+
+def _waiting(name: str) -> None:
+    say(f"{name} is waiting for a table lock; it keeps retrying")
+
+
+def _show(what: str, names: list[str], json: bool, nothing: str) -> None:
+    if json:
+        show({what: names}, json)
+    elif names:
+        print("\n".join(names))
+    else:
+        say(nothing)

@@ -1,0 +1,57 @@
+"""`heliograph up`: everything on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from heliograph.cli.terminal.console import Problem, say, show
+from heliograph.up import UpError, UpOptions, Welcome, up, welcome
+
+
+def command(
+    host: Annotated[str, typer.Option(help="Address for the API to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port for the API; 0 picks a free one.")] = 8080,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for the database and the keys.",
+            show_default="/var/lib/heliograph, or in the home directory",
+        ),
+    ] = None,
+    api_processes: Annotated[int, typer.Option(min=1, max=64, help="Number of API processes, on the same port.")] = 1,
+    credentials_file: Annotated[
+        Path | None,
+        typer.Option(help="File to write addresses and keys to, as JSON.", show_default="in the data directory"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the credentials as JSON on stdout once ready.")] = False,
+) -> None:
+    """Start PostgreSQL, the API, a worker, a simulated SMSC and a simulation of Meta's Cloud API, with an organization
+    that can send SMS and WhatsApp messages right away.
+
+    The keys are shown at the first start and kept in the credentials file. Webhooks may be sent to http:// and loopback
+    addresses if --host is a loopback address, unless HELIOGRAPH_WEBHOOK_ALLOW_HTTP is set.
+
+    If HELIOGRAPH_DATABASE_URL is set, that database is used instead of an embedded PostgreSQL. Ctrl-C stops everything;
+    the data is kept for the next start.
+
+    \b
+    Examples:
+      heliograph up
+      heliograph up --port 9000 --data-dir ./data --credentials-file credentials.json
+    """
+    options = UpOptions(
+        host=host, port=port, data_dir=data_dir, api_processes=api_processes, credentials_file=credentials_file
+    )
+    try:
+        status = uvloop.run(up(options, say=say, on_ready=_print if json else welcome))
+    except UpError as error:
+        raise Problem(str(error)) from None
+    raise typer.Exit(status)
+
+
+def _print(ready: Welcome) -> None:
+    show(ready.credentials, json=True)

@@ -1,0 +1,38 @@
+"""`heliograph worker`: one background process."""
+
+from __future__ import annotations
+
+import os
+
+import structlog
+import uvloop
+
+from heliograph.base.process.settings import Settings
+from heliograph.base.process.signals import stopping
+from heliograph.cli.terminal.console import DataDir, Json, show
+from heliograph.cli.terminal.process import begin, prepared
+from heliograph.worker import work
+
+log = structlog.get_logger()
+
+
+def command(json: Json = False, data_dir: DataDir = None) -> None:
+    """Send messages, process receipts and deliver webhooks. Any number of workers can share a database.
+
+    \b
+    Examples:
+      heliograph worker
+      HELIOGRAPH_LOG_FORMAT=text heliograph worker
+    """
+    uvloop.run(_work(begin(data_dir), json))
+
+
+async def _work(settings: Settings, json: bool) -> None:
+    def ready() -> None:
+        log.info("worker ready", pid=os.getpid())
+        if json:
+            show({"ready": True, "pid": os.getpid()}, json)
+
+    await prepared(settings)
+    with stopping() as stop:
+        await work(settings, stop=stop, on_ready=ready)

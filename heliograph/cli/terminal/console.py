@@ -1,0 +1,366 @@
+"""What every command shares: where the database is, how results are shown, and how an expected no ends the process.
+
+Data goes to stdout, as JSON with `--json`; everything else goes to stderr. Exit status: 0 done, 1 refused or not
+found, 2 wrong usage or settings, 3 something that is needed (mostly the database) cannot be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import shutil
+import sys
+import urllib.parse
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from json import dumps, loads
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import typer
+from typer.core import TyperGroup
+
+from heliograph.accounts import organizations
+from heliograph.accounts.organizations import Organization
+from heliograph.base.actor import Actor
+from heliograph.base.database import url as database_url
+from heliograph.base.database.clock import ClockDiffers, iso
+from heliograph.base.database.migrate import ForeignSchema, MigrationError
+from heliograph.base.database.pool import Connection, follow_clock, is_down
+from heliograph.base.embedded.install import PostgresError
+from heliograph.base.embedded.server import default_data_dir, url_of
+from heliograph.base.errors import Refusal
+from heliograph.base.network.connecting import connect
+from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
+
+Result = TypeVar("Result")
+
+FAILED, WRONG, UNREACHABLE = 1, 2, 3
+#: What a cut column of a table keeps at least.
+NARROWEST = 12
+Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        show_default=False,
+        help=(
+            "Data directory of `heliograph up`, whose database and secret key to use. Defaults to "
+            "HELIOGRAPH_DATABASE_URL, or else to the default data directory if it exists."
+        ),
+    ),
+]
+Org = Annotated[
+    str | None,
+    typer.Option(
+        "--org",
+        show_default=False,
+        help="Organization, by id or name. Optional if there is only one.",
+    ),
+]
+OrgOrAll = Annotated[
+    str | None,
+    typer.Option("--org", show_default=False, help="Only this organization, by id or name. Defaults to all."),
+]
+
+
+class Problem(Exception):
+    """Ends the command with a sentence on stderr and an exit status."""
+
+    def __init__(self, text: str, exit_status: int = FAILED) -> None:
+        super().__init__(text)
+        self.exit_status = exit_status
+
+
+def group(help: str, *, cls: type[TyperGroup] | None = None) -> typer.Typer:
+    """A command with subcommands. Plain text, no shell completion: both cost time at every start."""
+    return typer.Typer(
+        help=help,
+        cls=cls,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+
+def single(name: str, function: Callable[..., None]) -> typer.Typer:
+    """A command without subcommands."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name)(function)
+    return app
+
+
+def settings_of(
+    data_dir: Path | None, *, needs_key: bool = False, environment: Mapping[str, str] = os.environ
+) -> Settings:
+    """The settings of the environment, completed from a data directory. Raises SettingsError.
+
+    A data directory that is named wins over HELIOGRAPH_DATABASE_URL if it holds a database; the default one is looked
+    at only when that variable is not set. HELIOGRAPH_SECRET_KEY wins over the directory's file.
+    """
+    settings = from_environment(environment)
+    if data_dir is not None and not os.path.isdir(data_dir):
+        what = "is not a directory" if os.path.exists(data_dir) else "does not exist"
+        raise SettingsError(
+            f"the data directory {data_dir} {what}: give the data directory of `heliograph up` with --data-dir"
+        )
+    if data_dir is None and not settings.database_url and os.path.isdir(default_data_dir(environment)):
+        data_dir = default_data_dir(environment)
+    if data_dir is not None:
+        if not settings.database_url or os.path.isdir(data_dir / "postgres"):
+            settings = msgspec.structs.replace(settings, database_url=url_of(data_dir / "postgres"))
+        if not settings.secret_key:
+            settings = msgspec.structs.replace(settings, secret_key=_read(data_dir / "secret_key"))
+    if not settings.database_url:
+        raise SettingsError(
+            "no database is configured: set HELIOGRAPH_DATABASE_URL, or give the data directory of "
+            "`heliograph up` with --data-dir"
+        )
+    if needs_key:
+        demand_secret_key(settings)
+    return settings
+
+
+def on_database(work: Callable[[Connection], Awaitable[Result]], settings: Settings) -> Result:
+    """Run `work` on a connection of its own. Raises Problem if there is none to be had."""
+
+    async def connected() -> Result:
+        async with connection(settings.database_url) as conn:
+            return await work(conn)
+
+    return asyncio.run(connected())
+
+
+@contextlib.asynccontextmanager
+async def connection(url: str) -> AsyncIterator[Connection]:
+    """A connection to the database. Raises Problem if there is none to be had."""
+    try:
+        conn = await connect(url, command_timeout=30)
+        await follow_clock(conn)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        raise no_database(url, error) from None
+    try:
+        yield conn
+    finally:
+        # A connection that was lost meanwhile cannot say goodbye.
+        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            await conn.close(timeout=2)
+
+
+def no_database(url: str, error: BaseException) -> Problem:
+    """What to tell of a database that cannot be reached."""
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        reason = os.strerror(error.errno)  # asyncio's text is that of its own call
+    else:
+        reason = str(error).splitlines()[0] if str(error) else "it does not answer"
+    return Problem(f"the database at {shown_url(url)} cannot be reached: {reason}", UNREACHABLE)
+
+
+async def organization(conn: Connection, reference: str | None) -> Organization:
+    """The organization that `--org` means. Raises NotFound, Invalid."""
+    return await organizations.find(conn, reference=reference)
+
+
+async def only(conn: Connection, reference: str | None) -> UUID | None:
+    """The id of the organization that `--org` means, or None for all of them. Raises NotFound."""
+    return None if reference is None else (await organization(conn, reference)).id
+
+
+def with_organization(rows: Sequence[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """Records with the name of their organization, for `show`."""
+    return [{"organization": name, **as_plain(row)} for name, row in rows]
+
+
+async def operator(conn: Connection, reference: str | None) -> Actor:
+    """An operator, acting for the organization that `--org` means."""
+    return acting_for(await organization(conn, reference))
+
+
+def acting_for(one: Organization) -> Actor:
+    """An operator, acting for an organization."""
+    return Actor(one.id, None, "live", frozenset(), one.state)
+
+
+def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
+    """Print a record, or a list of records as a table of `columns`; as JSON, records are whole."""
+    plain = as_plain(data)
+    if json:
+        print(_speakable(msgspec.json.encode(plain).decode()), flush=True)
+    elif isinstance(plain, list):
+        if plain:
+            cells = [[cell(row.get(name)) for name in columns] for row in plain]
+            print(fitted(cells, columns, _width()))
+        else:
+            say("Nothing to show.")
+    else:
+        print(record(plain))
+
+
+def moment(text: str, option: str) -> datetime:
+    """A time that an operator wrote, in UTC. Raises typer.BadParameter on `option`."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter("must be a time such as 2027-01-31T00:00:00Z", param_hint=option) from None
+    if at.tzinfo is None:
+        raise typer.BadParameter("needs a time zone: add Z for UTC", param_hint=option)
+    return at.astimezone(UTC)
+
+
+def say(line: str) -> None:
+    """A line for people."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def as_plain(data: Any) -> Any:
+    """Only what JSON has; times as the API writes them."""
+    if isinstance(data, msgspec.Struct):
+        return {name: as_plain(getattr(data, name)) for name in data.__struct_fields__}
+    if isinstance(data, Mapping):
+        return {str(name): as_plain(value) for name, value in data.items()}
+    if isinstance(data, list | tuple | set | frozenset):
+        return [as_plain(value) for value in data]
+    if isinstance(data, datetime):
+        return iso(data)
+    if isinstance(data, UUID | Path):
+        return str(data)
+    return data
+
+
+def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
+    """Aligned columns under their names."""
+    lines = [[name.replace("_", " ") for name in columns], *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def fitted(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int | None) -> str:
+    """A table of at most `width` characters a line; None: as wide as it is.
+
+    The widest texts are cut first. What is copied from a table, its ids, stays whole; if
+    it does not fit then, each row becomes a record of a line a value.
+    """
+    widths = [max(len(name), *(len(row[at]) for row in rows)) for at, name in enumerate(columns)]
+    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
+        return table(rows, columns)
+    least = [
+        widths[at] if name == "id" or name.endswith("_id") else min(widths[at], max(len(name), NARROWEST))
+        for at, name in enumerate(columns)
+    ]
+    if sum(least) + 2 * (len(least) - 1) > width:
+        return "\n\n".join(record(dict(zip(columns, row, strict=True))) for row in rows)
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        at = max((at for at in range(len(widths)) if widths[at] > least[at]), key=lambda at: widths[at])
+        widths[at] -= 1
+    return table([[_cut(text, most) for text, most in zip(row, widths, strict=True)] for row in rows], columns)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _width() -> int | None:
+    """Of the terminal that stdout is; None: it is a file or a pipe, which gets everything."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _speakable(json: str) -> str:
+    """JSON that stdout can write: in an ASCII locale, other characters as JSON's own escapes."""
+    try:
+        json.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return dumps(loads(json), separators=(",", ":"))
+    return json
+
+
+def record(values: Mapping[str, Any]) -> str:
+    """A line for each value."""
+    width = max((len(name) for name in values), default=0)
+    return "\n".join(f"{name.replace('_', ' '):<{width}}  {cell(value)}" for name, value in values.items())
+
+
+def shown_url(url: str) -> str:
+    """A database's address without user and password."""
+    try:
+        target = database_url.parse(url)
+    except ValueError:
+        return "an invalid address"
+    hosts = ",".join(f"{host.name or 'the local socket'}:{host.port or 5432}" for host in target.hosts)
+    return hosts + urllib.parse.urlsplit(url).path
+
+
+def run(app: typer.Typer) -> None:
+    """Run a command; ends the process."""
+    for stream in (sys.stdout, sys.stderr):
+        # In an ASCII locale a name with an accent is no reason to end with a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    for name, near in unknown_names().items():
+        say(f"heliograph: {name} is not a setting and is ignored{(f'; did you mean {near}?' if near else '.')}")
+    try:
+        app(prog_name="heliograph")
+    except Refusal as refusal:
+        _end(_refusal(refusal), FAILED)
+    except Problem as problem:
+        _end(str(problem), problem.exit_status)
+    except SettingsError as error:
+        _end(str(error), WRONG)
+    except PostgresError as error:
+        _end(str(error), UNREACHABLE)
+    except ClockDiffers as error:
+        _end(str(error), FAILED)
+    except ForeignSchema as error:
+        _end(str(error), UNREACHABLE)
+    except MigrationError as error:
+        _end(str(error), FAILED)
+    except asyncpg.UndefinedTableError:
+        _end("the database has no schema yet: run `heliograph migrate` first", UNREACHABLE)
+    except (asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError):
+        _end("the database is older than this program: run `heliograph migrate` first", UNREACHABLE)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError, TimeoutError) as error:
+        if not is_down(error):
+            raise
+        _end(f"the database cannot be used: {error or type(error).__name__}", UNREACHABLE)
+
+
+def _end(text: str, exit_status: int) -> None:
+    say(f"heliograph: {text}")
+    raise SystemExit(exit_status) from None
+
+
+def _refusal(refusal: Refusal) -> str:
+    details = dict(refusal.details)
+    fields = [field["message"] for field in details.pop("fields", [])]
+    text = "; ".join(fields) or refusal.message
+    known = ", ".join(f"{name}: {value}" for name, value in as_plain(details).items() if value is not None)
+    return f"{text.rstrip('.')} ({known})" if known else text
+
+
+def cell(value: Any) -> str:
+    """A value on one line."""
+    if value is None or value == "" or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(cell(one) for one in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={cell(one)}" for name, one in value.items())
+    return str(value)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise SettingsError(f"the secret key in {path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,49 @@
+"""What the long-running commands share: their logs, and a database that is there and prepared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import asyncpg
+import structlog
+
+from heliograph.base.database import migrate
+from heliograph.base.database.pool import is_down, open_pool
+from heliograph.base.process import logs
+from heliograph.base.process.settings import Settings
+from heliograph.cli.terminal.console import UNREACHABLE, Problem, no_database, settings_of
+
+log = structlog.get_logger()
+
+#: The database may be starting as well, seconds.
+PATIENCE = 60.0
+
+
+def begin(data_dir: Path | None) -> Settings:
+    """Settings with a secret key of their own, and logs set up. Raises SettingsError."""
+    settings = settings_of(data_dir, needs_key=True)
+    logs.configure(settings)
+    return settings
+
+
+async def prepared(settings: Settings) -> None:
+    """Return once the database answers. Raises Problem if it does not, or was never migrated."""
+    try:
+        pool = await open_pool(settings.database_url, size=1, wait=PATIENCE)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        raise no_database(settings.database_url, error) from None
+    try:
+        async with pool.acquire() as conn:
+            pending = await migrate.pending(conn)
+            known = await conn.fetchval("SELECT to_regclass('organizations') IS NOT NULL")
+    except Exception as error:
+        if not is_down(error):
+            raise
+        raise Problem(f"the database cannot be used: {error}", UNREACHABLE) from None
+    finally:
+        pool.terminate()
+    if not known:
+        raise Problem("the database has no schema yet: run `heliograph migrate` first", UNREACHABLE)
+    if pending:
+        # Old and new processes run side by side during an upgrade, so this is no reason not to start.
+        log.warning("migrations pending", names=pending)

@@ -1,0 +1,83 @@
+"""How a campaign goes, as commands show it: a line of a list, and a line that is drawn over until the end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import Any
+from uuid import UUID
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.process.settings import Settings
+from heliograph.campaigns import plan
+from heliograph.campaigns.plan import Campaign
+from heliograph.cli.terminal.console import Problem, connection, on_database, only, operator, show
+
+#: Seconds between two looks of `follow`.
+LOOK = 1.0
+#: Characters of the bar that `follow` draws.
+WIDTH = 30
+
+
+def id_of(text: str) -> UUID:
+    """A campaign's id as an operator wrote it. Raises Problem."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Problem(f"{text!r} is not the id of a campaign") from None
+
+
+def listed(
+    settings: Settings, org: str | None, *, limit: int, json: bool, channel: str = "sms"
+) -> list[dict[str, Any]]:
+    """Campaigns of a channel with their organization's name, newest first: whole with `json`, else rows of a list."""
+
+    async def work(conn: Connection) -> list[tuple[str, Campaign]]:
+        organization_id = await only(conn, org)
+        return await plan.list_everywhere(conn, organization_id=organization_id, channel=channel, limit=limit)
+
+    found = on_database(work, settings)
+    return [{"organization": name, **(plan.shown(one) if json else line(one))} for name, one in found]
+
+
+def line(one: Campaign) -> dict[str, Any]:
+    """A row of a list."""
+    counts = one.counts
+    shown = plan.shown(one)
+    shown["recipients"] = shown["recipient_count"]
+    shown["staged"] = counts.total - counts.pending
+    shown["done"] = counts.total - counts.pending - counts.queued - counts.sent
+    return shown
+
+
+async def follow(settings: Settings, org: str | None, id: UUID, *, channel: str, json: bool) -> None:
+    """Show how a campaign goes until it has ended; with `json`, its record each time it changes."""
+    async with connection(settings.database_url) as conn:
+        before, began = None, time.monotonic()
+        while True:
+            found = await plan.get(conn, await operator(conn, org), id=id, channel=channel)
+            if found != before:
+                if json:
+                    show(plan.shown(found), json)
+                else:
+                    _draw(found, time.monotonic() - began)
+            before = found
+            if found.status in ("completed", "canceled", "failed"):
+                break
+            await asyncio.sleep(LOOK)
+    if not json:
+        print(file=sys.stderr)
+
+
+def _draw(one: Campaign, seconds: float) -> None:
+    """One line that a terminal draws over; elsewhere, a line each."""
+    counts = one.counts
+    done = counts.total - counts.pending - counts.queued
+    share = done / counts.total if counts.total else 0.0
+    bar = "#" * int(share * WIDTH)
+    parts = [f"{name} {value:,}" for name in counts.__struct_fields__[1:] if (value := getattr(counts, name))]
+    status = one.status if one.status_reason is None else f"{one.status} ({one.status_reason})"
+    line = f"[{bar:<{WIDTH}}] {share:4.0%} of {counts.total:,}  {status}  {', '.join(parts)}  {seconds:.0f} s"
+    is_terminal = sys.stderr.isatty()
+    print(f"\r\x1b[K{line}" if is_terminal else line, end="" if is_terminal else "\n", file=sys.stderr, flush=True)

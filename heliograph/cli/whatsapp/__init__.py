@@ -1,0 +1,15 @@
+"""`heliograph whatsapp`: what operators do about WhatsApp. Each group of commands stands in a file of its own."""
+
+from __future__ import annotations
+
+from heliograph.cli.terminal.console import group
+from heliograph.cli.whatsapp import accounts, campaign, inbound, mirror, wallet
+
+app = group("WhatsApp accounts, numbers, templates, wallets, rates, campaigns and callbacks from Meta.")
+app.add_typer(accounts.app, name="account")
+app.add_typer(mirror.numbers, name="number")
+app.add_typer(mirror.templates, name="template")
+app.add_typer(wallet.app, name="wallet")
+app.add_typer(wallet.rates_app, name="rates")
+app.add_typer(campaign.app, name="campaign")
+app.add_typer(inbound.app, name="inbound")

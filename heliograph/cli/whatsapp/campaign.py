@@ -1,0 +1,189 @@
+"""`heliograph whatsapp campaign`: one template for many contacts, and how it goes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7
+from heliograph.campaigns import filling, plan
+from heliograph.campaigns.channels import whatsapp as whatsapp_channel
+from heliograph.campaigns.channels.whatsapp import Wish
+from heliograph.campaigns.plan import Campaign
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    Org,
+    OrgOrAll,
+    group,
+    moment,
+    on_database,
+    operator,
+    settings_of,
+    show,
+)
+from heliograph.cli.terminal.progress import follow, id_of, listed
+from heliograph.whatsapp.mirror import onboarding
+
+app = group("Create, list, show, watch and cancel WhatsApp campaigns.")
+
+COLUMNS = (
+    "organization",
+    "id",
+    "name",
+    "status",
+    "status_reason",
+    "template_name",
+    "recipients",
+    "staged",
+    "done",
+    "completed_at",
+)
+CHANNEL = whatsapp_channel.NAME
+Which = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign's id.")]
+
+
+@app.command("create")
+def create(
+    number: Annotated[str, typer.Option(help="Number to send from, by id or digits.")],
+    template: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of an approved template in the category utility.")
+    ],
+    language: Annotated[
+        str, typer.Option(metavar="CODE", help="Language of the template, as Meta writes it: fr, en_US.")
+    ],
+    name: Annotated[str, typer.Option(help="Name of the campaign.")],
+    tag: Annotated[list[str], typer.Option(help="Send to contacts with this tag. Repeatable.")],
+    match: Annotated[
+        str, typer.Option(metavar="any|all", help="Whether contacts need any or all of the tags.")
+    ] = "any",
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN|text:TEXT",
+            help=(
+                "Source of the next parameter: the contact's name, first_name, last_name or phone, or text: "
+                "followed by a fixed text. Give one for each parameter of the template, in order."
+            ),
+        ),
+    ] = None,
+    default: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=TEXT", help="Value for contacts that have none. Without it, they are skipped."),
+    ] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="When to start. Defaults to now.")] = None,
+    per_minute: Annotated[
+        int | None,
+        typer.Option(min=1, max=plan.MAX_PACE, help="Maximum messages per minute. Defaults to the number's own limit."),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it until it has ended.")] = False,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create a campaign that sends a template to contacts with tags.
+
+    \b
+    Examples:
+      heliograph whatsapp campaign create --name "Delivery day" --tag porto --number +351210001234 \\
+        --template order_shipped --language en --param first_name --default first_name=customer --param text:Thursday
+    """
+    if match not in ("any", "all"):
+        raise typer.BadParameter("must be any or all", param_hint="--match")
+    scheduled_at = None if at is None else moment(at, "--at")
+    parameters = filling.parse(param or [], dict(_default(one) for one in default or []))
+    settings = settings_of(data_dir)
+
+    async def work(conn: Connection) -> Campaign:
+        actor = await operator(conn, org)
+        wish = Wish(
+            name=name,
+            number_id=await whatsapp_channel.find_number(conn, actor, number),
+            template=template,
+            language=language,
+            parameters=parameters,
+            scheduled_at=scheduled_at,
+            audience_tags=tag,
+            audience_tag_match_mode=match,
+            messages_per_minute=per_minute,
+        )
+        async with conn.transaction():
+            return await whatsapp_channel.create(conn, actor, wish=wish, request_id=str(uuid7()))
+
+    made = on_database(work, settings)
+    show(plan.shown(made), json)
+    if watch:
+        asyncio.run(follow(settings, org, made.id, channel=CHANNEL, json=json))
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number to show.")] = 50,
+    org: OrgOrAll = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List WhatsApp campaigns of all organizations or of one, newest first.
+
+    \b
+    Examples:
+      heliograph whatsapp campaign list
+      heliograph whatsapp campaign list --org "Acme Lda"
+    """
+    show(listed(settings_of(data_dir), org, limit=limit, json=json, channel=CHANNEL), json, COLUMNS)
+
+
+@app.command("show")
+def show_(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Show a campaign with all its counts and the sources of its parameters.
+
+    \b
+    Example:
+      heliograph whatsapp campaign show 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
+    """
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        actor = await operator(conn, org)
+        found = await plan.get(conn, actor, id=id_of(which), channel=CHANNEL)
+        number = await onboarding.find_number(conn, actor.organization_id, str(found.content["number_id"]))
+        held = number["account_held_reason"] or number["held_reason"]
+        return {**plan.shown(found), "held_reason": held, "parameters": filling.written(found.content["parameters"])}
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("watch")
+def watch(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Follow a campaign until it has ended; with --json, print its record each time it changes.
+
+    \b
+    Example:
+      heliograph whatsapp campaign watch 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
+    """
+    asyncio.run(follow(settings_of(data_dir), org, id_of(which), channel=CHANNEL, json=json))
+
+
+@app.command("cancel")
+def cancel(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Cancel a campaign. A worker withdraws messages not yet handed to Meta and releases what was reserved for them.
+
+    \b
+    Example:
+      heliograph whatsapp campaign cancel 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
+    """
+
+    async def work(conn: Connection) -> Campaign:
+        async with conn.transaction():
+            return await plan.cancel(conn, await operator(conn, org), id=id_of(which), channel=CHANNEL)
+
+    show(plan.shown(on_database(work, settings_of(data_dir))), json)
+
+
+def _default(text: str) -> tuple[str, str]:
+    column, sign, value = text.partition("=")
+    if not sign:
+        raise typer.BadParameter("must be COLUMN=TEXT: first_name=customer", param_hint="--default")
+    return column, value

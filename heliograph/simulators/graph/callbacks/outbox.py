@@ -1,0 +1,319 @@
+"""Callbacks on their way: gathered, sent, repeated, sent again for seven days, written down.
+
+An app has one outbox. It shows the verify token first (the handshake) and keeps everything until that has passed; a new
+URL is shown it again. Whatever is not answered with 200 is sent again, at once and then with growing gaps, in other
+company. The rule nobody may break: an update leaves the outbox only when a callback with it was answered with 200, or
+after `retry_days`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import urllib.parse
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from heliograph.simulators.graph.callbacks.webhooks import Item, encode, envelope, sign
+from heliograph.simulators.graph.clock import VirtualClock
+from heliograph.simulators.graph.objects import App, Counters
+from heliograph.simulators.graph.options import GraphOptions
+
+#: Seconds before each attempt after the first; the last one repeats until the days are over.
+GAPS = (0, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600)
+_HANDSHAKE_GAPS = (0.1, 0.2, 0.5, 1.0)
+#: Updates that wait at the most; more than that is a test that forgot its receiver.
+_MOST_WAITING = 2_000_000
+
+
+class Attempt(msgspec.Struct):
+    """One callback that was tried."""
+
+    #: On the simulator's clock.
+    at: float
+    url: str
+    items: int
+    body: bytes
+    headers: dict[str, str]
+    #: The answer's status; 0: none came.
+    status: int
+    #: Real seconds until the answer.
+    seconds: float
+    error: str = ""
+    #: Which attempt it was for its oldest update.
+    attempt: int = 1
+    repeated: bool = False
+
+
+class Outbox:
+    """The callbacks of one app. `options` is asked each time, so that it can change while it runs."""
+
+    def __init__(
+        self, app: App, options: Callable[[], GraphOptions], clock: VirtualClock, counters: Callable[[], Counters]
+    ) -> None:
+        self.app = app
+        #: What was tried, the last ones.
+        self.attempts: deque[Attempt] = deque(maxlen=options().keep_callbacks)
+        #: Why the last handshake failed; empty: it passed, or there was none.
+        self.handshake_problem = ""
+        #: Set while the handshake of this URL has passed.
+        self.verified = asyncio.Event()
+        self.held = False
+        self._options, self._clock, self._counters = options, clock, counters
+        self._random = random.Random(options().seed)
+        # Apart, because how often it is shown depends on when the receiver comes up.
+        self._challenges = random.Random(options().seed)
+        self._era = 0
+        self._pending: deque[Item] = deque()
+        self._again = 0
+        self._flying: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._shaking: asyncio.Task[None] | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def open(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self.set_url(self.app.webhook_url)
+
+    async def close(self) -> None:
+        """End at once. What was not delivered is kept."""
+        self._session = None
+        await asyncio.sleep(0)  # a callback that has not begun would be cancelled without giving its updates back
+        tasks = [*self._flying, *([self._shaking] if self._shaking else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def clear(self) -> None:
+        """Forget what waits and what was tried."""
+        self._pending.clear()
+        self.attempts.clear()
+        self._again = 0
+        self._era += 1
+        self.held = False
+        self._random = random.Random(self._options().seed)
+
+    def set_url(self, url: str, verify_token: str | None = None) -> None:
+        """Call back there from now on, once the handshake has passed."""
+        self.app.webhook_url = url
+        if verify_token is not None:
+            self.app.verify_token = verify_token
+        self.verified.clear()
+        if self._shaking is not None:
+            self._shaking.cancel()
+            self._shaking = None
+        if url and self._session is not None:
+            self._shaking = asyncio.get_running_loop().create_task(self._shake_until_passed())
+
+    @property
+    def passed(self) -> bool:
+        """Whether the handshake has passed, so that callbacks leave."""
+        return self.verified.is_set()
+
+    @property
+    def waiting(self) -> int:
+        """Updates that were not taken yet, in the air or not."""
+        return len(self._pending) + self._again
+
+    def put(self, item: Item) -> None:
+        options = self._options()
+        if len(self._pending) >= _MOST_WAITING:
+            self._counters().items_lost += 1
+            return
+        self._pending.append(item)
+        if options.duplicate_items and self._random.random() < options.duplicate_items:
+            self._pending.append(msgspec.structs.replace(item, ended=None))
+        self._wake()
+
+    def hold(self) -> None:
+        """Gather, and send nothing."""
+        self.held = True
+
+    def release(self) -> None:
+        """Send what was gathered, in callbacks as full as can be."""
+        self.held = False
+        self._send()
+
+    async def settle(self) -> None:
+        """Return when nothing is in the air and nothing could leave now."""
+        while True:
+            if self._ready() and self._pending:
+                self._send()
+            if not self._flying:
+                return
+            await asyncio.wait(set(self._flying))
+
+    async def repeat(self, times: int = 1, *, last: int = 1, at_once: int = 64) -> list[int]:
+        """Send the last callbacks again, byte for byte, this many times each; the statuses of the answers."""
+        chosen = list(self.attempts)[-last:]
+        gate = asyncio.Semaphore(at_once)
+
+        async def one(attempt: Attempt) -> int:
+            async with gate:
+                return (await self._post(attempt.body, attempt.headers, attempt.items, repeated=True)).status
+
+        return list(await asyncio.gather(*(one(attempt) for attempt in chosen for _ in range(times))))
+
+    async def handshake(self) -> bool:
+        """Show the verify token once, by GET. True: the challenge came back as plain text with a 200."""
+        if self._session is None or not self.app.webhook_url:
+            self.handshake_problem = "no URL"
+            return False
+        challenge = str(self._challenges.randrange(10**9, 10**10))
+        query = {"hub.mode": "subscribe", "hub.challenge": challenge, "hub.verify_token": self.app.verify_token}
+        url = self.app.webhook_url
+        url += ("&" if "?" in url else "?") + urllib.parse.urlencode(query)
+        try:
+            timeout = aiohttp.ClientTimeout(total=self._options().webhook_timeout)
+            async with self._session.get(url, timeout=timeout, allow_redirects=False) as answer:
+                text = (await answer.content.read(1024)).decode("utf-8", "replace")
+                passed = answer.status == 200 and text == challenge
+                self.handshake_problem = "" if passed else f"answered {answer.status}, not the challenge"
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            passed, self.handshake_problem = False, type(error).__name__
+        if passed:
+            self.verified.set()
+        return passed
+
+    async def _shake_until_passed(self) -> None:
+        # A receiver that starts beside the simulator gets another chance; Meta would wait for a click.
+        tries = 0
+        while not await self.handshake():
+            await asyncio.sleep(_HANDSHAKE_GAPS[min(tries, len(_HANDSHAKE_GAPS) - 1)])
+            tries += 1
+        self._shaking = None
+        self._wake()
+
+    def _ready(self) -> bool:
+        return self.passed and not self.held and self._session is not None
+
+    def _wake(self) -> None:
+        if not self._ready() or not self._pending:
+            return
+        options = self._options()
+        if len(self._pending) >= options.batch:
+            self._send()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(options.batch_window_ms / 1000, self._timed)
+
+    def _timed(self) -> None:
+        self._timer = None
+        self._send()
+
+    def _send(self) -> None:
+        """Put callbacks into the air, as many as may be there at a time."""
+        options, loop = self._options(), asyncio.get_running_loop()
+        if self._pending and options.shuffle and len(self._flying) < options.concurrency:
+            mixed = list(self._pending)
+            self._random.shuffle(mixed)
+            self._pending = deque(mixed)
+        while self._ready() and self._pending and len(self._flying) < options.concurrency:
+            size = min(options.batch, len(self._pending))
+            if options.rebatch and self._pending[0].attempts and size > 1:
+                size = self._random.randrange(1, size)
+            items = [self._pending.popleft() for _ in range(size)]
+            self._again += len(items)
+            task = loop.create_task(self._delivered_or_kept(items))
+            self._flying.add(task)
+            task.add_done_callback(self._landed)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        self._flying.discard(task)
+        if not task.cancelled():
+            task.result()
+        self._wake()
+
+    async def _delivered_or_kept(self, items: list[Item]) -> None:
+        era = self._era
+        try:
+            await self._deliver(items)
+        except asyncio.CancelledError:
+            # Closed while it was in the air: nobody knows whether it was taken, so it comes again.
+            if era == self._era:
+                self._again -= len(items)
+                self._pending.extendleft(reversed(items))
+            raise
+
+    async def _deliver(self, items: list[Item]) -> None:
+        options, counters, era = self._options(), self._counters(), self._era
+        now = self._clock.now()
+        for item in items:
+            item.first = item.first or now
+            item.attempts += 1
+        body, headers = sign(
+            encode(envelope(items, options.grouping, self._random)), self.app.secret, options.signature
+        )
+        attempt = await self._post(body, headers, len(items), attempt=max(item.attempts for item in items))
+        if options.duplicates and self._random.random() < options.duplicates:
+            await self._post(body, headers, len(items), repeated=True)
+        if era != self._era:  # cleared meanwhile: nobody counts these any more
+            return
+        self._again -= len(items)
+        for item in items:
+            if item.ended is not None:
+                item.ended()
+                item.ended = None
+        if attempt.status == 200:
+            counters.callbacks_taken += 1
+            counters.items_taken += len(items)
+            return
+        later: dict[float, list[Item]] = {}
+        for item in items:
+            if self._clock.now() - item.first > options.retry_days * 86_400:
+                counters.items_lost += 1
+                continue
+            later.setdefault(GAPS[min(item.attempts - 1, len(GAPS) - 1)], []).append(item)
+        for gap, group in later.items():
+            counters.items_again += len(group)
+            self._again += len(group)
+            if options.rebatch:
+                self._random.shuffle(group)
+            self._clock.put(gap, self._put_again, group)
+
+    def _put_again(self, items: list[Item]) -> None:
+        self._again -= len(items)
+        if not self._options().rebatch:
+            self._pending.extendleft(reversed(items))
+        else:
+            self._pending.extend(items)
+        self._wake()
+
+    async def _post(
+        self, body: bytes, headers: dict[str, str], items: int, *, attempt: int = 1, repeated: bool = False
+    ) -> Attempt:
+        url, started = self.app.webhook_url, time.monotonic()
+        self._counters().callbacks += 1
+        made = Attempt(self._clock.now(), url, items, body, headers, 0, 0.0, "", attempt, repeated)
+        self.attempts.append(made)
+        session = self._session
+        if session is None:
+            made.error = "closed"
+            return made
+        try:
+            timeout = aiohttp.ClientTimeout(total=self._options().webhook_timeout)
+            sent = {"Content-Type": "application/json", "User-Agent": "facebookexternalua", **headers}
+            async with session.post(url, data=body, headers=sent, timeout=timeout, allow_redirects=False) as answer:
+                made.status = answer.status
+                await answer.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            made.error = type(error).__name__
+        made.seconds = time.monotonic() - started
+        return made
+
+
+def body_of(attempt: Attempt) -> Any:
+    """The JSON of a callback, or its text when it was tampered with beyond JSON."""
+    try:
+        return msgspec.json.decode(attempt.body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return attempt.body.decode("latin-1")

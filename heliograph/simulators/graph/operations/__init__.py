@@ -1,0 +1,1 @@
+"""What the stand-in for Meta is asked: sends, reads, templates, and how it refuses."""

@@ -1,0 +1,124 @@
+"""Deliveries in memory: the events and endpoints that claimed rows stand for, and what became of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.queue.leases import Lease
+
+#: What an attempt came to, beside the kinds of `http.answers.Failure`.
+DELIVERED, REFUSED, GONE = "delivered", "refused", "gone"
+
+#: What is kept of an answer that was no success, characters.
+DETAIL = 200
+
+
+class Delivery(msgspec.Struct, gc=False):
+    """An event on its way to an endpoint. The body is made once: every attempt of this claim sends the same."""
+
+    lease: Lease
+    event_id: str
+    request_id: str
+    body: bytes
+    #: In this worker: a row that is claimed again is another delivery.
+    number: int = 0
+    #: On the loop's clock.
+    claimed_at: float = 0.0
+    #: It came without a claim.
+    handed: bool = False
+    #: Another worker holds the row by now.
+    lost: bool = False
+
+
+class Destination(msgspec.Struct, frozen=True):
+    """An active endpoint. `sealed`: its secrets, newest first, two or more while one is being replaced; each opens with
+    `endpoints.open_secret`."""
+
+    url: str
+    sealed: list[bytes]
+    consecutive_failures: int
+    last_success_at: datetime | None
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One try. `status`: of the HTTP answer, if there was one. `detail`: for operators, made by `detail`."""
+
+    started_at: datetime
+    duration: float
+    status: int | None
+    result: str
+    detail: str
+
+
+def detail(text: str) -> str:
+    """What others wrote, such that it can be stored: short, without NUL and lone surrogates."""
+    return text[:DETAIL].replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """What became of a claimed row: done (`pause` None) or due again in `pause` seconds. `attempt` None: nothing was
+    sent."""
+
+    lease: Lease
+    pause: float | None
+    attempt: Attempt | None
+    #: Of the delivery.
+    number: int = 0
+
+
+LOAD = """
+SELECT e.kind, e.request_id, e.data, e.created_at
+  FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS item (organization_id, id, n)
+  LEFT JOIN LATERAL (SELECT kind, request_id, data, created_at FROM events
+                      WHERE organization_id = item.organization_id AND id = item.id) e ON true
+ ORDER BY item.n
+"""
+
+
+async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Delivery | None]:
+    """The deliveries that claimed rows stand for, in order; None where the event is gone by retention."""
+    rows = await conn.fetch(LOAD, [lease.organization_id for lease in claimed], [lease.id for lease in claimed])
+    found: list[Delivery | None] = []
+    for lease, (kind, request_id, data, created_at) in zip(claimed, rows, strict=True):
+        if kind is None:
+            found.append(None)
+            continue
+        found.append(delivery(lease, kind, request_id, data, created_at))
+    return found
+
+
+def delivery(lease: Lease, kind: str, request_id: str, data: str, created_at: datetime) -> Delivery:
+    """The delivery of an event, whose body is the same at every attempt."""
+    digits = lease.id.hex  # str(UUID) takes three times as long
+    event_id = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    body = (
+        f'{{"id":"{event_id}","type":"{kind}","timestamp":"{clock.iso(created_at)}",'
+        f'"requestId":{_encode(request_id).decode()},"apiVersion":"v1","data":{data}}}'
+    )
+    return Delivery(lease, event_id, request_id, body.encode())
+
+
+_encode = msgspec.json.Encoder().encode
+
+DESTINATIONS = """
+SELECT item.organization_id, item.id, e.url,
+       ARRAY[e.secret] || ARRAY(SELECT old.sealed FROM unnest(e.old_secrets, e.old_secrets_until) AS old (sealed, until)
+                                 WHERE old.until > now()),
+       e.consecutive_failures, e.last_success_at
+  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
+       CROSS JOIN LATERAL (SELECT * FROM webhook_endpoints
+                            WHERE organization_id = item.organization_id AND id = item.id AND status = 'active'
+                            OFFSET 0) e  -- else all endpoints might be gone through
+"""
+
+
+async def destinations(conn: Connection, keys: Sequence[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], Destination]:
+    """The active ones among endpoints given as (organization, id)."""
+    rows = await conn.fetch(DESTINATIONS, [key[0] for key in keys], [key[1] for key in keys])
+    return {(row[0], row[1]): Destination(*row[2:]) for row in rows}

@@ -1,0 +1,343 @@
+"""Delivery: queue rows become signed POSTs, and every answer a row and a decision.
+
+One `Deliverer` per worker process. What it claims, or is handed (handover.py), waits for a place (concurrency.py), is
+posted (posting.py), and its result is recorded with others in one statement (recording.py). Claiming, posting and
+recording go on beside each other: none waits for another's commit.
+
+The rule nobody may break: at least once. A row is finished only after a 2xx, the end of the schedule or the end of its
+endpoint was committed; whatever else happens, its lease ends and it is posted again with the same event id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections import Counter
+from collections.abc import Collection, Sequence
+from uuid import UUID, uuid4
+
+import structlog
+
+from heliograph.base.database.pool import Pool, is_down
+from heliograph.base.process.settings import Settings
+from heliograph.http.client import HttpClient
+from heliograph.queue import leases
+from heliograph.queue.backlog import Backlog
+from heliograph.queue.leases import Lease, Postponed
+from heliograph.webhooks.delivery import attempts
+from heliograph.webhooks.delivery.attempts import Delivery, Ended
+from heliograph.webhooks.delivery.concurrency import Concurrency, EndpointQueue
+from heliograph.webhooks.delivery.posting import Poster
+from heliograph.webhooks.recording.events import Event
+from heliograph.webhooks.recording.handover import Handover
+from heliograph.webhooks.recording.results import Record
+
+log = structlog.get_logger()
+
+#: Lines that are remembered; the idle ones among them are forgotten past this.
+LINES = 10_000
+#: Most rows held, in claims.
+HELD = 4
+#: Most deliveries held that were handed over, in claims.
+HANDED = 10
+#: Pause of rows that were claimed for an endpoint which then began to fail.
+SHED = 1.0
+
+
+class Deliverer:
+    """Posts what is queued for webhook endpoints. `round` is called again and again, `renew` each third of a lease."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        client: HttpClient,
+        settings: Settings,
+        *,
+        seal_key: bytes,
+        chance: random.Random | None = None,
+        backlog: Backlog | None = None,
+    ) -> None:
+        """`seal_key`: `endpoints.seal_key(settings)`. `chance`: for the jitter. `backlog`: the worker's; None: its
+        own."""
+        self._pool = pool
+        self._lease_seconds = settings.lease_seconds
+        self._claim_limit = settings.claim_limit
+        self._backlog = backlog or Backlog(cycle=0.0)
+        concurrency = settings.webhook_concurrency
+        # HttpClient's own limit for one destination.
+        self._places: Concurrency[Delivery] = Concurrency(
+            concurrency, widest=min(concurrency, max(8, concurrency // 4))
+        )
+        self._lines: dict[UUID, EndpointQueue[Delivery]] = {}
+        #: Lines that may have more due work than was claimed, in the order in which they are asked next.
+        self._due: dict[UUID, None] = {}
+        #: Rows under a lease of ours whose end is not recorded yet, by number.
+        self._held: dict[int, Delivery] = {}
+        self._numbers = itertools.count(1)
+        #: How many of them were handed over; those have a bound of their own, so that no claim waits for them.
+        self._handed = 0
+        #: Of rows that are handed over. A row has it from its insert to its first pause, and no other row has it then.
+        self._token = uuid4()
+        #: Endpoints of organizations, as far as this worker has met them.
+        self._known: dict[UUID, set[UUID]] = {}
+        self._claiming = asyncio.Lock()
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._stalled = False
+        self._unsettle_at = 0.0
+        self._record = Record(pool, disable_after=settings.webhook_disable_hours * 3600.0, landed=self._landed)
+        self._poster = Poster(
+            pool,
+            client,
+            settings,
+            seal_key=seal_key,
+            chance=chance or random.Random(),
+            places=self._places,
+            record=self._record.put,
+            ended=self._ended,
+        )
+        #: Set when something may have changed: new work, a free place.
+        self.wake = asyncio.Event()
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts under way."""
+        return self._places.open
+
+    async def round(self) -> int:
+        """Claim once and start what there are places for; returns how many rows were claimed."""
+        async with self._claiming:
+            return await self._round()
+
+    async def _round(self) -> int:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._stalled = len(self._held) - self._handed >= HELD * self._claim_limit
+        if self._draining or self._stalled:
+            return 0
+        self._unsettle(now)
+        async with self._pool.acquire() as conn:
+            await self._backlog.look(conn, "webhook")
+        for line_id in self._backlog.found("webhook"):
+            self._due.setdefault(line_id)
+        free = self._free()
+        if not free:
+            return 0
+        async with self._pool.acquire() as conn, self._backlog.transaction(conn):
+            claimed = await self._backlog.claim(conn, "webhook", free, seconds=self._lease_seconds)
+            loaded = await attempts.load(conn, claimed) if claimed else []
+        counts = Counter(lease.line for lease in claimed)
+        for line_id, asked in free.items():
+            del self._due[line_id]
+            if counts[line_id] == asked:
+                self._due[line_id] = None
+        await self._take(claimed, loaded)
+        return len(claimed)
+
+    def handover(self) -> Handover:
+        """For one transaction that records events: those for which there is room here, this worker delivers."""
+        return Handover(self._token, room=self._room, deliver=self._take_over, seconds=self._lease_seconds)
+
+    async def renew(self) -> None:
+        """Hold the leases of what was claimed over a third of a lease ago; called that often."""
+        at = asyncio.get_running_loop().time()
+        old = [one for one in self._held.values() if at - one.claimed_at > self._lease_seconds / 3]
+        if not old:
+            return
+        async with self._record.writing, self._pool.acquire() as conn:
+            kept = await leases.renew(conn, [one.lease for one in old], seconds=self._lease_seconds)
+        for one in old:
+            one.lost = one.lease.id not in kept
+
+    async def drain(self, grace: float) -> None:
+        """Claim nothing more, let attempts under way end for at most `grace` seconds, record their results, and give
+        back the rest. Raises what the database raises; then the leases end by themselves."""
+        self._draining = True
+        async with self._claiming:
+            waiting = [delivery for line in self._lines.values() for delivery in line.waiting]
+            for line in self._lines.values():
+                line.waiting.clear()
+        await self._give_back(waiting)
+        if self._places.open:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), grace)
+        await self._poster.close()
+        for line in self._lines.values():
+            while line.in_flight:
+                self._places.release(line)
+        await asyncio.wait_for(self._record.drain(), max(1.0, grace))
+        await self._give_back(list(self._held.values()))
+
+    def _free(self) -> dict[UUID, int]:
+        """How many rows to claim of each line, those that waited longest first."""
+        free: dict[UUID, int] = {}
+        total = 0
+        for line_id in self._due:
+            line = self._lines.get(line_id) or self._know(line_id)
+            depth = self._places.depth(line)
+            room = depth - line.held
+            # Not for a handful: a claim costs nearly as much for one row as for a hundred.
+            if room <= 0 or 2 * room < depth or self._places.crowded(line):
+                continue
+            free[line_id] = min(room, self._claim_limit - total)
+            total += free[line_id]
+            if total >= self._claim_limit:
+                break
+        return free
+
+    def _room(self, organizations: Collection[UUID]) -> dict[UUID, int]:
+        """How many deliveries each endpoint may be handed: none while older ones of it are in the queue."""
+        left = HANDED * self._claim_limit - self._handed
+        free: dict[UUID, int] = {}
+        if self._draining:
+            return free
+        for organization_id in organizations:
+            for line_id in self._known.get(organization_id, ()):
+                line = self._lines.get(line_id)
+                if line is None or line_id in self._due:
+                    continue
+                room = min(self._places.room(line), left)
+                if room > 0:
+                    free[line_id] = room
+                    left -= room
+        return free
+
+    def _take_over(self, taken: Sequence[tuple[Event, UUID]]) -> None:
+        """Deliveries that were committed under a lease of ours."""
+        at = asyncio.get_running_loop().time()
+        lines: dict[UUID, EndpointQueue[Delivery]] = {}
+        for event, line_id in taken:
+            lease = Lease(
+                kind="webhook",
+                line=line_id,
+                lane=0,
+                organization_id=event.organization_id,
+                id=event.id,
+                tries=0,
+                token=self._token,
+                again=False,
+                due_at=event.created_at,
+            )
+            delivery = attempts.delivery(lease, event.kind, event.request_id, event.data, event.created_at)
+            delivery.handed = True
+            self._hold(delivery, at)
+            line = lines.get(line_id)
+            if line is None:
+                line = lines[line_id] = self._lines.get(line_id) or self._know(line_id)
+            if not self._draining:  # else `drain` gives it back
+                line.waiting.append(delivery)
+        self._handed += len(taken)
+        for line in lines.values():
+            self._places.offer(line)
+        self._pump()
+
+    def _hold(self, delivery: Delivery, at: float) -> None:
+        delivery.claimed_at = at
+        delivery.number = next(self._numbers)
+        self._held[delivery.number] = delivery
+
+    def _know(self, line_id: UUID) -> EndpointQueue[Delivery]:
+        if len(self._lines) >= LINES:
+            self._lines = {id: line for id, line in self._lines.items() if line.held}
+            self._known.clear()
+        line = self._lines[line_id] = self._places.line(line_id)
+        return line
+
+    async def _take(self, claimed: Sequence[Lease], loaded: Sequence[Delivery | None]) -> None:
+        at = asyncio.get_running_loop().time()
+        fresh: dict[tuple[UUID, UUID], EndpointQueue[Delivery]] = {}
+        for lease, delivery in zip(claimed, loaded, strict=True):
+            if delivery is None:
+                self._record.put(Ended(lease, None, None))
+                continue
+            self._hold(delivery, at)
+            line = self._lines.get(lease.line) or self._know(lease.line)
+            self._known.setdefault(lease.organization_id, set()).add(lease.line)
+            line.waiting.append(delivery)
+            fresh[(lease.organization_id, lease.line)] = line
+        await self._expect({key: line for key, line in fresh.items() if line.pool is self._places.unknown})
+        for line in fresh.values():
+            self._places.offer(line)
+        self._pump()
+
+    async def _expect(self, lines: dict[tuple[UUID, UUID], EndpointQueue[Delivery]]) -> None:
+        """Sort endpoints that are new to this worker by what others saw of them, before they get a place."""
+        try:
+            found = await self._poster.destinations(list(lines))
+        except Exception as error:
+            if not is_down(error):
+                raise
+            return
+        for line, destination in zip(lines.values(), found, strict=True):
+            if destination is not None:
+                self._places.expect(
+                    line,
+                    failures=destination.consecutive_failures,
+                    succeeded=destination.last_success_at is not None,
+                )
+
+    def _pump(self) -> bool:
+        """Begin an attempt on each free place that somebody waits for; False: nobody waits, or no place is free."""
+        now = asyncio.get_running_loop().time()
+        begun = False
+        while (picked := self._places.pick(now)) is not None:
+            begun = True
+            if not self._poster.start(*picked):
+                self._places.release(picked[0])
+        return begun
+
+    def _ended(self, line: EndpointQueue[Delivery]) -> None:
+        """An attempt is over; its place goes to whoever's turn it is."""
+        places = self._places
+        places.release(line)
+        if line.waiting and line.pool is places.failing:
+            self._shed(line)
+        begun = self._pump()
+        if self._due and (not begun or (line.id in self._due and 2 * line.held <= places.depth(line))):
+            self.wake.set()
+        if self._draining and not places.open:
+            self._idle.set()
+
+    def _landed(self, ended: Sequence[Ended], disabled: dict[UUID, str]) -> None:
+        """A batch of results is done with."""
+        for one in ended:
+            self._drop(one.number)
+            if one.lease.line in disabled:
+                self._poster.forget(one.lease.organization_id, one.lease.line)
+        for id, reason in disabled.items():
+            log.warning("webhook endpoint disabled", endpoint=str(id), reason=reason)
+        if self._stalled:
+            self.wake.set()
+
+    def _unsettle(self, now: float) -> None:
+        if now < self._unsettle_at:
+            return
+        self._unsettle_at = now + 0.25
+        for line in self._lines.values():
+            if line.in_flight:
+                self._places.unsettle(line, now)
+                if line.waiting and line.pool is self._places.failing:
+                    self._shed(line)
+        self._pump()
+
+    def _shed(self, line: EndpointQueue[Delivery]) -> None:
+        """A failing endpoint's rows go back to the queue, so that they fill no worker's memory for hours."""
+        while line.waiting:
+            delivery = line.waiting.popleft()
+            self._record.put(Ended(delivery.lease, SHED, None, delivery.number))
+
+    def _drop(self, number: int) -> None:
+        held = self._held.pop(number, None)
+        if held is not None:
+            self._handed -= held.handed
+
+    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Put rows back at once. It counts as no attempt."""
+        if not deliveries:
+            return
+        async with self._record.writing, self._pool.acquire() as conn:
+            await leases.postpone(conn, [Postponed(one.lease, 0.0, one.lease.line, counts=False) for one in deliveries])
+        for one in deliveries:
+            self._drop(one.number)

@@ -1,0 +1,261 @@
+"""Posting: one attempt of a delivery, from the endpoint's address and secrets to what its answer means.
+
+An attempt whose endpoint is at hand and to which a connection is open takes neither a task nor a future: the answer
+calls back, and the place it frees may begin the next attempt on the same connection. Else a task does what is missing.
+
+The rule nobody may break: an attempt that was begun is told of once, by `ended`, unless `close` came first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from heliograph.base import retry
+from heliograph.base.crypto import Unsealable
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool, is_down
+from heliograph.base.loading_cache import LoadingCache
+from heliograph.base.process.crash import crash_point
+from heliograph.base.process.settings import Settings
+from heliograph.http.answers import Answer, Failure
+from heliograph.http.client import HttpClient
+from heliograph.queue.leases import Lease
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery import attempts, signing
+from heliograph.webhooks.delivery.attempts import Attempt, Delivery, Destination, Ended
+from heliograph.webhooks.delivery.concurrency import Concurrency, EndpointQueue
+
+log = structlog.get_logger()
+
+#: Endpoints whose signing keys are kept at hand, 1.5 kB each.
+SIGNERS = 2_000
+#: Pause before a delivery that could not be sent because too many others were going to the same destination.
+BUSY = 0.5
+#: Pause of a delivery that we cannot make.
+BROKEN = 60.0
+#: Longest Retry-After that is heeded, seconds.
+RETRY_AFTER = 3600.0
+#: Pause while the endpoints cannot be loaded, seconds.
+DATABASE_AWAY = 0.5
+
+_CONTENT_TYPE = "content-type: application/json\r\n"
+
+
+class Poster:
+    """Makes attempts. What became of each goes to `record`."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        client: HttpClient,
+        settings: Settings,
+        *,
+        seal_key: bytes,
+        chance: random.Random,
+        places: Concurrency[Delivery],
+        record: Callable[[Ended], None],
+        ended: Callable[[EndpointQueue[Delivery]], None],
+    ) -> None:
+        """`places`: are told how endpoints do. `record`: takes a result. `ended`: an attempt that `start` began is
+        over, and its place may be given back."""
+        self._pool = pool
+        self._client = client
+        self._seal_key = seal_key
+        self._schedule = retry.webhook(settings.webhook_schedule)
+        self._chance = chance
+        self._places = places
+        self._record = record
+        self._ended = ended
+        self._destinations: LoadingCache[tuple[UUID, UUID], Destination] = LoadingCache(self._load, indivisible=is_down)
+        #: With the sealed secrets that each was made from.
+        self._signers: dict[UUID, tuple[list[bytes], signing.Signer]] = {}
+        #: What waits for its endpoint to be loaded.
+        self._waiting: dict[tuple[UUID, UUID], list[tuple[EndpointQueue[Delivery], Delivery]]] = {}
+        self._tick = 0
+        self._at = datetime.fromtimestamp(0, UTC)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def destinations(self, keys: Sequence[tuple[UUID, UUID]]) -> list[Destination | None]:
+        """Endpoints, by (organization, id). Raises what the database raises."""
+        return list(await asyncio.gather(*[self._destinations.get(key) for key in keys]))
+
+    def forget(self, organization_id: UUID, endpoint_id: UUID) -> None:
+        """The endpoint has changed."""
+        self._destinations.forget((organization_id, endpoint_id))
+
+    def start(self, line: EndpointQueue[Delivery], delivery: Delivery) -> bool:
+        """One attempt, on a place taken for `line`. False: it is over already, and `ended` will not be called."""
+        key = (delivery.lease.organization_id, line.id)
+        fresh, destination = self._destinations.peek(key)
+        if fresh:
+            return self._post(line, delivery, destination)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._waiting[key] = [(line, delivery)]
+            self._spawn(self._load_and_post(key))
+        else:
+            waiting.append((line, delivery))
+        return True
+
+    def _post(self, line: EndpointQueue[Delivery], delivery: Delivery, destination: Destination | None) -> bool:
+        at = self._now()
+        try:
+            signer = self._signer(delivery, destination, at)
+            if signer is None or destination is None:
+                return False
+            values = {"event_id": delivery.event_id, "request_id": delivery.request_id}
+            lines = signer.lines(**values, body=delivery.body, at=at) + _CONTENT_TYPE
+            answered = partial(self._answered, line, delivery, at)
+            crash_point("webhook.before_post")
+            if not self._client.post_now(destination.url, delivery.body, lines, signing.LINES + 1, answered):
+                headers = signer.headers(**values, body=delivery.body, at=at)
+                headers["content-type"] = "application/json"
+                self._spawn(self._connect_and_post(line, delivery, destination.url, headers, answered))
+        except Exception:
+            self._broke_off(delivery)
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Break off all attempts; they are told of no more."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _load_and_post(self, key: tuple[UUID, UUID]) -> None:
+        """Load an endpoint, and post what waits for it. However long that took, it is the present one."""
+        try:
+            destination = await self._destination(key)
+        except Exception:
+            for line, delivery in self._waiting.pop(key):
+                self._broke_off(delivery)
+                self._ended(line)
+            return
+        for line, delivery in self._waiting.pop(key):
+            if not self._post(line, delivery, destination):
+                self._ended(line)
+
+    async def _connect_and_post(
+        self,
+        line: EndpointQueue[Delivery],
+        delivery: Delivery,
+        url: str,
+        headers: dict[str, str],
+        answered: Callable[[Answer | Failure], None],
+    ) -> None:
+        try:
+            outcome = await self._client.post(url, delivery.body, headers)
+        except Exception:
+            self._broke_off(delivery)
+            self._ended(line)
+            return
+        answered(outcome)
+
+    def _broke_off(self, delivery: Delivery) -> None:
+        """What can only be a fault of ours."""
+        log.exception("webhook attempt broke off")
+        self._record(Ended(delivery.lease, BROKEN, None, delivery.number))
+
+    def _answered(
+        self, line: EndpointQueue[Delivery], delivery: Delivery, at: datetime, outcome: Answer | Failure
+    ) -> None:
+        if self._closed:
+            return
+        crash_point("webhook.after_post")
+        if isinstance(outcome, Failure) and outcome.kind == "busy" and line.in_flight > 1:
+            # It goes out when one of the endpoint's own ends.
+            self._places.busy(line)
+            line.waiting.appendleft(delivery)
+        else:
+            self._record(self._judge(line, delivery, at, outcome))
+        self._ended(line)
+
+    def _judge(
+        self, line: EndpointQueue[Delivery], delivery: Delivery, at: datetime, outcome: Answer | Failure
+    ) -> Ended:
+        now = asyncio.get_running_loop().time()
+        lease, number, duration = delivery.lease, delivery.number, outcome.duration
+        if isinstance(outcome, Failure):
+            if outcome.kind == "busy":
+                self._places.busy(line)
+                return Ended(lease, BUSY * self._chance.uniform(0.8, 1.2), None, number)
+            self._places.failed(line, now, grave=outcome.kind == "timeout")
+            attempt = Attempt(at, duration, None, outcome.kind, attempts.detail(outcome.detail))
+            return Ended(lease, self._pause(lease), attempt, number)
+        status = outcome.status
+        if 200 <= status < 300:
+            self._places.succeeded(line, now, duration)
+            return Ended(lease, None, Attempt(at, duration, status, attempts.DELIVERED, ""), number)
+        self._places.failed(line, now, grave=False)
+        detail = attempts.detail(outcome.body.decode("utf-8", "replace"))
+        if status == 410:
+            return Ended(lease, None, Attempt(at, duration, status, attempts.GONE, detail), number)
+        pause = self._pause(lease)
+        if pause is not None and status in (429, 503) and outcome.retry_after is not None:
+            # Not sooner than asked, but not sooner than the schedule either: its attempts are to last for days.
+            pause = max(pause, min(outcome.retry_after, RETRY_AFTER))
+        return Ended(lease, pause, Attempt(at, duration, status, attempts.REFUSED, detail), number)
+
+    def _now(self) -> datetime:
+        """The present. Within a millisecond it is the same object, whose text is then written once."""
+        tick = clock.milliseconds()
+        if tick != self._tick:
+            self._tick, self._at = tick, datetime.fromtimestamp(tick / 1000, UTC)
+        return self._at
+
+    def _pause(self, lease: Lease) -> float | None:
+        return self._schedule.pause(lease.tries + 1, self._chance)
+
+    async def _destination(self, key: tuple[UUID, UUID]) -> Destination | None:
+        while True:
+            try:
+                return await self._destinations.get(key)
+            except Exception as error:
+                if not is_down(error):
+                    raise
+                await asyncio.sleep(DATABASE_AWAY)
+
+    async def _load(self, keys: Sequence[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], Destination]:
+        async with self._pool.acquire() as conn:
+            return await attempts.destinations(conn, keys)
+
+    def _signer(self, delivery: Delivery, destination: Destination | None, at: datetime) -> signing.Signer | None:
+        """Of an endpoint. None: there is nothing to be sent, and the delivery is recorded as what it is."""
+        lease, number = delivery.lease, delivery.number
+        if destination is None or delivery.lost:  # of a lost lease, nothing is finished
+            self._record(Ended(lease, None, None, number))
+            return None
+        known = self._signers.get(lease.line)
+        if known is not None and known[0] == destination.sealed:
+            return known[1]
+        try:
+            secrets = [
+                endpoints.open_secret(
+                    self._seal_key, organization_id=lease.organization_id, id=lease.line, sealed=sealed
+                )
+                for sealed in destination.sealed
+            ]
+        except Unsealable as error:
+            log.error("webhook secret cannot be decrypted", endpoint=str(lease.line))
+            self._record(Ended(lease, self._pause(lease), Attempt(at, 0.0, None, "secret", str(error)), number))
+            return None
+        if len(self._signers) >= SIGNERS:
+            self._signers.clear()
+        signer = signing.Signer(secrets)
+        self._signers[lease.line] = (destination.sealed, signer)
+        return signer

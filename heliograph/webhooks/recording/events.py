@@ -1,0 +1,163 @@
+"""Events: what happened, recorded in the very transaction that made it happen, and queued for whoever subscribed.
+
+The rule nobody may break: an event is one row with one id for ever. Attempts, replays and late receipts never make
+a second one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.loading_cache import LoadingCache
+
+#: Kinds that an endpoint may subscribe to; the first two are the contract's.
+KINDS = (
+    "message.delivered",
+    "message.failed",
+    "message.sent",
+    "message.read",
+    "message.received",
+    "contact.opted_out",
+    "campaign.completed",
+    "sender_id.approved",
+    "sender_id.rejected",
+    "whatsapp.template.updated",
+    "whatsapp.phone_number.updated",
+    "webhook.test",
+)
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One event. `data` is the JSON object that goes out under `data`, under 20 kB."""
+
+    organization_id: UUID
+    id: UUID
+    kind: str
+    request_id: str
+    data: str
+    created_at: datetime
+    message_id: UUID | None = None
+    #: Only endpoints and keys of this mode get it. What concerns things that both kinds share is live.
+    mode: str = "live"
+
+
+# A delivery is inserted leased ($10, for $11 seconds) while its endpoint, one of $9, has room, which $12 says of each.
+# None is leased while an operator holds any back: the claim looks at which.
+RECORD = """
+WITH event AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[],
+                         $8::text[])
+        WITH ORDINALITY AS event (organization_id, id, kind, request_id, data, created_at, message_id, mode, n)
+), stored AS (
+    INSERT INTO events (organization_id, id, kind, request_id, data, created_at, message_id, mode)
+    SELECT organization_id, id, kind, request_id, data, created_at, message_id, mode FROM event
+), delivery AS MATERIALIZED (
+    SELECT event.n, event.organization_id, event.id, endpoint.id AS line,
+           cardinality($9::uuid[]) > 0 AND NOT EXISTS (SELECT FROM queue_holds WHERE kind = 'webhook')
+           AND row_number() OVER (PARTITION BY endpoint.id ORDER BY event.n)
+               <= coalesce(($12::integer[])[array_position($9::uuid[], endpoint.id)], 0) AS ours
+      FROM event CROSS JOIN LATERAL (
+           SELECT id FROM webhook_endpoints
+            WHERE organization_id = event.organization_id AND status = 'active' AND mode = event.mode
+              AND event.kind = ANY (subscribed_events)
+           OFFSET 0  -- else the endpoints of all organizations might be gone through
+           ) endpoint
+), queued AS (
+    INSERT INTO queue (kind, line, organization_id, due_at, id, claims, lease_until, lease_token)
+    SELECT 'webhook', line, organization_id, now(), id, ours::int,
+           CASE WHEN ours THEN now() + make_interval(secs => $11) END, CASE WHEN ours THEN $10::uuid END
+      FROM delivery
+)
+SELECT line, count(*) FILTER (WHERE NOT ours) AS due, array_agg(n::integer) FILTER (WHERE ours) AS ours
+  FROM delivery GROUP BY line
+"""
+
+
+class Leasing(Protocol):
+    """A worker that delivers what it records (`handover.Handover`)."""
+
+    token: UUID
+    seconds: float
+
+    def room(self, organizations: Collection[UUID]) -> dict[UUID, int]: ...
+
+    def take(self, event: Event, endpoint_id: UUID) -> None: ...
+
+
+async def record(conn: Connection, events: Sequence[Event], *, handover: Leasing | None = None) -> int:
+    """Store events and queue one delivery for each active endpoint of their mode that subscribed; returns how many are
+    due for whoever claims them, which leaves out those that `handover` took."""
+    if not events:
+        return 0
+    room = {} if handover is None else handover.room({event.organization_id for event in events})
+    rows = await conn.fetch(
+        RECORD,
+        [event.organization_id for event in events],
+        [event.id for event in events],
+        [event.kind for event in events],
+        [event.request_id for event in events],
+        [event.data for event in events],
+        [event.created_at for event in events],
+        [event.message_id for event in events],
+        [event.mode for event in events],
+        list(room),
+        handover.token if handover is not None and room else None,
+        handover.seconds if handover is not None else 0.0,
+        list(room.values()),
+    )
+    left = 0
+    for endpoint_id, due, ours in rows:
+        left += due
+        if ours is not None and handover is not None:
+            for n in ours:
+                handover.take(events[n - 1], endpoint_id)
+    return left
+
+
+#: Those who want an event with every message: organization and mode.
+Wanting = frozenset[tuple[UUID, str]]
+
+WANTED = """
+SELECT organization_id, mode, array_agg(DISTINCT kind) FROM webhook_endpoints, unnest(subscribed_events) AS kind
+ WHERE organization_id = ANY ($1) AND status = 'active' GROUP BY organization_id, mode
+"""
+
+
+class Subscriptions:
+    """Which kinds an organization subscribed to, at most half a second ago.
+
+    Contract events are always recorded. Events that would come with every message (`message.sent`) are recorded only
+    for those who asked for them: each is a row.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        #: (mode, kind) of an organization.
+        self._fresh: LoadingCache[UUID, frozenset[tuple[str, str]]] = LoadingCache(self._load, indivisible=is_down)
+
+    async def wanting(self, organizations: Sequence[UUID], kind: str) -> Wanting:
+        """Those of the organizations that subscribed to `kind`, with the modes of the endpoints that did."""
+        known: dict[UUID, frozenset[tuple[str, str]]] = {}
+        stale: list[UUID] = []
+        for one in set(organizations):
+            fresh, subscribed = self._fresh.peek(one)
+            if fresh:
+                known[one] = subscribed or frozenset()
+            else:
+                stale.append(one)
+        loaded = await asyncio.gather(*(self._fresh.get(one) for one in stale))
+        known.update((one, subscribed or frozenset()) for one, subscribed in zip(stale, loaded, strict=True))
+        return frozenset((one, mode) for one, subscribed in known.items() for mode, each in subscribed if each == kind)
+
+    async def _load(self, organizations: Sequence[UUID]) -> dict[UUID, frozenset[tuple[str, str]]]:
+        found: dict[UUID, set[tuple[str, str]]] = {}
+        for organization_id, mode, kinds in await self._pool.fetch(WANTED, organizations):
+            found.setdefault(organization_id, set()).update((mode, kind) for kind in kinds)
+        return {organization_id: frozenset(subscribed) for organization_id, subscribed in found.items()}

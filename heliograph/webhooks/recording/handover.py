@@ -1,0 +1,69 @@
+"""Handing over: the worker that records an event delivers it at once, without a claim.
+
+A transaction inserts the queue rows of its deliveries already leased, for as many as this worker has room, and after
+its commit they go to the Deliverer in memory. What finds no room is inserted as due work, for whoever claims it.
+
+The rule nobody may break: nothing is delivered that was not committed, and nothing that was committed waits for this
+worker alone. Whoever ends between commit and `deliver` leaves rows whose lease ends like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from heliograph.webhooks.recording.events import Event
+
+#: Endpoints of which one statement is told that there is room.
+MOST_ENDPOINTS = 500
+
+
+class Handover:
+    """The deliveries of one transaction. One that is rolled back is forgotten with its handover."""
+
+    __slots__ = ("_deliver", "_room", "_taken", "seconds", "token")
+
+    def __init__(
+        self,
+        token: UUID,
+        *,
+        room: Callable[[Collection[UUID]], dict[UUID, int]],
+        deliver: Callable[[Sequence[tuple[Event, UUID]]], None],
+        seconds: float,
+    ) -> None:
+        """`token`: of leases of `seconds`. `room`: endpoints of these organizations, and how many deliveries each may
+        take. `deliver`: of (event, endpoint)."""
+        self._room = room
+        self._deliver = deliver
+        self.seconds = seconds
+        self.token = token
+        self._taken: list[tuple[Event, UUID]] = []
+
+    def room(self, organizations: Collection[UUID]) -> dict[UUID, int]:
+        """Endpoints of these organizations, and how many more deliveries each may take."""
+        free = self._room(organizations)
+        for _, endpoint_id in self._taken:
+            if endpoint_id in free:
+                free[endpoint_id] -= 1
+        return dict([(id, places) for id, places in free.items() if places > 0][:MOST_ENDPOINTS])
+
+    def take(self, event: Event, endpoint_id: UUID) -> None:
+        """This delivery was inserted under the lease."""
+        self._taken.append((event, endpoint_id))
+
+    def deliver(self) -> None:
+        """The transaction is committed."""
+        if self._taken:
+            taken, self._taken = self._taken, []
+            self._deliver(taken)
+
+
+class Deliveries(Protocol):
+    """What the other parts of a worker tell the one that delivers."""
+
+    def queued(self) -> None:
+        """Deliveries were queued."""
+
+    def handover(self) -> Handover | None:
+        """For one transaction; None: nothing is delivered here."""

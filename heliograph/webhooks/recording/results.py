@@ -1,0 +1,278 @@
+"""The record of results: what attempts came to, committed in batches.
+
+The rule nobody may break: an attempt, the end of its queue row and what it says of its endpoint commit together. A
+result whose lease was lost is still recorded, but its queue row belongs to the new holder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.process.crash import crash_point
+from heliograph.queue import leases
+from heliograph.queue.leases import Lease, Postponed
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, Attempt, Ended
+from heliograph.webhooks.recording import successes
+
+log = structlog.get_logger()
+
+#: Results in one transaction.
+BATCH = 512
+#: Pause before a batch is tried again while the database is gone; seconds. What a receiver answered exists only here.
+RETRY = 0.5
+#: A success of an endpoint that is known to be well is written to its row at most this often; seconds.
+CALM = 1.0
+#: Past so many endpoints, what is known of all is forgotten; each is then written once more.
+REMEMBERED = 10_000
+
+_COLUMNS = "organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail"
+_ITEMS = f"""unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::timestamptz[], $6::integer[],
+              $7::smallint[], $8::text[], $9::text[], $10::uuid[])
+       AS item ({_COLUMNS}, since)"""
+_SUCCESS = f"""{successes.HOLDING.format(organization="item.organization_id", since="item.since", id="item.event_id")}
+          AND s.endpoint_id IS NOT DISTINCT FROM item.endpoint_id"""
+
+# A first attempt may stand among the first successes already: the event is sent again.
+INSERT = f"""
+INSERT INTO webhook_attempts ({_COLUMNS})
+SELECT {", ".join(f"item.{name}" for name in _COLUMNS.split(", "))}
+  FROM {_ITEMS}
+ WHERE item.attempt > 1 OR NOT EXISTS (SELECT FROM webhook_successes s WHERE {_SUCCESS})
+ON CONFLICT DO NOTHING
+"""
+
+# Attempts whose number is taken: the event was queued anew (a resend, a replay), or two workers held its row one after
+# the other. They go on where the numbers end. One that was stored already, by a commit whose answer was lost, is known
+# by the time of its beginning. Only a handful comes here, so the common INSERT need not look for the last
+# number. (smallint ends at 32,767: who asks for more resends of one event gets them, without a row.)
+INSERT_AGAIN = f"""
+INSERT INTO webhook_attempts ({_COLUMNS})
+SELECT item.organization_id, item.event_id, item.endpoint_id,
+       least(known.last + row_number() OVER (PARTITION BY item.organization_id, item.event_id, item.endpoint_id
+                                             ORDER BY item.started_at), 32767),
+       item.started_at, item.duration_ms, item.status, item.result, item.detail
+  FROM {_ITEMS}
+       CROSS JOIN LATERAL (
+       SELECT max(made.attempt) AS last, bool_or(made.started_at = item.started_at) AS stored FROM (
+           SELECT attempt, started_at FROM webhook_attempts
+            WHERE organization_id = item.organization_id AND event_id = item.event_id
+              AND endpoint_id IS NOT DISTINCT FROM item.endpoint_id
+           UNION ALL
+           SELECT 1, {successes.STARTED.format(at="array_position(s.events, item.event_id)")} FROM webhook_successes s
+            WHERE {_SUCCESS}) made
+       ) known
+ WHERE NOT known.stored
+ON CONFLICT DO NOTHING
+"""
+
+# Why this batch disables an endpoint, or NULL.
+_VERDICT = """CASE WHEN told.gone THEN $7::text
+     WHEN NOT told.succeeded AND e.failing_since <= now() - make_interval(secs => $6) THEN $8::text END"""
+
+# The endpoints come in the order of their ids, so that two workers do not wait for each other.
+JUDGE = f"""
+UPDATE webhook_endpoints e
+   SET last_success_at = CASE WHEN told.succeeded THEN now() ELSE e.last_success_at END,
+       consecutive_failures = told.failures + CASE WHEN told.succeeded THEN 0 ELSE e.consecutive_failures END,
+       failing_since = CASE WHEN told.failures = 0 THEN NULL WHEN told.succeeded THEN now()
+                            ELSE coalesce(e.failing_since, now()) END,
+       status = CASE WHEN {_VERDICT} IS NULL THEN 'active' ELSE 'disabled' END,
+       disabled_at = CASE WHEN {_VERDICT} IS NOT NULL THEN now() END,
+       disabled_reason = {_VERDICT}
+  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::integer[], $5::boolean[])
+       AS told (organization_id, id, succeeded, failures, gone)
+ WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- else all endpoints might be gone through
+   AND e.organization_id = told.organization_id AND e.id = told.id AND e.status = 'active'
+RETURNING e.id, e.disabled_reason
+"""
+
+
+class Record:
+    """Takes results and commits them in batches. `landed` is told of each batch that is done with, and with it of the
+    endpoints that the batch disabled: id and reason."""
+
+    def __init__(
+        self, pool: Pool, *, disable_after: float, landed: Callable[[Sequence[Ended], dict[UUID, str]], None]
+    ) -> None:
+        """`disable_after`: seconds of nothing but failures."""
+        self._pool = pool
+        self._disable_after = disable_after
+        self._landed = landed
+        self._waiting: list[Ended] = []
+        self._runner: asyncio.Task[None] | None = None
+        #: When a success was last written, for endpoints whose row says that all is well.
+        self._well: dict[UUID, float] = {}
+        #: Held while rows are finished; whoever locks several of them takes it first, or two could deadlock.
+        self.writing = asyncio.Lock()
+
+    def put(self, ended: Ended) -> None:
+        """Record this; `landed` will tell. What comes while a batch is being committed goes into the next one."""
+        self._waiting.append(ended)
+        if self._runner is None:
+            self._runner = asyncio.create_task(self._run())
+
+    @property
+    def waiting(self) -> int:
+        """Results not yet in a batch."""
+        return len(self._waiting)
+
+    async def drain(self) -> None:
+        """Wait until all is committed."""
+        while self._runner is not None:
+            await asyncio.shield(self._runner)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+                await self._commit(batch)
+        finally:
+            self._runner = None
+
+    async def _commit(self, items: list[Ended]) -> None:
+        while True:
+            try:
+                async with self.writing:
+                    crash_point("webhook.before_commit")
+                    disabled = await self._write(items)
+                    crash_point("webhook.after_commit")
+                break
+            except Exception as error:
+                if is_down(error):
+                    await asyncio.sleep(RETRY)
+                elif len(items) > 1:  # a bad one does not sink the others
+                    middle = len(items) // 2
+                    await self._commit(items[:middle])
+                    await self._commit(items[middle:])
+                    return
+                else:
+                    # Its lease is no longer held up, so it ends, and the delivery is tried again.
+                    log.exception("webhook result not recorded")
+                    disabled = {}
+                    break
+        self._landed(items, disabled)
+
+    async def _write(self, items: list[Ended]) -> dict[UUID, str]:
+        now = asyncio.get_running_loop().time()
+        standings = self._news(_standings(items), now)
+        firsts = [item for item in items if successes.is_first(item)]
+        rest = items
+        disabled: dict[UUID, str] = {}
+        async with self._pool.acquire() as conn:
+            if firsts:
+                alone = len(firsts) == len(items)
+                if await successes.store(conn, firsts, sorted(standings) if alone else ()):
+                    rest = [] if alone else [item for item in items if not successes.is_first(item)]
+            if rest:
+                async with conn.transaction():
+                    disabled = await self._write_each(conn, rest, standings)
+        for (_, id), standing in standings.items():
+            if standing.failures or standing.gone:
+                self._well.pop(id, None)
+            else:
+                self._well[id] = now
+        return disabled
+
+    async def _write_each(
+        self, conn: Connection, items: list[Ended], standings: dict[tuple[UUID, UUID], _Standing]
+    ) -> dict[UUID, str]:
+        tried = [(item.lease, item.attempt) for item in items if item.attempt is not None]
+        tried.sort(key=_beginning)  # the numbers of one event's attempts are in this order
+        done = [item.lease for item in items if item.pause is None]
+        later = [
+            Postponed(item.lease, item.pause, item.lease.line, counts=item.attempt is not None)
+            for item in items
+            if item.pause is not None
+        ]
+        if tried:
+            await _insert(conn, tried)
+        if done:
+            await leases.finish(conn, done)
+        if later:
+            await leases.postpone(conn, later)
+        return await self._judge(conn, standings) if standings else {}
+
+    async def _judge(self, conn: Connection, standings: dict[tuple[UUID, UUID], _Standing]) -> dict[UUID, str]:
+        keys = sorted(standings)
+        rows = await conn.fetch(
+            JUDGE,
+            [key[0] for key in keys],
+            [key[1] for key in keys],
+            [standings[key].succeeded for key in keys],
+            [standings[key].failures for key in keys],
+            [standings[key].gone for key in keys],
+            self._disable_after,
+            endpoints.GONE,
+            endpoints.FAILING,
+        )
+        disabled = {id: reason for id, reason in rows if reason is not None}
+        if disabled:
+            await endpoints.forget_queued(conn, list(disabled))
+        return disabled
+
+    def _news(self, standings: dict[tuple[UUID, UUID], _Standing], now: float) -> dict[tuple[UUID, UUID], _Standing]:
+        """Without the successes of endpoints that are known to be well: a busy one's row would be rewritten with
+        every batch."""
+        if len(self._well) > REMEMBERED:
+            self._well.clear()
+        return {
+            key: standing
+            for key, standing in standings.items()
+            if standing.failures or standing.gone or now - self._well.get(key[1], -CALM) >= CALM
+        }
+
+
+class _Standing(msgspec.Struct):
+    """What a batch says of an endpoint: whether anything succeeded, and the failures since."""
+
+    succeeded: bool = False
+    failures: int = 0
+    gone: bool = False
+
+
+def _standings(items: Sequence[Ended]) -> dict[tuple[UUID, UUID], _Standing]:
+    standings: dict[tuple[UUID, UUID], _Standing] = {}
+    for item in items:
+        lease, attempt = item.lease, item.attempt
+        if attempt is None:
+            continue
+        key = (lease.organization_id, lease.line)
+        standing = standings.get(key)
+        if standing is None:
+            standing = standings[key] = _Standing()
+        if attempt.result == DELIVERED:
+            standing.succeeded, standing.failures = True, 0
+        else:
+            standing.failures += 1
+            standing.gone = standing.gone or attempt.result == GONE
+    return standings
+
+
+async def _insert(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> None:
+    columns = (
+        [lease.organization_id for lease, _ in tried],
+        [lease.id for lease, _ in tried],
+        [lease.line for lease, _ in tried],
+        [lease.tries + 1 for lease, _ in tried],
+        [attempt.started_at for _, attempt in tried],
+        [round(attempt.duration * 1000) for _, attempt in tried],
+        [attempt.status for _, attempt in tried],
+        [attempt.result for _, attempt in tried],
+        [attempt.detail for _, attempt in tried],
+        [successes.since(lease.id) for lease, _ in tried],
+    )
+    done = await conn.execute(INSERT, *columns)
+    if int(done.rpartition(" ")[2]) < len(tried):
+        await conn.execute(INSERT_AGAIN, *columns)
+
+
+def _beginning(one: tuple[Lease, Attempt]) -> datetime:
+    return one[1].started_at
