@@ -16,7 +16,7 @@ from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.webhooks import history, replays, timeline
 from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.recording import events, successes
-from heliograph.webhooks.recording.results import results as recording
+from heliograph.webhooks.recording import results as recording
 from heliograph.whatsapp import status
 from heliograph.whatsapp.callbacks import matching
 from heliograph.whatsapp.dispatch import claimed, holds, parking

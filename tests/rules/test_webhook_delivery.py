@@ -19,7 +19,8 @@ from heliograph.http.client import HttpClient
 from heliograph.queue import leases
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import endpoints
-from heliograph.webhooks.delivery.delivery import Deliverer, signing
+from heliograph.webhooks.delivery import signing
+from heliograph.webhooks.delivery.delivery import Deliverer
 from tests.hooks import (
     DATA,
     KIND,

@@ -23,7 +23,8 @@ from heliograph.webhooks import endpoints, history, replays
 from heliograph.webhooks.delivery import attempts, signing
 from heliograph.webhooks.delivery.attempts import Attempt, Ended
 from heliograph.webhooks.endpoints import EndpointDisabled
-from heliograph.webhooks.recording.results import Record, feed
+from heliograph.webhooks.recording import feed
+from heliograph.webhooks.recording.results import Record
 from heliograph.webhooks.replays import Replay, ReplayRunning
 from tests.hooks import DATA, KIND, attempted, delivering, endpoint, organization, queued, record, settings, until
 from tests.hooks import attempts as all_attempts

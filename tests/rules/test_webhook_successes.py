@@ -22,7 +22,8 @@ from heliograph.queue.leases import Lease
 from heliograph.webhooks import history, replays, timeline
 from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.delivery.attempts import Attempt, Ended
-from heliograph.webhooks.recording.results import Record, events
+from heliograph.webhooks.recording import events
+from heliograph.webhooks.recording.results import Record
 from tests.hooks import DATA, KIND, endpoint, organization, record
 from tests.rules.machines import Machine, run_machine
 
