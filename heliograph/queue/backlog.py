@@ -222,7 +222,11 @@ class Backlog:
         turns, more = self._turns[kind], MORE
         while asks := turns.ask(free, more=more):
             self._open.get(conn, []).append((turns, asks))
-            rows = await ask(kind, *_columns(asks))
+            try:
+                rows = await ask(kind, *_columns(asks))
+            except BaseException:
+                turns.give_back(asks)
+                raise
             found = [form(*row.values()) for row in rows]
             turns.took(asks, _ends(found))
             if found:

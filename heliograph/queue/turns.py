@@ -8,7 +8,8 @@ What is known here only says where to look. That a row is free is decided by the
 estimate.
 
 The rule nobody may break: an organization that waits is in the ring. It leaves when fewer rows were found than were
-asked for, for no other reason, and comes back as soon as a new row of its is read (`backlog`).
+asked for and none was read in the meantime, for no other reason, and comes back as soon as a new row of its is read
+(`backlog`).
 """
 
 from __future__ import annotations
@@ -37,14 +38,18 @@ class Group(msgspec.Struct):
     place: datetime
     #: So many of them are thought to wait.
     count: int
+    #: What it is being asked for by claims that run.
+    asked: list[Asked] = []
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, eq=False):
     """What is asked of a group in one claim: at most so many rows, from `place` on."""
 
     group: Group
     place: datetime
     most: int
+    #: The earliest row that was read since: the claim may have begun too early to see it.
+    since: datetime | None = None
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -125,6 +130,8 @@ class Turns:
             bulk, _ = _share(second, max(kept, places - taken), more)
             # Who is asked first may give more than is known of it, so what is kept for lane 1 has to come first.
             asks.append(Ask(id, places, bulk + singles if kept else singles + bulk))
+            for one in asks[-1].asked:
+                one.group.asked.append(one)
         return asks
 
     def took(self, asks: Iterable[Ask], got: Got) -> None:
@@ -138,13 +145,16 @@ class Turns:
             heard = max((n for n, (count, _) in enumerate(counts) if count), default=-1) if full else len(counts)
             for n, (one, (count, place)) in enumerate(zip(ask.asked, counts, strict=True)):
                 group = one.group
-                if n < heard and count < one.most:
+                _ended(one)
+                if n < heard and count < one.most and one.since is None:
                     self._drop(group)
                 elif n <= heard:
                     group.count = max(group.count - count, 1)
-                    # Rows may have come in the meantime, at an earlier place.
+                    # Another claim may have learned of an earlier place meanwhile.
                     if group.place >= one.place:
                         group.place = max(group.place, place)
+                    if one.since is not None:
+                        group.place = min(group.place, one.since)
             for one in reversed(ask.asked[heard + 1 :]):
                 self._first(one.group)
 
@@ -153,6 +163,7 @@ class Turns:
         for ask in asks:
             for one in ask.asked:
                 group = one.group
+                _ended(one)
                 self.add_all(group.line, group.lane, group.organization_id, one.place, max(group.count, one.most))
 
     def _group(self, id: UUID, lane: int, organization_id: UUID, place: datetime) -> Group:
@@ -166,6 +177,9 @@ class Turns:
             group = ring[organization_id] = Group(id, lane, organization_id, place, 0)
         elif place < group.place:
             group.place = place
+        for one in group.asked:
+            if one.since is None or place < one.since:
+                one.since = place
         return group
 
     def _drop(self, group: Group) -> None:
@@ -215,6 +229,12 @@ def _share(ring: OrderedDict[UUID, Group], places: int, more: int) -> tuple[list
         asked.append(Asked(group, group.place, size + left // len(ring) + (size >= group.count)))
     asked[-1] = Asked(by_count[-1], by_count[-1].place, places)
     return asked, places - left
+
+
+def _ended(one: Asked) -> None:
+    """The claim that asked for it has ended."""
+    if one in one.group.asked:
+        one.group.asked.remove(one)
 
 
 def _count(group: Group) -> int:

@@ -9,7 +9,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.queue.turns import SHARE, Turns
+from heliograph.queue.turns import SHARE, Ask, Got, Turns
 
 LINE = UUID(int=77)
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,22 +37,29 @@ class Table:
         del self.rows[lane, UUID(int=organization)][:count]
 
     def claim(self, places: int) -> Counter[Key]:
-        """As `Backlog.claim`, and as the database answers: group after group, until the places are taken."""
+        """As `Backlog.claim`."""
         taken: Counter[Key] = Counter()
         while not taken and (asks := self.turns.ask({LINE: places})):
-            got: dict[tuple[UUID, int, UUID], tuple[int, datetime]] = {}
-            for ask in asks:
-                left = ask.free
-                for one in ask.asked:
-                    key = (one.group.lane, one.group.organization_id)
-                    rows = [place for place in self.rows.get(key, []) if place >= one.place][: min(one.most, left)]
-                    if rows:
-                        self.rows[key] = [place for place in self.rows[key] if place not in rows]
-                        got[LINE, *key] = (len(rows), rows[-1])
-                        taken[key] += len(rows)
-                        left -= len(rows)
+            got = self.answer(asks)
+            taken.update({(lane, organization): count for (_, lane, organization), (count, _) in got.items()})
             self.turns.took(asks, got)
         return taken
+
+    def answer(self, asks: list[Ask]) -> dict[tuple[UUID, int, UUID], tuple[int, datetime]]:
+        """As the database answers: group after group, until the places are taken."""
+        got: dict[tuple[UUID, int, UUID], tuple[int, datetime]] = {}
+        for ask in asks:
+            left = ask.free
+            for one in ask.asked:
+                key = (one.group.lane, one.group.organization_id)
+                known = [place for place in sorted(self.rows.get(key, [])) if place >= one.place]
+                rows = known[: min(one.most, left)]
+                for place in rows:
+                    self.rows[key].remove(place)
+                if rows:
+                    got[LINE, *key] = (len(rows), rows[-1])
+                    left -= len(rows)
+        return got
 
     def waiting(self) -> int:
         return sum(map(len, self.rows.values()))
@@ -139,6 +146,39 @@ def test_a_row_that_comes_at_an_earlier_place_while_a_claim_runs_is_asked_for_ne
     table.turns.took(asks, {(LINE, 0, UUID(int=1)): (2, START + timedelta(seconds=1))})
     (ask,) = table.turns.ask({LINE: 2})
     assert [one.place for one in ask.asked] == [earlier]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.integers(1, 4), st.lists(st.tuples(st.integers(1, 3), st.integers(0, 40)))),
+        min_size=1,
+        max_size=12,
+    ),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 40)), min_size=1, max_size=30),
+)
+def test_what_is_read_while_a_claim_runs_is_not_forgotten(
+    claims: list[tuple[int, int, list[tuple[int, int]]]], first: list[tuple[int, int]]
+) -> None:
+    """The claim does not see what is committed after it began, the look beside it does, wherever in the line it is."""
+    table = Table()
+
+    def come(rows: list[tuple[int, int]]) -> None:
+        for organization, second in rows:
+            place = START + timedelta(seconds=second)
+            table.rows.setdefault((0, UUID(int=organization)), []).append(place)
+            table.turns.add(LINE, 0, UUID(int=organization), place, 1)
+
+    come(first)
+    running: list[tuple[list[Ask], Got]] = []
+    for at_once, places, rows in claims:
+        for _ in range(at_once):
+            asks = table.turns.ask({LINE: places})
+            running.append((asks, table.answer(asks)))
+        come(rows)
+        while running:
+            table.turns.took(*running.pop())
+    while table.waiting():
+        assert table.claim(50)
 
 
 def test_of_many_lines_others_are_told_each_time() -> None:
