@@ -171,18 +171,64 @@ async def test_what_cannot_be_stored_is_asked_for_again(peer: Peer, account: Pee
     assert peer.got(p.DeliverSmResp)[1].status == 0
 
 
-async def test_a_full_queue_answers_come_later_and_loses_nothing(peer: Peer) -> None:
+async def test_a_full_list_stops_the_reading_and_refuses_nothing(peer: Peer) -> None:
     account = await PeerAccount(peer.port, receipts_queue=10).start()
     account.gate = asyncio.Event()
+    intake = account.connector._receipts
     peer.lines[0].send(receipt_pdu("first"))
-    await asyncio.sleep(0.05)
+    await until(lambda: intake.waiting == 0 and intake._runner is not None)
     peer.lines[0].send(*(receipt_pdu(str(n), n) for n in range(100, 130)))
-    await until(lambda: len(peer.got(p.DeliverSmResp)) == 20)
+    await until(lambda: intake.holds)
+    # Nothing of what the peer says now is read, and nothing that was read is answered.
+    taken = intake.waiting
+    peer.lines[0].send(p.EnquireLink(9), receipt_pdu("last", 200))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (intake.waiting, peer.got(p.EnquireLinkResp), peer.got(p.DeliverSmResp)) == (taken, [], [])
+    account.gate.set()
+    await until(lambda: len(peer.got(p.DeliverSmResp)) == 32)
+    assert {pdu.status for pdu in peer.got(p.DeliverSmResp)} == {0}
+    assert len(peer.got(p.EnquireLinkResp)) == 1
+    assert len(account.receipts) == sum(account.batches) == 32
+    await account.connector.stop(grace=0.2)
+
+
+async def test_time_in_which_nothing_is_read_counts_for_no_deadline(peer: Peer) -> None:
+    """The answer to a submit waits behind receipts for which there is no room."""
+    account = await PeerAccount(
+        peer.port, receipts_queue=1, response_seconds=0.2, enquire_seconds=0.1, silence_seconds=0.1
+    ).start()
+    link = account.connector._transmitters[0]
+    connection = link.connection
+    assert connection is not None
+    peer.on_submit = lambda line, pdu: line.send(receipt_pdu("1"), p.SubmitSmResp(pdu.sequence, 0, "late"))
+    connection.hold()
+    account.submit()
+    await until(lambda: peer.got(p.SubmitSm))
+    waited = asyncio.get_running_loop().time() + 0.5
+    await until(lambda: asyncio.get_running_loop().time() > waited)
+    assert not account.outcomes
+    connection.release()
+    (outcome,) = await account.ended()
+    assert outcome.verdict is Verdict.ACCEPTED
+    assert link.connection is connection
+    await account.connector.stop(grace=0.2)
+
+
+async def test_behind_a_batch_that_is_stuck_nothing_waits_for_ever(peer: Peer) -> None:
+    """A supplier that is not read takes us for dead: what cannot be stored is asked for again in time."""
+    account = await PeerAccount(peer.port, receipts_queue=10).start()
+    account.gate = asyncio.Event()
+    intake = account.connector._receipts
+    intake._patience = 0.05
+    peer.lines[0].send(receipt_pdu("first"))
+    await until(lambda: intake.waiting == 0 and intake._runner is not None)
+    peer.lines[0].send(*(receipt_pdu(str(n), n) for n in range(100, 130)), p.EnquireLink(9))
+    await until(lambda: peer.got(p.EnquireLinkResp) and len(peer.got(p.DeliverSmResp)) == 30)
     assert {pdu.status for pdu in peer.got(p.DeliverSmResp)} == {0x64}
     account.gate.set()
     await until(lambda: len(peer.got(p.DeliverSmResp)) == 31)
-    assert len(account.receipts) == 11
-    assert sum(account.batches) == 11
+    assert [receipt.keys for receipt in account.receipts] == [("first",)]
     await account.connector.stop(grace=0.2)
 
 

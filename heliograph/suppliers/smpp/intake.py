@@ -1,7 +1,11 @@
 """Receipts and messages on their way in: gathered, stored in batches, and only then acknowledged to the supplier.
 
-The rule nobody may break: deliver_sm_resp(0) is written after the handler returned, which is after its commit. A full
-queue or a handler that raises gets 0x64 (come back later), so that nothing is lost and the reader never waits.
+A full list stops the reading from the connections that filled it, until half of it is stored: the supplier then waits,
+as TCP makes it. What was read is never refused because the list is full.
+
+The rule nobody may break: deliver_sm_resp(0) is written after the handler returned, which is after its commit. What a
+handler could not store gets 0x64 (come back later), and so does what waits behind a handler that is stuck, so that
+nothing is lost and no connection goes unread for longer than its peer's patience.
 """
 
 from __future__ import annotations
@@ -25,31 +29,53 @@ LATER = 0x64
 #: The handler commits a batch at a time; more than this in one would keep the first of it waiting. It is twice what is
 #: submitted meanwhile at the most, so that receipts never fall behind the submits that they speak of.
 _BATCH = 2000
+#: Connections are left unread for so long behind one batch, seconds: peers ask after a silent one each half a minute.
+_PATIENCE = 20.0
 
 
 class PduIntake(Generic[Item]):
-    """A bounded queue in front of `handle`, with one batch in flight.
+    """A bounded list in front of `handle`, with one batch in flight.
 
-    `handle` may return a function; it is told which of the batch were answered.
+    `limit`: how many may wait before reading stops; what one read brought is still taken in. `handle` may return a
+    function; it is told which of the batch were answered.
     """
 
     def __init__(
-        self, handle: Callable[[Sequence[Item]], Awaitable[OnAnswered | None]], *, limit: int, name: str
+        self,
+        handle: Callable[[Sequence[Item]], Awaitable[OnAnswered | None]],
+        *,
+        limit: int,
+        name: str,
+        patience: float = _PATIENCE,
     ) -> None:
         self._handle = handle
         self._limit = limit
         self._name = name
+        self._patience = patience
         self._queue: list[tuple[Item, Connection, p.DeliverSm | p.DataSm]] = []
         self._runner: asyncio.Task[None] | None = None
+        self._held: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many are in no batch yet."""
+        return len(self._queue)
+
+    @property
+    def holds(self) -> bool:
+        """Whether a connection is not read until there is room."""
+        return bool(self._held)
 
     def put(self, item: Item, connection: Connection, pdu: p.DeliverSm | p.DataSm) -> None:
-        """Take one in, or answer at once that it must come again."""
-        if len(self._queue) >= self._limit:
-            connection.respond(pdu, LATER)
-            return
+        """Take one in."""
         self._queue.append((item, connection, pdu))
         if self._runner is None:
             self._runner = asyncio.get_running_loop().create_task(self._run())
+        if len(self._queue) >= self._limit and connection not in self._held:
+            self._held.add(connection)
+            connection.hold()
+            self._wait()
 
     async def drain(self, seconds: float) -> None:
         """Wait until everything taken in so far is answered, but no longer than this."""
@@ -60,12 +86,15 @@ class PduIntake(Generic[Item]):
         try:
             while self._queue:
                 batch, self._queue = self._queue[:_BATCH], self._queue[_BATCH:]
+                if len(self._queue) <= self._limit // 2:
+                    self._release()
                 status, on_answered = STORED, None
                 try:
                     on_answered = await self._handle([item for item, _, _ in batch])
                 except Exception as error:
                     log.error("smpp_not_stored", intake=self._name, count=len(batch), error=type(error).__name__)
                     status = LATER
+                self._wait()
                 answered = [
                     place for place, (_, connection, pdu) in enumerate(batch) if connection.respond(pdu, status)
                 ]
@@ -73,3 +102,27 @@ class PduIntake(Generic[Item]):
                     on_answered(answered)
         finally:
             self._runner = None
+            self._release()
+
+    def _wait(self) -> None:
+        """Give the batch in flight its time anew, if somebody waits for it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._held:
+            self._timer = asyncio.get_running_loop().call_later(self._patience, self._give_up)
+
+    def _give_up(self) -> None:
+        """The batch in flight is stuck, so what waits behind it cannot be stored either."""
+        waiting, self._queue = self._queue, []
+        log.error("smpp_not_stored", intake=self._name, count=len(waiting), error="the batch before is stuck")
+        for _, connection, pdu in waiting:
+            connection.respond(pdu, LATER)
+        self._release()
+
+    def _release(self) -> None:
+        """Read again."""
+        held, self._held = self._held, set()
+        for connection in held:
+            connection.release()
+        self._wait()

@@ -84,6 +84,8 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._paused = False
+        #: How many ask that it is not read, since when, and for how long it was not in all.
+        self._holds, self._held_at, self._unread = 0, 0.0, 0.0
         self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
@@ -92,7 +94,7 @@ class Connection(asyncio.Protocol):
 
     def submit(self, pdu: p.SubmitSm, context: Any) -> None:
         """Send; only while the session has room. Raises PduError, with nothing sent."""
-        self.session.submit(pdu, context, self._loop.time())
+        self.session.submit(pdu, context, self._time())
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -105,10 +107,28 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         return self._transport is not None and not self._transport.is_closing()
 
+    def hold(self) -> None:
+        """Read nothing until `release`, which follows each `hold`. The session's time stands still: what the peer says
+        meanwhile is not late."""
+        self._holds += 1
+        if self._holds == 1:
+            self._held_at = self._loop.time()
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Read again."""
+        self._holds -= 1
+        if self._holds == 0:
+            self._unread += self._loop.time() - self._held_at
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+            self._flush()
+
     def unbind(self) -> None:
         """Say goodbye; the peer's answer, or its absence, closes the connection."""
         if self.session.state is State.BOUND:
-            self.session.unbind(self._loop.time())
+            self.session.unbind(self._time())
             self._flush()
         elif self.session.state is not State.UNBINDING:
             self.close()
@@ -130,11 +150,11 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         # Here and not where connecting is awaited: the bind may be answered before that task has its turn.
         self._link.connection = self
-        self.session.bind(self._bind, self._loop.time())
+        self.session.bind(self._bind, self._time())
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        self._handle(self.session.receive(data, self._loop.time()))
+        self._handle(self.session.receive(data, self._time()))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -155,6 +175,10 @@ class Connection(asyncio.Protocol):
             self.closed.set_result(None)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _time(self) -> float:
+        """The session's: without what passed while it was not read."""
+        return (self._held_at if self._holds else self._loop.time()) - self._unread
 
     def _handle(self, events: list[Any]) -> None:
         owner, link = self._owner, self._link
@@ -189,8 +213,8 @@ class Connection(asyncio.Protocol):
         data = self.session.take()
         if data:
             self._transport.write(data)
-        deadline = self.session.deadline
-        if deadline < self._timer_at:
+        deadline = self.session.deadline + self._unread
+        if deadline < self._timer_at and not self._holds:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = deadline
@@ -199,7 +223,7 @@ class Connection(asyncio.Protocol):
     def _tick(self) -> None:
         self._timer, self._timer_at = None, _NEVER
         # A timer may fire a hair early; a nanosecond more makes its own deadline count.
-        self._handle(self.session.tick(self._loop.time() + 1e-3))
+        self._handle(self.session.tick(self._time() + 1e-3))
 
 
 class Link:
