@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from heliograph import doctor
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Pool, follow_clock, open_pool
 from heliograph.base.ids import time_of, uuid7
 from heliograph.base.process.settings import Settings
-from heliograph.cli.running import doctor
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.leases import UNROUTED
 from heliograph.serve import serve

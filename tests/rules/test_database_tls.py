@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from heliograph import doctor
 from heliograph.base.database.url import UrlError
 from heliograph.base.network.connecting import connect
-from heliograph.cli.running import doctor
 from tests.wire import wire
 
 PEM = serialization.Encoding.PEM

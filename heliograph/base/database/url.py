@@ -175,3 +175,13 @@ def _number(given: dict[str, str], name: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise UrlError(f"`{name}` in the database's URL must be a whole number, not {text!r}") from None
+
+
+def shown(url: str) -> str:
+    """A database's address without user and password."""
+    try:
+        target = parse(url)
+    except ValueError:
+        return "an invalid address"
+    hosts = ",".join(f"{host.name or 'the local socket'}:{host.port or 5432}" for host in target.hosts)
+    return hosts + urllib.parse.urlsplit(url).path

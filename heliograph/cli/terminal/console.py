@@ -12,7 +12,6 @@ import io
 import os
 import shutil
 import sys
-import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from json import dumps, loads
@@ -159,7 +158,7 @@ def no_database(url: str, error: BaseException) -> Problem:
         reason = os.strerror(error.errno)  # asyncio's text is that of its own call
     else:
         reason = str(error).splitlines()[0] if str(error) else "it does not answer"
-    return Problem(f"the database at {shown_url(url)} cannot be reached: {reason}", UNREACHABLE)
+    return Problem(f"the database at {database_url.shown(url)} cannot be reached: {reason}", UNREACHABLE)
 
 
 async def organization(conn: Connection, reference: str | None) -> Organization:
@@ -285,16 +284,6 @@ def record(values: Mapping[str, Any]) -> str:
     """A line for each value."""
     width = max((len(name) for name in values), default=0)
     return "\n".join(f"{name.replace('_', ' '):<{width}}  {cell(value)}" for name, value in values.items())
-
-
-def shown_url(url: str) -> str:
-    """A database's address without user and password."""
-    try:
-        target = database_url.parse(url)
-    except ValueError:
-        return "an invalid address"
-    hosts = ",".join(f"{host.name or 'the local socket'}:{host.port or 5432}" for host in target.hosts)
-    return hosts + urllib.parse.urlsplit(url).path
 
 
 def run(app: typer.Typer) -> None:

@@ -1,0 +1,143 @@
+"""Is everything as it should be: the database, clocks, partitions, workers, each channel, the queue.
+
+`heliograph doctor` shows it, with what only its own machine knows beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from datetime import UTC, timedelta
+
+import asyncpg
+
+from heliograph.base.checks import LATE, Check
+from heliograph.base.database import clock, migrate
+from heliograph.base.database import url as database_url
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
+from heliograph.base.process.settings import Settings
+from heliograph.queue import holds as queue_holds
+from heliograph.sms import checks as sms
+from heliograph.whatsapp import checks as whatsapp
+from heliograph.whatsapp.dispatch import holds
+
+#: The oldest PostgreSQL that everything here runs on.
+OLDEST_POSTGRES = 15
+#: Times of this machine and the database's must not differ by more, seconds: both are written down.
+SKEW = 2.0
+SET_CLOCKS = (
+    "Synchronize both clocks by NTP. Until then retention is suspended, and a process that ends cannot start again."
+)
+#: A worker that was not seen for longer is gone, seconds.
+WORKER_SEEN = 15.0
+#: Without these, an answered message could be lost in a power cut.
+DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
+#: What each channel looks at.
+CHANNELS: tuple[Callable[[Connection, Settings], Awaitable[list[Check]]], ...] = (sms.look, whatsapp.look)
+
+
+async def examine(conn: Connection, settings: Settings) -> list[Check]:
+    """What stands in the database and what it says of all who use it. Ends early where its tables are missing."""
+    checks = [await _server(conn, settings), _encryption(settings.database_url), await _durable(conn), _clock()]
+    try:
+        pending = await migrate.pending(conn)
+    except migrate.ForeignSchema as error:
+        return [*checks, Check("migrations", "failed", "of another schema", str(error))]
+    if pending:
+        checks.append(Check("migrations", "failed", f"pending: {', '.join(pending)}", "Run `heliograph migrate`."))
+    else:
+        checks.append(Check("migrations", "ok", "none pending"))
+    try:
+        for look in (_partitions, _workers, *CHANNELS, _queue):
+            checks += await look(conn, settings)
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
+        return checks  # the tables are not there yet, and that was said
+    return checks
+
+
+async def _server(conn: Connection, settings: Settings) -> Check:
+    version: str = await conn.fetchval("SHOW server_version")
+    detail = f"PostgreSQL {version.split()[0]} at {database_url.shown(settings.database_url)}"
+    if conn.get_server_version().major < OLDEST_POSTGRES:
+        return Check("database", "failed", detail, f"Upgrade PostgreSQL to {OLDEST_POSTGRES} or later.")
+    if await conn.fetchval("SELECT pg_is_in_recovery()"):
+        return Check("database", "failed", f"{detail}: this is a standby", "Use the address of the primary.")
+    return Check("database", "ok", detail)
+
+
+async def _durable(conn: Connection) -> Check:
+    off = [name for name in DURABLE if await conn.fetchval("SELECT current_setting($1)", name) == "off"]
+    if off:
+        remedy = "Turn them on in postgresql.conf: without them, a crash can lose accepted messages."
+        return Check("durability", "failed", f"{' and '.join(off)} off", remedy)
+    return Check("durability", "ok", f"{', '.join(DURABLE)} on")
+
+
+def _encryption(url: str) -> Check:
+    target = database_url.parse(url)
+    far = [host.name for host in target.hosts if not database_url.is_local(host.name)]
+    if not far:
+        return Check("encryption", "ok", "the database is on this machine")
+    mode = target.sslmode or os.environ.get("PGSSLMODE", "")
+    if mode == "verify-full":
+        return Check("encryption", "ok", "the server's certificate and host name are verified")
+    detail = f"sslmode is {mode or 'prefer, the default'}: a man in the middle can impersonate {', '.join(far)}"
+    remedy = "Add `?sslmode=verify-full&sslrootcert=FILE` to HELIOGRAPH_DATABASE_URL (FILE: your CA's certificate)."
+    return Check("encryption", "warning", detail, remedy)
+
+
+def _clock() -> Check:
+    ahead = clock.ahead()
+    if abs(ahead) > SKEW:
+        detail = f"this machine's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the database's"
+        return Check("clocks", "failed", detail, SET_CLOCKS)
+    return Check("clocks", "ok", f"{abs(ahead) * 1000:.0f} ms apart")
+
+
+async def _partitions(conn: Connection, settings: Settings) -> list[Check]:
+    today = (await conn.fetchval("SELECT now()")).astimezone(UTC).date()
+    months = (today.replace(day=1), (today.replace(day=1) + timedelta(days=32)).replace(day=1))
+    names = [f"{table}_{month:%Y_%m}" for table in migrate.PARTITIONED for month in months]
+    days = (today, today + timedelta(days=1))
+    names += [migrate.day_name(table, day) for table in migrate.DAILY for day in days]
+    missing = [name for name in names if await conn.fetchval("SELECT to_regclass($1) IS NULL", name)]
+    if missing:
+        remedy = "Keep a worker running, which creates them, or run `heliograph migrate`."
+        return [Check("partitions", "failed", f"missing: {', '.join(missing)}", remedy)]
+    return [Check("partitions", "ok", "this month's and next month's, today's and tomorrow's exist")]
+
+
+WORKERS = """
+SELECT name, clock_ahead FROM workers WHERE seen_at > now() - make_interval(secs => $1) ORDER BY seen_at DESC
+"""
+
+
+async def _workers(conn: Connection, settings: Settings) -> list[Check]:
+    rows = await conn.fetch(WORKERS, WORKER_SEEN)
+    living = [row["name"] for row in rows]
+    skewed = [f"{row['name']} by {row['clock_ahead']:+.0f} s" for row in rows if abs(row["clock_ahead"]) > clock.MOST]
+    if skewed:
+        return [Check("workers", "failed", f"clocks differ from the database's: {', '.join(skewed)}", SET_CLOCKS)]
+    if living:
+        return [Check("workers", "ok", ", ".join(living))]
+    return [Check("workers", "failed", f"none seen in the last {WORKER_SEEN:g} s", "Start `heliograph worker`.")]
+
+
+async def _queue(conn: Connection, settings: Settings) -> list[Check]:
+    # What waits for a number that Meta holds up is told with its account.
+    held = await holds.held(conn)
+    ages = {kind: await queue_holds.late(conn, kind, without=held) for kind in queue_holds.OUTGOING}
+    late = ", ".join(f"{kind} is {age:.0f} s overdue" for kind, age in ages.items() if age > LATE)
+    check = Check("queue", "ok", "nothing overdue")
+    if late:
+        remedy = "Check the workers, suppliers and accounts first; otherwise start more workers."
+        check = Check("queue", "failed", late, remedy)
+    withheld = await queue_holds.list_all(conn)
+    if not withheld:
+        return [check]
+    kinds = ", ".join(sorted({one.kind for one in withheld}))
+    reasons = "; ".join(sorted({one.reason for one in withheld if one.reason}))
+    detail = f"{kinds} held by an operator since {iso(withheld[0].created_at)}; {reasons or 'no reason given'}"
+    remedy = "`heliograph queue list` shows what is held, `heliograph queue release` releases it."
+    return [check, Check("holds", "warning", detail, remedy)]

@@ -1,0 +1,88 @@
+"""What can be wrong with SMS: suppliers without a session, receipts that fit nothing, messages that nobody gets."""
+
+from __future__ import annotations
+
+import shlex
+from uuid import UUID
+
+from heliograph.base.checks import LATE, Check
+from heliograph.base.crypto import Unsealable
+from heliograph.base.database.pool import Connection
+from heliograph.base.process.settings import Settings
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.received import inbound
+from heliograph.sms.reports import diagnosis
+
+
+async def look(conn: Connection, settings: Settings) -> list[Check]:
+    """One result for each supplier, for what its receipts say that nobody understands, and for the inbox."""
+    return [*await _suppliers(conn, settings), await _inbox(conn)]
+
+
+async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
+    found = await routing.load(conn)
+    if not found:
+        remedy = "Add one with `heliograph supplier add smpp`; until then only messages of test keys are sent."
+        return [Check("suppliers", "warning", "none configured", remedy)]
+    held = await suppliers.sessions(conn)
+    key = suppliers.seal_key(settings) if settings.secret_key else None
+    serve = {one.id for one in routing.serving(found)}
+    checks = []
+    for one in found:
+        name = f"supplier {one.name}"
+        _, bound, error = held.get(one.id, (0, 0, ""))
+        if one.state != "active":
+            remedy = f"Run `heliograph supplier resume {one.name}` to send through it again."
+            checks.append(Check(name, "warning", one.state, remedy))
+            continue
+        try:
+            if key is not None:
+                suppliers.open_secret(key, one)
+        except Unsealable:
+            remedy = "Start with the secret key it was added with, or remove it and add it again."
+            checks.append(Check(name, "failed", "its password was encrypted with another secret key", remedy))
+            continue
+        if one.simulated:
+            checks.append(_simulator(one, bound, serves=one.id in serve))
+        elif bound:
+            checks.append(Check(name, "ok", f"{bound} of {one.sessions} sessions bound"))
+        else:
+            remedy = "Start a worker if none is running; otherwise check the address, system_id and password."
+            checks.append(Check(name, "failed", f"no session bound{(': ' + error if error else '')}", remedy))
+    return checks + await _receipts(conn, {one.id: one.name for one in found})
+
+
+async def _receipts(conn: Connection, names: dict[UUID, str]) -> list[Check]:
+    """What suppliers' receipts say that fits nothing, or means nothing to us."""
+    checks = []
+    for advice in await diagnosis.advise(conn):
+        settings = " and ".join(f"{name}={base}" for name, base in advice.settings.items())
+        detail = f"{advice.looked} match no message; {advice.fitting} of them would match with {settings}"
+        checks.append(Check(f"receipts of {advice.supplier}", "failed", detail, f"`{advice.command}`"))
+    for id, words in (await diagnosis.words(conn)).items():
+        if id in names:
+            said = ", ".join(f"{one.word} ({one.count})" for one in words[:10])
+            command = f"heliograph supplier set {shlex.quote(names[id])} final_states.WORD=undelivered"
+            remedy = f"If one of them is a final state: `{command}`."
+            checks.append(Check(f"receipts of {names[id]}", "warning", f"unknown states: {said}", remedy))
+    return checks
+
+
+def _simulator(one: routing.Supplier, bound: int, *, serves: bool) -> Check:
+    """A supplier that only pretends."""
+    name = f"supplier {one.name}"
+    if not serves:
+        return Check(name, "ok", "a simulator: live messages go only to the other suppliers")
+    if bound:
+        return Check(name, "ok", f"a simulator: live messages reach nobody; {bound} of {one.sessions} sessions bound")
+    return Check(name, "failed", "a simulator, no session bound", "Start a worker and the simulator.")
+
+
+async def _inbox(conn: Connection) -> Check:
+    late, unassigned = await inbound.standing(conn)
+    if late > LATE:
+        return Check("inbox", "failed", f"inbound messages are {late:.0f} s overdue", "Start a worker.")
+    if unassigned:
+        detail = f"{unassigned} inbound messages went to numbers that belong to no organization, or to several"
+        return Check("inbox", "warning", detail, "See `heliograph inbound list --unassigned`.")
+    return Check("inbox", "ok", "every inbound message has been assigned to an organization")
