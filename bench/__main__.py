@@ -19,6 +19,7 @@ from bench.claims import claims
 from bench.contacts import contacts
 from bench.figures import Report
 from bench.growth import growth
+from bench.kannel import kannel
 from bench.memory import memory
 from bench.stage import BenchError, Stage, real_disk, stage
 from bench.start import start
@@ -36,6 +37,7 @@ SECTIONS: dict[str, Callable[[Stage, Report, Lengths], Awaitable[None]]] = {
     "accept": accept,
     "claims": claims,
     "way": way,
+    "kannel": kannel,
     "backlog": backlog,
     "contacts": contacts,
     "campaigns": campaigns,

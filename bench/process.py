@@ -1,4 +1,4 @@
-"""The simulators as processes, with a control port: `python -m bench.process smsc|graph|receiver|fixed JSON`.
+"""The simulators as processes, with a control port: `python -m bench.process smsc|graph|receiver|visits|fixed JSON`.
 
 They are those of `heliograph simulate`, told to write nothing. What is measured (API and worker) is never started from
 here: it runs as in production, through `python -m heliograph`.
@@ -18,8 +18,10 @@ import uvloop
 
 from bench import control
 from bench.load import percentile
+from heliograph.http.heads import RequestHead
 from heliograph.simulators.graph import demo as graph_demo
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
+from heliograph.simulators.http import HttpSimulator, Reply
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.simulator import Smsc
@@ -64,6 +66,24 @@ async def receiver(values: dict[str, Any]) -> None:
         return {"p50": percentile(took, 0.5), "p95": percentile(took, 0.95)}
 
     await _until_told(values["control"], {"counters": lambda: sink.counters, "latencies": latencies}, sink.stop)
+
+
+async def visits(values: dict[str, Any]) -> None:
+    """`port`, `control`: counts requests, by the server that takes webhooks too."""
+    received = 0
+
+    def take(head: RequestHead, body: bytes) -> Reply:
+        nonlocal received
+        received += 1
+        return Reply(200)
+
+    server = HttpSimulator(take, body_bytes=65_536)
+    await server.listen("127.0.0.1", values["port"])
+
+    async def stop() -> None:
+        server.abort()
+
+    await _until_told(values["control"], {"counters": lambda: {"received": received}}, stop)
 
 
 async def fixed(values: dict[str, Any]) -> None:
@@ -116,7 +136,7 @@ async def _until_told(port: int, answers: dict[str, Any], stop: Any) -> None:
 
 if __name__ == "__main__":
     uvloop.run(
-        {"smsc": smsc, "graph": graph, "receiver": receiver, "fixed": fixed}[sys.argv[1]](
+        {"smsc": smsc, "graph": graph, "receiver": receiver, "visits": visits, "fixed": fixed}[sys.argv[1]](
             msgspec.json.decode(sys.argv[2])
         )
     )

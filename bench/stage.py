@@ -110,7 +110,7 @@ class Stage:
         self.graph = demo.new_graph()
         self.graph.port = free_port()
         self._controls = {name: free_port() for name in ("smsc", "graph", "receiver", "fixed")}
-        self._password = secrets.token_urlsafe(6)
+        self.smsc_password = secrets.token_urlsafe(6)
         self._secret_key = secrets.token_urlsafe(48)
         #: Share of the machine that others used during each window.
         self.others: list[float] = []
@@ -129,7 +129,7 @@ class Stage:
         """PostgreSQL, tables, organization, key and supplier, as the first start of `up` makes them."""
         await self.server.start()
         await migrate(self.server.url)
-        smsc = Smsc("127.0.0.1", self.smsc_port, "bench", self._password)
+        smsc = Smsc("127.0.0.1", self.smsc_port, "bench", self.smsc_password)
         async with self.connection() as conn:
             self.organization, self.key, _ = await demo.ensure(conn, self._settings(), smsc=smsc, known=None)
             await quota.grant(conn, self.organization, amount=PLENTY, reason="bench")
@@ -166,12 +166,12 @@ class Stage:
         """The web processes; returns when they answer."""
         for number in range(processes):
             name = "api" if number == 0 else f"api {number + 1}"
-            await self._start(name, "heliograph", ["api", "--host", "127.0.0.1", "--port", str(self.api_port)])
+            await self._run(name, "heliograph", ["api", "--host", "127.0.0.1", "--port", str(self.api_port)])
         await self._until("the API answers", self._answers, *(name for name in self.parts if name.startswith("api")))
 
     async def start_worker(self, *, bound: bool = True) -> None:
         """The worker; returns once it is bound to the simulator, or with `bound=False` once it works."""
-        await self._start("worker", "heliograph", ["worker"])
+        await self._run("worker", "heliograph", ["worker"])
         if bound:
             await self._until("the worker is bound", self._is_bound, "worker")
         else:
@@ -179,7 +179,7 @@ class Stage:
 
     async def start_smsc(self) -> Control:
         """The simulated SMSC; its control connection has the word `counters`."""
-        values = {"port": self.smsc_port, "systems": {"bench": self._password}}
+        values = {"port": self.smsc_port, "systems": {"bench": self.smsc_password}}
         return await self._simulate("smsc", values)
 
     async def start_graph(self, *, numbers: int) -> Control:
@@ -222,6 +222,30 @@ class Stage:
                 rules=rules,
             )
         return await self._simulate("receiver", {"port": self.receiver_port, "secret": secret})
+
+    async def start_visits(self) -> Control:
+        """A server that counts what asks it, in the receiver's place. Word: `counters`."""
+        port = self._controls["receiver"]
+        encoded = msgspec.json.encode({"port": self.receiver_port, "control": port}).decode()
+        await self._run("visits", "bench.process", ["visits", encoded])
+        return await Control.connect(port)
+
+    async def start_program(self, name: str, program: str, *arguments: str) -> None:
+        """A program that is not ours."""
+        await self._start(name, program, list(arguments))
+
+    async def until_listening(self, name: str, port: int) -> None:
+        """Until a process takes connections."""
+
+        async def takes() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                return False
+            writer.close()
+            return True
+
+        await self._until(f"{name} listens", takes, name)
 
     async def forget_receiver(self) -> None:
         """No endpoint, no receiver."""
@@ -299,7 +323,7 @@ class Stage:
     async def _simulate(self, name: str, values: dict[str, Any]) -> Control:
         port = self._controls[name]
         encoded = msgspec.json.encode(values | {"control": port}).decode()
-        await self._start(name, "bench.process", [name, encoded])
+        await self._run(name, "bench.process", [name, encoded])
         control = None
         try:
             control = await Control.connect(port)
@@ -307,14 +331,15 @@ class Stage:
             self.parts[name].check()
         return control
 
-    async def _start(self, name: str, module: str, arguments: list[str]) -> None:
+    async def _run(self, name: str, module: str, arguments: list[str]) -> None:
+        """A module of ours."""
+        await self._start(name, sys.executable, [*self.profiled.get(name, ()), "-m", module, *arguments])
+
+    async def _start(self, name: str, program: str, arguments: list[str]) -> None:
         log = self.place / f"{name.replace(' ', '-')}.log"
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *self.profiled.get(name, ()),
-                "-m",
-                module,
+                program,
                 *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
