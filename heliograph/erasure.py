@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection, plan_by_key
@@ -108,6 +109,8 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Erased:
     await plan_by_key(conn)
     names = await people.names(conn, actor.organization_id, address)
     spellings = [one for name in names for one in (phones.spellings(name) if name.startswith("+") else [name])]
+    # The first step's own: whoever repeats an erasure that was broken off is told of again.
+    await audit.record(conn, actor, "person.erased", object_id=phones.masked(address))
     done = Erased()
     done.contacts = await conn.fetchval(CONTACTS, actor.organization_id, spellings)
     done.texts = await _steps(conn, SENT, actor, spellings)

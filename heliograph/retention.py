@@ -189,6 +189,7 @@ NEWEST = {
     "receipts": "received_at",
     "webhook_attempts": "started_at",
     "webhook_successes": "started_to",
+    "audit_log": "at",
 }
 NIL = UUID(int=0)
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -250,6 +251,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         ("events", max(months, now - timedelta(days=EVENT_DAYS))),
         ("webhook_attempts", webhook),
         ("webhook_successes", webhook),
+        ("audit_log", now - timedelta(days=31 * settings.audit_retention_months)),
     ]
 
     def deletes(name: str, sql: str, *arguments: object) -> Step:
@@ -265,7 +267,8 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         ),
         *(Step(f"partitions of {table}", partial(_drop_before, table=table, bound=at)) for table, at in dropped),
         # What came with an id of another time lies in no month's partition.
-        *(deletes(f"stray {table}", _stray(table), at) for table, at in dropped),
+        # The audit log takes no deletions.
+        *(deletes(f"stray {table}", _stray(table), at) for table, at in dropped if table != "audit_log"),
         *(Step(f"text in {table}", partial(_sweep, table=table, until=text)) for table in TEXTS),
         deletes("parts of received messages", DELETE_INBOUND, uuid7_floor(text)),
         deletes("contacts before imports", DELETE_IMAGES, uuid7_floor(text)),

@@ -31,6 +31,7 @@ from heliograph.api.door.probes import Probes
 from heliograph.api.door.static import Page
 from heliograph.api.routes import OPERATIONS, PREFIX
 from heliograph.api.shapes import envelope
+from heliograph.audit.failures import Failures
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import open_pool
@@ -98,6 +99,7 @@ async def serve(
         keyring=Keyring(pool),
         limiter=Limiter(pool, settings),
         strangers=Strangers(settings.rate_unauthenticated),
+        failures=Failures(pool),
         health=HealthChecks(pool),
         acceptor=Acceptor(pool, keys_kept=timedelta(hours=settings.idempotency_hours)),
         whatsapp=WhatsAppAcceptor(pool, settings=settings),
@@ -126,6 +128,7 @@ async def serve(
     )
     server = Server(service, asgi.tasks)
     beating = asyncio.create_task(pulse.watch(pool))
+    telling = asyncio.create_task(services.failures.run())
     takers = (services.acceptor, services.whatsapp, intake)
     announcers = [asyncio.create_task(announce(pool, one.stored)) for one in takers]
     try:
@@ -147,6 +150,8 @@ async def serve(
             announcer.cancel()
         await services.keyring.close()
         beating.cancel()
+        telling.cancel()
+        await services.failures.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
                 await pool.close()

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database import clock
@@ -189,8 +190,10 @@ async def issue(
             now,
             expires_at,
         )
-    assert row is not None
-    return ApiKey(**row), secret
+        assert row is not None
+        key = ApiKey(**row)
+        await audit.record(conn, actor, "api_key.created", object_id=key.id, name=key.name, after=_told(key))
+    return key, secret
 
 
 REVOKE = f"""
@@ -202,9 +205,15 @@ RETURNING {_COLUMNS}
 
 async def revoke(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
     """Revoke a key for good; a second time changes nothing. Holds on every process within one second."""
-    row = await conn.fetchrow(REVOKE, actor.organization_id, id, clock.now(), actor.modes)
-    if row is None:
-        raise NotFound(resource="api_key", id=str(id))
+    async with conn.transaction():
+        await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
+        before = await conn.fetchval(STATUS, actor.organization_id, id, actor.modes)
+        if before is None:
+            raise NotFound(resource="api_key", id=str(id))
+        row = await conn.fetchrow(REVOKE, actor.organization_id, id, clock.now(), actor.modes)
+        assert row is not None
+        if before != "revoked":
+            await _record_status(conn, actor, "api_key.revoked", row, before)
     return ApiKey(**row)
 
 
@@ -239,9 +248,30 @@ async def _set_status(conn: Connection, actor: Actor, id: UUID, status: str) -> 
         if (known, status) == ("suspended", "active"):
             await _demand_place(conn, actor)
         row = await conn.fetchrow(SET_STATUS, actor.organization_id, id, status)
+        if row is not None and known != status:
+            action = "api_key.resumed" if status == "active" else "api_key.suspended"
+            await _record_status(conn, actor, action, row, known)
     if row is None:
         raise Invalid(("api_key", "revoked", "This key has been revoked, which cannot be undone"))
     return ApiKey(**row)
+
+
+async def _record_status(conn: Connection, actor: Actor, action: str, row: Any, before: str) -> None:
+    await audit.record(
+        conn,
+        actor,
+        action,
+        object_id=row["id"],
+        name=row["name"],
+        before={"status": before},
+        after={"status": row["status"]},
+    )
+
+
+def _told(key: ApiKey) -> dict[str, object]:
+    """What the audit log says of a new key."""
+    names = ("profile", "scopes", "mode", "allowed_ips", "expires_at", "last4")
+    return {name: getattr(key, name) for name in names}
 
 
 OWNER = "SELECT organization_id FROM api_keys WHERE id = $1"

@@ -12,8 +12,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base import phones
-from heliograph.base.actor import Actor
+from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -89,7 +90,9 @@ ON CONFLICT (lower(name)) DO NOTHING RETURNING {_COLUMNS}
 INSERT_QUOTA = "INSERT INTO quotas (organization_id) VALUES ($1)"
 
 
-async def create(conn: Connection, *, name: str, state: str = "active", country: str | None = None) -> Organization:
+async def create(
+    conn: Connection, *, name: str, state: str = "active", country: str | None = None, by: Who = SYSTEM
+) -> Organization:
     """A new organization with an empty quota. `name`: 1 to 200 characters that no other has; `state`: one of STATES;
     `country`: an ISO region, whose national numbers are read for it.
 
@@ -103,7 +106,9 @@ async def create(conn: Connection, *, name: str, state: str = "active", country:
         if row is None:
             raise await _taken(conn, name)
         await conn.execute(INSERT_QUOTA, row["id"])
-    return Organization(**row)
+        made = Organization(**row)
+        await _record(conn, by, "organization.created", made, after={"name": name, "state": state, "country": country})
+    return made
 
 
 SELECT = f"SELECT {_COLUMNS} FROM organizations WHERE id = $1"
@@ -114,15 +119,19 @@ async def get(conn: Connection, *, id: UUID) -> Organization:
     return _known(await conn.fetchrow(SELECT, id), id)
 
 
+LOCK = f"SELECT {_COLUMNS} FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 RENAME = f"UPDATE organizations SET name = $2 WHERE id = $1 RETURNING {_COLUMNS}"
 
 
-async def rename(conn: Connection, *, id: UUID, name: str) -> Organization:
+async def rename(conn: Connection, *, id: UUID, name: str, by: Who = SYSTEM) -> Organization:
     """Give an organization another name, under the same rules as its first one. Raises Invalid, NotFound."""
     name = _checked_name(name)
     try:
         async with conn.transaction():
-            return _known(await conn.fetchrow(RENAME, id, name), id)
+            before = _known(await conn.fetchrow(LOCK, id), id)
+            renamed = _known(await conn.fetchrow(RENAME, id, name), id)
+            await _record(conn, by, "organization.renamed", renamed, {"name": before.name}, {"name": name})
+            return renamed
     except asyncpg.UniqueViolationError:
         raise await _taken(conn, name) from None
 
@@ -170,10 +179,14 @@ async def list_all(conn: Connection, *, limit: int = 1000) -> list[Organization]
 SET_STATE = f"UPDATE organizations SET state = $2 WHERE id = $1 RETURNING {_COLUMNS}"
 
 
-async def set_state(conn: Connection, *, id: UUID, state: str) -> Organization:
+async def set_state(conn: Connection, *, id: UUID, state: str, by: Who = SYSTEM) -> Organization:
     """Suspend, resume or close an organization. Holds on every process within a second, as a revoked key does."""
     _check_state(state)
-    return _known(await conn.fetchrow(SET_STATE, id, state), id)
+    async with conn.transaction():
+        before = _known(await conn.fetchrow(LOCK, id), id)
+        after = _known(await conn.fetchrow(SET_STATE, id, state), id)
+        await _record(conn, by, "organization.state_changed", after, {"state": before.state}, {"state": after.state})
+    return after
 
 
 CONFIGURE = f"""
@@ -203,6 +216,7 @@ async def configure(
     start_reply: str | msgspec.UnsetType | None = msgspec.UNSET,
     help_reply: str | msgspec.UnsetType | None = msgspec.UNSET,
     country: str | msgspec.UnsetType | None = msgspec.UNSET,
+    by: Who = SYSTEM,
 ) -> Organization:
     """Change an organization's own rules; what is left out stays.
 
@@ -221,8 +235,27 @@ async def configure(
     if isinstance(country, str):
         country = _checked_country(country)
     values += [country is not msgspec.UNSET, None if country is msgspec.UNSET else country]
-    row = await conn.fetchrow(CONFIGURE, id, smart_encoding, *values[:2], opt_out_words, *values[2:], replace_accents)
-    return _known(row, id)
+    async with conn.transaction():
+        before = _known(await conn.fetchrow(LOCK, id), id)
+        row = await conn.fetchrow(
+            CONFIGURE, id, smart_encoding, *values[:2], opt_out_words, *values[2:], replace_accents
+        )
+        after = _known(row, id)
+        await _record(conn, by, "organization.configured", after, before, after)
+    return after
+
+
+async def _record(
+    conn: Connection,
+    by: Who,
+    action: str,
+    one: Organization,
+    before: msgspec.Struct | dict[str, object] | None = None,
+    after: msgspec.Struct | dict[str, object] | None = None,
+) -> None:
+    await audit.record(
+        conn, by, action, object_id=one.id, name=one.name, organization_id=one.id, before=before, after=after
+    )
 
 
 def _checked_country(country: str) -> str:

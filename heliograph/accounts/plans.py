@@ -15,6 +15,8 @@ import msgspec
 from heliograph.accounts import quota
 from heliograph.accounts.organizations import Organization
 from heliograph.accounts.quota import Reset
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 
@@ -71,7 +73,9 @@ def later(anchor: datetime, months: int) -> datetime:
     return anchor.replace(year=year, month=month + 1, day=day)
 
 
-LOCK = "SELECT FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+LOCK = """
+SELECT plan, allowance, period_anchor, period_months FROM organizations WHERE id = $1 FOR NO KEY UPDATE
+"""
 
 SUBSCRIBE = """
 UPDATE organizations
@@ -89,6 +93,7 @@ async def subscribe(
     now: datetime,
     anchor: datetime | None = None,
     months: int = 1,
+    by: Who = SYSTEM,
 ) -> None:
     """Put an organization on a plan; its present period is the one that holds `now`. Raises Invalid, NotFound.
 
@@ -106,7 +111,14 @@ async def subscribe(
         raise Invalid(("anchor", "range", "a plan cannot begin in the future"))
     start, end = period(anchor, months, now)
     async with conn.transaction():
-        await _lock(conn, organization_id)
+        before = await _lock(conn, organization_id)
+        after: dict[str, object] = {
+            "plan": plan,
+            "allowance": allowance,
+            "period_anchor": anchor,
+            "period_months": months,
+        }
+        await _record(conn, by, organization_id, before, after)
         await conn.execute(SUBSCRIBE, organization_id, plan, allowance, anchor, months, start, end)
         if allowance is None:
             await quota.set_resets_at(conn, organization_id, None)
@@ -114,10 +126,11 @@ async def subscribe(
             await quota.reset_many(conn, [Reset(organization_id, allowance, end)], reason=f"plan {plan}")
 
 
-async def unsubscribe(conn: Connection, organization_id: UUID) -> None:
+async def unsubscribe(conn: Connection, organization_id: UUID, *, by: Who = SYSTEM) -> None:
     """Take an organization off its plan. Its quota stays as it is, and is not reset again. Raises NotFound."""
     async with conn.transaction():
-        await _lock(conn, organization_id)
+        before = await _lock(conn, organization_id)
+        await _record(conn, by, organization_id, before, dict.fromkeys(before))
         await conn.execute(SUBSCRIBE, organization_id, None, None, None, None, None, None)
         await quota.set_resets_at(conn, organization_id, None)
 
@@ -157,11 +170,37 @@ async def renew(conn: Connection, *, now: datetime | None = None) -> int:
                 if row["allowance"] is not None
             ]
             await quota.reset_many(conn, resets, reason="new period")
+            begun = [
+                audit.Entry(
+                    action="organization.period_begun",
+                    object_id=str(row["id"]),
+                    organization_id=row["id"],
+                    after={"plan": row["plan"], "allowance": row["allowance"], "start": start, "end": end},
+                )
+                for row, (start, end) in zip(rows, spans, strict=True)
+            ]
+            await audit.record_many(conn, SYSTEM, begun)
         began += len(rows)
         if len(rows) < BATCH:
             return began
 
 
-async def _lock(conn: Connection, organization_id: UUID) -> None:
-    if await conn.fetchrow(LOCK, organization_id) is None:
+async def _lock(conn: Connection, organization_id: UUID) -> dict[str, object]:
+    row = await conn.fetchrow(LOCK, organization_id)
+    if row is None:
         raise NotFound(resource="organization", id=str(organization_id))
+    return dict(row)
+
+
+async def _record(
+    conn: Connection, by: Who, organization_id: UUID, before: dict[str, object], after: dict[str, object]
+) -> None:
+    await audit.record(
+        conn,
+        by,
+        "organization.plan_changed",
+        object_id=organization_id,
+        organization_id=organization_id,
+        before=before,
+        after=after,
+    )

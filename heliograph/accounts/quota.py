@@ -13,6 +13,8 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -64,17 +66,17 @@ VALUES ($1, $2, $3, 'sms', $4, $5, $6, $7)
 """
 
 
-async def grant(conn: Connection, organization_id: UUID, *, amount: int, reason: str) -> Quota:
+async def grant(conn: Connection, organization_id: UUID, *, amount: int, reason: str, by: Who = SYSTEM) -> Quota:
     """Add `amount` messages to the quota; a negative amount is an adjustment, never below what is used."""
-    return await _change(conn, organization_id, "grant" if amount > 0 else "adjustment", amount, reason)
+    return await _change(conn, organization_id, "grant" if amount > 0 else "adjustment", amount, reason, by)
 
 
-async def adjust(conn: Connection, organization_id: UUID, *, amount: int, reason: str) -> Quota:
+async def adjust(conn: Connection, organization_id: UUID, *, amount: int, reason: str, by: Who = SYSTEM) -> Quota:
     """Correct the quota by `amount` messages, up or down, never below what is used."""
-    return await _change(conn, organization_id, "adjustment", amount, reason)
+    return await _change(conn, organization_id, "adjustment", amount, reason, by)
 
 
-async def _change(conn: Connection, organization_id: UUID, kind: str, amount: int, reason: str) -> Quota:
+async def _change(conn: Connection, organization_id: UUID, kind: str, amount: int, reason: str, by: Who) -> Quota:
     if amount == 0 or abs(amount) > MOST:
         raise Invalid(("amount", "range", "`amount` must be a number of messages other than 0, up to 10^15"))
     if not 1 <= len(reason := reason.strip()) <= MAX_REASON or "\0" in reason:
@@ -86,6 +88,16 @@ async def _change(conn: Connection, organization_id: UUID, kind: str, amount: in
             raise QuotaExceeded(remainingQuota=remaining, requested=-amount)
         quota = Quota(**row)
         await conn.execute(RECORD, organization_id, uuid7(), kind, amount, quota.remaining, reason, clock.now())
+        await audit.record(
+            conn,
+            by,
+            "quota.changed",
+            object_id=organization_id,
+            organization_id=organization_id,
+            before={"total": quota.total - amount},
+            after={"total": quota.total},
+            reason=reason,
+        )
     return quota
 
 

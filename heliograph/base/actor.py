@@ -7,6 +7,27 @@ from uuid import UUID
 import msgspec
 
 
+class Who(msgspec.Struct, frozen=True):
+    """Whom the audit log names, and what else is known of their asking."""
+
+    #: "person", "key", "operator", "cli" (an operator at a shell), "system" (the service itself) or "unknown".
+    kind: str
+    #: Of a person, operator or key.
+    id: UUID | None = None
+    #: A person's or operator's name, the shell's user.
+    name: str = ""
+    address: str = ""
+    #: What the client says that it is.
+    device: str = ""
+    request_id: str = ""
+    #: Why, in the words of whoever asks.
+    reason: str = ""
+
+
+#: Nobody asked: the service acts by its own rules.
+SYSTEM = Who("system")
+
+
 class Actor(msgspec.Struct, frozen=True):
     """An organization, and the key that speaks for it, as they were at most a second ago."""
 
@@ -24,6 +45,13 @@ class Actor(msgspec.Struct, frozen=True):
     replace_accents: bool = False
     #: ISO regions that may be sent to; None: all.
     allowed_countries: frozenset[str] | None = None
+    #: Who it is, where more is known than the key.
+    by: Who | None = None
+
+    @property
+    def who(self) -> Who:
+        """Whom the audit log names."""
+        return self.by or (SYSTEM if self.key_id is None else Who("key", self.key_id))
 
     @property
     def modes(self) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base.actor import Actor
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -232,6 +233,9 @@ async def begin(
     assert row is not None
     if found:
         await audience.keep(conn, actor.organization_id, id, found.valid)
+    told = {"channel": channel, "status": row["status"], "audience_tags": outline.tags, "recipients": pending + invalid}
+    told |= {"scheduled_at": outline.scheduled_at, "messages_per_minute": wish.messages_per_minute, "mode": actor.mode}
+    await audit.record(conn, actor, "campaign.created", object_id=id, name=outline.name, after=told)
     return campaign(row)
 
 
@@ -308,9 +312,18 @@ RETURNING {COLUMNS}, organization_id, mode, request_id, completed_at AS at
 
 
 async def move(
-    conn: Connection, organization_id: UUID, id: UUID, status: str, *, reason: str | None = None
+    conn: Connection,
+    organization_id: UUID,
+    id: UUID,
+    status: str,
+    *,
+    reason: str | None = None,
+    was: str | None = None,
+    by: Who = SYSTEM,
 ) -> Campaign | None:
     """Bring a campaign to `status` if the table above allows it from where it is; None: it does not.
+
+    `was`: the status that it is known to have; with it the audit log tells of the change.
 
     Records `campaign.completed`. Runs in the caller's transaction.
     """
@@ -318,6 +331,18 @@ async def move(
     if row is None:
         return None
     moved = campaign(row)
+    if was is not None and was != status:
+        before, after = {"status": was}, {"status": status, "status_reason": reason}
+        await audit.record(
+            conn,
+            by,
+            "campaign.moved",
+            object_id=id,
+            name=moved.name,
+            organization_id=organization_id,
+            before=before,
+            after=after,
+        )
     if status == "completed":
         await events.record(conn, [_completed(moved, row)])
     return moved
@@ -329,8 +354,8 @@ async def cancel(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sm
     Nothing more is staged from now on; a worker withdraws what is staged and not sent, and gives back what it cost.
     Raises NotFound, and CampaignNotCancelable for one that has completed or failed.
     """
-    await get(conn, actor, id=id, channel=channel)
-    moved = await move(conn, actor.organization_id, id, "canceled")
+    before = await get(conn, actor, id=id, channel=channel)
+    moved = await move(conn, actor.organization_id, id, "canceled", was=before.status, by=actor.who)
     if moved is not None:
         return moved
     found = await get(conn, actor, id=id, channel=channel)

@@ -123,7 +123,7 @@ class Stager:
         batch = await CHANNELS[due.channel].open(conn, due)
         if isinstance(batch, Stop):
             if batch.fails:
-                await plan.move(conn, *campaign, "failed", reason=batch.reason)
+                await plan.move(conn, *campaign, "failed", reason=batch.reason, was=due.status)
             else:
                 await _pause(conn, due, batch.reason)
             return False
@@ -138,7 +138,7 @@ class Stager:
         elif each is None and len(chunk.rows) == limit:
             self._read_ahead(_Wanted(due, batch, chunk.last, limit))
         if due.status == "paused":
-            await plan.move(conn, *campaign, "running")
+            await plan.move(conn, *campaign, "running", was=due.status)
         count = len(chunk.recipients)
         if count:
             due_at = [] if each is None else [base + each * n for n in range(count)]
@@ -312,5 +312,5 @@ def _pace(due: Due, most: int) -> tuple[datetime, timedelta | None, int]:
 
 
 async def _pause(conn: Connection, due: Due, reason: str) -> None:
-    await plan.move(conn, due.organization_id, due.id, "paused", reason=reason)
+    await plan.move(conn, due.organization_id, due.id, "paused", reason=reason, was=due.status)
     await conn.execute(LATER, due.organization_id, due.id, RETRY)

@@ -25,6 +25,7 @@ ROOMS = {
     "migrate": "running",
     "send": "carriage",
     "doctor": "running",
+    "audit": "running",
     "org": "organization",
     "key": "organization",
     "sender": "organization",

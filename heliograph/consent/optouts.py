@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
@@ -157,10 +158,14 @@ async def add(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
     """
     recipient = await _recipient(conn, actor, phone)
     async with conn.transaction():
+        had = await current(conn, [(actor.organization_id, recipient)])
         await suppress(conn, [OptOut(actor.organization_id, recipient, now(), OPERATOR)])
         row = await conn.fetchrow(GET, actor.organization_id, recipient)
-    assert row is not None
-    return OptOut(*row.values())
+        assert row is not None
+        one = OptOut(*row.values())
+        if not had:
+            await _record(conn, actor, "opt_out.added", one, after={"recipient": recipient, "how": OPERATOR})
+    return one
 
 
 async def remove(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
@@ -173,7 +178,23 @@ async def remove(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
         row = await conn.fetchrow(GET, actor.organization_id, recipient)
         if row is None or not await lift(conn, {(actor.organization_id, recipient)}):
             raise NotFound("This number has not opted out.", resource="opt_out")
-    return OptOut(*row.values())
+        one = OptOut(*row.values())
+        told = {"recipient": one.recipient, "since": one.since, "how": one.source, "keyword": one.keyword}
+        await _record(conn, actor, "opt_out.lifted", one, before=told)
+    return one
+
+
+async def _record(
+    conn: Connection,
+    actor: Actor,
+    action: str,
+    one: OptOut,
+    *,
+    before: dict[str, object] | None = None,
+    after: dict[str, object] | None = None,
+) -> None:
+    # Neither names the person: the log outlives the erasure of people.
+    await audit.record(conn, actor, action, object_id=phones.masked(one.recipient), before=before, after=after)
 
 
 COUNTRY = "SELECT country FROM organizations WHERE id = $1"

@@ -12,12 +12,13 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
+from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.contacts import records
 from heliograph.contacts.records import Contact
-from heliograph.contacts.sheets import Writer
 
 COLUMNS = ("name", "first_name", "last_name", "phone", "tags", "opted_out", "created_at", "updated_at", "id")
 PAGE = 5_000
@@ -37,6 +38,9 @@ async def write(
     `conn` plans by key from then on.
     """
     await plan_by_key(conn)
+    # Before the first line is out: an export that is broken off has told something all the same.
+    told = {"tag": tag, "format": "json" if as_json else "csv"}
+    await audit.record(conn, actor, "contacts.exported", object_id=actor.organization_id, after=told)
     count = 0
     writer = None if as_json else Writer(file, COLUMNS)
     async for page in _pages(conn, actor, tag):

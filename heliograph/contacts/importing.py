@@ -18,15 +18,17 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base import phones
 from heliograph.base.actor import Actor
+from heliograph.base.csv_files import Writer, unguarded
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.base.process import private_files
 from heliograph.contacts import records, sheets
 from heliograph.contacts.records import MAX_NAME, MAX_TAGS, Entry, OnDuplicate
-from heliograph.contacts.sheets import Layout, Reader, Row, Writer
+from heliograph.contacts.sheets import Layout, Reader, Row
 
 #: Rows a transaction. Larger ones are no faster, and what they lock is locked for longer.
 BATCH = 5_000
@@ -142,8 +144,18 @@ async def run(
         raise Invalid(("rejects", "format", "the file for rejected rows must not be the imported file"))
     await plan_by_key(conn)
     rejects.unlink(missing_ok=True)
-    summary = Summary(import_id=uuid7())
-    await conn.execute(BEGIN, actor.organization_id, summary.import_id, path.name)
+    id = uuid7()
+    summary = Summary(import_id=id)
+    async with conn.transaction():
+        await conn.execute(BEGIN, actor.organization_id, summary.import_id, path.name)
+        await audit.record(
+            conn,
+            actor,
+            "contacts.imported",
+            object_id=id,
+            name=path.name,
+            after={"state": "begun", "tags": options.tags, "on_duplicate": options.on_duplicate},
+        )
     reader = Reader(path, layout)
     reading = asyncio.create_task(asyncio.to_thread(_next_batch, reader, layout, options))
     sink = _Rejects(rejects, layout)
@@ -157,7 +169,18 @@ async def run(
         reader.close()
         sink.close()
     counts = (summary.rows, summary.created, summary.updated, summary.rejected)
-    await conn.execute(END, actor.organization_id, summary.import_id, *counts)
+    async with conn.transaction():
+        await conn.execute(END, actor.organization_id, summary.import_id, *counts)
+        told = {"rows": summary.rows, "created": summary.created, "updated": summary.updated}
+        await audit.record(
+            conn,
+            actor,
+            "contacts.imported",
+            object_id=id,
+            name=path.name,
+            before={},
+            after=told | {"state": "finished", "rejected": summary.rejected},
+        )
     return summary
 
 
@@ -267,7 +290,7 @@ def _number(cell: str, country: str | None) -> str:
     number = None if cell.endswith(".0") else phones.read(cell, region=country)
     if number is not None:
         return number
-    text = sheets.unguarded(cell.strip()).removesuffix(".0")
+    text = unguarded(cell.strip()).removesuffix(".0")
     if not text:
         raise Invalid(("phone", "required", "there is no phone number"))
     if _is_rounded(text):
@@ -284,7 +307,7 @@ def _number(cell: str, country: str | None) -> str:
 def _name(cell: str) -> str:
     if not cell:
         return cell
-    cell = sheets.unguarded(" ".join(cell.split()))
+    cell = unguarded(" ".join(cell.split()))
     if "\0" in cell:
         raise Invalid(("name", "nul", "the name contains NUL"))
     return cell
@@ -293,7 +316,7 @@ def _name(cell: str) -> str:
 # Most rows of a file have the tags of many others.
 @lru_cache(maxsize=4096)
 def _tags(cell: str, more: tuple[str, ...]) -> tuple[str, ...]:
-    given = [sheets.unguarded(one.strip()) for one in _tag_separators.split(cell)]
+    given = [unguarded(one.strip()) for one in _tag_separators.split(cell)]
     return records.tags([*(one for one in given if one), *more])
 
 

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
@@ -139,8 +140,12 @@ BY_PHONE = f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND mo
 async def create(conn: Connection, actor: Actor, *, entry: Entry) -> Contact:
     """A new contact. Raises ContactAlreadyExists if its number has one, with that one's id."""
     while True:
-        written = await create_many(conn, actor, entries=[entry])
-        row = await conn.fetchrow(BY_PHONE, actor.organization_id, actor.mode, entry.phone)
+        async with conn.transaction():
+            written = await create_many(conn, actor, entries=[entry])
+            row = await conn.fetchrow(BY_PHONE, actor.organization_id, actor.mode, entry.phone)
+            if row is not None and written.created:
+                told = {"phone": entry.phone, "tags": entry.tags}
+                await audit.record(conn, actor, "contact.created", object_id=row["id"], after=told)
         if row is not None:
             break  # else it was there, and was deleted just now
     found = Contact(*row.values())
@@ -291,7 +296,7 @@ async def one(conn: Connection, actor: Actor, *, which: str, country: str | None
 
 
 # Two statements: the second sees the tags that somebody committed while the first waited for the contact's row.
-DELETE = "DELETE FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = $3 RETURNING tags"
+DELETE = "DELETE FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = $3 RETURNING tags, phone"
 
 DELETE_TAGS = """
 DELETE FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = ANY ($3) AND contact_id = $4
@@ -305,3 +310,5 @@ async def delete(conn: Connection, actor: Actor, *, id: UUID) -> None:
         if row is None:
             raise NotFound(resource="contact", id=str(id))
         await conn.execute(DELETE_TAGS, actor.organization_id, actor.mode, row["tags"], id)
+        told = {"phone": row["phone"], "tags": row["tags"]}
+        await audit.record(conn, actor, "contact.deleted", object_id=id, before=told)

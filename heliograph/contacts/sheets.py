@@ -1,4 +1,4 @@
-"""What CSV files of people look like: encodings, delimiters, headers, and cells that a spreadsheet takes for formulas.
+"""What CSV files of people look like: encodings, delimiters and headers.
 
 The rule nobody may break: what cannot be understood is said, with the row and the reason, and never guessed at.
 """
@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
 import msgspec
 
@@ -153,34 +153,6 @@ class Reader:
 def header_of(found: Layout, field: str) -> str | None:
     """The header of a field's column."""
     return found.columns[found.fields[field]] if field in found.fields else None
-
-
-# ── Cells that begin like a formula ───────────────────────────────────────────────────────────────────────────────
-
-_is_formula = re.compile(r"[=@\t\r]|[+-](?![0-9 ().-]*$)").match
-_is_guarded = re.compile(r"'[=@\t\r+-]").match
-
-
-def guarded(cell: str) -> str:
-    """A cell that no spreadsheet computes: an apostrophe goes before what begins like a formula. Numbers stay."""
-    return f"'{cell}" if _is_formula(cell) else cell
-
-
-def unguarded(cell: str) -> str:
-    """What `guarded` was given; spreadsheets mark texts that look like numbers in the same way."""
-    return cell[1:] if _is_guarded(cell) else cell
-
-
-class Writer:
-    """A CSV file whose cells are guarded."""
-
-    def __init__(self, file: TextIO, columns: Sequence[str], *, delimiter: str = ",") -> None:
-        self._write = csv.writer(file, delimiter=delimiter, lineterminator="\n").writerow
-        self.row(columns)
-
-    def row(self, cells: Sequence[str]) -> None:
-        """Write one row."""
-        self._write([guarded(cell) for cell in cells])
 
 
 def _encoding(path: Path) -> str:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.errors import NotFound
@@ -115,5 +116,7 @@ async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Undone:
         done.deleted += deleted
         done.restored += changed["restored"]
         done.kept += len(batch["created"]) - deleted + changed["images"] - changed["restored"]
-    await conn.execute(UNDONE, *place)
+    async with conn.transaction():
+        await conn.execute(UNDONE, *place)
+        await audit.record(conn, actor, "contacts.import_undone", object_id=id, after=done)
     return done

@@ -110,6 +110,34 @@ COMMENT ON TABLE send_keys IS 'tenant: idempotency keys of sends, by day. A key 
 COMMENT ON COLUMN send_keys.key_hash IS 'as in idempotency';
 COMMENT ON COLUMN send_keys.message_id IS 'from whose row the answer is made again, byte for byte';
 
+CREATE TABLE audit_log (
+    id              uuid NOT NULL,
+    organization_id uuid,
+    at              timestamptz NOT NULL,
+    who             text NOT NULL CHECK (who IN ('person', 'key', 'operator', 'cli', 'system', 'unknown')),
+    who_id          uuid,
+    who_name        text NOT NULL DEFAULT '',
+    action          text NOT NULL,
+    object_id       text NOT NULL,
+    object_name     text NOT NULL DEFAULT '',
+    before          text,
+    after           text,
+    reason          text NOT NULL DEFAULT '',
+    address         text NOT NULL DEFAULT '',
+    device          text NOT NULL DEFAULT '',
+    request_id      text NOT NULL DEFAULT '',
+    count           integer NOT NULL DEFAULT 1 CHECK (count > 0),
+    PRIMARY KEY (id)
+) PARTITION BY RANGE (id);
+CREATE INDEX audit_log_by_organization ON audit_log (organization_id, id);
+CREATE INDEX audit_log_by_object ON audit_log (object_id, id);
+CREATE INDEX audit_log_age ON audit_log USING brin (at) WITH (autosummarize = on);
+CREATE TABLE audit_log_rest PARTITION OF audit_log DEFAULT;
+COMMENT ON TABLE audit_log IS 'control: who changed what, written in the transaction that made the change. Append-only: the application''s role may insert and read, nothing else';
+COMMENT ON COLUMN audit_log.organization_id IS 'NULL: it concerns the installation';
+COMMENT ON COLUMN audit_log.before IS 'of what changed, as JSON; secrets are blanked, phone numbers masked. The same for after';
+COMMENT ON COLUMN audit_log.count IS 'of failed authentications: how many of one address in one minute';
+
 
 -- -- Quota ------------------------------------------------------------------------------------------------------------
 

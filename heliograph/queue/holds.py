@@ -16,6 +16,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
 from heliograph.queue import leases
@@ -124,13 +126,15 @@ SELECT count(*) FROM queue WHERE kind = ANY ($1) AND lease_until > now() AND ($2
 """
 
 
-async def hold(conn: Connection, which: Selection, *, reason: str) -> tuple[list[Hold], int]:
+async def hold(conn: Connection, which: Selection, *, reason: str, by: Who = SYSTEM) -> tuple[list[Hold], int]:
     """Hold work back. Holding the same again changes nothing.
 
     Returns all holds there are now, and how many rows of this work a worker has in its hands: those still go out.
     """
     values = (which.line, which.organization_id, which.before, which.before_id)
-    await conn.execute(PUT, list(which.kinds), *values, reason, [uuid7() for _ in which.kinds])
+    async with conn.transaction():
+        await conn.execute(PUT, list(which.kinds), *values, reason, [uuid7() for _ in which.kinds])
+        await _record(conn, by, "queue.held", which, reason=reason)
     leased: int = await conn.fetchval(LEASED, list(which.kinds), which.line, which.organization_id, which.before_id)
     return await list_all(conn), leased
 
@@ -148,10 +152,41 @@ RETURNING {_HOLD}
 """
 
 
-async def release(conn: Connection, which: Selection, *, id: UUID | None = None) -> list[Hold]:
+async def release(conn: Connection, which: Selection, *, id: UUID | None = None, by: Who = SYSTEM) -> list[Hold]:
     """End holds: one, or all of these kinds, of this line or organization if one is given. Returns those that ended."""
-    rows = await conn.fetch(RELEASE, list(which.kinds), which.line, which.organization_id, id)
+    async with conn.transaction():
+        rows = await conn.fetch(RELEASE, list(which.kinds), which.line, which.organization_id, id)
+        ended = [
+            audit.Entry(
+                action="queue.released",
+                object_id=str(row["id"]),
+                organization_id=row["organization_id"],
+                before={name: row[name] for name in ("kind", "line", "before", "reason")},
+            )
+            for row in rows
+        ]
+        await audit.record_many(conn, by, ended)
     return [Hold(**row) for row in rows]
+
+
+async def begin_withdrawal(conn: Connection, which: Selection, *, tried: bool, by: Who = SYSTEM) -> None:
+    """Say that this work is about to be taken out of the queue, which goes on in many transactions."""
+    await _record(conn, by, "queue.withdrawn", which, told={"tried": tried})
+
+
+async def _record(
+    conn: Connection, by: Who, action: str, which: Selection, *, reason: str = "", told: dict[str, object] | None = None
+) -> None:
+    after = {"kinds": which.kinds, "line": which.line, "before": which.before, **(told or {})}
+    await audit.record(
+        conn,
+        by,
+        action,
+        object_id=which.line or which.organization_id or "everything",
+        organization_id=which.organization_id,
+        after=after,
+        reason=reason,
+    )
 
 
 #: That a row of `queue` is held back, as SQL.

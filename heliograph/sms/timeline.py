@@ -12,6 +12,8 @@ from uuid import UUID
 
 import asyncpg
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
@@ -64,11 +66,13 @@ SELECT q.kind, q.id, q.line, q.lane, q.due_at, q.tries, q.attempt, q.lease_until
 BEFORE, AFTER = timedelta(milliseconds=100), timedelta(seconds=2)
 
 
-async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> Timeline:
+async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Who = SYSTEM) -> Timeline:
     """The story of a message. Raises NotFound."""
     row = await conn.fetchrow(MESSAGE, id)
     if row is None:
         raise NotFound("There is no such message.", id=str(id))
+    if with_text:
+        await audit.record(conn, by, "message.revealed", object_id=id, organization_id=row["organization_id"])
     message = {name: value for name, value in row.items() if name != "body"}
     organization_id, accepted_at = row["organization_id"], row["accepted_at"]
     tried = await conn.fetch(ATTEMPTS, organization_id, id)

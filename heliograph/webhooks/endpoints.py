@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import derive_key, seal, unseal
 from heliograph.base.database import clock
@@ -122,7 +123,9 @@ async def create(
         if await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE:
             raise TooManyEndpoints(limit=MAX_ACTIVE)
         row = await conn.fetchrow(INSERT, actor.organization_id, id, url, kinds, sealed, clock.now(), actor.mode)
-    assert row is not None
+        assert row is not None
+        after = {"url": url, "subscribed_events": kinds, "mode": actor.mode}
+        await audit.record(conn, actor, "webhook.created", object_id=id, after=after)
     return Endpoint(**row), secret
 
 
@@ -164,11 +167,15 @@ DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held))
 async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
     """Disable an endpoint for good and drop what is queued for it; a second time changes nothing."""
     async with conn.transaction():
+        before = await get(conn, actor, id=id)
         row = await conn.fetchrow(DISABLE, actor.organization_id, id, clock.now(), REQUESTED, actor.modes)
         if row is None:
             raise NotFound(resource="webhook_endpoint", id=str(id))
         await forget_queued(conn, [id])
-    return Endpoint(**row)
+        after = Endpoint(**row)
+        if before.status != after.status:
+            await audit.record(conn, actor, "webhook.disabled", object_id=id, before=before, after=after)
+    return after
 
 
 ROTATE = f"""
@@ -194,10 +201,13 @@ async def rotate_secret(
     await active(conn, actor, id=id)
     secret = signing.new_secret()
     sealed = seal(rules.seal_key, secret.encode(), _context(actor.organization_id, id))
-    row = await conn.fetchrow(ROTATE, actor.organization_id, id, sealed, OVERLAP, MAX_OLD)
-    if row is None:  # it was disabled at this moment
-        raise EndpointDisabled(id=str(id))
-    *columns, until = row.values()
+    async with conn.transaction():
+        row = await conn.fetchrow(ROTATE, actor.organization_id, id, sealed, OVERLAP, MAX_OLD)
+        if row is None:  # it was disabled at this moment
+            raise EndpointDisabled(id=str(id))
+        *columns, until = row.values()
+        after = {"signing_secret": secret, "previous_secret_expires_at": until}
+        await audit.record(conn, actor, "webhook.secret_rotated", object_id=id, after=after)
     return Endpoint(*columns), secret, until
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -152,20 +153,23 @@ async def replay(
     if from_at >= to_at:
         raise Invalid(("from", "range", "`from` must be before `to`, and in the past"))
     chosen = _chosen(kinds, endpoint.subscribed_events)
-    row = await conn.fetchrow(
-        START,
-        actor.organization_id,
-        uuid7(),
-        endpoint_id,
-        from_at,
-        to_at,
-        chosen,
-        only_failed,
-        _before(uuid7_floor(from_at)),
-        now,
-    )
-    if row is None:
-        raise ReplayRunning(id=str(await conn.fetchval(RUNNING, actor.organization_id, endpoint_id)))
+    async with conn.transaction():
+        row = await conn.fetchrow(
+            START,
+            actor.organization_id,
+            uuid7(),
+            endpoint_id,
+            from_at,
+            to_at,
+            chosen,
+            only_failed,
+            _before(uuid7_floor(from_at)),
+            now,
+        )
+        if row is None:
+            raise ReplayRunning(id=str(await conn.fetchval(RUNNING, actor.organization_id, endpoint_id)))
+        told = {"from": from_at, "to": to_at, "kinds": chosen, "only_failed": only_failed}
+        await audit.record(conn, actor, "webhook.replayed", object_id=endpoint_id, after=told)
     return Replay(*row.values())
 
 

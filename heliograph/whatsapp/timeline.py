@@ -11,6 +11,8 @@ from uuid import UUID
 
 import asyncpg
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
@@ -61,11 +63,13 @@ BEFORE, AFTER = timedelta(seconds=2), timedelta(minutes=2)
 STAMPS = ("sent", "delivered", "read", "failed")
 
 
-async def of_message(conn: Connection, *, id: UUID, with_text: bool = False) -> Timeline:
+async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Who = SYSTEM) -> Timeline:
     """The story of a message in either direction. Raises NotFound."""
     row = await conn.fetchrow(MESSAGE, id)
     if row is None:
         raise NotFound("There is no such message.", id=str(id))
+    if with_text:
+        await audit.record(conn, by, "message.revealed", object_id=id, organization_id=row["organization_id"])
     organization_id = row["organization_id"]
     tried = await conn.fetch(attempts.OF_MESSAGE, organization_id, id)
     answers = list({one["ended_at"] for one in tried if one["ended_at"]})

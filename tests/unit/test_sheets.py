@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heliograph.base.csv_files import guarded, unguarded
 from heliograph.base.errors import Invalid
 from heliograph.contacts import sheets
-from heliograph.contacts.sheets import Reader, guarded, unguarded
+from heliograph.contacts.sheets import Reader
 
 
 def file(place: Path, content: str, encoding: str = "utf-8") -> Path:

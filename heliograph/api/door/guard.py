@@ -23,6 +23,7 @@ from heliograph.api.door.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.door.reading import query_reader, reader
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
+from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7_text
 
@@ -123,7 +124,8 @@ class Guard:
     def _begin(self, call: Call, scope: Scope) -> None:
         headers = call.headers
         doubled = None
-        for name, value in scope["headers"]:
+        call.all_headers = scope["headers"]
+        for name, value in call.all_headers:
             if name in _WANTED:
                 if name in headers and name in _SINGLE and headers[name] != value:
                     doubled = name
@@ -176,6 +178,7 @@ class Guard:
                 key.decode("latin-1"), call.address, is_guess=guessing
             )
         except Unauthorized:
+            self._services.failures.note(call.address)
             await limiter.fail(call.address)
             raise
 
@@ -307,6 +310,8 @@ class Guard:
     async def _mutate(self, call: Call) -> tuple[int, bytes]:
         if call.actor.state in STOPPED:
             raise OrganizationSuspended
+        who = Who("key", call.actor.key_id, address=call.address, device=call.device, request_id=call.request_id)
+        call.actor = msgspec.structs.replace(call.actor, by=who)
         return call.operation.status, _encode(await call.operation.run(call))
 
     def _answered(self, call: Call, answer: Any) -> tuple[int, envelope.Headers, bytes]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import UnionType
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -22,6 +22,7 @@ from heliograph.accounts.requests import Answer, RateUnit
 from heliograph.api.door.health import HealthChecks
 from heliograph.api.door.limits import Limiter, Strangers
 from heliograph.api.door.static import Page
+from heliograph.audit.failures import Failures
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, Refusal
@@ -191,6 +192,8 @@ class Services(msgspec.Struct, frozen=True):
     keyring: Keyring
     limiter: Limiter
     strangers: Strangers
+    #: Failed authentications on their way into the audit log.
+    failures: Failures
     health: HealthChecks
     acceptor: Acceptor
     whatsapp: WhatsAppAcceptor
@@ -211,6 +214,7 @@ class Call:
     __slots__ = (
         "actor",
         "address",
+        "all_headers",
         "body",
         "conn",
         "headers",
@@ -236,6 +240,8 @@ class Call:
         #: Below /v1.
         self.path = ""
         self.headers: dict[bytes, bytes] = {}
+        #: As they came, names in lower case; those that operations read are in `headers`.
+        self.all_headers: Sequence[tuple[bytes, bytes]] = ()
         self.parameters: dict[str, str] = {}
         self.standing_headers: list[tuple[bytes, bytes]] = []
         #: The request's unit of its rate window, where the rule takes it in its own commit.
@@ -254,6 +260,12 @@ class Call:
     def cursor_key(self) -> bytes:
         """Authenticates the cursors of lists."""
         return self.services.cursor_key
+
+    @property
+    def device(self) -> str:
+        """What the client says that it is."""
+        found = (value for name, value in self.all_headers if name == b"user-agent")
+        return next(found, b"").decode("latin-1")
 
     def id(self, name: str) -> UUID:
         """A path parameter, which must be a UUID in its usual form."""

@@ -24,18 +24,19 @@ _FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
 _EARLIEST, _LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 
-def statement(table: str, columns: str, *, fits: str, where: str = "true") -> str:
+def statement(table: str, columns: str, *, fits: str, where: str = "true", whose: str = "organization_id = $1") -> str:
     """A look at a table whose key is organization and id.
 
     Parameters: $1 organization, $2 and $3 what `bounds` says, $4 rows that may be returned, $5 rows that may be looked
     at. `fits` judges a row, `looked_at`, by its columns; `where` is what an index finds; both may use $6 and on.
+    `whose`: how $1 is asked for, of a table that operators look through.
     """
     # From the newest backwards by index; the look ends with the page or with its $5th row, which comes along to say how
     # far it got.
     return f"""
 SELECT * FROM (
     SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {fits} AS fits
-      FROM (SELECT {columns} FROM {table} WHERE organization_id = $1 AND id < $2 AND id >= $3 AND {where}
+      FROM (SELECT {columns} FROM {table} WHERE {whose} AND id < $2 AND id >= $3 AND {where}
              ORDER BY id DESC LIMIT $5) looked_at
 ) judged
  WHERE fits OR place = $5

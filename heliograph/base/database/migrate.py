@@ -79,6 +79,7 @@ SELECT attname FROM pg_partitioned_table JOIN pg_attribute ON attrelid = partrel
 
 #: Partitioned tables and what they are partitioned by.
 PARTITIONED = {
+    "audit_log": "uuid",
     "messages": "uuid",
     "attempts": "uuid",
     "events": "uuid",

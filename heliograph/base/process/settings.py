@@ -22,6 +22,8 @@ PROXIES_SAY = ("x-forwarded-for", "forwarded", "proxy-protocol")
 #: What `heliograph up` uses until the operator sets one; any other command refuses to start with it.
 DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
 
+#: What the audit log is kept at least.
+LEAST_AUDIT_MONTHS = 13
 #: Different characters that a secret must have.
 FEWEST_CHARACTERS = 8
 
@@ -140,6 +142,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     text_retention_days: Annotated[int, "How long message text is kept, in days"] = 30
     metadata_retention_months: Annotated[int, "How long messages are kept, in months"] = 13
+    audit_retention_months: Annotated[int, "How long the audit log is kept, in months; at least 13"] = 25
 
     clock_shift: Annotated[
         str, "For tests only: seconds by which this process's clock is ahead (`n`, or `n:running`)"
@@ -149,6 +152,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.secret_key and len(self.secret_key) < 32:
             raise SettingsError("HELIOGRAPH_SECRET_KEY must have at least 32 characters")
+        if self.audit_retention_months < LEAST_AUDIT_MONTHS:
+            raise SettingsError(f"HELIOGRAPH_AUDIT_RETENTION_MONTHS must be at least {LEAST_AUDIT_MONTHS}")
         if self.proxy_says not in PROXIES_SAY:
             raise SettingsError(f"HELIOGRAPH_PROXY_SAYS must be one of {', '.join(PROXIES_SAY)}")
         try:

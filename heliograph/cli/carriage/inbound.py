@@ -17,6 +17,7 @@ from heliograph.cli.terminal.console import (
     operator,
     say,
     settings_of,
+    shell,
     show,
 )
 from heliograph.sms.received import inbound
@@ -56,7 +57,9 @@ def list_(
         if unassigned:
             return await inbound.unassigned(conn, limit=limit)
         actor = await operator(conn, org)
-        return await inbound.received(conn, organization_id=actor.organization_id, limit=limit)
+        return await inbound.received(
+            conn, organization_id=actor.organization_id, limit=limit, by=shell(), with_text=text
+        )
 
     found = as_plain(on_database(work, settings_of(data_dir)))
     if not text:

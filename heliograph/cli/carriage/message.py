@@ -25,6 +25,7 @@ from heliograph.cli.terminal.console import (
     operator,
     record,
     settings_of,
+    shell,
     show,
     table,
 )
@@ -147,9 +148,9 @@ def show_(
 
     async def work(conn: Connection) -> Timeline:
         try:
-            return await timeline.of_message(conn, id=id, with_text=text)
+            return await timeline.of_message(conn, id=id, with_text=text, by=shell())
         except NotFound:
-            return await whatsapp_timeline.of_message(conn, id=id, with_text=text)
+            return await whatsapp_timeline.of_message(conn, id=id, with_text=text, by=shell())
 
     found = as_plain(on_database(work, settings_of(data_dir)))
     if not text:

@@ -23,6 +23,7 @@ from heliograph.cli.terminal.console import (
     only,
     say,
     settings_of,
+    shell,
     show,
 )
 from heliograph.queue import holds
@@ -113,7 +114,7 @@ def hold(
 
     async def work(conn: Connection) -> tuple[list[dict[str, Any]], int]:
         which = await _selection(conn, kind, supplier, org, older_than)
-        made, leased = await holds.hold(conn, which, reason=reason)
+        made, leased = await holds.hold(conn, which, reason=reason, by=shell())
         return await _named(conn, made), leased
 
     held, leased = on_database(work, settings_of(data_dir))
@@ -146,7 +147,7 @@ def release(
 
     async def work(conn: Connection) -> list[dict[str, Any]]:
         which = await _selection(conn, kind, supplier, org, None)
-        return await _named(conn, await holds.release(conn, which, id=hold_id))
+        return await _named(conn, await holds.release(conn, which, id=hold_id, by=shell()))
 
     released = on_database(work, settings_of(data_dir))
     if hold_id is not None and not released:
@@ -191,6 +192,7 @@ def withdraw(
         typer.confirm(f"Withdraw up to {found:,} rows permanently?", abort=True, err=True)
 
     async def work(conn: Connection) -> dict[str, Withdrawn]:
+        await holds.begin_withdrawal(conn, which, tried=tried, by=shell())
         return {name: await _withdraw(conn, name, which, tried=tried) for name in which.kinds}
 
     done = on_database(work, settings)

@@ -15,7 +15,17 @@ from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import SettingsError
 from heliograph.cli.carriage import supplier_settings
 from heliograph.cli.carriage.supplier_settings import written
-from heliograph.cli.terminal.console import DataDir, Json, as_plain, group, on_database, say, settings_of, show
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    as_plain,
+    group,
+    on_database,
+    say,
+    settings_of,
+    shell,
+    show,
+)
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports import diagnosis
@@ -136,6 +146,7 @@ def add_smpp(
             sessions=sessions,
             parts=parts,
             simulated=simulator,
+            by=shell(),
         )
         return await _find(conn, str(id))
 
@@ -246,7 +257,7 @@ def set_(
             if not same:
                 changes.append({"setting": "password", "before": supplier_settings.HIDDEN, "after": "a new one"})
             if changes:
-                await suppliers.change(conn, key, after, secret=None if same else secret)
+                await suppliers.change(conn, key, after, before=before, secret=None if same else secret, by=shell())
                 await diagnosis.reread(conn, before, after)
         return await _find(conn, str(before.id)), changes
 
@@ -300,7 +311,7 @@ def remove(
 
     async def work(conn: Connection) -> dict[str, Any]:
         before = await _find(conn, which)
-        await suppliers.set_state(conn, supplier=which, state="removed")
+        await suppliers.set_state(conn, supplier=which, state="removed", by=shell())
         return before | {"state": "removed"}
 
     show(on_database(work, settings), json)
@@ -308,7 +319,7 @@ def remove(
 
 def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
     async def work(conn: Connection) -> dict[str, Any]:
-        return await _find(conn, str(await suppliers.set_state(conn, supplier=which, state=state)))
+        return await _find(conn, str(await suppliers.set_state(conn, supplier=which, state=state, by=shell())))
 
     show(on_database(work, settings_of(data_dir)), json)
 

@@ -21,6 +21,7 @@ from heliograph.cli.terminal.console import (
     on_database,
     organization,
     settings_of,
+    shell,
     show,
 )
 
@@ -52,9 +53,9 @@ def create(
 
     async def work(conn: Connection) -> Organization:
         async with conn.transaction():
-            made = await organizations.create(conn, name=name, state=state, country=home_country)
+            made = await organizations.create(conn, name=name, state=state, country=home_country, by=shell())
             if grant:
-                await quota.grant(conn, made.id, amount=grant, reason="initial")
+                await quota.grant(conn, made.id, amount=grant, reason="initial", by=shell())
             return made
 
     show(on_database(work, settings_of(data_dir)), json)
@@ -76,7 +77,7 @@ def rename(
 
     async def work(conn: Connection) -> Organization:
         found = await organization(conn, which)
-        return await organizations.rename(conn, id=found.id, name=name)
+        return await organizations.rename(conn, id=found.id, name=name, by=shell())
 
     show(on_database(work, settings_of(data_dir)), json)
 
@@ -146,10 +147,17 @@ def plan(
     async def work(conn: Connection) -> dict[str, object]:
         found = await organization(conn, which)
         if plan is None:
-            await plans.unsubscribe(conn, found.id)
+            await plans.unsubscribe(conn, found.id, by=shell())
         else:
             await plans.subscribe(
-                conn, found.id, plan=plan, allowance=allowance, now=clock.now(), anchor=anchor, months=months
+                conn,
+                found.id,
+                plan=plan,
+                allowance=allowance,
+                now=clock.now(),
+                anchor=anchor,
+                months=months,
+                by=shell(),
             )
         return await _whole(conn, str(found.id))
 
@@ -286,6 +294,7 @@ def configure(
             start_reply=_reply(start_reply),
             help_reply=_reply(help_reply),
             country=msgspec.UNSET if home_country is None else None if home_country == "none" else home_country,
+            by=shell(),
         )
 
     show(on_database(work, settings_of(data_dir)), json)
@@ -310,6 +319,6 @@ def _reply(given: str | None) -> str | msgspec.UnsetType | None:
 def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
     async def work(conn: Connection) -> Organization:
         found = await organization(conn, which)
-        return await organizations.set_state(conn, id=found.id, state=state)
+        return await organizations.set_state(conn, id=found.id, state=state, by=shell())
 
     show(on_database(work, settings_of(data_dir)), json)

@@ -18,6 +18,7 @@ from heliograph.cli.terminal.console import (
     on_database,
     organization,
     settings_of,
+    shell,
     show,
 )
 
@@ -42,7 +43,7 @@ def grant(
 
     async def work(conn: Connection) -> Quota:
         found = await organization(conn, org)
-        return await quota.grant(conn, found.id, amount=amount, reason=reason)
+        return await quota.grant(conn, found.id, amount=amount, reason=reason, by=shell())
 
     _show(on_database(work, settings_of(data_dir)), json)
 
@@ -67,7 +68,7 @@ def adjust(
 
     async def work(conn: Connection) -> Quota:
         found = await organization(conn, org)
-        return await quota.adjust(conn, found.id, amount=amount, reason=reason)
+        return await quota.adjust(conn, found.id, amount=amount, reason=reason, by=shell())
 
     _show(on_database(work, settings_of(data_dir)), json)
 

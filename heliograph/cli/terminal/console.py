@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import io
 import os
 import shutil
@@ -26,7 +27,7 @@ from typer.core import TyperGroup
 
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
-from heliograph.base.actor import Actor
+from heliograph.base.actor import Actor, Who
 from heliograph.base.database import url as database_url
 from heliograph.base.database.clock import ClockDiffers, iso
 from heliograph.base.database.migrate import ForeignSchema, MigrationError
@@ -183,7 +184,19 @@ async def operator(conn: Connection, reference: str | None) -> Actor:
 
 def acting_for(one: Organization) -> Actor:
     """An operator, acting for an organization."""
-    return Actor(one.id, None, "live", frozenset(), one.state)
+    return Actor(one.id, None, "live", frozenset(), one.state, by=shell())
+
+
+def shell() -> Who:
+    """Whom the audit log names for what is done at this shell: the system's user, also behind sudo."""
+    return Who("cli", name=os.environ.get("SUDO_USER") or _user())
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an account without a name, as in a container
+        return str(os.getuid())
 
 
 def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:

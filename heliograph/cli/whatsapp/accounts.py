@@ -20,6 +20,7 @@ from heliograph.cli.terminal.console import (
     operator,
     say,
     settings_of,
+    shell,
     show,
 )
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
@@ -135,6 +136,7 @@ def add(
                 api_version=api_version,
                 name=name,
                 subscribe=subscribe,
+                by=shell(),
             )
         finally:
             await client.close()
@@ -234,7 +236,9 @@ def update(
         found = await onboarding.find_account(conn, organization_id, which)
         if new_secret is not None or verify_token is not None:
             app = await apps.get_app(conn, key, found.app)
-            await apps.change_app(conn, key, app_id=app.app_id, app_secret=new_secret, verify_token=verify_token)
+            await apps.change_app(
+                conn, key, app_id=app.app_id, app_secret=new_secret, verify_token=verify_token, by=shell()
+            )
         if name is not None or base_url is not None or api_version is not None:
             found = await accounts.update(
                 conn,
@@ -244,15 +248,18 @@ def update(
                 name=name,
                 base_url=base_url,
                 api_version=api_version,
+                by=shell(),
             )
         client = _client(found.base_url, found.api_version)
         try:
             if new_token is not None:
-                reading, _ = await onboarding.change_token(conn, key, client, account=found, token=new_token)
+                reading, _ = await onboarding.change_token(
+                    conn, key, client, account=found, token=new_token, by=shell()
+                )
                 for note in sync.problems_of(reading):
                     say(note)
             if subscribe:
-                await onboarding.subscribe(conn, key, client, account=found)
+                await onboarding.subscribe(conn, key, client, account=found, by=shell())
         finally:
             await client.close()
         return await _shown(conn, settings, organization_id, str(found.id))
@@ -295,7 +302,7 @@ def release(which: Which, org: Org = None, json: Json = False, data_dir: DataDir
     async def work(conn: Connection) -> dict[str, Any]:
         organization_id = (await operator(conn, org)).organization_id
         found = await onboarding.find_account(conn, organization_id, which)
-        released = await holds.release_account(conn, organization_id, found.id)
+        released = await holds.release_account(conn, organization_id, found.id, by=shell())
         return {"id": found.id, "waba_id": found.waba_id, "name": found.name, "released": released}
 
     show(on_database(work, settings_of(data_dir)), json)
@@ -313,7 +320,7 @@ def acknowledge(which: Which, org: Org = None, json: Json = False, data_dir: Dat
     async def work(conn: Connection) -> list[dict[str, Any]]:
         organization_id = (await operator(conn, org)).organization_id
         found = await onboarding.find_account(conn, organization_id, which)
-        taken = await warnings.acknowledge(conn, organization_id, found.id)
+        taken = await warnings.acknowledge(conn, organization_id, found.id, by=shell())
         return [{"waba_id": found.waba_id, "warning": kind, "detail": detail} for kind, detail in taken]
 
     show(on_database(work, settings_of(data_dir)), json, ("waba_id", "warning", "detail"))
@@ -342,7 +349,9 @@ def _set_state(which: str, state: str, org: str | None, json: bool, data_dir: Da
     async def work(conn: Connection) -> dict[str, Any]:
         organization_id = (await operator(conn, org)).organization_id
         found = await onboarding.find_account(conn, organization_id, which)
-        changed = await accounts.set_state(conn, organization_id=organization_id, account_id=found.id, state=state)
+        changed = await accounts.set_state(
+            conn, organization_id=organization_id, account_id=found.id, state=state, by=shell()
+        )
         return {"id": changed.id, "waba_id": changed.waba_id, "name": changed.name, "state": changed.state}
 
     show(on_database(work, settings_of(data_dir)), json)

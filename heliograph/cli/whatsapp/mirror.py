@@ -21,6 +21,7 @@ from heliograph.cli.terminal.console import (
     on_database,
     operator,
     settings_of,
+    shell,
     show,
 )
 from heliograph.whatsapp.dispatch import holds
@@ -97,7 +98,7 @@ def release_number(
     async def work(conn: Connection) -> dict[str, Any]:
         organization_id = (await operator(conn, org)).organization_id
         found = await onboarding.find_number(conn, organization_id, number)
-        released = await holds.release_number(conn, organization_id, found["id"])
+        released = await holds.release_number(conn, organization_id, found["id"], by=shell())
         return {
             "id": found["id"],
             "display_phone_number": found["display_phone_number"],
@@ -195,7 +196,7 @@ def _set_disabled(
         found = await onboarding.find_templates(conn, organization_id, name=name, language=language, waba_id=waba_id)
         async with conn.transaction():
             for one in found:
-                await template_sync.set_disabled(conn, organization_id, one["id"], disabled=disabled)
+                await template_sync.set_disabled(conn, organization_id, one["id"], disabled=disabled, by=shell())
         ids = {one["id"] for one in found}
         return [one for one in await onboarding.templates_of(conn, organization_id) if one["id"] in ids]
 

@@ -20,6 +20,7 @@ from heliograph.cli.terminal.console import (
     organization,
     say,
     settings_of,
+    shell,
     show,
 )
 from heliograph.whatsapp.money import rates, wallet
@@ -63,7 +64,7 @@ def top_up(
 
     async def work(conn: Connection) -> Wallet:
         found = await organization(conn, org)
-        return await wallet.top_up(conn, found.id, amount=_amount(amount), currency=currency, reason=reason)
+        return await wallet.top_up(conn, found.id, amount=_amount(amount), currency=currency, reason=reason, by=shell())
 
     _show(on_database(work, settings_of(data_dir)), json)
 
@@ -89,7 +90,7 @@ def adjust(
 
     async def work(conn: Connection) -> Wallet:
         found = await organization(conn, org)
-        return await wallet.adjust(conn, found.id, amount=_amount(amount), currency=currency, reason=reason)
+        return await wallet.adjust(conn, found.id, amount=_amount(amount), currency=currency, reason=reason, by=shell())
 
     _show(on_database(work, settings_of(data_dir)), json)
 
@@ -159,7 +160,7 @@ def import_(
         _show_errors(refused.details["errors"], json)
 
     async def work(conn: Connection) -> Imported:
-        return await rates.import_rates(conn, found)
+        return await rates.import_rates(conn, found, by=shell())
 
     show(on_database(work, settings_of(data_dir)), json)
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
@@ -247,7 +248,10 @@ async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
         if standing["status"] in (None, "rejected") and standing["pending"] >= MAX_PENDING:
             raise TooManyPending(limit=MAX_PENDING)
         (row,) = await conn.fetch(REQUEST, actor.organization_id, uuid7(), value, clock.now())
-    sender = SenderId(*row.values())
+        sender = SenderId(*row.values())
+        if standing["status"] in (None, "rejected"):
+            before = {"status": standing["status"]}
+            await _record(conn, actor, "sender_id.requested", sender, before, {"status": sender.status})
     if sender.status in ("approved", "suspended"):
         raise SenderIdAlreadyExists(id=str(sender.id), status=sender.status)
     return sender
@@ -288,6 +292,8 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
         at = clock.now()
         (row,) = await conn.fetch(REVIEW, actor.organization_id, id, status, reason, at)
         sender = SenderId(*row.values())
+        changed: dict[str, object] = {"status": status, "rejection_reason": reason, "is_default": sender.is_default}
+        await _record(conn, actor, "sender_id.reviewed", sender, {"status": before[id]}, changed)
         kind = EVENTS.get(status)
         if kind is not None and before[id] != status:
             data = msgspec.json.encode({"senderId": shown(sender)}).decode()
@@ -311,7 +317,20 @@ async def set_default(conn: Connection, actor: Actor, *, id: UUID) -> SenderId:
             raise SenderIdNotApproved(senderId=str(id), status=status[id], reason=None)
         await conn.execute(CLEAR_DEFAULT, actor.organization_id, id)
         (row,) = await conn.fetch(SET_DEFAULT, actor.organization_id, id)
-    return SenderId(*row.values())
+        sender = SenderId(*row.values())
+        await _record(conn, actor, "sender_id.default_changed", sender, {}, {"is_default": True})
+    return sender
+
+
+async def _record(
+    conn: Connection,
+    actor: Actor,
+    action: str,
+    sender: SenderId,
+    before: dict[str, object],
+    after: dict[str, object],
+) -> None:
+    await audit.record(conn, actor, action, object_id=sender.id, name=sender.value, before=before, after=after)
 
 
 def shown(sender: SenderId) -> dict[str, object]:

@@ -11,6 +11,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.crypto import derive_key, seal, unseal
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
@@ -58,28 +60,33 @@ async def add(
     sessions: int = 1,
     parts: str = "all",
     simulated: bool = False,
+    by: Who = SYSTEM,
 ) -> UUID:
     """Add an account; `settings` were validated by its connector. Raises SupplierExists, Invalid (prefixes)."""
     for prefix in prefixes:
         if not (prefix.isascii() and prefix.isdigit()):
             raise Invalid(("prefixes", "pattern", f"a prefix is digits without +, not {prefix!r}"))
     id = uuid7()
+    told = {"kind": kind, "prefixes": prefixes, "priority": priority, "weight": weight, "sessions": sessions}
+    told |= {"parts": parts, "simulated": simulated, "settings": settings}
     try:
-        await conn.execute(
-            ADD,
-            id,
-            name,
-            kind,
-            msgspec.json.encode(settings).decode(),
-            seal(key, secret.encode(), f"suppliers/{id}"),
-            list(prefixes),
-            priority,
-            weight,
-            sessions,
-            parts,
-            simulated,
-            now(),
-        )
+        async with conn.transaction():
+            await conn.execute(
+                ADD,
+                id,
+                name,
+                kind,
+                msgspec.json.encode(settings).decode(),
+                seal(key, secret.encode(), f"suppliers/{id}"),
+                list(prefixes),
+                priority,
+                weight,
+                sessions,
+                parts,
+                simulated,
+                now(),
+            )
+            await audit.record(conn, by, "supplier.added", object_id=id, name=name, after=told)
     except asyncpg.UniqueViolationError:
         raise SupplierExists(name=name) from None
     return id
@@ -103,26 +110,40 @@ UPDATE suppliers SET name = $2, settings = $3::text::jsonb, prefixes = $4, prior
 """
 
 
-async def change(conn: Connection, key: bytes, after: Supplier, *, secret: str | None = None) -> None:
-    """Make a supplier what `after` says; `secret`: its new password, None: the one it has.
+async def change(
+    conn: Connection,
+    key: bytes,
+    after: Supplier,
+    *,
+    before: Supplier | None = None,
+    secret: str | None = None,
+    by: Who = SYSTEM,
+) -> None:
+    """Make a supplier what `after` says; `secret`: its new password, None: the one it has. `before`: what it was.
 
     Workers follow within a second, and connect anew if settings or password are others. The supplier stays the one that
     messages were sent through, so that their receipts find them. Raises SupplierExists.
     """
     try:
-        await conn.execute(
-            CHANGE,
-            after.id,
-            after.name,
-            msgspec.json.encode(after.settings).decode(),
-            list(after.prefixes),
-            after.priority,
-            after.weight,
-            after.sessions,
-            after.parts,
-            after.simulated,
-            None if secret is None else seal(key, secret.encode(), f"suppliers/{after.id}"),
-        )
+        async with conn.transaction():
+            await conn.execute(
+                CHANGE,
+                after.id,
+                after.name,
+                msgspec.json.encode(after.settings).decode(),
+                list(after.prefixes),
+                after.priority,
+                after.weight,
+                after.sessions,
+                after.parts,
+                after.simulated,
+                None if secret is None else seal(key, secret.encode(), f"suppliers/{after.id}"),
+            )
+            told = _told(after) | ({} if secret is None else {"password": secret})
+            known = None if before is None else _told(before)
+            await audit.record(
+                conn, by, "supplier.changed", object_id=after.id, name=after.name, before=known, after=told
+            )
     except asyncpg.UniqueViolationError:
         raise SupplierExists(name=after.name) from None
 
@@ -130,24 +151,49 @@ async def change(conn: Connection, key: bytes, after: Supplier, *, secret: str |
 RECONFIGURE = "UPDATE suppliers SET settings = $2::text::jsonb, secret = $3, changed_at = $4 WHERE id = $1"
 
 
-async def reconfigure(conn: Connection, key: bytes, *, id: UUID, settings: dict[str, Any], secret: str) -> None:
+async def reconfigure(
+    conn: Connection, key: bytes, *, id: UUID, settings: dict[str, Any], secret: str, by: Who = SYSTEM
+) -> None:
     """Replace an account's settings and password; workers connect anew within a second."""
     sealed = seal(key, secret.encode(), f"suppliers/{id}")
-    await conn.execute(RECONFIGURE, id, msgspec.json.encode(settings).decode(), sealed, now())
+    async with conn.transaction():
+        await conn.execute(RECONFIGURE, id, msgspec.json.encode(settings).decode(), sealed, now())
+        after = {"settings": settings, "password": secret}
+        await audit.record(conn, by, "supplier.changed", object_id=id, after=after)
 
 
+def _told(one: Supplier) -> dict[str, Any]:
+    """What the audit log says of a supplier: what operators set, each setting by itself."""
+    names = ("name", "prefixes", "priority", "weight", "sessions", "parts", "simulated")
+    settings = {f"settings.{name}": value for name, value in one.settings.items()}
+    return {name: getattr(one, name) for name in names} | settings
+
+
+STATE = "SELECT id, name, state FROM suppliers WHERE (name = $1 OR id::text = $1) AND state <> 'removed' FOR UPDATE"
 SET_STATE = """
 UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed' THEN ''::bytea ELSE secret END,
        name = CASE $2 WHEN 'removed' THEN name || ' (removed ' || left(id::text, 8) || ')' ELSE name END
- WHERE (name = $1 OR id::text = $1) AND state <> 'removed' RETURNING id
+ WHERE (name = $1 OR id::text = $1) AND state <> 'removed'
 """
 
 
-async def set_state(conn: Connection, *, supplier: str, state: str) -> UUID:
+async def set_state(conn: Connection, *, supplier: str, state: str, by: Who = SYSTEM) -> UUID:
     """Pause ("paused"), resume ("active") or remove ("removed") by name or id. Raises NotFound."""
-    id: UUID | None = await conn.fetchval(SET_STATE, supplier, state, now())
-    if id is None:
-        raise NotFound(resource="supplier", id=supplier)
+    async with conn.transaction():
+        before = await conn.fetchrow(STATE, supplier)
+        if before is None:
+            raise NotFound(resource="supplier", id=supplier)
+        await conn.execute(SET_STATE, supplier, state, now())
+        id: UUID = before["id"]
+        await audit.record(
+            conn,
+            by,
+            "supplier.state_changed",
+            object_id=id,
+            name=before["name"],
+            before={"state": before["state"]},
+            after={"state": state},
+        )
     return id
 
 

@@ -12,6 +12,8 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
@@ -100,8 +102,19 @@ SELECT m.id, m.received_at, NULL::uuid AS organization_id, s.name AS supplier, m
 """
 
 
-async def received(conn: Connection, *, organization_id: UUID, limit: int) -> list[Listed]:
-    """What an organization received, newest first."""
+async def received(
+    conn: Connection, *, organization_id: UUID, limit: int, with_text: bool = True, by: Who = SYSTEM
+) -> list[Listed]:
+    """What an organization received, newest first. Whoever is shown the texts is noted in the audit log."""
+    if with_text:
+        await audit.record(
+            conn,
+            by,
+            "message.revealed",
+            object_id=organization_id,
+            organization_id=organization_id,
+            after={"received": limit},
+        )
     return [Listed(*row.values()) for row in await conn.fetch(RECEIVED, organization_id, limit)]
 
 

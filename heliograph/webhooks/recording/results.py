@@ -14,6 +14,8 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process.crash import crash_point
 from heliograph.queue import leases
@@ -91,7 +93,7 @@ UPDATE webhook_endpoints e
        AS told (organization_id, id, succeeded, failures, gone)
  WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- else all endpoints might be gone through
    AND e.organization_id = told.organization_id AND e.id = told.id AND e.status = 'active'
-RETURNING e.id, e.disabled_reason
+RETURNING e.id, e.disabled_reason, e.organization_id
 """
 
 
@@ -213,9 +215,21 @@ class Record:
             endpoints.GONE,
             endpoints.FAILING,
         )
-        disabled = {id: reason for id, reason in rows if reason is not None}
+        disabled = {id: reason for id, reason, _ in rows if reason is not None}
         if disabled:
             await endpoints.forget_queued(conn, list(disabled))
+            told = [
+                audit.Entry(
+                    action="webhook.disabled",
+                    object_id=str(id),
+                    organization_id=organization_id,
+                    before={"status": "active"},
+                    after={"status": "disabled", "disabled_reason": reason},
+                )
+                for id, reason, organization_id in rows
+                if reason is not None
+            ]
+            await audit.record_many(conn, SYSTEM, told)
         return disabled
 
     def _news(self, standings: dict[tuple[UUID, UUID], _Standing], now: float) -> dict[tuple[UUID, UUID], _Standing]:

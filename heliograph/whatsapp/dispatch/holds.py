@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.mirror import numbers
 
@@ -180,17 +182,34 @@ RETURNING id
 """
 
 
-async def release_account(conn: Connection, organization_id: UUID, account_id: UUID) -> bool:
+async def release_account(conn: Connection, organization_id: UUID, account_id: UUID, *, by: Who = SYSTEM) -> bool:
     """End the holds of an account and of all its numbers by hand; False: there was none."""
     async with conn.transaction():
         found = await conn.fetchval(RELEASE_ACCOUNT, organization_id, account_id)
         of_numbers = await conn.fetch(RELEASE_NUMBERS, organization_id, None, account_id)
-        return found is not None or bool(of_numbers)
+        ended = found is not None or bool(of_numbers)
+        if ended:
+            told = {"numbers": [row["id"] for row in of_numbers]}
+            await audit.record(
+                conn,
+                by,
+                "whatsapp_account.released",
+                object_id=account_id,
+                organization_id=organization_id,
+                after=told,
+            )
+        return ended
 
 
-async def release_number(conn: Connection, organization_id: UUID, number_id: UUID) -> bool:
+async def release_number(conn: Connection, organization_id: UUID, number_id: UUID, *, by: Who = SYSTEM) -> bool:
     """End the hold of one number by hand; False: there was none. A hold of its account is another matter."""
-    return bool(await conn.fetch(RELEASE_NUMBERS, organization_id, number_id, None))
+    async with conn.transaction():
+        ended = bool(await conn.fetch(RELEASE_NUMBERS, organization_id, number_id, None))
+        if ended:
+            await audit.record(
+                conn, by, "whatsapp_number.released", object_id=number_id, organization_id=organization_id
+            )
+        return ended
 
 
 # Of all organizations: what waits for these is late by no fault of workers.

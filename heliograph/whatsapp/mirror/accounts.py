@@ -14,6 +14,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.crypto import seal, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -161,6 +163,7 @@ async def add(
     api_version: str = API_VERSION,
     portfolio: str | None = None,
     name: str = "",
+    by: Who = SYSTEM,
 ) -> BusinessAccount:
     """Add an account, and its app if it is the first of it; an account that was removed comes back with its ids.
 
@@ -181,7 +184,9 @@ async def add(
             raise AccountExists(wabaId=waba_id) from None
         assert row is not None
         row = await conn.fetchrow(SET_TOKEN, organization_id, row["id"], _sealed_token(key, row["id"], token))
-    return _account(row)
+        account = _account(row)
+        await _record(conn, by, "whatsapp_account.added", account, after=_told(account))
+    return account
 
 
 UPDATE = f"""
@@ -209,6 +214,7 @@ async def update(
     base_url: str | None = None,
     api_version: str | None = None,
     portfolio: str | None = None,
+    by: Who = SYSTEM,
 ) -> BusinessAccount:
     """Change what is given. A new token ends the hold of the old one: one message tries. Raises Invalid, NotFound."""
     _check(base_url=base_url, api_version=api_version, token=token)
@@ -216,12 +222,16 @@ async def update(
     base_url = base_url and base_url.rstrip("/")
     at = clock.now()
     async with conn.transaction():
+        was = await conn.fetchrow(GET, organization_id, account_id)
         before = await numbers.of_account(conn, organization_id, account_id)
         row = await conn.fetchrow(
             UPDATE, organization_id, account_id, name, base_url, api_version, portfolio, sealed, at
         )
         await numbers.announce(conn, organization_id, account_id, before, at=at)
-    return _known(row, account_id)
+        account = _known(row, account_id)
+        after = _told(account) | ({} if token is None else {"token": token})
+        await _record(conn, by, "whatsapp_account.changed", account, before=_told(_known(was, account_id)), after=after)
+    return account
 
 
 SET_STATE = f"""
@@ -247,7 +257,9 @@ UPDATE queue SET due_at = now()
 """
 
 
-async def set_state(conn: Connection, *, organization_id: UUID, account_id: UUID, state: str) -> BusinessAccount:
+async def set_state(
+    conn: Connection, *, organization_id: UUID, account_id: UUID, state: str, by: Who = SYSTEM
+) -> BusinessAccount:
     """Pause ("paused"), resume ("active") or remove ("removed") an account. Raises NotFound.
 
     A paused one is mirrored, and gets its callbacks, but sends nothing: what is queued waits. A removed one loses its
@@ -263,7 +275,36 @@ async def set_state(conn: Connection, *, organization_id: UUID, account_id: UUID
             await conn.execute(END_NUMBERS, organization_id, account_id, at)
             await conn.execute(END_TEMPLATES, organization_id, account_id)
         await numbers.announce(conn, organization_id, account_id, before, at=at)
-    return _known(row, account_id)
+        account = _known(row, account_id)
+        await _record(conn, by, "whatsapp_account.state_changed", account, after={"state": state})
+    return account
+
+
+async def _record(
+    conn: Connection,
+    by: Who,
+    action: str,
+    account: BusinessAccount,
+    *,
+    before: dict[str, object] | None = None,
+    after: dict[str, object] | None = None,
+) -> None:
+    await audit.record(
+        conn,
+        by,
+        action,
+        object_id=account.id,
+        name=account.name,
+        organization_id=account.organization_id,
+        before=before,
+        after=after,
+    )
+
+
+def _told(account: BusinessAccount) -> dict[str, object]:
+    """What the audit log says of an account."""
+    names = ("waba_id", "name", "currency", "base_url", "api_version", "portfolio")
+    return {name: getattr(account, name) for name in names}
 
 
 LIST = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE organization_id = $1 AND state <> 'removed' ORDER BY id"

@@ -13,6 +13,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.crypto import constant_time_equal, derive_key, seal, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, is_down
@@ -111,6 +113,7 @@ async def change_app(
     app_secret: str | None = None,
     verify_token: str | None = None,
     keep_old: float = OLD_SECRET,
+    by: Who = SYSTEM,
 ) -> None:
     """Give an app another secret or verify token. Callbacks signed with the old secret are taken for `keep_old`
     seconds more, since Meta repeats what failed for days. Raises NotFound."""
@@ -123,6 +126,9 @@ async def change_app(
             for name, text in (("secret", app_secret), ("verify_token", verify_token))
         ]
         await conn.execute(CHANGE_APP, app_id, *sealed, clock.now(), keep_old)
+        given = {"app_secret": app_secret, "verify_token": verify_token}
+        after = {name: value for name, value in given.items() if value is not None}
+        await audit.record(conn, by, "whatsapp_app.changed", object_id=row["id"], name=app_id, after=after)
 
 
 _APP = """

@@ -13,6 +13,8 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
@@ -51,6 +53,7 @@ async def connect(
     api_version: str,
     name: str = "",
     subscribe: bool = False,
+    by: Who = SYSTEM,
 ) -> Connected:
     """Read an account at Meta, then add it with its numbers and templates.
 
@@ -85,6 +88,7 @@ async def connect(
             base_url=base_url,
             api_version=api_version,
             name=name,
+            by=by,
         )
         changed = await sync.store(conn, organization_id, account.id, found)
         stored = await accounts.get(conn, organization_id, account.id)
@@ -96,13 +100,15 @@ async def connect(
 
 
 async def change_token(
-    conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount, token: str
+    conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount, token: str, by: Who = SYSTEM
 ) -> tuple[Reading, Changed]:
     """Give an account another token, once Meta has taken it. Raises Invalid. `conn` is in no transaction."""
     app = await apps.get_app(conn, key, account.app)
     found = await _readable(client, account.waba_id, token, app)
     async with conn.transaction():
-        await accounts.update(conn, key, organization_id=account.organization_id, account_id=account.id, token=token)
+        await accounts.update(
+            conn, key, organization_id=account.organization_id, account_id=account.id, token=token, by=by
+        )
         # It was asked before the change was stored, and is of the new token all the same.
         found.asked_at = max(found.asked_at, await conn.fetchval("SELECT clock_timestamp()"))
         return found, await sync.store(conn, account.organization_id, account.id, found)
@@ -111,13 +117,25 @@ async def change_token(
 SUBSCRIBED = "UPDATE whatsapp_accounts SET subscribed = true WHERE organization_id = $1 AND id = $2"
 
 
-async def subscribe(conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount) -> None:
+async def subscribe(
+    conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount, by: Who = SYSTEM
+) -> None:
     """Have the app get the account's callbacks. Raises Invalid for what Meta refuses."""
     row = await accounts.get(conn, account.organization_id, account.id)
     app = await apps.get_app(conn, key, row.app)
     token = accounts.open_token(key, row.id, row.token)
     await _subscribe(client, row.waba_id, credential(token, app.secret))
-    await conn.execute(SUBSCRIBED, account.organization_id, account.id)
+    async with conn.transaction():
+        await conn.execute(SUBSCRIBED, account.organization_id, account.id)
+        await audit.record(
+            conn,
+            by,
+            "whatsapp_account.changed",
+            object_id=account.id,
+            name=account.name,
+            organization_id=account.organization_id,
+            after={"subscribed": True},
+        )
 
 
 async def _subscribe(client: CloudClient, waba_id: str, shown: Credential) -> None:

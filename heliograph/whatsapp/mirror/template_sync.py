@@ -16,6 +16,8 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
@@ -242,7 +244,9 @@ RETURNING {_ROW}
 """
 
 
-async def set_disabled(conn: Connection, organization_id: UUID, template_id: UUID, *, disabled: bool) -> bool:
+async def set_disabled(
+    conn: Connection, organization_id: UUID, template_id: UUID, *, disabled: bool, by: Who = SYSTEM
+) -> bool:
     """An operator takes a template out of use, or back into it; True if that changed something. Raises NotFound.
 
     To customers one out of use is `disabled` in the event and absent from listings; sends of it are refused, and those
@@ -255,6 +259,16 @@ async def set_disabled(conn: Connection, organization_id: UUID, template_id: UUI
         row = await conn.fetchrow(SET_LOCAL, organization_id, template_id, disabled, at)
         if row is None:
             return False
+        await audit.record(
+            conn,
+            by,
+            "whatsapp_template.changed",
+            object_id=template_id,
+            name=row["name"],
+            organization_id=organization_id,
+            before={"disabled": not disabled},
+            after={"disabled": disabled},
+        )
         told = {**row, "status": "disabled"} if disabled else dict(row)
         if row["status"] != "removed":
             await events.record(conn, [_event(organization_id, told, at)])

@@ -22,6 +22,8 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem
 
@@ -129,7 +131,20 @@ UPDATE whatsapp_warnings SET over_at = now()
 """
 
 
-async def acknowledge(conn: Connection, organization_id: UUID, account_id: UUID) -> Sequence[tuple[str, str]]:
+async def acknowledge(
+    conn: Connection, organization_id: UUID, account_id: UUID, *, by: Who = SYSTEM
+) -> Sequence[tuple[str, str]]:
     """An operator has seen to what Meta warned of; returns what that was, as (kind, Meta's words)."""
-    rows = await conn.fetch(ACKNOWLEDGE, organization_id, account_id)
+    async with conn.transaction():
+        rows = await conn.fetch(ACKNOWLEDGE, organization_id, account_id)
+        if rows:
+            told = {"warnings": [f"{row['kind']} {row['detail']}" for row in rows]}
+            await audit.record(
+                conn,
+                by,
+                "whatsapp_account.acknowledged",
+                object_id=account_id,
+                organization_id=organization_id,
+                before=told,
+            )
     return [(row["kind"], row["detail"]) for row in rows]

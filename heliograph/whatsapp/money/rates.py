@@ -15,7 +15,9 @@ from time import monotonic
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base import phones
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Refusal
@@ -80,19 +82,24 @@ RETURNING xmax = 0 AS new
 """
 
 
-async def import_rates(conn: Connection, rates: Sequence[Rate]) -> Imported:
+async def import_rates(conn: Connection, rates: Sequence[Rate], *, by: Who = SYSTEM) -> Imported:
     """Store rates, all or none; one for the same currency, category, country and beginning replaces what was."""
-    rows = await conn.fetch(
-        IMPORT,
-        [one.currency for one in rates],
-        [one.category for one in rates],
-        [one.country for one in rates],
-        [one.valid_from for one in rates],
-        [one.price for one in rates],
-        clock.now(),
-    )
-    new = sum(row["new"] for row in rows)
-    return Imported(new, len(rows) - new, len(rates) - len(rows))
+    async with conn.transaction():
+        rows = await conn.fetch(
+            IMPORT,
+            [one.currency for one in rates],
+            [one.category for one in rates],
+            [one.country for one in rates],
+            [one.valid_from for one in rates],
+            [one.price for one in rates],
+            clock.now(),
+        )
+        new = sum(row["new"] for row in rows)
+        imported = Imported(new, len(rows) - new, len(rates) - len(rows))
+        if rows:
+            currencies = sorted({one.currency for one in rates})
+            await audit.record(conn, by, "rates.imported", object_id=", ".join(currencies), after=imported)
+    return imported
 
 
 LIST = """

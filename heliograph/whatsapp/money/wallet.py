@@ -22,7 +22,8 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import organizations
-from heliograph.base.actor import Actor
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
@@ -256,7 +257,13 @@ USED = "SELECT EXISTS (SELECT FROM wallet_ledger WHERE organization_id = $1)"
 
 
 async def top_up(
-    conn: Connection, organization_id: UUID, *, amount: int, currency: str | None = None, reason: str = "top-up"
+    conn: Connection,
+    organization_id: UUID,
+    *,
+    amount: int,
+    currency: str | None = None,
+    reason: str = "top-up",
+    by: Who = SYSTEM,
 ) -> Wallet:
     """Add `amount` millionths. `currency`: of a wallet that was never used; otherwise it must be the wallet's.
 
@@ -264,21 +271,21 @@ async def top_up(
     """
     if amount <= 0:
         raise Invalid(("amount", "range", "`amount` must be positive; use adjust to correct a top-up"))
-    return await _change(conn, organization_id, "top_up", amount, currency, reason)
+    return await _change(conn, organization_id, "top_up", amount, currency, reason, by)
 
 
 async def adjust(
-    conn: Connection, organization_id: UUID, *, amount: int, currency: str | None = None, reason: str
+    conn: Connection, organization_id: UUID, *, amount: int, currency: str | None = None, reason: str, by: Who = SYSTEM
 ) -> Wallet:
     """Correct the wallet by `amount` millionths, up or down, never below what is reserved and consumed.
 
     Raises Invalid, NotFound, WalletInsufficientFunds.
     """
-    return await _change(conn, organization_id, "adjustment", amount, currency, reason)
+    return await _change(conn, organization_id, "adjustment", amount, currency, reason, by)
 
 
 async def _change(
-    conn: Connection, organization_id: UUID, movement: str, amount: int, currency: str | None, reason: str
+    conn: Connection, organization_id: UUID, movement: str, amount: int, currency: str | None, reason: str, by: Who
 ) -> Wallet:
     if amount == 0 or abs(amount) > MOST:
         raise Invalid(("amount", "range", "`amount` must not be 0, and must be at most 1,000,000,000 either way"))
@@ -303,6 +310,16 @@ async def _change(
         row = await conn.fetchrow(CHANGE, organization_id, amount, currency, at)
         assert row is not None
         await conn.execute(RECORD, organization_id, uuid7(), movement, amount, reason, at)
+        await audit.record(
+            conn,
+            by,
+            "wallet.changed",
+            object_id=organization_id,
+            organization_id=organization_id,
+            before={"total": decimal(known.total), "currency": known.currency},
+            after={"total": decimal(known.total + amount), "currency": currency},
+            reason=reason,
+        )
     return Wallet(*row)
 
 

@@ -1,0 +1,154 @@
+"""Reading the audit log: newest first, an organization's or everybody's, whole or by filters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit.actions import ACTIONS
+from heliograph.base.database import bounded_scan
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+
+#: Who may have acted; see `Who.kind`.
+KINDS = ("person", "key", "operator", "cli", "system", "unknown")
+#: Entries read at once by an export.
+PAGE = 1000
+
+
+class Recorded(msgspec.Struct, frozen=True, gc=False):
+    """One entry. `before` and `after` are JSON."""
+
+    id: UUID
+    organization_id: UUID | None
+    at: datetime
+    who: str
+    who_id: UUID | None
+    who_name: str
+    action: str
+    object_id: str
+    object_name: str
+    before: str | None
+    after: str | None
+    reason: str
+    address: str
+    device: str
+    request_id: str
+    count: int
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """What to look for; what is None is anything."""
+
+    #: Whose; None: everybody's and the installation's own. A customer's reader must give it.
+    organization_id: UUID | None = None
+    #: One of KINDS, an id, or a name.
+    who: str | None = None
+    #: An action, or the object before its dot.
+    action: str | None = None
+    #: An object's id, or its name.
+    object: str | None = None
+    date_from: datetime | None = None
+    date_to: datetime | None = None
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """A page. `seen`: the id that it ended at; None: nothing is left."""
+
+    entries: list[Recorded]
+    seen: UUID | None
+
+
+_COLUMNS = ", ".join(Recorded.__struct_fields__)
+# Text and look-ups by the row alone: within an organization's entries of the range there are few, and the look is
+# bounded. $6 kind, $7 who, $8 action, $9 object's kind, $10 object.
+_FITS = """
+(looked_at.who = $6 OR $6 IS NULL) AND (looked_at.who_id::text = $7 OR looked_at.who_name = $7 OR $7 IS NULL)
+ AND (looked_at.action = $8 OR $8 IS NULL) AND (starts_with(looked_at.action, $9 || '.') OR $9 IS NULL)
+ AND (looked_at.object_id = $10 OR lower(looked_at.object_name) = lower($10) OR $10 IS NULL)
+"""
+OF_ORGANIZATION = bounded_scan.statement("audit_log", _COLUMNS, fits=_FITS)
+OF_EVERYBODY = bounded_scan.statement("audit_log", _COLUMNS, fits=_FITS, whose="$1::uuid IS NULL")
+# An object has few entries, which an index finds.
+OF_OBJECT = bounded_scan.statement(
+    "audit_log", _COLUMNS, fits=_FITS, whose="(organization_id = $1 OR $1 IS NULL)", where="object_id = $10"
+)
+
+
+async def list_page(
+    conn: Connection, wanted: Filter, *, after: UUID | None = None, limit: int, look: int = bounded_scan.LOOK
+) -> Looked:
+    """Up to `limit` entries, newest first, older than `after`. Raises Invalid (who, action)."""
+    who, who_kind = wanted.who, None
+    if who in KINDS:
+        who, who_kind = None, who
+    action, object_kind = wanted.action, None
+    if action is not None and action not in ACTIONS:
+        if not any(known.startswith(f"{action}.") for known in ACTIONS):
+            raise Invalid(("action", "enum", f"`action` must be one of {', '.join(ACTIONS)}"))
+        action, object_kind = None, action
+    statement = OF_EVERYBODY if wanted.organization_id is None else OF_ORGANIZATION
+    if wanted.object is not None and _is_id(wanted.object):
+        statement = OF_OBJECT
+    upper, lower = bounded_scan.bounds(after, date_from=wanted.date_from, date_to=wanted.date_to)
+    rows = await conn.fetch(
+        statement,
+        wanted.organization_id,
+        upper,
+        lower,
+        limit + 1,
+        look,
+        who_kind,
+        who,
+        action,
+        object_kind,
+        wanted.object,
+    )
+    found, seen = bounded_scan.judged(rows, limit=limit, look=look)
+    listed = [Recorded(**{name: row[name] for name in Recorded.__struct_fields__}) for row in found]
+    kept = [one for one in listed if _within(one.at, wanted)]
+    if len(kept) > limit:
+        return Looked(kept[:limit], kept[limit - 1].id)
+    return Looked(kept, listed[-1].id if len(listed) > limit else seen)
+
+
+async def everything(
+    conn: Connection, wanted: Filter, *, limit: int | None = None
+) -> AsyncIterator[Sequence[Recorded]]:
+    """All entries that fit, newest first, page after page, at most `limit` of them. Raises Invalid."""
+    after, left = None, limit
+    while left is None or left > 0:
+        looked = await list_page(conn, wanted, after=after, limit=PAGE if left is None else min(PAGE, left))
+        if looked.entries:
+            yield looked.entries
+        if left is not None:
+            left -= len(looked.entries)
+        if looked.seen is None:
+            return
+        after = looked.seen
+
+
+def shown(one: Recorded) -> dict[str, Any]:
+    """An entry as lists and exports show it: its changes as values."""
+    values: dict[str, Any] = {name: getattr(one, name) for name in Recorded.__struct_fields__}
+    for name in ("before", "after"):
+        text = values[name]
+        values[name] = None if text is None else msgspec.json.decode(text)
+    return values
+
+
+def _within(at: datetime, wanted: Filter) -> bool:
+    # Ids are bounds with some room; the time is what counts.
+    return (wanted.date_from is None or at >= wanted.date_from) and (wanted.date_to is None or at < wanted.date_to)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,170 @@
+"""Writing the audit log: in the transaction of the change, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit.actions import ACTIONS
+from heliograph.base.actor import Actor, Who
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7
+from heliograph.base.phones import masked
+from heliograph.base.process.logs import DROPPED, NUMBERS
+
+#: What stands in place of a secret: that it changed is told, what it is never.
+SECRET = "(secret)"  # noqa: S105
+#: Characters that are kept of one value, and of what clients and operators say of themselves.
+LONGEST, LONGEST_SAID = 500, 300
+#: Elements that are kept of a list or a mapping.
+MOST = 50
+#: Values under these names are addresses whose query may hold a token.
+ADDRESSES = frozenset({"url", "base_url"})
+_PHONES = NUMBERS - {"sender", "source"}
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One act, as it is recorded."""
+
+    #: One of ACTIONS.
+    action: str
+    #: On what: its id where it has one, else what names it.
+    object_id: str
+    #: Its name at that time.
+    name: str = ""
+    #: Whose it is; None: the installation's.
+    organization_id: UUID | None = None
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+    #: Why; else what `Who` says.
+    reason: str = ""
+    #: How many times in the minute that it stands for.
+    count: int = 1
+
+
+INSERT = """
+INSERT INTO audit_log (id, organization_id, at, who, who_id, who_name, action, object_id, object_name, before, after,
+                       reason, address, device, request_id, count)
+SELECT e.id, e.organization_id, $2, $3, $4, $5, e.action, e.object_id, e.object_name, e.before, e.after,
+       coalesce(nullif(e.reason, ''), $6), $7, $8, $9, e.count
+  FROM unnest($1::uuid[], $10::uuid[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
+              $17::integer[])
+    AS e (id, organization_id, action, object_id, object_name, before, after, reason, count)
+"""
+
+
+async def record(
+    conn: Connection,
+    who: Actor | Who,
+    action: str,
+    *,
+    object_id: UUID | str,
+    name: str = "",
+    organization_id: UUID | None = None,
+    before: Mapping[str, Any] | msgspec.Struct | None = None,
+    after: Mapping[str, Any] | msgspec.Struct | None = None,
+    reason: str = "",
+) -> None:
+    """Record one act, in the caller's transaction, which makes the change.
+
+    `who`: an actor, whose organization it is then, or whoever acts beside organizations. `before` and `after`: what of
+    the object matters; with both of them only what differs is kept. Secrets are blanked, phone numbers masked.
+    """
+    if isinstance(who, Actor):
+        organization_id, who = who.organization_id, who.who
+    entry = Entry(
+        action=action,
+        object_id=str(object_id),
+        name=name,
+        organization_id=organization_id,
+        before=_plain(before),
+        after=_plain(after),
+        reason=reason,
+    )
+    await record_many(conn, who, [entry])
+
+
+async def record_many(conn: Connection, who: Who, entries: Sequence[Entry]) -> None:
+    """Record acts of one author, in the caller's transaction."""
+    if not entries:
+        return
+    for entry in entries:
+        assert entry.action in ACTIONS, entry.action
+    changes = [_changes(entry.before, entry.after) for entry in entries]
+    await conn.execute(
+        INSERT,
+        [uuid7() for _ in entries],
+        clock.now(),
+        who.kind,
+        who.id,
+        _cut(who.name),
+        _cut(who.reason, LONGEST),
+        _cut(who.address),
+        _cut(who.device),
+        _cut(who.request_id),
+        [entry.organization_id for entry in entries],
+        [entry.action for entry in entries],
+        [_cut(entry.object_id) for entry in entries],
+        [_cut(entry.name) for entry in entries],
+        [before for before, _ in changes],
+        [after for _, after in changes],
+        [_cut(entry.reason, LONGEST) for entry in entries],
+        [entry.count for entry in entries],
+    )
+
+
+def _plain(values: Mapping[str, Any] | msgspec.Struct | None) -> Mapping[str, Any] | None:
+    if isinstance(values, msgspec.Struct):
+        return {name: getattr(values, name) for name in values.__struct_fields__}
+    return values
+
+
+def _changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[str | None, str | None]:
+    """What differs, as JSON; with one side alone, that side whole. What differs only in a secret is told as that."""
+    if before is not None and after is not None:
+        names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        before = {name: before[name] for name in names if name in before}
+        after = {name: after[name] for name in names if name in after}
+    return _written(before), _written(after)
+
+
+def _written(values: Mapping[str, Any] | None) -> str | None:
+    return None if not values else msgspec.json.encode(_safe("", values)).decode()
+
+
+def _safe(name: str, value: Any) -> Any:
+    """As JSON has it, bounded, with nothing in it that must not be kept."""
+    if name in DROPPED and value is not None:
+        return SECRET
+    if isinstance(value, msgspec.Struct):
+        return _safe(name, _plain(value))
+    if isinstance(value, Mapping):
+        return {str(key): _safe(str(key), each) for key, each in list(value.items())[:MOST]}
+    if isinstance(value, list | tuple | set | frozenset):
+        listed = sorted(value, key=str) if isinstance(value, set | frozenset) else list(value)
+        return [_safe(name, each) for each in listed[:MOST]]
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, bytes):
+        return SECRET
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    text = str(value)
+    if name in _PHONES:
+        return masked(text)
+    if name in ADDRESSES:
+        text, query, _ = text.partition("?")
+        text += f"{query}(secret)" if query else ""
+    return _cut(text, LONGEST)
+
+
+def _cut(text: str, most: int = LONGEST_SAID) -> str:
+    # What a client says of itself may hold what PostgreSQL's text cannot.
+    text = text.replace("\0", "").encode(errors="replace").decode()
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,33 @@
+"""CSV files that are written for people: no cell of them is computed by the spreadsheet that opens them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from typing import TextIO
+
+_is_formula = re.compile(r"[=@\t\r]|[+-](?![0-9 ().-]*$)").match
+_is_guarded = re.compile(r"'[=@\t\r+-]").match
+
+
+def guarded(cell: str) -> str:
+    """A cell that no spreadsheet computes: an apostrophe goes before what begins like a formula. Numbers stay."""
+    return f"'{cell}" if _is_formula(cell) else cell
+
+
+def unguarded(cell: str) -> str:
+    """What `guarded` was given; spreadsheets mark texts that look like numbers in the same way."""
+    return cell[1:] if _is_guarded(cell) else cell
+
+
+class Writer:
+    """A CSV file whose cells are guarded."""
+
+    def __init__(self, file: TextIO, columns: Sequence[str], *, delimiter: str = ",") -> None:
+        self._write = csv.writer(file, delimiter=delimiter, lineterminator="\n").writerow
+        self.row(columns)
+
+    def row(self, cells: Sequence[str]) -> None:
+        """Write one row."""
+        self._write([guarded(cell) for cell in cells])

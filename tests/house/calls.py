@@ -1,0 +1,88 @@
+"""Which functions of the project a function refers to, as far as its source says: by name, through imports, and through
+whatever it hands on. Classes count with all their methods."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from tests.house.project import ROOT
+
+PACKAGE = ROOT / "heliograph"
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The modules by name, without the simulators, which stand for others."""
+    return {
+        module_of(path): ast.parse(path.read_text())
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "simulators" not in path.parts
+    }
+
+
+@cache
+def definitions() -> dict[str, ast.stmt]:
+    """Functions, classes and constants at the top level, by module and name."""
+    found: dict[str, ast.stmt] = {}
+    for module, tree in trees().items():
+        for node in tree.body:
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    found[f"{module}.{name}"] = node
+                case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                    found[f"{module}.{name}"] = node
+    return found
+
+
+@cache
+def imports(module: str) -> dict[str, str]:
+    """What names that a module imports stand for."""
+    found = {}
+    for node in ast.walk(trees()[module]):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+    return found
+
+
+@cache
+def references(name: str) -> set[str]:
+    """What a definition refers to, as names in `definitions`."""
+    module = name.rpartition(".")[0]
+    known = imports(module)
+    found = set()
+    for node in ast.walk(definitions()[name]):
+        match node:
+            case ast.Attribute(value=ast.Name(id=first), attr=last):
+                found.add(f"{known.get(first, '')}.{last}")
+            case ast.Name(id=plain):
+                found |= {known.get(plain, ""), f"{module}.{plain}"}
+    return found & definitions().keys()
+
+
+def reached(names: Iterable[str]) -> set[str]:
+    """These definitions, and all that they refer to, in any number of steps."""
+    waiting, seen = list(names), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += references(name)
+    return seen
+
+
+def texts(names: Iterable[str]) -> set[str]:
+    """The string constants in these definitions."""
+    return {
+        node.value
+        for name in names
+        for node in ast.walk(definitions()[name])
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }

@@ -1,0 +1,303 @@
+"""Nothing that the audit log is to tell of goes unrecorded: what writes the tables in question, what operators do at
+the shell, and what keys do over HTTP."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+import typer
+
+from heliograph.api.routes import OPERATIONS
+from heliograph.audit.actions import ACTIONS
+from heliograph.cli import ROOMS, module_of
+from tests.house import calls
+
+#: Tables of settings, rights, keys, senders, money, campaigns and people.
+AUDITED = (
+    *("organizations", "api_keys", "sender_ids", "suppliers", "queue_holds", "quotas", "wallets", "whatsapp_rates"),
+    *("campaigns", "contacts", "contact_imports", "opt_outs", "webhook_endpoints", "webhook_replays"),
+    *("whatsapp_apps", "whatsapp_accounts", "whatsapp_numbers", "whatsapp_templates"),
+)
+_WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+({'|'.join(AUDITED)})\b")
+
+TRAFFIC = "what messages do by themselves; they are the record"
+MIRROR = "what Meta says, or what follows from it"
+PROGRESS = "progress of something that is recorded itself"
+#: Functions that write those tables and record nothing, each with its reason.
+UNRECORDED = {
+    "heliograph.accounts.keyring.Keyring": "when a key was last used",
+    "heliograph.accounts.quota.refund_many": TRAFFIC,
+    "heliograph.accounts.quota.reset_many": "its callers record the plan or the period",
+    "heliograph.accounts.quota.set_resets_at": "its callers record the plan",
+    "heliograph.accounts.api_keys._demand_place": "a key's expiry was recorded when it was made",
+    "heliograph.campaigns.audience.forget": "recipients are forgotten by retention",
+    "heliograph.retention._steps": "replays that have ended are forgotten by retention",
+    "heliograph.campaigns.counting.recount": PROGRESS,
+    "heliograph.campaigns.staging.Stager": PROGRESS,
+    "heliograph.campaigns.staging._gather": PROGRESS,
+    "heliograph.campaigns.staging._pause": "its caller's move is recorded",
+    "heliograph.campaigns.withdrawal.withdraw": PROGRESS,
+    "heliograph.consent.optouts.lift": "somebody's own START, which is a received message",
+    "heliograph.consent.optouts.lift_earlier": "somebody's own START, which is a received message",
+    "heliograph.consent.optouts.suppress": "somebody's own STOP, which is a received message",
+    "heliograph.contacts.records.create_many": "its callers record the contact or the import",
+    "heliograph.webhooks.recording.successes.store": "when an endpoint last answered",
+    "heliograph.webhooks.replays._step": PROGRESS,
+    "heliograph.whatsapp.callbacks.inbox.Inbox": MIRROR,
+    "heliograph.whatsapp.dispatch.holds.sent": MIRROR,
+    "heliograph.whatsapp.mirror.apps.ensure_app": "its caller records the account that the app is of",
+    "heliograph.whatsapp.dispatch.holds.hold_account": MIRROR,
+    "heliograph.whatsapp.dispatch.holds.hold_number": MIRROR,
+    "heliograph.whatsapp.dispatch.holds.leave_to_try": MIRROR,
+    "heliograph.whatsapp.dispatch.holds.tries": MIRROR,
+    "heliograph.whatsapp.dispatch.holds.answered": MIRROR,
+    "heliograph.whatsapp.mirror.apps.verified": MIRROR,
+    "heliograph.whatsapp.mirror.apps.heard": MIRROR,
+    "heliograph.whatsapp.mirror.numbers.wake_mirror": MIRROR,
+    "heliograph.whatsapp.mirror.numbers.store_numbers": MIRROR,
+    "heliograph.whatsapp.mirror.numbers._write": MIRROR,
+    "heliograph.whatsapp.mirror.reading.Mirror": MIRROR,
+    "heliograph.whatsapp.mirror.sync.store": MIRROR,
+    "heliograph.whatsapp.mirror.sync._store_credential": MIRROR,
+    "heliograph.whatsapp.mirror.sync._store_templates": MIRROR,
+    "heliograph.whatsapp.mirror.template_sync.store_listing": MIRROR,
+    "heliograph.whatsapp.mirror.template_sync._write": MIRROR,
+    "heliograph.whatsapp.money.wallet.settle": TRAFFIC,
+}
+
+
+@cache
+def writers() -> dict[str, list[str]]:
+    """Functions and classes that name a statement which writes an audited table."""
+    functions = calls.ast.FunctionDef | calls.ast.AsyncFunctionDef | calls.ast.ClassDef
+    statements = {
+        name: tables
+        for name, node in calls.definitions().items()
+        if not isinstance(node, functions)
+        and (tables := {table for text in calls.texts([name]) for table in _WRITES.findall(text)})
+    }
+    modules = {name.rpartition(".")[0] for name in statements}
+    found = {}
+    for name, node in calls.definitions().items():
+        if isinstance(node, functions) and name.rpartition(".")[0] in modules:
+            tables = {table for one in calls.references(name) & statements.keys() for table in statements[one]}
+            if tables:
+                found[name] = sorted(tables)
+    return found
+
+
+def records(name: str) -> bool:
+    """Does it record something, itself or through a function of its own module?"""
+    module = name.rpartition(".")[0]
+    seen, waiting = set[str](), [name]
+    while waiting:
+        one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        refers = calls.references(one)
+        if refers & {"heliograph.audit.recording.record", "heliograph.audit.recording.record_many"}:
+            return True
+        waiting += [other for other in refers if other.rpartition(".")[0] == module]
+    return False
+
+
+def test_whoever_writes_what_is_audited_records_it() -> None:
+    found = writers()
+    assert len(found) > 40
+    silent = {name: tables for name, tables in found.items() if not records(name) and name not in UNRECORDED}
+    assert silent == {}
+
+
+def test_the_exceptions_are_needed() -> None:
+    assert [name for name in UNRECORDED if name not in writers() or records(name)] == []
+
+
+READS, RUNS, WORK = "it reads", "it runs the installation", "it sends, or has work done again"
+#: Every command, and the action that it records, or why there is none.
+COMMANDS = {
+    "up": RUNS,
+    "api": RUNS,
+    "worker": RUNS,
+    "migrate": RUNS,
+    "send": WORK,
+    "doctor": READS,
+    "audit list": READS,
+    "audit export": "audit.exported",
+    "org create": "organization.created",
+    "org rename": "organization.renamed",
+    "org list": READS,
+    "org show": READS,
+    "org plan": "organization.plan_changed",
+    "org state": "organization.state_changed",
+    "org suspend": "organization.state_changed",
+    "org resume": "organization.state_changed",
+    "org configure": "organization.configured",
+    "key create": "api_key.created",
+    "key list": READS,
+    "key suspend": "api_key.suspended",
+    "key resume": "api_key.resumed",
+    "key revoke": "api_key.revoked",
+    "sender request": "sender_id.requested",
+    "sender approve": "sender_id.reviewed",
+    "sender reject": "sender_id.reviewed",
+    "sender suspend": "sender_id.reviewed",
+    "sender default": "sender_id.default_changed",
+    "sender list": READS,
+    "supplier add smpp": "supplier.added",
+    "supplier options": READS,
+    "supplier list": READS,
+    "supplier show": READS,
+    "supplier set": "supplier.changed",
+    "supplier pause": "supplier.state_changed",
+    "supplier resume": "supplier.state_changed",
+    "supplier remove": "supplier.state_changed",
+    "quota grant": "quota.changed",
+    "quota adjust": "quota.changed",
+    "quota show": READS,
+    "contacts import": "contacts.imported",
+    "contacts export": "contacts.exported",
+    "contacts list": READS,
+    "contacts find": READS,
+    "contacts delete": "contact.deleted",
+    "contacts erase": "person.erased",
+    "contacts imports": READS,
+    "contacts undo": "contacts.import_undone",
+    "campaign list": READS,
+    "campaign show": READS,
+    "campaign cancel": "campaign.moved",
+    "campaign watch": READS,
+    "message list": READS,
+    "message show": "message.revealed",
+    "queue list": READS,
+    "queue hold": "queue.held",
+    "queue release": "queue.released",
+    "queue withdraw": "queue.withdrawn",
+    "inbound list": "message.revealed",
+    "inbound retry": WORK,
+    "optout list": READS,
+    "optout add": "opt_out.added",
+    "optout remove": "opt_out.lifted",
+    "webhook list": READS,
+    "webhook attempts": READS,
+    "webhook resend": WORK,
+    "webhook replay": "webhook.replayed",
+    "webhook replays": READS,
+    "webhook test": WORK,
+    "webhook rotate": "webhook.secret_rotated",
+    "whatsapp account add": "whatsapp_account.added",
+    "whatsapp account list": READS,
+    "whatsapp account show": READS,
+    "whatsapp account update": "whatsapp_account.changed",
+    "whatsapp account pause": "whatsapp_account.state_changed",
+    "whatsapp account resume": "whatsapp_account.state_changed",
+    "whatsapp account release": "whatsapp_account.released",
+    "whatsapp account acknowledge": "whatsapp_account.acknowledged",
+    "whatsapp account remove": "whatsapp_account.state_changed",
+    "whatsapp number list": READS,
+    "whatsapp number sync": WORK,
+    "whatsapp number release": "whatsapp_number.released",
+    "whatsapp template list": READS,
+    "whatsapp template sync": WORK,
+    "whatsapp template disable": "whatsapp_template.changed",
+    "whatsapp template enable": "whatsapp_template.changed",
+    "whatsapp campaign create": "campaign.created",
+    "whatsapp campaign list": READS,
+    "whatsapp campaign show": READS,
+    "whatsapp campaign watch": READS,
+    "whatsapp campaign cancel": "campaign.moved",
+    "whatsapp inbound simulate": WORK,
+    "whatsapp inbound rejects": READS,
+    "whatsapp inbound retry": WORK,
+    "whatsapp wallet top-up": "wallet.changed",
+    "whatsapp wallet adjust": "wallet.changed",
+    "whatsapp wallet show": READS,
+    "whatsapp wallet ledger": READS,
+    "whatsapp rates import": "rates.imported",
+    "whatsapp rates list": READS,
+    "simulate smsc": RUNS,
+    "simulate graph": RUNS,
+    "simulate receiver": RUNS,
+}
+#: Every operation that changes something, likewise.
+OPERATED = {
+    "sendSms": WORK,
+    "cancelSmsMessage": WORK,
+    "sendWhatsAppMessage": WORK,
+    "createSenderIdRequest": "sender_id.requested",
+    "createApiKey": "api_key.created",
+    "revokeApiKey": "api_key.revoked",
+    "createContact": "contact.created",
+    "deleteContact": "contact.deleted",
+    "createCampaign": "campaign.created",
+    "cancelCampaign": "campaign.moved",
+    "createWebhook": "webhook.created",
+    "disableWebhook": "webhook.disabled",
+    "rotateWebhookSecret": "webhook.secret_rotated",
+    "resendWebhookEvent": WORK,
+    "replayWebhookEvents": "webhook.replayed",
+    "testWebhook": WORK,
+}
+#: What neither a command nor an operation does.
+BY_ITSELF = {"organization.period_begun", "authentication.failed"}
+#: What a command records besides.
+BESIDES = {"whatsapp_app.changed": "whatsapp account update"}
+
+
+@cache
+def commands() -> dict[str, str]:
+    """Every command by its words, and its function as `calls` names it."""
+    found = {}
+
+    def walk(command: Any, words: str) -> None:
+        if inner_commands := getattr(command, "commands", None):
+            for name, inner in inner_commands.items():
+                walk(inner, f"{words} {name}")
+        else:
+            function = getattr(command.callback, "__wrapped__", command.callback)
+            found[words] = f"{function.__module__}.{function.__name__}"
+
+    for noun in ROOMS:
+        module = module_of(noun)
+        if hasattr(module, "app"):
+            walk(typer.main.get_command(module.app), noun)
+        else:
+            found[noun] = f"{module.__name__}.{module.command.__name__}"
+    return found
+
+
+def handler(id: str) -> str:
+    """An operation's handler, as `calls` names it."""
+    snake = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", id.replace("WhatsApp", "Whatsapp"))
+    (name,) = [
+        one for one in calls.definitions() if one.startswith("heliograph.api.operations.") and one.endswith(f".{snake}")
+    ]
+    return name
+
+
+def test_every_command_is_told_apart() -> None:
+    assert commands().keys() == COMMANDS.keys()
+
+
+def test_every_operation_is_told_apart() -> None:
+    assert {one.id for one in OPERATIONS if one.mutates} == OPERATED.keys()
+
+
+@pytest.mark.parametrize(("words", "action"), [(one, text) for one, text in COMMANDS.items() if text in ACTIONS])
+def test_a_command_records_its_action(words: str, action: str) -> None:
+    assert action in calls.texts(calls.reached([commands()[words]]))
+
+
+@pytest.mark.parametrize(("id", "action"), [(one, text) for one, text in OPERATED.items() if text in ACTIONS])
+def test_an_operation_records_its_action(id: str, action: str) -> None:
+    assert action in calls.texts(calls.reached([handler(id)]))
+
+
+def test_every_action_is_somebodys() -> None:
+    done = {text for text in (*COMMANDS.values(), *OPERATED.values()) if text in ACTIONS} | BY_ITSELF | BESIDES.keys()
+    assert ACTIONS.keys() - done == set()
+    for action, words in BESIDES.items():
+        assert action in calls.texts(calls.reached([commands()[words]]))
