@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import asyncpg
 
-from heliograph.base.database import clock
+from heliograph.base.database import arrays, clock
 from heliograph.base.network.connecting import Connector
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ async def open_pool(
                     "client_connection_check_interval": "1000",
                     **KEYED,
                 },
+                init=_prepare,
                 reset=_keep,
                 loop=asyncio.get_running_loop(),
                 record_class=asyncpg.Record,
@@ -263,6 +264,11 @@ def is_open(connection: Connection) -> bool:
         return not connection.is_closed()
     except asyncpg.InterfaceError:  # it was lost, and the pool has taken it back by itself
         return False
+
+
+async def _prepare(connection: _Raw) -> None:
+    """A connection is new."""
+    arrays.use(connection)
 
 
 async def _keep(connection: Connection) -> None:

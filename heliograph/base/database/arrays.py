@@ -1,0 +1,208 @@
+"""Arrays in PostgreSQL's binary form, encoded and decoded a whole array at a time.
+
+Every batch of ours travels as arrays, some 80 elements a message from accept to webhook. asyncpg goes through them
+element by element, with three checks for each, which was a sixth of the processor time of API and worker (decision
+0077). What is accepted, and what is raised, is as with asyncpg.
+
+The form (`array_send` in PostgreSQL's arrayfuncs.c), all integers big-endian: number of dimensions, 1 if there are
+NULLs, the elements' type; for each dimension its length and the number of its first element; for each element its
+length in bytes, -1 for NULL, and its own binary form.
+
+The rule nobody may break: a value that does not fit its type is refused here, never cut.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+from asyncpg.pgproto.pgproto import UUID as ServerUUID
+
+from heliograph.base.database import clock
+
+_HEAD = struct.Struct(">iiIii")
+_DIMENSIONS = struct.Struct(">iiI")
+_INT = struct.Struct(">i")
+_NULL = _INT.pack(-1)
+#: The lengths of most texts.
+_LENGTHS = [_INT.pack(n) for n in range(1024)]
+#: PostgreSQL counts time from here, in microseconds.
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+#: `infinity` and `-infinity`, which asyncpg takes for the last and the first microsecond that Python knows.
+_ENDLESS, _BEGINLESS = 2**63 - 1, -(2**63)
+
+#: The two, without a zone, as asyncpg reads them; and in microseconds.
+_MIN, _MAX = clock.BEGINNING.replace(tzinfo=None), clock.END.replace(tzinfo=None)
+_FIRST, _LAST = ((end - _EPOCH) // timedelta(microseconds=1) for end in (clock.BEGINNING, clock.END))
+
+_bytes_of: Callable[[UUID], bytes] = attrgetter("bytes")
+
+
+def _uuid(value: UUID | str) -> bytes:
+    return value.bytes if isinstance(value, UUID) else UUID(value).bytes
+
+
+def _text(value: str) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"expected str, got {type(value).__name__}")
+    return value.encode()
+
+
+def _boolean(value: bool) -> bytes:
+    if value is True:
+        return b"\1"
+    if value is False:
+        return b"\0"
+    raise TypeError(f"a boolean is required (got type {type(value).__name__})")
+
+
+def _integer(size: int) -> Callable[[int], bytes]:
+    def encode(value: int) -> bytes:
+        return int(value.__index__()).to_bytes(size, "big", signed=True)
+
+    return encode
+
+
+def _timestamp(value: datetime) -> bytes:
+    since = value - _EPOCH
+    at = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if not _FIRST < at < _LAST:
+        at = _ENDLESS if at > 0 else _BEGINLESS
+    return at.to_bytes(8, "big", signed=True)
+
+
+def _read_timestamp(data: bytes) -> datetime:
+    at = _read_integer(data)
+    if at == _ENDLESS:
+        return _MAX
+    if at == _BEGINLESS:
+        return _MIN
+    return _EPOCH + timedelta(microseconds=at)
+
+
+def _read_integer(data: bytes) -> int:
+    return int.from_bytes(data, "big", signed=True)
+
+
+# Whole arrays, each element with its length before it. What they raise for NULLs, and for what is wrong, does not
+# matter: then each element is written by itself.
+
+
+def _uuids(values: Sequence[UUID]) -> bytes:
+    length = _LENGTHS[16]
+    return length + length.join(map(_bytes_of, values))
+
+
+def _texts(values: Sequence[str]) -> bytes:
+    lengths = _LENGTHS
+    return b"".join([lengths[len(data)] + data for data in map(str.encode, values)])
+
+
+def _booleans(values: Sequence[bool]) -> bytes:
+    return b"".join(map({True: b"\0\0\0\1\1", False: b"\0\0\0\1\0"}.__getitem__, values))
+
+
+def _small_integers(size: int) -> Callable[[Sequence[int]], bytes]:
+    known = {number: _LENGTHS[size] + number.to_bytes(size, "big", signed=True) for number in range(-1, 1024)}
+
+    def encode(values: Sequence[int]) -> bytes:
+        return b"".join(map(known.__getitem__, values))
+
+    return encode
+
+
+def _integers(values: Sequence[int]) -> bytes:
+    both = [4] * (2 * len(values))
+    both[1::2] = values
+    return struct.pack(f">{len(both)}i", *both)
+
+
+def _timestamps(values: Sequence[datetime]) -> bytes:
+    """Those of a batch are often the same object."""
+    last, encoded = values[0], _LENGTHS[8] + _timestamp(values[0])
+    found = []
+    for value in values:
+        if value is not last:
+            encoded, last = _LENGTHS[8] + _timestamp(value), value
+        found.append(encoded)
+    return b"".join(found)
+
+
+class _Form:
+    """How arrays of one type are written and read."""
+
+    def __init__(
+        self,
+        element: int,
+        write: Callable[[Any], bytes],
+        write_all: Callable[[Sequence[Any]], bytes],
+        read: Callable[[bytes], Any],
+    ) -> None:
+        """`element`: the type's number in `pg_type`."""
+        self._element, self._write, self._write_all, self._read = element, write, write_all, read
+
+    def encode(self, values: Sequence[Any]) -> bytes:
+        if not isinstance(values, list | tuple):
+            if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable):
+                raise TypeError(f"a sized iterable container expected (got type {type(values).__name__!r})")
+            values = list(values)
+        count = len(values)
+        if count == 0:
+            return _DIMENSIONS.pack(0, 0, self._element)
+        first = values[0]
+        try:
+            if first is values[-1] and count > 1 and values.count(first) == count:
+                # What is the same for a whole batch is written once.
+                return _HEAD.pack(1, first is None, self._element, count, 1) + self._write_one(first) * count
+            data = self._write_all(values)
+        except (AttributeError, TypeError, LookupError, struct.error):
+            return _HEAD.pack(1, 1, self._element, count, 1) + b"".join(map(self._write_one, values))
+        return _HEAD.pack(1, 0, self._element, count, 1) + data
+
+    def _write_one(self, value: Any) -> bytes:
+        if value is None:
+            return _NULL
+        data = self._write(value)
+        return _INT.pack(len(data)) + data
+
+    def decode(self, data: bytes) -> list[Any]:
+        dimensions, _, element = _DIMENSIONS.unpack_from(data)
+        if dimensions == 0:
+            return []
+        if dimensions != 1 or element != self._element:
+            raise ValueError(f"an array of {dimensions} dimensions of type {element} is none that we read")
+        count, at = _INT.unpack_from(data, 12)[0], 20
+        found: list[Any] = []
+        for _ in range(count):
+            size = _INT.unpack_from(data, at)[0]
+            at += 4
+            if size < 0:
+                found.append(None)
+            else:
+                found.append(self._read(data[at : at + size]))
+                at += size
+        return found
+
+
+#: By the number of the array's type in `pg_type`: its name there, and its form. They are the same on every server.
+_FORMS = {
+    1000: ("_bool", _Form(16, _boolean, _booleans, lambda data: data != b"\0")),
+    1005: ("_int2", _Form(21, _integer(2), _small_integers(2), _read_integer)),
+    1007: ("_int4", _Form(23, _integer(4), _integers, _read_integer)),
+    1009: ("_text", _Form(25, _text, _texts, bytes.decode)),
+    1016: ("_int8", _Form(20, _integer(8), _small_integers(8), _read_integer)),
+    1185: ("_timestamptz", _Form(1184, _timestamp, _timestamps, _read_timestamp)),
+    2951: ("_uuid", _Form(2950, _uuid, _uuids, ServerUUID)),
+}
+
+
+def use(connection: Any) -> None:
+    """Let this connection of asyncpg's write and read arrays as above. asyncpg's public `set_type_codec` takes no
+    types of arrays."""
+    settings = connection._protocol.get_settings()
+    for number, (name, form) in _FORMS.items():
+        settings.add_python_codec(number, name, "pg_catalog", [], "scalar", form.encode, form.decode, "binary")

@@ -1,0 +1,121 @@
+"""Arrays of ours read and write as asyncpg's own do, NULLs, bounds and refusals included."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from heliograph.base.database import arrays
+from heliograph.base.database.pool import open_pool
+
+AT = datetime(2026, 3, 1, 12, 0, 0, 123_456, UTC)
+ONE = UUID("0191d2a0-0000-7000-8000-000000000001")
+
+#: A type, and arrays that both must store alike.
+CASES: list[tuple[str, list[Any]]] = [
+    ("uuid", [ONE, UUID(int=0), UUID(int=2**128 - 1)]),
+    ("uuid", [ONE] * 5),
+    ("uuid", [ONE, None, uuid4(), None]),
+    ("uuid", [str(ONE), ONE]),
+    ("text", ["", "a", "über", "😀", "x" * 2000, "a\nb\\\"{},'"]),
+    ("text", ["sms"] * 7),
+    ("text", [None] * 3),
+    ("text", ["sms", None, "sms"]),
+    ("smallint", [0, -1, 1, 1023, 1024, 32_767, -32_768]),
+    ("smallint", [1, None]),
+    ("integer", [0, -1, 2**31 - 1, -(2**31)]),
+    ("integer", [None, 7]),
+    ("bigint", [0, -1, 5000, 2**63 - 1, -(2**63)]),
+    ("boolean", [True, False, True]),
+    ("boolean", [None, True]),
+    ("timestamptz", [AT, AT, AT + timedelta(microseconds=1), datetime(1999, 12, 31, 23, 59, 59, 999_999, UTC)]),
+    ("timestamptz", [AT.astimezone(timezone(timedelta(hours=-5))), datetime(1, 1, 1, tzinfo=UTC), None]),
+    ("timestamptz", [datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)]),
+]
+REFUSED: list[tuple[str, Any]] = [
+    ("smallint", [1, 32_768]),
+    ("integer", [2**31]),
+    ("bigint", [2**63]),
+    ("integer", ["1"]),
+    ("text", [1]),
+    ("text", ["a", b"b"]),
+    ("text", "abc"),
+    ("text", ["\ud800"]),
+    ("uuid", ["no uuid"]),
+    ("uuid", [7]),
+    ("boolean", ["yes"]),
+    ("timestamptz", ["2026-03-01"]),
+    ("timestamptz", [AT, AT.replace(tzinfo=None)]),
+    ("text", [["a"], ["b"]]),
+]
+
+
+@pytest.fixture
+async def pair(database_url: str) -> AsyncIterator[tuple[Any, Any]]:
+    """A connection of asyncpg's, and one with our arrays."""
+    plain, ours = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    arrays.use(ours)
+    yield plain, ours
+    await plain.close()
+    await ours.close()
+
+
+@pytest.mark.parametrize(("kind", "values"), CASES)
+async def test_what_is_stored_and_read_is_the_same(pair: tuple[Any, Any], kind: str, values: list[Any]) -> None:
+    plain, ours = pair
+    stored = f"SELECT array_send($1::{kind}[]), $1::{kind}[]::text, array_ndims($1::{kind}[])"
+    assert tuple(await ours.fetchrow(stored, values)) == tuple(await plain.fetchrow(stored, values))
+    read = f"SELECT $1::{kind}[]"
+    expected, found = await plain.fetchval(read, values), await ours.fetchval(read, values)
+    assert found == expected
+    assert [type(one) for one in found] == [type(one) for one in expected]
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in CASES}))
+async def test_nulls_may_be_anywhere(pair: tuple[Any, Any], kind: str) -> None:
+    plain, ours = pair
+    value = next(values[0] for one, values in CASES if one == kind and values[0] is not None)
+    stored = f"SELECT array_send($1::{kind}[])"
+    for values in ([None], [None, None], [None, value], [value, None], [None, value, None], [value, None, value]):
+        assert await ours.fetchval(stored, values) == await plain.fetchval(stored, values)
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in CASES}))
+async def test_an_empty_array_and_none_at_all_are_not_the_same(pair: tuple[Any, Any], kind: str) -> None:
+    for conn in pair:
+        assert await conn.fetchval(f"SELECT $1::{kind}[]", []) == []
+        assert await conn.fetchval(f"SELECT $1::{kind}[]", None) is None
+
+
+@pytest.mark.parametrize(("kind", "values"), REFUSED)
+async def test_what_does_not_fit_is_refused_before_it_is_sent(pair: tuple[Any, Any], kind: str, values: Any) -> None:
+    ours = pair[1]
+    with pytest.raises(asyncpg.DataError):
+        await ours.fetchval(f"SELECT $1::{kind}[]", values)
+    assert await ours.fetchval("SELECT 1") == 1
+
+
+async def test_endless_times_are_read(pair: tuple[Any, Any]) -> None:
+    query = "SELECT ARRAY['infinity', '-infinity']::timestamptz[]"
+    assert await pair[1].fetchval(query) == await pair[0].fetchval(query)
+
+
+async def test_any_iterable_is_written(pair: tuple[Any, Any]) -> None:
+    for values in ((1, 2), {1: None, 2: None}.keys(), range(1, 3)):
+        assert await pair[1].fetchval("SELECT $1::int[]", values) == [1, 2]
+
+
+async def test_connections_of_the_pool_have_them(database_url: str) -> None:
+    pool = await open_pool(database_url, size=1)
+    try:
+        async with pool.acquire() as conn:
+            # asyncpg's own arrays take what has several dimensions.
+            with pytest.raises(asyncpg.DataError):
+                await conn.fetchval("SELECT $1::text[]", [["a"], ["b"]])
+    finally:
+        pool.terminate()
