@@ -7,7 +7,8 @@ report holds an old snapshot.
   so a look begins again where the oldest transaction that may still bring one began.
 - Each `cycle` seconds the whole table is read, a slice at a time, for what no look can find: rows whose lease ended,
   that a claim passed over because somebody had them locked who then let them go, or that an operator held back.
-- `claim` asks those whose turn it is (`turns`) and leases what it finds. The database decides what is free.
+- `claim` asks those whose turn it is (`turns`) and leases what it finds; `pick` locks it for a transaction that decides
+  about it and leases, at its end, what goes out. The database decides what is free.
 
 The rule nobody may break: what this process remembers only says where to look. Forgetting all of it costs time and
 nothing else.
@@ -22,11 +23,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
-import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.retry import LOOK, look_pause
@@ -91,12 +91,14 @@ SELECT now() AS began, pg_relation_size('queue') / current_setting('block_size')
 # `due_at` is spelled so that no index leads by it: a plan made while the table was empty must not read all that is due
 # for each group anew.
 PICK = f"""
-SELECT asked.line, mine.*
+SELECT asked.line, mine.lane, mine.organization_id, mine.id, mine.tries, mine.claims > 0 AS again, mine.place,
+       mine.attempt, mine.begun_at, mine.target_id, mine.reference, mine.continues, mine.parts, mine.spot
   FROM unnest($2::uuid[], $3::int[], $4::int[], $5::int[]) AS asked (line, free, first, last)
  CROSS JOIN LATERAL (
        SELECT due.* FROM generate_series(asked.first, asked.last) AS n
         CROSS JOIN LATERAL (
-              SELECT lane, organization_id, id, coalesce(since, due_at) AS place, ctid AS spot FROM queue
+              SELECT lane, organization_id, id, tries, claims, coalesce(since, due_at) AS place, attempt, begun_at,
+                     target_id, reference, continues, parts, ctid AS spot FROM queue
                WHERE kind = $1 AND line = asked.line AND lane = ($6::smallint[])[n]
                  AND organization_id = ($7::uuid[])[n] AND coalesce(since, due_at) >= ($8::timestamptz[])[n]
                  AND due_at - now() <= interval '0' AND {_FREE}
@@ -108,25 +110,9 @@ CLAIM = f"""
 WITH picked AS MATERIALIZED ({PICK})
 UPDATE queue SET lease_until = now() + make_interval(secs => $10), lease_token = $11, claims = least(claims, 9999) + 1
  WHERE ctid = ANY (ARRAY(SELECT spot FROM picked))
-RETURNING kind, line, lane, organization_id, id, tries, lease_token, claims > 1 AS again,
-          coalesce(since, due_at) AS due_at, attempt, begun_at, target_id, reference, continues, parts
+RETURNING line, lane, organization_id, id, tries, claims > 1 AS again, coalesce(since, due_at) AS due_at, attempt,
+          begun_at, target_id, reference, continues, parts
 """
-
-
-class Picked(msgspec.Struct, frozen=True, gc=False):
-    """A row that is locked for the transaction that picked it."""
-
-    line: UUID
-    lane: int
-    organization_id: UUID
-    id: UUID
-    #: Since when it is due: its place in the line.
-    due_at: datetime
-    #: Where it lies: the block and the number in it, as `ctid`.
-    spot: tuple[int, int]
-
-
-_Found = TypeVar("_Found", Lease, Picked)
 
 
 class Backlog:
@@ -202,14 +188,15 @@ class Backlog:
             if other in self._wakes:
                 self._wakes[other]()
 
-    async def pick(self, conn: Connection, kind: str, free: Mapping[UUID, int]) -> list[Picked]:
-        """As `claim`, but the rows are only locked, for the transaction that this is called in."""
-        return await self._ask(conn, kind, free, lambda *asked: conn.fetch(PICK, *asked), Picked)
+    async def pick(self, conn: Connection, kind: str, free: Mapping[UUID, int]) -> list[Lease]:
+        """As `claim`, but the rows are only locked, for the transaction that this is called in: it says what becomes of
+        them by their places (`leases.finish_picked` and the like), and what it says nothing of waits on."""
+        return await self._ask(conn, kind, free, lambda token, *asked: conn.fetch(PICK, *asked))
 
     async def claim(self, conn: Connection, kind: str, free: Mapping[UUID, int], *, seconds: float) -> list[Lease]:
         """Lease due rows of `kind`: at most `free[line]` of each line, for `seconds`. Costs nothing where nobody is
         thought to wait; `look` comes first."""
-        return await self._ask(conn, kind, free, lambda *asked: conn.fetch(CLAIM, *asked, seconds, uuid4()), Lease)
+        return await self._ask(conn, kind, free, lambda token, *asked: conn.fetch(CLAIM, *asked, seconds, token))
 
     async def _ask(
         self,
@@ -217,17 +204,16 @@ class Backlog:
         kind: str,
         free: Mapping[UUID, int],
         ask: Callable[..., Awaitable[list[asyncpg.Record]]],
-        form: type[_Found],
-    ) -> list[_Found]:
-        turns, more = self._turns[kind], MORE
+    ) -> list[Lease]:
+        turns, more, token = self._turns[kind], MORE, uuid4()
         while asks := turns.ask(free, more=more):
             self._open.get(conn, []).append((turns, asks))
             try:
-                rows = await ask(kind, *_columns(asks))
+                rows = await ask(token, kind, *_columns(asks))
             except BaseException:
                 turns.give_back(asks)
                 raise
-            found = [form(*row.values()) for row in rows]
+            found = [Lease(kind, token, *row) for row in rows]
             turns.took(asks, _ends(found))
             if found:
                 return found
@@ -322,7 +308,7 @@ def _columns(asks: Sequence[Ask]) -> tuple[list[Any], ...]:
     )
 
 
-def _ends(found: Sequence[Lease | Picked]) -> dict[tuple[UUID, int, UUID], tuple[int, datetime]]:
+def _ends(found: Sequence[Lease]) -> dict[tuple[UUID, int, UUID], tuple[int, datetime]]:
     """By group, how many rows came and the last place among them."""
     ends: dict[tuple[UUID, int, UUID], tuple[int, datetime]] = {}
     for one in found:

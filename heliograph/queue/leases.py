@@ -31,15 +31,16 @@ SINGLE, BULK = 0, 1
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """A claimed row."""
+    """A claimed row, or one that is picked: locked, by the transaction that decides about it."""
 
     kind: str
+    #: Of a picked row, that of the lease which it gets if it is begun.
+    token: UUID
     line: UUID
     lane: int
     organization_id: UUID
     id: UUID
     tries: int
-    token: UUID
     #: True if it was claimed before: an earlier try may have left traces.
     again: bool
     #: Since when it is due: its place in the line.
@@ -52,6 +53,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     reference: int | None = None
     continues: int | None = None
     parts: int = 1
+    #: Where it lies while it is picked: the block, and the number in it (`ctid`). A row that is locked stays there.
+    place: tuple[int, int] | None = None
 
 
 # Skips from line to line.
@@ -118,6 +121,14 @@ UPDATE queue SET due_at = now() + make_interval(secs => greatest(held.pause, 0))
 )
 
 
+FINISH_PICKED = "DELETE FROM queue WHERE ctid = ANY ($1)"
+
+
+async def finish_picked(conn: Connection, picked: Sequence[Lease]) -> None:
+    """Delete rows that are done, which this transaction picked."""
+    await conn.execute(FINISH_PICKED, [lease.place for lease in picked])
+
+
 class Postponed(msgspec.Struct, frozen=True, gc=False):
     """A row to put back: due again in `pause` seconds, in `line`. Below 0: at once, in the place of then."""
 
@@ -133,6 +144,26 @@ async def postpone(conn: Connection, postponed: Sequence[Postponed]) -> None:
     await conn.execute(
         POSTPONE,
         *_columns([item.lease for item in postponed]),
+        [item.pause for item in postponed],
+        [int(item.counts) for item in postponed],
+        [item.line for item in postponed],
+    )
+
+
+POSTPONE_PICKED = """
+UPDATE queue SET due_at = now() + make_interval(secs => greatest(item.pause, 0)), tries = queue.tries + item.counts,
+                 since = CASE WHEN item.pause < 0 THEN now() + make_interval(secs => item.pause) END,
+                 line = item.to_line, lease_until = NULL, lease_token = NULL, begun_at = NULL
+  FROM unnest($1::tid[], $2::float8[], $3::smallint[], $4::uuid[]) AS item (place, pause, counts, to_line)
+ WHERE queue.ctid = item.place
+"""
+
+
+async def postpone_picked(conn: Connection, postponed: Sequence[Postponed]) -> None:
+    """Put rows back that this transaction picked."""
+    await conn.execute(
+        POSTPONE_PICKED,
+        [item.lease.place for item in postponed],
         [item.pause for item in postponed],
         [int(item.counts) for item in postponed],
         [item.line for item in postponed],
@@ -174,7 +205,7 @@ WITHDRAW = """
 DELETE FROM queue
  WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now())
    AND CASE $3 WHEN 'untried' THEN attempt = 0 WHEN 'ended' THEN begun_at IS NULL ELSE true END
-RETURNING kind, line, lane, organization_id, id, tries, coalesce(lease_token, id), claims > 1 AS again, due_at, attempt,
+RETURNING kind, coalesce(lease_token, id), line, lane, organization_id, id, tries, claims > 1 AS again, due_at, attempt,
           begun_at, target_id, reference, continues, parts
 """
 

@@ -1,6 +1,7 @@
 """Attempts: the committed intention to hand a message over, and how that ended.
 
-An attempt begins in the queue row of its message (`begin`), and that commit comes before the first byte. It ends as a
+An attempt begins in the queue row of its message (`begin`), in the statement that leases it, and that commit comes
+before the first byte. It ends as a
 row of `attempts` (`end`), in the transaction that finishes the queue row or puts it back. In between it is under way;
 if its worker ends, whoever claims the row next writes it down as `unknown` (`mark_unknown`).
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -25,7 +26,16 @@ MOST_ATTEMPTS = 32_000
 #: Why an attempt is of unknown outcome if its worker did not live to say so.
 LOST = "the worker ended before the answer came"
 
-Message = TypeVar("Message")
+
+class Loaded(Protocol):
+    """A message as its channel loaded it in the transaction that picked it."""
+
+    @property
+    def at(self) -> datetime:
+        """Now, by the database's clock."""
+
+
+Message = TypeVar("Message", bound=Loaded)
 
 
 class Attempt(msgspec.Struct, Generic[Message], frozen=True, gc=False):
@@ -48,8 +58,11 @@ class Attempt(msgspec.Struct, Generic[Message], frozen=True, gc=False):
     continues: int | None = None
     #: Segments of the whole message.
     parts: int = 1
-    #: When it was begun, by the database's clock.
-    begun_at: datetime | None = None
+
+    @property
+    def begun_at(self) -> datetime:
+        """When it was begun, by the database's clock: the transaction that began it is the one that loaded it."""
+        return self.message.at
 
     @property
     def series(self) -> int:
@@ -70,39 +83,33 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     doubtful: Sequence[int] = ()
 
 
-# Only the holder of the lease may begin, and only the attempt that follows the last one.
+# The rows are locked since they were picked, so they are where they were.
 BEGIN = """
-WITH held AS MATERIALIZED (
-    SELECT mine.place, item.*
-      FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::uuid[], $6::integer[], $7::smallint[],
-                  $8::smallint[]) AS item (id, line, token, attempt, target_id, reference, continues, parts)
-           CROSS JOIN LATERAL (
-           SELECT ctid AS place FROM queue
-            WHERE queue.id = item.id AND queue.line IS NOT DISTINCT FROM item.line
-              AND queue.lease_token = item.token AND queue.attempt < item.attempt FOR UPDATE) mine
-)
-UPDATE queue SET attempt = held.attempt, begun_at = now(), target_id = held.target_id, reference = held.reference,
-                 continues = held.continues, parts = held.parts
-  FROM held WHERE queue.ctid = held.place
-RETURNING queue.id, queue.begun_at
+UPDATE queue SET attempt = item.attempt, begun_at = now(), target_id = item.target_id, reference = item.reference,
+                 continues = item.continues, parts = item.parts, claims = least(queue.claims, 9999) + 1,
+                 lease_token = item.token, lease_until = now() + make_interval(secs => $8)
+  FROM unnest($1::tid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::integer[], $6::smallint[], $7::smallint[])
+       AS item (place, token, attempt, target_id, reference, continues, parts)
+ WHERE queue.ctid = item.place AND queue.attempt < item.attempt
 """
 
 
-async def begin(conn: Connection, attempts: Sequence[Attempt[Message]]) -> list[Attempt[Message]]:
-    """Write down that these messages are about to be handed over; those that come back may be, after the commit."""
-    rows = await conn.fetch(
+async def begin(conn: Connection, attempts: Sequence[Attempt[Message]], *, seconds: float) -> None:
+    """Lease the rows of these messages, which this transaction picked, for `seconds`, and write down that they
+    are about to be handed over: after the commit, they may be. Raises RuntimeError if one of them is not there."""
+    done = await conn.execute(
         BEGIN,
-        [one.lease.id for one in attempts],
-        [one.lease.line for one in attempts],
+        [one.lease.place for one in attempts],
         [one.lease.token for one in attempts],
         [one.number for one in attempts],
         [one.target_id for one in attempts],
         [one.reference for one in attempts],
         [one.continues for one in attempts],
         [one.parts for one in attempts],
+        seconds,
     )
-    begun: dict[UUID, datetime] = {row["id"]: row["begun_at"] for row in rows}
-    return [msgspec.structs.replace(one, begun_at=begun[one.lease.id]) for one in attempts if one.lease.id in begun]
+    if done != f"UPDATE {len(attempts)}":
+        raise RuntimeError(f"of {len(attempts)} attempts, not all could begin: {done}")
 
 
 # An answer may be under way on another connection: then it is known, and its word counts.

@@ -80,12 +80,12 @@ class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
     async def before_round(self) -> None:
         """A round begins: see what the connectors can take."""
 
-    async def claim(self, conn: Connection, *, limit: int, seconds: float) -> list[Lease]:
-        """Lease what the connectors can take of what is due, for `seconds`; at most `limit` rows of new work, which may
-        be none or less."""
+    async def pick(self, conn: Connection, *, limit: int) -> list[Lease]:
+        """Lock what the connectors can take of what is due, in the caller's transaction; at most `limit` rows of new
+        work, which may be none or less."""
 
-    async def load(self, conn: Connection, claimed: Sequence[Lease]) -> list[Message]:
-        """The claimed messages, in their order."""
+    async def load(self, conn: Connection, picked: Sequence[Lease]) -> list[Message]:
+        """The picked messages, in their order. A statement of its own: what it reads is as of after the locks."""
 
     def home(self, lease: Lease) -> UUID:
         """The line in which a message waits that is meant for no connector in particular."""
@@ -111,5 +111,5 @@ class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
     def heard(self, attempt: Attempt[Message], outcome: Any) -> None:
         """A connector answered, before anything is recorded."""
 
-    def after_round(self, claimed: Collection[Lease]) -> bool:
+    def after_round(self, picked: Collection[Lease]) -> bool:
         """The round is over. True if the next one should follow at once."""

@@ -1,10 +1,10 @@
 """Dispatch: from the queue to whoever carries a message. The same round for every channel:
 
-    claim      rows that are due, as many as can be handed over; leased, so that no other worker has them
+    pick       rows that are due, as many as can be handed over; locked, so that no other worker has them
     load       what decides about each message, read once more
     resolve    attempts of which nobody saw the end: wait for news, then let the channel decide
     decide     the channel: to whom, later, or not at all
-    begin      the attempt, committed
+    begin      the attempt, and its lease, committed
     submit     to the connector, after the commit
 
 The rule nobody may break: nothing leaves without its committed attempt, and nothing is sent again while an earlier
@@ -75,24 +75,24 @@ class Dispatcher(Generic[Message, Report]):
         return len(self.flights)
 
     async def round(self) -> int:
-        """Claim and submit once; returns how many rows were claimed, 0 if another round is not worth it now."""
+        """Pick and submit once; returns how many rows were picked, 0 if another round is not worth it now."""
         channel = self._channel
         await channel.before_round()
         limit = min(self._claim_limit, UNRECORDED * self._claim_limit - len(self.flights))
         crash_point(f"{channel.kind}.dispatch.before_commit")
         try:
             async with self._pool.acquire() as conn, self._backlog.transaction(conn):
-                claimed = await channel.claim(conn, limit=limit, seconds=self._lease_seconds)
-                outgoing = await self._decide(conn, claimed) if claimed else []
+                picked = await channel.pick(conn, limit=limit)
+                outgoing = await self._decide(conn, picked) if picked else []
         except asyncpg.DeadlockDetectedError:
-            return 1  # somebody else's transaction went first: nothing was claimed, and the next round sees what it did
+            return 1  # somebody else's transaction went first: nothing was done, and the next round sees what it did
         crash_point(f"{channel.kind}.dispatch.after_commit")
         self.flights.add(outgoing)
         for attempt in outgoing:
             channel.submit(attempt)
         if outgoing:
             crash_point(f"{channel.kind}.dispatch.after_submit")
-        return len(claimed) if channel.after_round(claimed) else 0
+        return len(picked) if channel.after_round(picked) else 0
 
     def answered(self, key: Key, outcome: Any) -> None:
         """A connector's word on an attempt: record its end."""
@@ -126,13 +126,13 @@ class Dispatcher(Generic[Message, Report]):
         if self._channel.is_full:
             self.wake.set()
 
-    async def _decide(self, conn: Connection, claimed: list[Lease]) -> list[Attempt[Message]]:
+    async def _decide(self, conn: Connection, picked: list[Lease]) -> list[Attempt[Message]]:
         """Settle what goes nowhere, and begin the attempts of what goes out."""
         channel = self._channel
-        unseen = [lease for lease in claimed if lease.begun_at is not None]
+        unseen = [lease for lease in picked if lease.begun_at is not None]
         if unseen:
             await attempts.mark_unknown(conn, unseen)
-        messages = await channel.load(conn, claimed)
+        messages = await channel.load(conn, picked)
         moves: list[Any] = []
         steps: dict[UUID, Step] = {}
         lost = [one for one in messages if one.is_unsent and one.attempt_state == "unknown"]
@@ -156,26 +156,30 @@ class Dispatcher(Generic[Message, Report]):
                     back.append(postponed)
                 case Attempt() as attempt:
                     outgoing.append(attempt)
+        begun = await self._still_free(conn, outgoing, finished)
         if finished:
-            await leases.finish(conn, finished)
+            await leases.finish_picked(conn, finished)
         if back:
-            await leases.postpone(conn, back)
-        begun = await self._begin(conn, outgoing) if outgoing else []
+            await leases.postpone_picked(conn, back)
+        if begun:
+            await attempts.begin(conn, begun, seconds=self._lease_seconds)
+            await channel.begun(conn, begun)
         # Last, since moves lock messages and balances.
         if moves and await channel.move(conn, moves):
             self._results.queued()
         return begun
 
-    async def _begin(self, conn: Connection, outgoing: list[Attempt[Message]]) -> list[Attempt[Message]]:
+    async def _still_free(
+        self, conn: Connection, outgoing: list[Attempt[Message]], finished: list[Lease]
+    ) -> list[Attempt[Message]]:
+        """What may go out. An answer to an earlier attempt may have been recorded since the message was looked at: then
+        its work is `finished`."""
         again = [one.lease for one in outgoing if one.lease.attempt > 0]
-        if again:
-            # An answer to an earlier attempt may have been recorded since it was looked at.
-            unsent = await attempts.still_unsent(conn, self._channel.table, again)
-            outgoing = [one for one in outgoing if one.lease.attempt == 0 or one.lease.id in unsent]
-        begun = await attempts.begin(conn, outgoing) if outgoing else []
-        if begun:
-            await self._channel.begun(conn, begun)
-        return begun
+        if not again:
+            return outgoing
+        unsent = await attempts.still_unsent(conn, self._channel.table, again)
+        finished += [lease for lease in again if lease.id not in unsent]
+        return [one for one in outgoing if one.lease.attempt == 0 or one.lease.id in unsent]
 
     async def _resolve(
         self, conn: Connection, lost: Sequence[Message], moves: list[Any]

@@ -197,10 +197,10 @@ class EmailChannel:
     async def before_round(self) -> None:
         """The server always has room for a window."""
 
-    async def claim(self, conn: Connection, *, limit: int, seconds: float) -> list[Lease]:
+    async def pick(self, conn: Connection, *, limit: int) -> list[Lease]:
         room = min(limit, WINDOW - len(self._server.open))
         await self._backlog.look(conn, self.kind)
-        return await self._backlog.claim(conn, self.kind, {UNROUTED: room}, seconds=seconds)
+        return await self._backlog.pick(conn, self.kind, {UNROUTED: room})
 
     async def load(self, conn: Connection, claimed: Sequence[Lease]) -> list[Claimed]:
         rows = await conn.fetch(LOAD, [one.organization_id for one in claimed], [one.id for one in claimed])

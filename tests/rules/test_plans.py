@@ -13,6 +13,8 @@ from heliograph import erasure
 from heliograph.base.database.pool import Pool
 from heliograph.campaigns import audience
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
+from heliograph.queue import leases
+from heliograph.sending import attempts as sending
 from heliograph.webhooks import history, replays, timeline
 from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.recording import events, successes
@@ -141,9 +143,7 @@ END $do$
 """
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
-async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tables(pool: Pool, name: str) -> None:
-    sql, keys = STATEMENTS[name]
+async def plan_of(pool: Pool, sql: str) -> list[str]:
     async with pool.acquire() as conn:
         notices: list[str] = []
 
@@ -153,7 +153,20 @@ async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tabl
         conn.add_log_listener(note)
         await conn.execute(EXPLAIN.format(sql=sql))
         conn.remove_log_listener(note)
-        lines = notices[0].split("\n")
+    return notices[0].split("\n")
+
+
+@pytest.mark.parametrize("sql", [sending.BEGIN, leases.FINISH_PICKED, leases.POSTPONE_PICKED])
+async def test_rows_that_are_locked_are_changed_by_their_place(pool: Pool, sql: str) -> None:
+    lines = await plan_of(pool, sql)
+    scans = [line.strip() for line in lines if "Scan on " in line and "Function Scan" not in line]
+    assert [re.sub(r"  .*", "", scan.removeprefix("->  ")) for scan in scans] == ["Tid Scan on queue"], lines
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tables(pool: Pool, name: str) -> None:
+    sql, keys = STATEMENTS[name]
+    lines = await plan_of(pool, sql)
     plan = "\n".join(lines)
     for table, columns in keys.items():
         searches = [

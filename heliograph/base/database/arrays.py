@@ -27,6 +27,7 @@ from heliograph.base.database import clock
 _HEAD = struct.Struct(">iiIii")
 _DIMENSIONS = struct.Struct(">iiI")
 _INT = struct.Struct(">i")
+_PLACE = struct.Struct(">IH")
 _NULL = _INT.pack(-1)
 #: The lengths of most texts.
 _LENGTHS = [_INT.pack(n) for n in range(1024)]
@@ -65,6 +66,11 @@ def _integer(size: int) -> Callable[[int], bytes]:
         return int(value.__index__()).to_bytes(size, "big", signed=True)
 
     return encode
+
+
+def _place(value: tuple[int, int]) -> bytes:
+    block, number = value
+    return _PLACE.pack(block, number)
 
 
 def _timestamp(value: datetime) -> bytes:
@@ -121,6 +127,11 @@ def _integers(values: Sequence[int]) -> bytes:
     return struct.pack(f">{len(both)}i", *both)
 
 
+def _places(values: Sequence[tuple[int, int]]) -> bytes:
+    pack, length = _PLACE.pack, _LENGTHS[6]
+    return length + length.join([pack(block, number) for block, number in values])
+
+
 def _timestamps(values: Sequence[datetime]) -> bytes:
     """Those of a batch are often the same object."""
     last, encoded = values[0], _LENGTHS[8] + _timestamp(values[0])
@@ -159,7 +170,7 @@ class _Form:
                 # What is the same for a whole batch is written once.
                 return _HEAD.pack(1, first is None, self._element, count, 1) + self._write_one(first) * count
             data = self._write_all(values)
-        except (AttributeError, TypeError, LookupError, struct.error):
+        except (AttributeError, TypeError, LookupError, ValueError, struct.error):
             return _HEAD.pack(1, 1, self._element, count, 1) + b"".join(map(self._write_one, values))
         return _HEAD.pack(1, 0, self._element, count, 1) + data
 
@@ -194,6 +205,7 @@ _FORMS = {
     1005: ("_int2", _Form(21, _integer(2), _small_integers(2), _read_integer)),
     1007: ("_int4", _Form(23, _integer(4), _integers, _read_integer)),
     1009: ("_text", _Form(25, _text, _texts, bytes.decode)),
+    1010: ("_tid", _Form(27, _place, _places, _PLACE.unpack)),
     1016: ("_int8", _Form(20, _integer(8), _small_integers(8), _read_integer)),
     1185: ("_timestamptz", _Form(1184, _timestamp, _timestamps, _read_timestamp)),
     2951: ("_uuid", _Form(2950, _uuid, _uuids, ServerUUID)),

@@ -1,7 +1,7 @@
-"""SMS as a channel of the engine: what is claimed, what decides about it, and what answers and receipts come to.
+"""SMS as a channel of the engine: what is picked, what decides about it, and what answers and receipts come to.
 
 Rows wait in lines (`selection`): new work in UNROUTED, what a full supplier is to carry in that supplier's line. How
-many are claimed follows from how many the connectors can take, so a supplier's window, its rate and the CPU are the
+many are picked follows from how many the connectors can take, so a supplier's window, its rate and the CPU are the
 only bounds. Whatever was checked when a message was accepted is checked again.
 
 The rule nobody may break: an attempt whose end nobody saw waits for a receipt, and then the send's own guarantee
@@ -84,7 +84,7 @@ class SmsChannel:
     async def before_round(self) -> None:
         self._room = self._selection.make_room()
 
-    async def claim(self, conn: Connection, *, limit: int, seconds: float) -> list[Lease]:
+    async def pick(self, conn: Connection, *, limit: int) -> list[Lease]:
         """First what waits in the suppliers' own lines, then new work for the room that is left.
 
         The line of a supplier that cannot be used now is looked at as well, for what another one could carry.
@@ -111,7 +111,7 @@ class SmsChannel:
         if looking:
             selection.overflow = NEW
         await self._backlog.look(conn, self.kind)
-        rows = await self._backlog.claim(conn, self.kind, parked, seconds=seconds)
+        rows = await self._backlog.pick(conn, self.kind, parked)
         found = {lease.line for lease in rows}
         selection.parked -= {id for id, places in parked.items() if places > 0 and id not in found}
         # A backlog in the lines must not keep new single sends from having their turn.
@@ -119,13 +119,13 @@ class SmsChannel:
         if self._passes_on:
             left = min(left, NEW)
         new = {UNROUTED: left, test_mode.SUPPLIER: accounts[test_mode.SUPPLIER].room}
-        rows += await self._backlog.claim(conn, self.kind, new, seconds=seconds)
+        rows += await self._backlog.pick(conn, self.kind, new)
         self.is_full = len(rows) >= room
         rows.sort(key=_lane)
         return rows
 
-    async def load(self, conn: Connection, claimed_rows: Sequence[Lease]) -> list[ClaimedMessage]:
-        return await claimed.load(conn, claimed_rows)
+    async def load(self, conn: Connection, picked: Sequence[Lease]) -> list[ClaimedMessage]:
+        return await claimed.load(conn, picked)
 
     def home(self, lease: Lease) -> UUID:
         return UNROUTED
@@ -163,8 +163,8 @@ class SmsChannel:
         account.breaker.asked()
         account.connector.submit(attempt.submission)
 
-    def after_round(self, claimed_rows: Collection[Lease]) -> bool:
-        self._passes_on = self._selection.left_to_others * 2 > len(claimed_rows)
+    def after_round(self, picked: Collection[Lease]) -> bool:
+        self._passes_on = self._selection.left_to_others * 2 > len(picked)
         if self._selection.left_to_others:
             self.passed_on.set()
         return True

@@ -1,4 +1,4 @@
-"""WhatsApp as a channel of the engine: what is claimed, what decides about it, and what answers come to.
+"""WhatsApp as a channel of the engine: what is picked, what decides about it, and what answers come to.
 
 Each number is a line of the queue, so one in trouble delays nobody else. A round asks the lines with due work how much
 they can take and claims that much, single sends before campaigns. Whatever was checked when a message was accepted is
@@ -125,7 +125,7 @@ class WhatsAppChannel:
         self._now = dict(self._slots())
         await self._ask_to_try()
 
-    async def claim(self, conn: Connection, *, limit: int, seconds: float) -> list[Lease]:
+    async def pick(self, conn: Connection, *, limit: int) -> list[Lease]:
         """As much as the lines with due work can take, evenly where that is too much."""
         left = limit
         if left <= 0:
@@ -151,7 +151,7 @@ class WhatsAppChannel:
             # One that is active is another worker's, or this one's as soon as it has looked at the table.
             active = {row["id"] for row in await conn.fetch(ACTIVE, unknown)} if unknown else set()
             places |= {line: ORPHANS for line in unknown if line not in active}
-        rows = await self._backlog.claim(conn, KIND, places, seconds=seconds)
+        rows = await self._backlog.pick(conn, KIND, places)
         self.is_full = left <= 0
         taken = Counter(lease.line for lease in rows)
         self._paced = {line for room, line in rooms if taken[line] >= room}
