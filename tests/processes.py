@@ -60,6 +60,8 @@ QUICKLY = {
     "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
     "HELIOGRAPH_WEBHOOK_SCHEDULE": "0,1,1,2,2,5,5,10,10,10,10",
 }
+#: How a line begins that is an entry of its own.
+_ENTRY = re.compile(r"\d{4}-\d\d-\d\dT|--- ")
 _COMPLAINT = re.compile(r"(loop|timer|announce) failed|never retrieved|broke off|not recorded|internal_error")
 
 
@@ -223,8 +225,18 @@ class Installation:
 
     @property
     def complaints(self) -> list[str]:
-        """Lines in which a process says that something failed which was not the database's absence."""
-        return [line for line in self.said.splitlines() if _COMPLAINT.search(line)]
+        """What its processes said of failures that were not the database's absence, each with its trace."""
+        found: list[str] = []
+        traced = False
+        for line in self.said.splitlines():
+            if _COMPLAINT.search(line):
+                found.append(line)
+                traced = True
+            elif _ENTRY.match(line):
+                traced = False
+            elif traced:
+                found[-1] += f"\n{line}"
+        return found
 
     @property
     def said(self) -> str:
