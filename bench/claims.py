@@ -35,7 +35,7 @@ FINISH = "DELETE FROM queue WHERE kind = 'bench'"
 
 async def claims(stage: Stage, report: Report, lengths: Lengths) -> None:
     """Microseconds a claimed row, and the ratios that should be one."""
-    pool = await open_pool(stage.server.url, size=2)
+    pool = await open_pool(stage.server.owner_url, size=2)
     try:
         for count in ORGANIZATIONS:
             values = [await _waiting(stage, pool, organizations=count) for _ in range(lengths.rounds)]

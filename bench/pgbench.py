@@ -72,7 +72,12 @@ async def _run(stage: Stage, script: str, clients: int, seconds: float) -> float
     path = Path(stage.place) / "script.sql"
     path.write_text(script)
     command = [stage.programs / "pgbench", "--no-vacuum", "--protocol=prepared", f"--client={clients}"]
-    command += [f"--jobs={min(clients, 2)}", f"--time={max(round(seconds), 1)}", f"--file={path}", stage.server.url]
+    command += [
+        f"--jobs={min(clients, 2)}",
+        f"--time={max(round(seconds), 1)}",
+        f"--file={path}",
+        stage.server.owner_url,
+    ]
     # As our pool sets them.
     options = {"PGOPTIONS": "-c jit=off -c plan_cache_mode=force_generic_plan"}
     said = await stage.run(*(str(one) for one in command), environment=options)

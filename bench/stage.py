@@ -128,7 +128,7 @@ class Stage:
     async def prepare(self) -> None:
         """PostgreSQL, tables, organization, key and supplier, as the first start of `up` makes them."""
         await self.server.start()
-        await migrate(self.server.url)
+        await migrate(self.server.owner_url, application=self.server.url)
         smsc = Smsc("127.0.0.1", self.smsc_port, "bench", self.smsc_password)
         async with self.connection() as conn:
             self.organization, self.key, _ = await demo.ensure(conn, self._settings(), smsc=smsc, known=None)
@@ -136,8 +136,8 @@ class Stage:
 
     @contextlib.asynccontextmanager
     async def connection(self, *, superuser: bool = False) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
-        """A connection to the database, as the application or as the superuser."""
-        conn = await asyncpg.connect(self.server.superuser_url if superuser else self.server.url)
+        """A connection to the database, as the owner of the tables, who may empty them, or as the superuser."""
+        conn = await asyncpg.connect(self.server.superuser_url if superuser else self.server.owner_url)
         try:
             yield conn
         finally:

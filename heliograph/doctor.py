@@ -12,7 +12,7 @@ from datetime import UTC, timedelta
 import asyncpg
 
 from heliograph.base.checks import LATE, Check
-from heliograph.base.database import clock, migrate
+from heliograph.base.database import clock, migrate, roles
 from heliograph.base.database import url as database_url
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
@@ -49,7 +49,7 @@ async def examine(conn: Connection, settings: Settings) -> list[Check]:
     else:
         checks.append(Check("migrations", "ok", "none pending"))
     try:
-        for look in (_partitions, _workers, *CHANNELS, _queue):
+        for look in (_roles, _partitions, _workers, *CHANNELS, _queue):
             checks += await look(conn, settings)
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
         return checks  # the tables are not there yet, and that was said
@@ -93,6 +93,16 @@ def _clock() -> Check:
         detail = f"this machine's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the database's"
         return Check("clocks", "failed", detail, SET_CLOCKS)
     return Check("clocks", "ok", f"{abs(ahead) * 1000:.0f} ms apart")
+
+
+async def _roles(conn: Connection, settings: Settings) -> list[Check]:
+    if await roles.owns(conn):
+        detail = "the application's role owns its tables, and could change the audit log"
+        remedy = (
+            "Give the tables to another role, name it in HELIOGRAPH_OWNER_DATABASE_URL, and run `heliograph migrate`."
+        )
+        return [Check("roles", "warning", detail, remedy)]
+    return [Check("roles", "ok", "the application's role owns no table")]
 
 
 async def _partitions(conn: Connection, settings: Settings) -> list[Check]:

@@ -171,6 +171,8 @@ SELECT child.relname
  WHERE parent.relname = $1 ORDER BY child.relname
 """
 
+DROP = "SELECT drop_partition($1)"
+
 #: Tables that are kept for as many months as the settings say.
 OF_MONTHS = ("messages", "attempts", "received_messages", "whatsapp_messages")
 #: Columns with texts, which are erased long before their month may be dropped, and when their row was written.
@@ -377,7 +379,7 @@ async def _drop_days(conn: Connection, *, table: str, bound: datetime) -> bool:
         if day + timedelta(days=1) <= bound:
             async with conn.transaction():
                 await conn.execute("SET LOCAL lock_timeout = '500ms'")
-                await conn.execute(f"DROP TABLE {row['relname']}")
+                await conn.execute(DROP, row["relname"])
     return True
 
 
@@ -400,7 +402,7 @@ async def _drop_before(conn: Connection, *, table: str, bound: datetime) -> bool
             return False
         async with conn.transaction():
             await conn.execute("SET LOCAL lock_timeout = '500ms'")
-            await conn.execute(f"DROP TABLE {name}")
+            await conn.execute(DROP, name)
             if table == "messages":
                 await usage.close(conn, source=name)
     return True

@@ -31,6 +31,7 @@ import msgspec
 from heliograph import demo
 from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import open_pool
+from heliograph.base.database.roles import RoleMissing
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded, default_data_dir
 from heliograph.base.network.connecting import connect
@@ -49,6 +50,8 @@ WELL = 10.0
 SOON = 5.0
 #: How long a part may take to end after SIGTERM; the worker drains for `drain_seconds` in it.
 PATIENCE = 30.0
+#: For migrations, which no part does.
+OWNER_URL = "HELIOGRAPH_OWNER_DATABASE_URL"
 LOOPBACK = "127.0.0.0/8,::1/128"
 
 
@@ -173,11 +176,11 @@ async def up(
     if not settings.database_url:
         database = Embedded(data_dir / "postgres", on_progress=say)
         await database.start()
-        settings = msgspec.structs.replace(settings, database_url=database.url)
+        settings = msgspec.structs.replace(settings, database_url=database.url, owner_database_url=database.owner_url)
     parts: list[Part] = []
     watcher: asyncio.Task[None] | None = None
     try:
-        await _migrate(settings.database_url)
+        await _migrate(settings)
         credentials, app, are_new = await _prepare(settings, data_dir, f"http://{_shown(options.host)}:{port}")
         environment = part_environment(settings, host=options.host)
         outside = _outside()
@@ -235,10 +238,12 @@ async def _keep_database(database: Embedded, say: Callable[[str], None]) -> None
                 await asyncio.sleep(pause)
 
 
-async def _migrate(url: str) -> None:
+async def _migrate(settings: Settings) -> None:
     """Raises UpError and MigrationError."""
     try:
-        await migrate(url)
+        await migrate(settings.owner_database_url or settings.database_url, application=settings.database_url)
+    except RoleMissing as error:
+        raise UpError(str(error)) from None
     except (OSError, asyncpg.PostgresError) as error:
         raise UpError(f"the database cannot be used: {error}") from error
 
@@ -312,7 +317,7 @@ def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
     found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}
     # What is misspelt was named by this process, once.
     unknown = unknown_names()
-    given = {name: value for name, value in os.environ.items() if name not in unknown}
+    given = {name: value for name, value in os.environ.items() if name not in unknown and name != OWNER_URL}
     return usual | given | found
 
 

@@ -4,7 +4,8 @@ how to get a server to hurt.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from heliograph.base.database.pool import Pool, open_pool
 from tests import scheduling
 from tests.bodies import events_are_as_documented
 from tests.database import Cluster, cluster
-from tests.embedded import cluster_home, cluster_model, embedded, public_place
+from tests.embedded import cluster_home, cluster_model, embedded, execute, public_place
 
 # Timing belongs into the benchmark: how long an example takes depends on what else this machine does.
 settings.register_profile("heliograph", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,14 +48,32 @@ def database_server() -> Iterator[Cluster]:
 
 @pytest.fixture
 async def database_url(database_server: Cluster) -> AsyncIterator[str]:
-    """A migrated database of the test's own; the application's role owns it."""
+    """A migrated database of the test's own, as the application, which owns none of its tables."""
     async with database_server.database() as url:
         yield url
 
 
 @pytest.fixture
+def owner_url(database_server: Cluster, database_url: str) -> str:
+    """`database_url` for the role that owns the tables."""
+    return database_server.as_owner(database_url)
+
+
+@pytest.fixture
+def as_owner(owner_url: str) -> Callable[[str], Awaitable[None]]:
+    """Runs statements that the application may not run."""
+    return functools.partial(execute, owner_url)
+
+
+@pytest.fixture
+def as_administrator(database_server: Cluster, database_url: str) -> Callable[[str], Awaitable[None]]:
+    """Runs statements that only an administrator may run; a database that lets nobody in lets him in."""
+    return functools.partial(execute, database_server.as_administrator(database_url))
+
+
+@pytest.fixture
 async def empty_database_url(database_server: Cluster) -> AsyncIterator[str]:
-    """A database of the test's own with nothing in it."""
+    """A database of the test's own with nothing in it; its owner's URL."""
     async with database_server.database(template=False) as url:
         yield url
 

@@ -48,14 +48,15 @@ QUICK = {
 
 
 class Cluster:
-    """A server to make databases on. `url` and `superuser_url` are of its first database.
+    """A server to make databases on. `url`, `owner_url` and `superuser_url` are of its first database: the application
+    and the role that owns the tables, which are one where a server was given.
 
     Clones are made ahead of those who need them, and dropped behind them, on a loop that is not the tests'.
     """
 
-    def __init__(self, url: str, superuser_url: str, loop: _Loop) -> None:
-        self.url, self.superuser_url = url, superuser_url
-        self._owner = urllib.parse.urlsplit(url).username or ROLE
+    def __init__(self, url: str, owner_url: str, superuser_url: str, loop: _Loop) -> None:
+        self.url, self.owner_url, self.superuser_url = url, owner_url, superuser_url
+        self._owner = urllib.parse.urlsplit(owner_url).username or ROLE
         self._loop = loop
         self._prefix = f"test_{uuid.uuid4().hex}"
         self._numbers = itertools.count(1)
@@ -70,7 +71,8 @@ class Cluster:
         self._superuser = self._loop.run(self._connect())
         try:
             self._loop.run(self._create(self._template, "template1"))
-            self._loop.run(migrate(self.url_of(self._template)))
+            url = self.url_of(self._template)
+            self._loop.run(migrate(self.as_owner(url), application=url))
             ahead = self._loop.submit(self._make_ahead())
             try:
                 yield
@@ -81,10 +83,10 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def database(self, *, template: bool = True) -> AsyncIterator[str]:
-        """The URL of a fresh database: a clone of the template, or an empty one. Dropped afterwards."""
+        """The application's URL of a clone of the template, or the owner's of an empty one. Dropped afterwards."""
         name = await asyncio.wrap_future(self._loop.submit(self._take() if template else self._make("template1")))
         try:
-            yield self.url_of(name)
+            yield self.url_of(name) if template else self.as_owner(self.url_of(name))
         finally:
             dropping = self._loop.submit(self._drop(name))
             self._dropping.add(dropping)
@@ -93,6 +95,14 @@ class Cluster:
     def url_of(self, database: str) -> str:
         """The application's URL of a database."""
         return urllib.parse.urlsplit(self.url)._replace(path=f"/{database}").geturl()
+
+    def as_owner(self, url: str) -> str:
+        """The owner's URL of the same database."""
+        return urllib.parse.urlsplit(self.owner_url)._replace(path=urllib.parse.urlsplit(url).path).geturl()
+
+    def as_administrator(self, url: str) -> str:
+        """The superuser's URL of the same database."""
+        return urllib.parse.urlsplit(self.superuser_url)._replace(path=urllib.parse.urlsplit(url).path).geturl()
 
     async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
         return await asyncpg.connect(self.superuser_url)
@@ -144,10 +154,10 @@ def cluster() -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(_Loop())
         if given:
-            found = Cluster(given, given, loop)
+            found = Cluster(given, given, given, loop)
         else:
             server = stack.enter_context(_embedded(loop))
-            found = Cluster(server.url, server.superuser_url, loop)
+            found = Cluster(server.url, server.owner_url, server.superuser_url, loop)
         stack.enter_context(found.prepared())
         yield found
 

@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import hmac
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -384,11 +384,13 @@ async def test_a_body_that_does_not_come_is_not_waited_for(narrow: Api, pool: Po
     assert await stored(pool) == []
 
 
-async def test_without_the_database_meta_is_asked_to_come_again(api: Api, pool: Pool, app: UUID) -> None:
+async def test_without_the_database_meta_is_asked_to_come_again(
+    api: Api, pool: Pool, app: UUID, as_administrator: Callable[[str], Awaitable[None]]
+) -> None:
     assert (await post(api, app, ACCENTED))[0] == 200
     name = await pool.fetchval("SELECT current_database()")
-    await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
-    await pool.execute(
+    await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
+    await as_administrator(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
@@ -396,6 +398,6 @@ async def test_without_the_database_meta_is_asked_to_come_again(api: Api, pool: 
         status, headers, body = answered
         assert (status, msgspec.json.decode(body)["error"]["code"]) == (503, "service_unavailable")
         assert headers["retry-after"] == "1"
-    await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
+    await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
     assert (await post(api, app, ACCENTED))[0] == 200
     assert await stored(pool) == [ACCENTED, ACCENTED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from jsonschema import Draft202012Validator
@@ -88,7 +89,9 @@ async def test_one_organizations_bad_credential_is_no_fault_of_the_service(datab
     assert await queue() == "degraded"
 
 
-async def test_probes_need_no_key_and_say_what_is_wrong(api: Api, pool: Pool) -> None:
+async def test_probes_need_no_key_and_say_what_is_wrong(
+    api: Api, pool: Pool, as_administrator: Callable[[str], Awaitable[None]]
+) -> None:
     async def probe(path: str, method: str = "GET") -> tuple[int, str, str]:
         async with api.session.request(method, api.base_url + path) as answer:
             assert answer.headers["x-request-id"]
@@ -99,8 +102,8 @@ async def test_probes_need_no_key_and_say_what_is_wrong(api: Api, pool: Pool) ->
     assert await probe("/readyz", "HEAD") == (200, "", "no-store")
     assert (await probe("/livez", "POST"))[0] == 405
     name = await pool.fetchval("SELECT current_database()")
-    await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
-    await pool.execute(
+    await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
+    await as_administrator(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
@@ -113,7 +116,7 @@ async def test_probes_need_no_key_and_say_what_is_wrong(api: Api, pool: Pool) ->
 
     await until_true(is_down)
     assert (await probe("/livez"))[0] == 200
-    await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
+    await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
     await until_true(is_ready)
 
 

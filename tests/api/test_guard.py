@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import aiohttp
@@ -14,6 +15,7 @@ from heliograph.api.door.guard import Guard
 from heliograph.api.door.limits import Limiter, Strangers
 from heliograph.api.door.operation import Services
 from heliograph.api.routes import OPERATIONS
+from heliograph.audit.failures import Failures
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from tests.processes import until_true
@@ -323,6 +325,7 @@ async def test_guesses_while_an_address_is_locked_out_cost_no_query(pool: Pool, 
         keyring=Keyring(counting),
         limiter=limiter,
         strangers=Strangers(1),
+        failures=Failures(pool),
         health=nothing,
         acceptor=nothing,
         whatsapp=nothing,
@@ -375,13 +378,15 @@ async def test_requests_that_need_no_key_are_bounded_by_address(database_url: st
             assert answer.status == 200
 
 
-async def test_without_the_database_nothing_is_accepted(database_url: str, pool: Pool, tenant: Tenant) -> None:
+async def test_without_the_database_nothing_is_accepted(
+    database_url: str, pool: Pool, tenant: Tenant, as_administrator: Callable[[str], Awaitable[None]]
+) -> None:
     async with running(database_url) as api:
         headers = tenant.headers | {"Idempotency-Key": "k"}
         assert (await api.ask("POST", "/sms/send", json=SEND, headers=headers))[0] == 202
         name = await pool.fetchval("SELECT current_database()")
-        await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
-        await pool.execute(
+        await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
+        await as_administrator(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
@@ -391,7 +396,7 @@ async def test_without_the_database_nothing_is_accepted(database_url: str, pool:
             assert answered["Retry-After"] == "1"
         status, _, body = await api.ask("GET", "/health")
         assert (status, body["status"], body["checks"]["database"]) == (200, "degraded", "down")
-        await pool.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
+        await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
 
         async def is_back() -> bool:
             """The process looks at the database every so often while that is away."""

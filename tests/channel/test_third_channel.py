@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -51,9 +51,9 @@ async def mail() -> AsyncIterator[Mail]:
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Pool]:
+async def database(database_url: str, as_owner: Callable[[str], Awaitable[None]]) -> AsyncIterator[Pool]:
+    await as_owner(f"{email.SCHEMA}; GRANT ALL ON email_messages TO PUBLIC")
     opened = await open_pool(database_url, size=4)
-    await opened.execute(email.SCHEMA)
     yield opened
     opened.terminate()
 

@@ -34,7 +34,7 @@ SESSIONS = 4
 async def test_restarts_of_the_database_under_load(public_place: Path, tmp_path: Path, embedded: Start) -> None:
     server = embedded(public_place / "postgres", extra_settings={}, lock_timeout=5.0)
     await server.start()
-    await migrate(server.url)
+    await migrate(server.owner_url, application=server.url)
     ways = [*WAYS.values(), *random.choices(list(WAYS.values()), k=RESTARTS - len(WAYS))]
     random.shuffle(ways)
     away: list[tuple[float, float]] = []

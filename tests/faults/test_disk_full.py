@@ -55,7 +55,7 @@ def small_disk(public_place: Path) -> Iterator[Path]:
 async def test_a_disk_that_runs_full_under_load(small_disk: Path, tmp_path: Path, embedded: Start) -> None:
     server = embedded(small_disk / "postgres", extra_settings=SMALL, lock_timeout=5.0)
     await server.start()
-    await migrate(server.url)
+    await migrate(server.owner_url, application=server.url)
     keeper = asyncio.create_task(keep(server))
     ballast = small_disk / "ballast"
     try:

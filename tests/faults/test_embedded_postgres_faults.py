@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from heliograph.base.embedded.install import PostgresError
-from heliograph.base.embedded.server import url_of
+from heliograph.base.embedded.server import owner_url_of, url_of
 from tests.embedded import QUICK, ROOT, Start, ask, execute, log_of, processes, slow, started, supervisor, until
 
 
@@ -42,10 +42,10 @@ async def test_an_orphan_is_adopted_port_and_all_and_can_be_stopped(cluster_home
     with supervisor(cluster_home) as killed:
         pid = await started(killed)
         url = url_of(cluster_home)
-        await execute(url, "CREATE TABLE kept (id int)")
+        await execute(owner_url_of(cluster_home), "CREATE TABLE kept (id int)")
         killed.kill()
         killed.wait()
-    assert await ask(url, "SELECT count(*) FROM kept") == 0, "it goes on without us"
+    assert await ask(owner_url_of(cluster_home), "SELECT count(*) FROM kept") == 0, "it goes on without us"
 
     lines: list[str] = []
     server = embedded(cluster_home, on_progress=lines.append)
@@ -76,14 +76,14 @@ async def test_an_unexpected_end_is_noticed_and_start_replaces_the_server(cluste
     await server.start()
     url, pid = server.url, server.pid
     assert pid is not None
-    await execute(url, "CREATE TABLE kept (id int)")
-    await execute(url, "INSERT INTO kept VALUES (1)")
+    await execute(server.owner_url, "CREATE TABLE kept (id int)")
+    await execute(server.owner_url, "INSERT INTO kept VALUES (1)")
     os.kill(pid, signal.SIGKILL)
     assert await asyncio.wait_for(server.wait(), 120) == -signal.SIGKILL
     assert server.pid is None
     await server.start()
     assert server.url == url
-    assert await ask(url, "SELECT count(*) FROM kept") == 1
+    assert await ask(server.owner_url, "SELECT count(*) FROM kept") == 1
     assert "not properly shut down" in log_of(cluster_home)
 
 

@@ -32,7 +32,7 @@ SESSIONS = 2
 async def test_a_database_that_is_frozen_under_load(public_place: Path, tmp_path: Path, embedded: Start) -> None:
     server = embedded(public_place / "postgres", extra_settings={}, lock_timeout=5.0)
     await server.start()
-    await migrate(server.url)
+    await migrate(server.owner_url, application=server.url)
     async with installation(server.url, tmp_path, sessions=SESSIONS) as made:
         api, worker = await made.api(), await made.worker()
         await worker.ready()

@@ -32,7 +32,7 @@ async def test_random_kills_lose_nothing_and_double_nothing(
     # As `heliograph up` runs it: nothing about its durability is relaxed.
     server = embedded(public_place / "postgres", extra_settings={}, lock_timeout=5.0)
     await server.start()
-    await migrate(server.url)
+    await migrate(server.owner_url, application=server.url)
     # Each of them at least once, whatever chance says.
     victims = ["api", "worker", "postgres", *chance.choices(["api", "worker", "postgres"], k=KILLS - 3)]
     chance.shuffle(victims)

@@ -62,7 +62,7 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
     print(f"seed {seed}: {' '.join(victims)}")
     server = embedded(cluster_home, extra_settings={}, lock_timeout=5.0)
     await server.start()
-    await migrate(server.url)
+    await migrate(server.owner_url, application=server.url)
     async with (
         installation(server.url, tmp_path, **FAST) as made,
         cloud(made, magic="", latency_ms=20.0, p99_ms=80.0, seed=seed) as sky,

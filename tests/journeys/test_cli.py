@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import UUID
@@ -369,10 +369,12 @@ async def test_migrations(empty_database_url: str) -> None:
     assert (check.status, check.out) == (0, "")
 
 
-async def test_a_database_of_before_the_schema_was_made_anew_is_refused(pool: Pool, database_url: str) -> None:
+async def test_a_database_of_before_the_schema_was_made_anew_is_refused(
+    database_url: str, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
     """Whoever meets it says the same sentence, and ends with 3."""
-    await pool.execute("DELETE FROM schema_migrations WHERE name = '0001_schema.sql'")
-    await pool.execute("INSERT INTO schema_migrations VALUES ('0001_foundation.sql', 'x', 1)")
+    await as_owner("DELETE FROM schema_migrations WHERE name = '0001_schema.sql'")
+    await as_owner("INSERT INTO schema_migrations VALUES ('0001_foundation.sql', 'x', 1)")
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
     with tempfile.TemporaryDirectory() as place:
         ended = await asyncio.gather(

@@ -17,9 +17,10 @@ from heliograph.audit import exporting, reading, recording
 from heliograph.audit.failures import MOST, OTHERS, Failures
 from heliograph.audit.reading import Filter, Recorded
 from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.database.migrate import make_partitions
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid
-from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.consent import optouts
 from heliograph.contacts import records
@@ -283,13 +284,7 @@ async def test_the_log_is_kept_for_thirteen_months_at_least(pool: Pool) -> None:
         now = (await conn.fetchval("SELECT now()")).astimezone(UTC)
         for months in (15, 12):
             at = now - timedelta(days=31 * months)
-            name = f"audit_log_{at:%Y_%m}"
-            first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-            last = (first + timedelta(days=32)).replace(day=1)
-            await conn.execute(
-                f"CREATE TABLE {name} PARTITION OF audit_log"
-                f" FOR VALUES FROM ('{uuid7_floor(first)}') TO ('{uuid7_floor(last)}')"
-            )
+            await make_partitions(conn, at.date(), ahead=0)
         await retention.forget(conn, settings)
         left = [row[0] for row in await conn.fetch("SELECT relid::text FROM pg_partition_tree('audit_log')")]
     assert f"audit_log_{now - timedelta(days=31 * 12):%Y_%m}" in left

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from uuid import UUID
@@ -234,10 +234,10 @@ async def test_workers_at_once_take_everything_once_and_each_has_its_part(pool: 
 
 @pytest.mark.parametrize("end", ["finish", "renew", "postpone", "withdraw"])
 async def test_a_queue_that_was_analysed_while_it_was_empty_is_read_by_key_when_it_is_full(
-    pool: Pool, end: str
+    pool: Pool, end: str, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
     """The statements are planned once, for an empty table whose statistics say so."""
-    await pool.execute("ANALYZE queue")
+    await as_owner("ANALYZE queue")
     async with knowing(pool) as (conn, backlog):
         await put(pool, 1, 1)
         await close(conn, end, await take(conn, backlog))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -886,6 +886,7 @@ async def test_the_recorder_holds_no_attempt_while_it_waits_for_the_queue(pool: 
 #: The first change of a table ends as the victim of a deadlock does. A sequence forgets nothing when that is undone.
 VICTIM = """
 CREATE SEQUENCE victims;
+GRANT ALL ON SEQUENCE victims TO PUBLIC;
 CREATE FUNCTION end_the_first() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF nextval('victims') = 1 THEN RAISE EXCEPTION 'deadlock detected' USING ERRCODE = 'deadlock_detected'; END IF;
@@ -896,11 +897,13 @@ CREATE TRIGGER ends BEFORE {what} FOR EACH ROW EXECUTE FUNCTION end_the_first();
 
 
 @pytest.mark.parametrize("what", ["UPDATE ON queue", "INSERT ON attempts"])
-async def test_what_postgresql_ends_is_run_again(pool: Pool, what: str) -> None:
+async def test_what_postgresql_ends_is_run_again(
+    pool: Pool, what: str, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
     """The dispatcher is the first to update the queue, and answers are the first to be written to attempts."""
     bench = Bench(pool)
     id = await message(pool, await organization(pool))
-    await pool.execute(VICTIM.format(what=what))
+    await as_owner(VICTIM.format(what=what))
     await bench.round(2)
     assert await pool.fetchval("SELECT last_value FROM victims") > 1
     assert len(bench.only.submitted) == 1

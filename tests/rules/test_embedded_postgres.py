@@ -29,14 +29,14 @@ async def test_a_first_start_makes_everything_and_a_second_keeps_it(public_place
     await first.start()
     assert time.monotonic() - began < 20, "four seconds on an idle machine of two cores"
     url = first.url
-    await execute(url, "CREATE TABLE kept (id int)")
+    await execute(first.owner_url, "CREATE TABLE kept (id int)")
     await first.stop()
     assert first.pid is None
 
     second = embedded(home, extra_settings={})
     await second.start()
     assert second.url == url == url_of(home)
-    assert await ask(url, "SELECT count(*) FROM kept") == 0
+    assert await ask(second.owner_url, "SELECT count(*) FROM kept") == 0
     assert log_of(home).count("database system was shut down") >= 2, "and nothing had to be recovered"
     assert "not properly shut down" not in log_of(home)
 
@@ -80,7 +80,7 @@ async def test_the_application_is_not_superuser(cluster_home: Path, embedded: St
     powers = ("rolsuper", "rolcreatedb", "rolcreaterole", "rolreplication", "rolbypassrls")
     assert not any(role[power] for power in powers)
     owner = "SELECT datdba::regrole::text FROM pg_database WHERE datname = current_database()"
-    assert await ask(server.url, owner) == "heliograph"
+    assert await ask(server.url, owner) == "heliograph_owner"
     assert await ask(server.superuser_url, "SELECT current_setting('is_superuser')") == "on"
 
 
@@ -95,7 +95,7 @@ async def test_the_superuser_has_no_way_in_over_tcp_and_nobody_without_a_passwor
         await asyncpg.connect(host="127.0.0.1", port=port, user="postgres", password=password, database="postgres")
     with pytest.raises(asyncpg.InvalidPasswordError):
         await asyncpg.connect(server.url.replace(":" + server.url.split(":")[2].split("@")[0], ":wrong"))
-    for name in ("app.password", "superuser.password"):
+    for name in ("app.password", "owner.password", "superuser.password"):
         assert stat.S_IMODE((cluster_home / name).stat().st_mode) == 0o600
     for name in ("data", "log", "run"):
         assert stat.S_IMODE((cluster_home / name).stat().st_mode) == 0o700
@@ -104,12 +104,12 @@ async def test_the_superuser_has_no_way_in_over_tcp_and_nobody_without_a_passwor
 async def test_the_servers_log_quotes_no_rows(cluster_home: Path, embedded: Start) -> None:
     server = embedded(cluster_home)
     await server.start()
-    await execute(server.url, "CREATE TABLE people (number text CHECK (length(number) < 5) UNIQUE)")
+    await execute(server.owner_url, "CREATE TABLE people (number text CHECK (length(number) < 5) UNIQUE)")
     with pytest.raises(asyncpg.CheckViolationError):
-        await execute(server.url, "INSERT INTO people VALUES ($1)", "+15550001234")
-    await execute(server.url, "INSERT INTO people VALUES ($1)", "4321")
+        await execute(server.owner_url, "INSERT INTO people VALUES ($1)", "+15550001234")
+    await execute(server.owner_url, "INSERT INTO people VALUES ($1)", "4321")
     with pytest.raises(asyncpg.UniqueViolationError):
-        await execute(server.url, "INSERT INTO people VALUES ($1)", "4321")
+        await execute(server.owner_url, "INSERT INTO people VALUES ($1)", "4321")
     assert "violates check constraint" in log_of(cluster_home)
     assert "+15550001234" not in log_of(cluster_home)
     assert "4321" not in re.sub(r"\[\d+\]", "", log_of(cluster_home))

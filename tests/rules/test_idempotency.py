@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
@@ -19,8 +20,8 @@ REQUEST = request_hash({"a": 1})
 
 
 @pytest.fixture
-async def actor(pool: Pool) -> Actor:
-    await pool.execute("CREATE TABLE things (name text)")
+async def actor(as_owner: Callable[[str], Awaitable[None]]) -> Actor:
+    await as_owner("CREATE TABLE things (name text); GRANT ALL ON things TO PUBLIC")
     return Actor(uuid7(), uuid7(), "live", frozenset(), "active")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -576,12 +577,14 @@ async def test_workers_at_once_do_everything_once(pool: Pool, acme: Actor) -> No
     assert await pool.fetchval("SELECT count(*) FROM messages") == 40
 
 
-async def test_a_batch_that_fails_leaves_nothing_behind(pool: Pool, acme: Actor) -> None:
+async def test_a_batch_that_fails_leaves_nothing_behind(
+    pool: Pool, acme: Actor, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
     await receive(pool, said("STOP"))
-    await pool.execute("ALTER TABLE events RENAME TO elsewhere")
+    await as_owner("ALTER TABLE events RENAME TO elsewhere")
     with pytest.raises(Exception, match="events"):
         await work(pool)
-    await pool.execute("ALTER TABLE elsewhere RENAME TO events")
+    await as_owner("ALTER TABLE elsewhere RENAME TO events")
     assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
     await work(pool)
     assert await opted_out(pool, acme)

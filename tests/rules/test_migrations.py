@@ -63,6 +63,12 @@ async def shape(url: str) -> list[tuple[str, str]]:
         await conn.close()
 
 
+@pytest.fixture
+def database_url(owner_url: str) -> str:
+    """Migrations are the owner's business."""
+    return owner_url
+
+
 async def test_from_zero_twice_is_the_same_and_a_second_time_is_nothing(
     empty_database_url: str, database_url: str
 ) -> None:

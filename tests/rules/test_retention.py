@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -88,11 +88,13 @@ async def test_idempotency_keys_go_after_72_hours(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM idempotency") == 1
 
 
-async def test_days_of_keys_are_made_ahead_and_dropped_when_all_of_their_keys_are_past(pool: Pool) -> None:
+async def test_days_of_keys_are_made_ahead_and_dropped_when_all_of_their_keys_are_past(
+    pool: Pool, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
     today = (await pool.fetchval("SELECT now()")).astimezone(UTC).date()
     async with pool.acquire() as conn:
         await make_days(conn, today - timedelta(days=9), ahead=9)
-    await pool.execute(f"DROP TABLE {day_name('send_keys', today + timedelta(days=1))}")
+    await as_owner(f"DROP TABLE {day_name('send_keys', today + timedelta(days=1))}")
     for days in (400, 1):  # strays: in no day's partition
         await pool.execute(
             "INSERT INTO send_keys VALUES ($1, $1, $2, $3, $1, now() - make_interval(days => $4))",
@@ -139,8 +141,8 @@ async def test_ids_of_suppliers_are_kept_for_late_receipts_and_then_go(pool: Poo
     assert [row[0] for row in await pool.fetch("SELECT name FROM workers")] == ["here"]
 
 
-async def test_partitions_ahead_are_made(pool: Pool) -> None:
-    await pool.execute(f"DROP TABLE messages_{NOW:%Y_%m}")
+async def test_partitions_ahead_are_made(pool: Pool, as_owner: Callable[[str], Awaitable[None]]) -> None:
+    await as_owner(f"DROP TABLE messages_{NOW:%Y_%m}")
     await forget(pool)
     assert await pool.fetchval("SELECT to_regclass($1) IS NOT NULL", f"messages_{NOW:%Y_%m}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -382,16 +383,16 @@ async def test_a_worker_with_another_secret_key_loses_nothing_and_holds_nobody_u
 
 
 async def test_a_schema_of_another_version_puts_nothing_aside_and_stops_no_other_app(
-    pool: Pool, acme: Made, meta: Meta
+    pool: Pool, acme: Made, meta: Meta, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
     other = await made(pool)
     await meta.post(acme, message(acme))
     await meta.post(other, status(other, "wamid.A", "sent"))
-    await pool.execute("ALTER TABLE whatsapp_messages RENAME content TO away")
+    await as_owner("ALTER TABLE whatsapp_messages RENAME content TO away")
     await meta.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 1
     assert await rejects(pool) == []
-    await pool.execute("ALTER TABLE whatsapp_messages RENAME away TO content")
+    await as_owner("ALTER TABLE whatsapp_messages RENAME away TO content")
     await meta.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
     await nothing_waits(pool)
@@ -422,15 +423,17 @@ async def test_a_batch_that_a_lock_disturbs_is_tried_again_as_a_whole(pool: Pool
     assert await rejects(pool) == []
 
 
-async def test_a_worker_that_ends_before_its_commit_leaves_all_to_the_next(pool: Pool, acme: Made) -> None:
+async def test_a_worker_that_ends_before_its_commit_leaves_all_to_the_next(
+    pool: Pool, acme: Made, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
     broken, whole = Meta(pool), Meta(pool)
     await broken.post(acme, message(acme), message(acme))
-    await pool.execute("ALTER TABLE whatsapp_rejects RENAME TO away")
+    await as_owner("ALTER TABLE whatsapp_rejects RENAME TO away")
     await broken.post(acme, raw=b"no JSON")
     await broken.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 0
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 2
-    await pool.execute("ALTER TABLE away RENAME TO whatsapp_rejects")
+    await as_owner("ALTER TABLE away RENAME TO whatsapp_rejects")
     await whole.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2
     await nothing_waits(pool)

@@ -21,14 +21,18 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import TypeVar
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
+from heliograph.base.database import roles
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.network.connecting import connect
+
+Result = TypeVar("Result")
 
 #: One lock for all who migrate: "helio" in ASCII. Held by the session, so it ends with its holder. Asked for again and
 #: again: whoever waits for it would be a transaction that an index made concurrently waits for.
@@ -72,10 +76,9 @@ SELECT relid::regclass::text AS name FROM pg_partition_tree($1::text::regclass)
 WHOLE = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)"
 CONCURRENTLY = ".concurrently.sql"
 
-PARTITION_KEY = """
-SELECT attname FROM pg_partitioned_table JOIN pg_attribute ON attrelid = partrelid AND attnum = partattrs[0]
- WHERE partrelid = $1::text::regclass
-"""
+# It is attached when it is made, which lets others read and write the table meanwhile; what the default partition
+# caught while it was missing moves there. See partitions.sql.
+MAKE_PARTITION = "SELECT make_partition($1, $2, $3, $4, $5)"
 
 #: Partitioned tables and what they are partitioned by.
 PARTITIONED = {
@@ -134,9 +137,16 @@ class _Script(msgspec.Struct, frozen=True):
 
 
 async def migrate(
-    url: str, *, on_wait: Callable[[str], None] = lambda name: None, root: Traversable = ROOT
+    url: str,
+    *,
+    application: str | None = None,
+    on_wait: Callable[[str], None] = lambda name: None,
+    root: Traversable = ROOT,
 ) -> list[str]:
     """Bring the database to this version; returns the names of the files applied now.
+
+    `application`: the application's URL, if it is another role than that of `url`, which then owns every table; the
+    role is made if it is missing, and given what it needs (`roles.py`). None: `url` is the application's.
 
     `on_wait` is told, now and then, of a file that waits for somebody's lock. Raises MigrationChanged if an applied
     migration's text is not the one that was applied, MigrationBlocked after two minutes of such waits, and
@@ -145,8 +155,8 @@ async def migrate(
     connection = await connect(url)
     try:
         await _lock(connection)
-        await _patiently(connection, "schema_migrations", partial(_is_ours, connection), on_wait)
-        await _patiently(connection, "schema_migrations", partial(connection.execute, PREPARE), on_wait)
+        if not await _patiently(connection, "schema_migrations", partial(_is_ours, connection), on_wait):
+            await _patiently(connection, "schema_migrations", partial(connection.execute, PREPARE), on_wait)
         applied = []
         for script in await _wanted(connection, root):
             if script.kind == "concurrently":
@@ -156,6 +166,8 @@ async def migrate(
             else:
                 await _patiently(connection, script.name, partial(_apply, connection, script), on_wait)
             applied.append(script.name)
+        if application is not None:
+            await roles.grant(connection, application)
         today = (await connection.fetchval("SELECT now()")).astimezone(UTC).date()
         await _again("partitions", partial(make_partitions, connection, today), on_wait)
         await _again("partitions", partial(make_days, connection, today), on_wait)
@@ -209,7 +221,7 @@ async def _make_partitions(
         try:
             async with connection.transaction():
                 await connection.execute(f"SET LOCAL lock_timeout = {BRIEFLY_MS}")
-                await _make_partition(connection, table, name, start, end)
+                await connection.execute(MAKE_PARTITION, table, name, str(start), str(end), FILL.get(table))
         except asyncpg.LockNotAvailableError as error:
             blocked = error
         else:
@@ -217,24 +229,6 @@ async def _make_partitions(
     if blocked is not None:
         raise blocked
     return made
-
-
-async def _make_partition(connection: Connection, table: str, name: str, start: date | UUID, end: date | UUID) -> None:
-    """Make one, and move there what the default partition caught while it was missing.
-
-    It is attached when it is made, which lets others read and write the table meanwhile.
-    """
-    fill = f" WITH (fillfactor = {FILL[table]})" if table in FILL else ""
-    column = await connection.fetchval(PARTITION_KEY, table)
-    within = f"{column} >= '{start}' AND {column} < '{end}'"
-    await connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL){fill}")
-    if await connection.fetchval(f"SELECT EXISTS (SELECT FROM {table}_rest WHERE {within})"):
-        await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
-        await connection.execute(
-            f"WITH caught AS (DELETE FROM {table}_rest WHERE {within} RETURNING *)"
-            f" INSERT INTO {name} SELECT * FROM caught"
-        )
-    await connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ('{start}') TO ('{end}')")
 
 
 async def _wanted(connection: Connection, root: Traversable, *, judged: bool = True) -> list[_Script]:
@@ -286,23 +280,22 @@ async def _apply(connection: Connection, script: _Script) -> None:
 
 
 async def _patiently(
-    connection: Connection, name: str, change: Callable[[], Awaitable[object]], on_wait: Callable[[str], None]
-) -> None:
-    """Run `change` in a transaction that waits for no lock for long."""
+    connection: Connection, name: str, change: Callable[[], Awaitable[Result]], on_wait: Callable[[str], None]
+) -> Result:
+    """What `change` returns, run in a transaction that waits for no lock for long."""
 
-    async def once() -> None:
+    async def once() -> Result:
         async with connection.transaction():
             await connection.execute(f"SET LOCAL lock_timeout = {PATIENCE_MS}")
-            await change()
+            return await change()
 
-    await _again(name, once, on_wait)
+    return await _again(name, once, on_wait)
 
 
-async def _again(name: str, change: Callable[[], Awaitable[object]], on_wait: Callable[[str], None]) -> None:
+async def _again(name: str, change: Callable[[], Awaitable[Result]], on_wait: Callable[[str], None]) -> Result:
     for turn in range(TRIES):
         try:
-            await change()
-            return
+            return await change()
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             if turn % 10 == 0:
                 on_wait(name)

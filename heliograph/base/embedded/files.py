@@ -3,7 +3,8 @@
     <home>/                 ours (as root: root's, others may only pass through)
       lock                  held with flock by the process that supervises this directory
       port                  the TCP port, kept between starts
-      app.password          of the role `heliograph`, 0600
+      app.password          of the role `heliograph`, the application's, 0600
+      owner.password        of the role `heliograph_owner`, which owns the tables, 0600
       superuser.password    of the role `postgres`, 0600
       heliograph.conf       settings and `pg_hba.conf` rules, written anew on each start
       pg_hba.conf
@@ -67,6 +68,10 @@ class Layout:
     @property
     def app_password(self) -> Path:
         return self.home / "app.password"
+
+    @property
+    def owner_password(self) -> Path:
+        return self.home / "owner.password"
 
     @property
     def superuser_password(self) -> Path:
@@ -284,8 +289,8 @@ def write_settings(layout: Layout, port: int, extra: Mapping[str, str]) -> None:
         layout.settings, "# Written on each start; change data/postgresql.conf.\n" + "\n".join(lines) + "\n", mode=0o644
     )
     # No line for the superuser over TCP, and none without a password.
-    rules = ["local all postgres scram-sha-256", "local all heliograph scram-sha-256"]
-    rules += ["host all heliograph 127.0.0.1/32 scram-sha-256"]
+    rules = ["local all postgres scram-sha-256", "local all heliograph,heliograph_owner scram-sha-256"]
+    rules += ["host all heliograph,heliograph_owner 127.0.0.1/32 scram-sha-256"]
     write(layout.access, "# Written on each start.\n" + "\n".join(rules) + "\n", mode=0o644)
 
 

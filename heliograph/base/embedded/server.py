@@ -24,6 +24,7 @@ from types import MappingProxyType
 import asyncpg
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.database.roles import LIMITS
 from heliograph.base.embedded import files as files
 from heliograph.base.embedded.files import Layout
 from heliograph.base.embedded.install import (
@@ -36,9 +37,8 @@ from heliograph.base.embedded.install import (
 )
 from heliograph.base.embedded.process import Note, Process, is_server_on
 
-ROLE = "heliograph"
-#: What the application may do: own its database, and nothing else.
-ROLE_LIMITS = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
+#: The application's role, and the name of its database; the role that owns the database and migrates it.
+ROLE, OWNER = "heliograph", "heliograph_owner"
 
 
 def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> Path:
@@ -53,8 +53,19 @@ def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | 
 def url_of(directory: Path) -> str:
     """The application's URL of the server on `directory`, as last started. PostgresError if it never was."""
     layout = Layout(directory.absolute())
+    return _url(layout, ROLE, layout.app_password)
+
+
+def owner_url_of(directory: Path) -> str:
+    """The URL of the role that owns the tables and migrates, likewise."""
+    layout = Layout(directory.absolute())
+    return _url(layout, OWNER, layout.owner_password)
+
+
+def _url(layout: Layout, role: str, kept: Path) -> str:
+    directory = layout.home
     try:
-        password, port = layout.app_password.read_text().strip(), int(layout.port.read_text())
+        password, port = kept.read_text().strip(), int(layout.port.read_text())
     except FileNotFoundError:
         raise PostgresError(
             f"there is no database of `heliograph up` in {directory.parent}: start it there first, or "
@@ -62,7 +73,7 @@ def url_of(directory: Path) -> str:
         ) from None
     except (OSError, ValueError) as error:
         raise PostgresError(f"no database in {directory}: start `heliograph up` on it first ({error})") from None
-    return f"postgresql://{ROLE}:{password}@127.0.0.1:{port}/{ROLE}"
+    return f"postgresql://{role}:{password}@127.0.0.1:{port}/{ROLE}"
 
 
 class Embedded:
@@ -137,6 +148,11 @@ class Embedded:
     def url(self) -> str:
         """For the application: its own role, over TCP, with its password."""
         return url_of(self._layout.home)
+
+    @property
+    def owner_url(self) -> str:
+        """For migrations: the role that owns the tables."""
+        return owner_url_of(self._layout.home)
 
     @property
     def superuser_url(self) -> str:
@@ -306,15 +322,17 @@ class Embedded:
         return silence
 
     async def _settle(self, connection: Connection) -> None:
-        """Role and database of the application. Each start does it again, so a kill in between leaves nothing half."""
-        password = files.secret(self._layout.app_password)
-        await connection.execute("SET log_min_error_statement = panic")  # the next one holds a password
-        if not await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", ROLE):
-            await connection.execute(f"CREATE ROLE {ROLE}")
-        await connection.execute(f"ALTER ROLE {ROLE} {ROLE_LIMITS} PASSWORD '{password}'")
+        """The database, its owner, and the application's role, which owns nothing. Each start does it again, so a kill
+        in between leaves nothing half."""
+        await connection.execute("SET log_min_error_statement = panic")  # the next ones hold passwords
+        for role, kept in ((OWNER, self._layout.owner_password), (ROLE, self._layout.app_password)):
+            if not await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", role):
+                await connection.execute(f"CREATE ROLE {role}")
+            await connection.execute(f"ALTER ROLE {role} {LIMITS} PASSWORD '{files.secret(kept)}'")
         if not await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", ROLE):
-            await connection.execute(f"CREATE DATABASE {ROLE} OWNER {ROLE}")
+            await connection.execute(f"CREATE DATABASE {ROLE} OWNER {OWNER}")
         await connection.execute(f"REVOKE ALL ON DATABASE {ROLE} FROM PUBLIC")
+        await connection.execute(f"GRANT CONNECT ON DATABASE {ROLE} TO {ROLE}")
 
     def _superuser_password(self) -> str:
         try:

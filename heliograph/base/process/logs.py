@@ -27,6 +27,7 @@ DROPPED = frozenset(
         "authorization",
         "body",
         "database_url",
+        "owner_database_url",
         "message",
         "password",
         "raw",

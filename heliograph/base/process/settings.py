@@ -54,6 +54,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: Annotated[str, "PostgreSQL 15 or later to connect to; if empty, `heliograph up` runs its own"] = ""
     secret_key: Annotated[str, "Encrypts webhook and supplier secrets and signs cursors; at least 32 characters"] = ""
     public_url: Annotated[str, "Base URL used in links and shown to users; if empty, the listening address"] = ""
+    owner_database_url: Annotated[
+        str,
+        (
+            "URL of the role that owns the tables, for `heliograph migrate` alone; if empty, the role of"
+            " HELIOGRAPH_DATABASE_URL owns them, and could change the audit log"
+        ),
+    ] = ""
     database_pool: Annotated[int, "Database connections per process, plus one that monitors them"] = 8
     database_patience_seconds: Annotated[float, "How long a request waits for the database before it gets 503"] = 2.0
     log_level: Annotated[str, "debug, info, warning or error"] = "info"

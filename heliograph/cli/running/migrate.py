@@ -9,6 +9,7 @@ import asyncpg
 import typer
 
 from heliograph.base.database import migrate
+from heliograph.base.database.roles import RoleMissing
 from heliograph.cli.terminal.console import (
     FAILED,
     UNREACHABLE,
@@ -40,7 +41,15 @@ def command(
         _show("pending", pending, json, "Nothing is pending.")
         raise typer.Exit(FAILED if pending else 0)
     try:
-        applied = asyncio.run(migrate.migrate(settings.database_url, on_wait=_waiting))
+        owner = settings.owner_database_url or settings.database_url
+        applied = asyncio.run(migrate.migrate(owner, application=settings.database_url, on_wait=_waiting))
+    except RoleMissing as error:
+        raise Problem(str(error)) from None
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise Problem(
+            f"the database cannot be migrated: {error}; give the URL of the role that owns the tables in"
+            " HELIOGRAPH_OWNER_DATABASE_URL"
+        ) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise Problem(f"the database cannot be migrated: {error}", UNREACHABLE) from None
     _show("applied", applied, json, "Nothing to do.")

@@ -33,7 +33,7 @@ from heliograph.base.database.clock import ClockDiffers, iso
 from heliograph.base.database.migrate import ForeignSchema, MigrationError
 from heliograph.base.database.pool import Connection, follow_clock, is_down
 from heliograph.base.embedded.install import PostgresError
-from heliograph.base.embedded.server import default_data_dir, url_of
+from heliograph.base.embedded.server import default_data_dir, owner_url_of, url_of
 from heliograph.base.errors import Refusal
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
@@ -114,7 +114,10 @@ def settings_of(
         data_dir = default_data_dir(environment)
     if data_dir is not None:
         if not settings.database_url or os.path.isdir(data_dir / "postgres"):
-            settings = msgspec.structs.replace(settings, database_url=url_of(data_dir / "postgres"))
+            here = data_dir / "postgres"
+            settings = msgspec.structs.replace(
+                settings, database_url=url_of(here), owner_database_url=owner_url_of(here)
+            )
         if not settings.secret_key:
             settings = msgspec.structs.replace(settings, secret_key=_read(data_dir / "secret_key"))
     if not settings.database_url:

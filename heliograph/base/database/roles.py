@@ -1,0 +1,80 @@
+"""Two roles: one owns every table and migrates, the other one is the application's and owns none.
+
+The application's may read and write rows, but for two tables: what was migrated it may only read, and the audit log it
+may read and add to. So neither a fault of ours nor whoever has the application's password can change what is recorded
+there. The rule nobody may break: a right is given by name, and what the application must not do it is never given.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+
+import asyncpg
+
+from heliograph.base.database.pool import Connection
+
+#: What the role may do in general: nothing.
+LIMITS = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
+#: What the application may do with a table; of all others it may read, add, change and delete rows.
+READ_ONLY, APPEND_ONLY = "schema_migrations", "audit_log"
+
+SELF = "SELECT current_user::text"
+EXISTS = "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)"
+# Names and passwords are written into a statement by the database, which knows how.
+CREATE = f"SELECT format('CREATE ROLE %I {LIMITS} PASSWORD %L', $1::text, $2::text)"
+WANTED = f"""
+SELECT format('GRANT %s ON %I TO %I', wanted.what, relname, $1::text)
+  FROM pg_class CROSS JOIN LATERAL (
+       SELECT CASE WHEN relname = '{READ_ONLY}' OR relkind = 'v' THEN 'SELECT'
+                   WHEN relname = '{APPEND_ONLY}' OR starts_with(relname, '{APPEND_ONLY}_') THEN 'SELECT, INSERT'
+                   ELSE 'SELECT, INSERT, UPDATE, DELETE' END) AS wanted (what)
+ WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v')
+   AND pg_has_role(current_user, relowner, 'USAGE')
+   AND NOT has_table_privilege($1::text, pg_class.oid, 'SELECT')
+UNION ALL
+SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', pg_proc.oid::regprocedure, $1::text)
+  FROM pg_proc
+ WHERE pronamespace = 'public'::regnamespace AND pg_has_role(current_user, proowner, 'USAGE')
+   AND NOT has_function_privilege($1::text, pg_proc.oid, 'EXECUTE')
+UNION ALL
+SELECT format('GRANT USAGE ON SCHEMA public TO %I', $1::text)
+ WHERE NOT has_schema_privilege($1::text, 'public', 'USAGE')
+UNION ALL
+SELECT format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), $1::text)
+ WHERE NOT has_database_privilege($1::text, current_database(), 'CONNECT')
+"""
+# The owner of the audit log may do anything with it.
+OWNS = """
+SELECT pg_has_role(current_user, relowner, 'MEMBER') FROM pg_class
+ WHERE oid = to_regclass('audit_log')
+"""
+
+
+class RoleMissing(Exception):
+    """The application's role does not exist, and this one may not make it. The text says what to do."""
+
+
+async def grant(owner: Connection, application: str) -> None:
+    """Give the role of the URL `application` what it needs of the tables that `owner` has migrated; the role is made
+    if it is missing. Raises RoleMissing. Nothing is done if it is the same role, or has all of it.
+    """
+    parts = urllib.parse.urlsplit(application)
+    role, password = urllib.parse.unquote(parts.username or ""), urllib.parse.unquote(parts.password or "")
+    if not role or role == await owner.fetchval(SELF):
+        return
+    if not await owner.fetchval(EXISTS, role):
+        try:
+            await owner.execute(await owner.fetchval(CREATE, role, password))
+        except asyncpg.InsufficientPrivilegeError:
+            raise RoleMissing(
+                f"the role {role!r} of HELIOGRAPH_DATABASE_URL does not exist, and the owner's role may not create it:"
+                f" run CREATE ROLE \"{role}\" LOGIN PASSWORD '…' as an administrator, and migrate again"
+            ) from None
+    async with owner.transaction():
+        for row in await owner.fetch(WANTED, role):
+            await owner.execute(row[0])
+
+
+async def owns(conn: Connection) -> bool:
+    """Whether this role can change the audit log: it owns the table, or is a superuser."""
+    return bool(await conn.fetchval(OWNS))

@@ -1,0 +1,133 @@
+"""The application's role: it owns no table, cannot change what is recorded of anybody, and makes partitions all the
+same."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, timedelta
+
+import asyncpg
+import pytest
+
+from heliograph.audit import recording
+from heliograph.base.actor import SYSTEM
+from heliograph.base.database import roles
+from heliograph.base.database.migrate import make_days, make_partitions, migrate
+from heliograph.base.database.pool import Pool
+from heliograph.base.database.roles import RoleMissing
+from tests.database import Cluster
+from tests.rules.factories import organization
+
+AsOwner = Callable[[str], Awaitable[None]]
+
+OWNED = "SELECT relname FROM pg_class WHERE relowner = current_user::regrole"
+
+
+async def test_the_application_owns_nothing(pool: Pool) -> None:
+    assert await pool.fetch(OWNED) == []
+    async with pool.acquire() as conn:
+        assert not await roles.owns(conn)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await pool.execute("CREATE TABLE mine (id int)")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE audit_log SET who_name = 'somebody else'",
+        "DELETE FROM audit_log",
+        "TRUNCATE audit_log",
+        "DROP TABLE audit_log",
+        "ALTER TABLE audit_log RENAME TO elsewhere",
+        "UPDATE {partition} SET who_name = 'somebody else'",
+        "DELETE FROM {partition}",
+        "DELETE FROM audit_log_rest",
+        "DROP TABLE {partition}",
+        "SELECT drop_partition('{partition}')",
+        "SELECT id FROM audit_log FOR UPDATE",
+        "UPDATE schema_migrations SET digest = ''",
+    ],
+)
+async def test_what_is_recorded_cannot_be_changed(pool: Pool, statement: str) -> None:
+    async with pool.acquire() as conn:
+        await recording.record(conn, SYSTEM, "rates.imported", object_id="EUR")
+    partition = await pool.fetchval("SELECT tableoid::regclass::text FROM audit_log")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await pool.execute(statement.format(partition=partition))
+    assert await pool.fetchval("SELECT count(*) FROM audit_log") == 1
+
+
+async def test_partitions_are_made_with_the_rights_of_their_table(pool: Pool) -> None:
+    later = (await pool.fetchval("SELECT now()")).astimezone(UTC).date() + timedelta(days=400)
+    async with pool.acquire() as conn:
+        made = await make_partitions(conn, later, ahead=0) + await make_days(conn, later, ahead=0)
+        assert f"audit_log_{later:%Y_%m}" in made
+        for name in made:
+            rights = {
+                right
+                for right in ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+                if await conn.fetchval("SELECT has_table_privilege($1, $2)", name, right)
+            }
+            audited = name.startswith("audit_log")
+            assert rights == {"SELECT", "INSERT"} | (set() if audited else {"UPDATE", "DELETE"}), name
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT make_partition('api_keys', 'api_keys_2031_01', '2031-01-01', '2031-02-01', NULL)",
+        "SELECT make_partition('messages', 'organizations', 'a', 'b', NULL)",
+        "SELECT make_partition('messages', 'messages_2031_01; DROP TABLE api_keys', 'a', 'b', NULL)",
+        "SELECT drop_partition('api_keys')",
+        "SELECT drop_partition('messages')",
+        "SELECT drop_partition('messages_rest')",
+        "SELECT drop_partition('nothing')",
+    ],
+)
+async def test_only_partitions_of_ours_are_made_and_dropped(pool: Pool, statement: str) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="not a partition of ours"):
+        await pool.execute(statement)
+
+
+async def test_a_past_month_of_the_log_can_be_dropped_after_thirteen_months(pool: Pool) -> None:
+    today = (await pool.fetchval("SELECT now()")).astimezone(UTC).date().replace(day=15)
+    async with pool.acquire() as conn:
+        for months in (11, 16):
+            day = today - timedelta(days=31 * months)
+            await make_partitions(conn, day, ahead=0)
+            drop = conn.execute("SELECT drop_partition($1)", f"audit_log_{day:%Y_%m}")
+            if months == 11:
+                with pytest.raises(asyncpg.InsufficientPrivilegeError, match="13 months"):
+                    await drop
+            else:
+                await drop
+
+
+async def test_migrating_makes_the_role_and_gives_it_what_is_new(
+    pool: Pool, database_url: str, owner_url: str, as_owner: AsOwner, database_server: Cluster
+) -> None:
+    await as_owner("CREATE TABLE later (id int)")
+    assert not await pool.fetchval("SELECT has_table_privilege('later', 'SELECT')")
+    await migrate(owner_url, application=database_url)
+    assert await pool.fetchval("SELECT has_table_privilege('later', 'SELECT, DELETE')")
+    stranger = database_url.replace("://heliograph:", "://nobody-yet:")
+    with pytest.raises(RoleMissing, match='CREATE ROLE "nobody-yet"'):
+        await migrate(owner_url, application=stranger)
+    assert await migrate(database_url) == [], "the application may say that nothing is pending"
+    # An administrator may make it.
+    try:
+        await migrate(database_server.as_administrator(database_url), application=stranger)
+        assert await pool.fetchval("SELECT has_table_privilege('nobody-yet', 'messages', 'SELECT, DELETE')")
+        assert not await pool.fetchval("SELECT has_table_privilege('nobody-yet', 'audit_log', 'DELETE')")
+    finally:
+        conn = await asyncpg.connect(database_server.as_administrator(database_url))
+        await conn.execute('DROP OWNED BY "nobody-yet"; DROP ROLE "nobody-yet"')
+        await conn.close()
+
+
+async def test_what_the_application_does_needs_no_more(pool: Pool) -> None:
+    """A right that is missing shows in every other test as well: they all run as the application."""
+    await organization(pool)
+    assert await pool.fetchval("SELECT current_user::text") != await pool.fetchval(
+        "SELECT relowner::regrole::text FROM pg_class WHERE relname = 'organizations'"
+    )
