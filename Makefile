@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+# Each of hundreds of processes would compile the product anew, and each run the tests.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help run test javac check format types layers bench faults lock clean
 

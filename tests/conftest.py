@@ -5,14 +5,14 @@ how to get a server to hurt.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from heliograph.base.database.pool import Pool, open_pool
-from tests import scheduling
+from tests import forks, scheduling, workers
 from tests.bodies import events_are_as_documented
 from tests.database import Cluster, cluster
 from tests.embedded import cluster_home, cluster_model, embedded, execute, public_place
@@ -37,6 +37,21 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling.make(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    workers.fork_them(config, specs)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["forks"] = workers.commands()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        forks.share(config.workerinput["forks"])
 
 
 @pytest.fixture(scope="session")

@@ -8,47 +8,23 @@ subject of others, which execute the program: `tests/unit/test_console.py` and `
 
 from __future__ import annotations
 
-import array
 import asyncio
-import atexit
 import contextlib
-import ctypes
-import gc
 import importlib
 import io
+import json
 import os
-import selectors
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import msgspec
-
-#: prctl(2): the signal that a process gets when its parent ends.
-PR_SET_PDEATHSIG = 1
-#: The longest request, bytes: arguments, environment and directory.
-LONGEST = 1 << 20
-ROOT = Path(__file__).resolve().parents[1]
-
-
-class Request(msgspec.Struct):
-    """What is to run. Three file descriptors come with it."""
-
-    arguments: list[str]
-    environment: dict[str, str]
-    directory: str
-
-
-def end_with_parent() -> None:
-    """In a child, before it does anything: it ends with its parent, however that ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+from tests import fork_server
 
 
 class Forked:
@@ -128,9 +104,9 @@ async def start(
             theirs = stream.fileno()
         given.append(theirs)
         ours.append(mine)
-    request = Request(list(arguments), dict(environment), os.getcwd())
+    request = {"arguments": arguments, "environment": dict(environment), "directory": os.getcwd()}
     try:
-        connection, pid = await asyncio.to_thread(_ask, _server(), request, given)
+        connection, pid = await asyncio.to_thread(_ask, _address(), request, given)
     finally:
         for descriptor in opened:
             os.close(descriptor)
@@ -154,14 +130,13 @@ async def start(
     return process
 
 
-def _ask(address: str, request: Request, files: Sequence[int]) -> tuple[socket.socket, int]:
+def _ask(address: str, request: Mapping[str, Any], files: Sequence[int]) -> tuple[socket.socket, int]:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(address)
-        raw = msgspec.json.encode(request)
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
+        connection.connect(f"\0{address}")
+        raw = json.dumps(request).encode()
         head = len(raw).to_bytes(4, "big")
-        assert connection.sendmsg([head], ancillary) == len(head)
+        assert socket.send_fds(connection, [head], files) == len(head)
         connection.sendall(raw)
         pid = int(_line(connection))
         connection.setblocking(False)
@@ -180,65 +155,28 @@ def _line(connection: socket.socket) -> bytes:
     return line
 
 
-_started: tuple[int, subprocess.Popen[bytes], str] | None = None
+_server: tuple[int, str] | None = None
 
 
-def _server() -> str:
-    """The address of this test process's server; it is started when it is first needed, and ends with the process."""
-    global _started
-    if _started is None or _started[0] != os.getpid():
-        # An abstract address: nothing that anybody would have to remove.
-        address = f"\0heliograph-tests-{os.getpid()}-{os.urandom(8).hex()}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(address)
-            listener.listen(128)
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.forks", str(listener.fileno())],
-                cwd=ROOT,
-                pass_fds=[listener.fileno()],
-                stdin=subprocess.DEVNULL,
-                preexec_fn=end_with_parent,
-            )
-        _started = (os.getpid(), process, address)
-        atexit.register(process.kill)
-    return _started[2]
+def share(address: str) -> None:
+    """Have commands forked by the process that somebody else has launched, for this process and others."""
+    global _server
+    _server = os.getpid(), address
 
 
-# ── The server ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def launch() -> str:
+    """Start a process that forks commands. Returns the name of its address."""
+    return fork_server.launch(__name__)
 
 
-def serve(listener: socket.socket) -> NoReturn:
-    """Fork a process for each connection, and say how it ended."""
-    _import_everything()
-    # What is there already is not looked at by the children's collector, which would copy all its pages.
-    gc.collect()
-    gc.freeze()
-    assert threading.active_count() == 1, "a thread would not live in the children"
-    selector = selectors.DefaultSelector()
-    selector.register(listener, selectors.EVENT_READ)
-    while True:
-        for key, _ in selector.select():
-            if key.fileobj is listener:
-                connection, _ = listener.accept()
-                request, files = _read(connection)
-                pid = os.fork()
-                if pid == 0:
-                    selector.close()
-                    listener.close()
-                    connection.close()
-                    _become(request, files)
-                for descriptor in files:
-                    os.close(descriptor)
-                connection.sendall(b"%d\n" % pid)
-                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, connection))
-            else:
-                pid, connection = key.data
-                _, status = os.waitpid(pid, 0)
-                selector.unregister(key.fd)
-                os.close(key.fd)
-                with contextlib.suppress(ConnectionError):  # nobody wants to know
-                    connection.sendall(b"%d" % os.waitstatus_to_exitcode(status))
-                connection.close()
+def _address() -> str:
+    if _server is None or _server[0] != os.getpid():
+        share(launch())
+    assert _server is not None
+    return _server[1]
+
+
+# ── The process that forks ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _import_everything() -> None:
@@ -255,47 +193,20 @@ def _import_everything() -> None:
             _run()
 
 
-def _read(connection: socket.socket) -> tuple[Request, list[int]]:
-    head, files, _, _ = socket.recv_fds(connection, 4, 3)
-    length = int.from_bytes(head, "big")
-    assert len(head) == 4
-    assert len(files) == 3
-    assert length <= LONGEST
-    raw = b""
-    while len(raw) < length:
-        piece = connection.recv(length - len(raw))
-        assert piece
-        raw += piece
-    return msgspec.json.decode(raw, type=Request), files
-
-
-def _become(request: Request, files: Sequence[int]) -> NoReturn:
-    """In the child: be what `python -m heliograph` would be, to the end."""
-    status = 1
-    try:
-        end_with_parent()
-        os.setsid()
-        os.chdir(request.directory)
-        os.environ.clear()
-        os.environ.update(request.environment)
-        time.tzset()
-        for number, descriptor in enumerate(files):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
-        sys.stdout = _output(1, "strict")
-        sys.stderr = _output(2, "backslashreplace")
-        package = importlib.import_module("heliograph")
-        sys.argv = [str(Path(package.__path__[0], "__main__.py")), *request.arguments]
-        status = _run()
-        threading._shutdown()  # type: ignore[attr-defined]  # as at the end of any process
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-    os._exit(status)
+def _become_command(request: dict[str, Any]) -> int:
+    """Be what `python -m heliograph` would be."""
+    fork_server.end_with_parent()
+    os.setsid()
+    os.chdir(request["directory"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
+    sys.stdout = _output(1, "strict")
+    sys.stderr = _output(2, "backslashreplace")
+    package = importlib.import_module("heliograph")
+    sys.argv = [str(Path(package.__path__[0], "__main__.py")), *request["arguments"]]
+    return _run()
 
 
 def _output(number: int, errors: str) -> io.TextIOWrapper:
@@ -324,5 +235,4 @@ def _run() -> int:
 
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as inherited:
-        serve(inherited)
+    fork_server.main(_import_everything, _become_command)

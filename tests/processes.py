@@ -36,7 +36,8 @@ from heliograph.sms.dispatch import suppliers
 from heliograph.webhooks import endpoints
 from heliograph.worker import work
 from tests import forks
-from tests.forks import Forked, end_with_parent
+from tests.fork_server import end_with_parent
+from tests.forks import Forked
 from tests.ports import held_port
 
 #: The long form of fault tests is asked for.

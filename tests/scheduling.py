@@ -42,10 +42,26 @@ def _seconds(item: pytest.Item) -> float:
 class Scheduling(LoadGroupScheduling):
     """Gives each worker one test and a next one, which it needs to know before it begins."""
 
+    def remove_node(self, node: Any) -> str | None:
+        """xdist runs the test that ended its worker again, and again."""
+        units = self.assigned_work.pop(node)
+        left = {scope: unit for scope, unit in units.items() if not all(unit.values())}
+        if not left:
+            return None
+        unit = next(iter(left.values()))
+        crashed = next(test for test, done in unit.items() if not done)
+        unit[crashed] = True
+        self.workqueue.update((scope, unit) for scope, unit in left.items() if not all(unit.values()))
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return crashed
+
     def _reschedule(self, node: Any) -> None:
-        if self.workqueue and self._pending_of(self.assigned_work[node]) > 1:
+        if node not in self.registered_collections:  # it takes the place of one that has crashed, and still collects
             return
-        super()._reschedule(node)
+        # Not only one test: nobody would come back to a worker that waits for the next.
+        while not (node.shutting_down or (self.workqueue and self._pending_of(self.assigned_work[node]) > 1)):
+            super()._reschedule(node)
 
     def _assign_work_unit(self, node: Any) -> None:
         self.workqueue.move_to_end(self._next(node), last=False)

@@ -1,0 +1,59 @@
+"""xdist's workers, forked from one process that has collected the tests once.
+
+Importing the product, the libraries and 200 files of tests, with pytest's rewriting of their assertions, takes 12 s of
+processor time; collecting once more what is imported takes 2. Each worker collects for itself, as xdist wants it, and
+is like any other: it has xdist's streams, a session of pytest's own, and no thread or connection of anybody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import fork_server, forks
+
+CLIENT = Path(__file__).with_name("worker.py")
+#: What the process that forks is told besides the tests' own arguments: collect in this process, say and keep nothing.
+ONLY_COLLECT = ("-n0", "--dist", "no", "--collect-only", "-q", "-p", "no:cacheprovider")
+
+
+def fork_them(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Have the workers that xdist would start on this machine forked."""
+    ours = [spec for spec in specs if spec.popen and not spec.python]
+    if ours:
+        given = [str(one) for one in config.invocation_params.args]
+        address = fork_server.launch(__name__, str(config.invocation_params.dir), *given)
+        for spec in ours:
+            spec.python = shlex.join([sys.executable, "-I", "-S", str(CLIENT), address])
+
+
+@functools.cache
+def commands() -> str:
+    """The address of the process that forks `heliograph` commands for all workers of this run."""
+    return forks.launch()
+
+
+def collect() -> None:
+    """Import what a worker imports. What is wrong with the arguments, or with a test, is what the worker will say."""
+    os.chdir(sys.argv[2])
+    with open(os.devnull, "w") as nobody, contextlib.redirect_stdout(nobody), contextlib.redirect_stderr(nobody):
+        pytest.main([*sys.argv[3:], *ONLY_COLLECT])
+
+
+def become_worker(request: dict[str, Any]) -> int:
+    """Be `python -c` with execnet's one line, which executes what xdist sends."""
+    sys.argv = ["-c"]
+    exec(eval(sys.stdin.readline()), {"__name__": "__main__"})  # noqa: S102, S307 (that is the line)
+    return 0
+
+
+if __name__ == "__main__":
+    fork_server.main(collect, become_worker)
