@@ -31,6 +31,7 @@ from heliograph.campaigns.work import CampaignWork
 from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import every, listen, loop, once
+from heliograph.queue.watch import Watch
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sms.received import inbox
 from heliograph.sms.work import SmsWork
@@ -65,7 +66,12 @@ class Worker:
         made = {name: make(pool, settings, self._id, webhooks, backlog) for name, make in channels.items()}
         campaigns = CampaignWork(pool, {name: channel.queued for name, channel in made.items()})
         self._parts: Sequence[Work] = (*made.values(), webhooks, campaigns)
+        self._watch = Watch(pool, backlog, every=settings.poll_seconds)
         self._loops: list[Loop] = [one for part in self._parts for one in part.loops()]
+        for one in self._loops:
+            if one.when is not None:
+                self._watch.loop(one.when, one.wake.set, least=one.least)
+        self._loops.append(Loop("watch", self._watch.step, self._watch.wake, poll=settings.poll_seconds))
 
     async def run(self, *, on_ready: Callable[[], None] = lambda: None) -> None:
         """Work until `stop`; returns after the orderly end."""
@@ -76,7 +82,7 @@ class Worker:
         tasks = [self._loop(one) for one in self._loops]
         tasks += [self._timer(one) for one in self._timers()]
         tasks += [asyncio.ensure_future(one) for part in self._parts for one in part.background()]
-        tasks.append(asyncio.create_task(listen(self._settings.database_url, self._queued)))
+        tasks.append(asyncio.create_task(listen(self._settings.database_url, self._watch.wake.set)))
         # Long-lived objects are not worth looking at in every collection: 9–15 % of the time under load.
         gc.collect()
         gc.freeze()
@@ -98,10 +104,10 @@ class Worker:
         return [
             Timer("beat", self._beat, 5.0),
             Timer("renew", self._renew, self._settings.lease_seconds / 3),
-            SharedTimer("keys", self._forget_keys, 600.0, look=60.0, in_steps=True),
-            SharedTimer(traffic.TIMER, traffic.fold, traffic.EVERY, look=5.0, in_steps=True),
-            SharedTimer("forget", self._forget, 3600.0, look=60.0, in_steps=True),
-            SharedTimer("plans", self._renew_plans, 30.0, look=10.0, in_steps=True),
+            SharedTimer("keys", self._forget_keys, 600.0, in_steps=True),
+            SharedTimer(traffic.TIMER, traffic.fold, traffic.EVERY, in_steps=True),
+            SharedTimer("forget", self._forget, 3600.0, in_steps=True),
+            SharedTimer("plans", self._renew_plans, 30.0, in_steps=True),
             *(one for part in self._parts for one in part.timers()),
         ]
 
@@ -130,31 +136,31 @@ class Worker:
             await part.close()
 
     def _loop(self, one: Loop) -> asyncio.Future[None]:
-        seconds = self._settings.poll_seconds if one.poll is None else one.poll
-        return asyncio.create_task(loop(one.name, one.step, wake=one.wake, poll=seconds, stopping=self._stopping))
+        return asyncio.create_task(loop(one.name, one.step, wake=one.wake, poll=one.poll, stopping=self._stopping))
 
     def _timer(self, one: Timer | SharedTimer) -> asyncio.Future[None]:
-        step, seconds = (one.step, one.seconds) if isinstance(one, Timer) else (self._shared(one), one.look)
-        return asyncio.create_task(every(one.name, step, seconds=seconds, stopping=self._stopping))
+        if isinstance(one, Timer):
+            return asyncio.create_task(every(one.name, one.step, seconds=one.seconds, stopping=self._stopping))
+        wake = asyncio.Event()
+        self._watch.timer(one.name, one.when, wake.set)
+        shared = Loop(one.name, self._shared(one), wake)
+        self._loops.append(shared)
+        return self._loop(shared)
 
-    def _shared(self, one: SharedTimer) -> Callable[[], Awaitable[None]]:
+    def _shared(self, one: SharedTimer) -> Callable[[], Awaitable[int]]:
         """Run by whichever worker moves the timer. Taking it is a commit of its own: a step that fails waits."""
 
-        async def step() -> None:
+        async def step() -> int:
             async with self._pool.acquire() as conn:
-                if not await timers.take(conn, one.name, every=one.seconds):
-                    return
-                if one.in_steps:
-                    await one.step(conn)
-                    return
-                async with conn.transaction():
-                    await one.step(conn)
+                if await timers.take(conn, one.name, every=one.seconds):
+                    if one.in_steps:
+                        await one.step(conn)
+                    else:
+                        async with conn.transaction():
+                            await one.step(conn)
+            return 0
 
         return step
-
-    def _queued(self) -> None:
-        for part in self._parts:
-            part.queued()
 
     async def _beat(self) -> None:
         name = f"{socket.gethostname()}:{os.getpid()}"

@@ -32,6 +32,7 @@ PATIENCE = timedelta(hours=1)
 #: The columns of a chunk that say what became of its messages.
 FATES = ("queued", "sent", "delivered", "read", "failed", "unknown", "canceled")
 
+ANY_DUE = "EXISTS (SELECT FROM campaign_chunks WHERE count_at <= now())"
 DUE = """
 SELECT organization_id, campaign_id, first_id FROM campaign_chunks
  WHERE count_at <= now() ORDER BY count_at LIMIT $1

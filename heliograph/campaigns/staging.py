@@ -41,6 +41,8 @@ FRESH = 1.0
 COMPLETE = -1
 
 
+#: That a campaign's step is due.
+ANY_STEP = "EXISTS (SELECT FROM campaigns WHERE step_at <= now())"
 # The organizations take turns from the last one served on ($1), each with its campaign that has waited longest.
 TAKE = """
 SELECT c.organization_id, c.id, c.channel, c.status, c.mode, c.audience_tags, c.audience_tag_match_mode, c.with_names,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.campaigns import counting
-from heliograph.campaigns.staging import Stager
+from heliograph.campaigns.staging import ANY_STEP, Stager
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 
 
@@ -20,10 +20,10 @@ class CampaignWork(Work):
         self._wake = asyncio.Event()
 
     def loops(self) -> Sequence[Loop]:
-        return (Loop("campaigns", self._stager.round, self._wake),)
+        return (Loop("campaigns", self._stager.round, self._wake, when=ANY_STEP),)
 
     def timers(self) -> Sequence[Timer | SharedTimer]:
-        return (SharedTimer("campaigns", self._count, 1.0, look=0.5),)
+        return (SharedTimer("campaigns", self._count, 1.0, when=counting.ANY_DUE),)
 
     async def _count(self, conn: Connection) -> None:
         await counting.count_due(conn)

@@ -153,6 +153,16 @@ class Backlog:
         """Lines of a kind in which more work was found since this was asked last."""
         return self._turns[kind].found()
 
+    def waits(self, kind: str) -> bool:
+        """Whether any row of a kind is thought to wait."""
+        return len(self._turns[kind]) > 0
+
+    def wake_waiting(self) -> None:
+        """Wake those whose work is thought to wait: what it waits for may have come with time alone."""
+        for kind, wake in self._wakes.items():
+            if self.waits(kind):
+                wake()
+
     def oldest(self, kind: str) -> datetime | None:
         """The earliest place of a row of lane 0 that is thought to wait."""
         return self._turns[kind].oldest()

@@ -23,6 +23,8 @@ CHANNEL = "heliograph_queue"
 AFTER_FAILURE = 0.5
 #: A listener whose server is silent for longer listens to nobody, seconds.
 LISTENS = 5.0
+#: Seconds between two questions to it whether it is there.
+ASKS = 4.0
 #: NOTIFY takes a lock of the whole server at its commit, so all that was stored within this time shares one.
 COALESCE = 0.05
 
@@ -113,7 +115,7 @@ async def listen(url: str, wake: Callable[[], None]) -> None:
                 await conn.add_listener(CHANNEL, lambda *_: wake())
                 wake()
                 while not conn.is_closed():
-                    await asyncio.sleep(1.0)
+                    await asyncio.sleep(ASKS)
                     await conn.execute("SELECT 1")
             finally:
                 await conn.close(timeout=1)

@@ -13,15 +13,25 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 
+#: Seconds after which a loop that nobody woke runs all the same.
+UNASKED = 60.0
+
 
 class Loop(msgspec.Struct, frozen=True):
     """Work that is done as long as there is some: `step` returns how much it did, and is run again at once if that is
-    more than 0, else when `wake` is set, or after `poll` seconds (None: the worker's own)."""
+    more than 0, else when `wake` is set.
+
+    The worker's watch sets `wake` while the SQL condition `when` holds, each `least` seconds at most. Work that waits
+    in the queue needs none: who wakes a kind's loop is told with `Backlog.on_work`. `poll`: seconds after which it runs
+    all the same.
+    """
 
     name: str
     step: Callable[[], Awaitable[int]]
     wake: asyncio.Event
-    poll: float | None = None
+    when: str | None = None
+    least: float = 0.0
+    poll: float = UNASKED
 
 
 class Timer(msgspec.Struct, frozen=True):
@@ -33,7 +43,8 @@ class Timer(msgspec.Struct, frozen=True):
 
 
 class SharedTimer(msgspec.Struct, frozen=True):
-    """Work that one worker at a time does every so many seconds; each looks that often whether it is time.
+    """Work that one worker at a time does every so many seconds, as long as the SQL condition `when` holds: what is
+    done often says by it that there is something to do.
 
     `in_steps`: it commits by itself, since what it locks must not stay locked until its end.
     """
@@ -41,7 +52,7 @@ class SharedTimer(msgspec.Struct, frozen=True):
     name: str
     step: Callable[[Connection], Awaitable[object]]
     seconds: float
-    look: float
+    when: str = "true"
     in_steps: bool = False
 
 

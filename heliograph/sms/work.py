@@ -21,7 +21,7 @@ from heliograph.sending.results import Results
 from heliograph.sms.dispatch import suppliers, test_mode
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
-from heliograph.sms.received import replies
+from heliograph.sms.received import inbox, replies
 from heliograph.sms.received.reception import Reception
 from heliograph.sms.reports import diagnosis, receipts
 from heliograph.sms.reports.receipts import ReceivedReceipt
@@ -86,7 +86,7 @@ class SmsWork(Work):
         return (
             Loop("dispatch", self._dispatcher.round, self.wake),
             Loop("test receipts", self._test_receipts, self._wake_tests),
-            Loop("inbox", reception.round, reception.wake),
+            Loop("inbox", reception.round, reception.wake, when=inbox.ANY_DUE),
             Loop("replies", reception.reply, reception.wake_replies),
         )
 
@@ -94,10 +94,10 @@ class SmsWork(Work):
         return (
             Timer("suppliers", self._refresh, 1.0),
             Timer("receipt words", self._store_words, 5.0),
-            SharedTimer("receipts", self._sweep_receipts, 1.0, look=0.5),
-            SharedTimer("receipt ids", self._adviser.look, 20.0, look=10.0),
-            SharedTimer("quiet", receipts.close_quiet, 60.0, look=15.0),
-            SharedTimer("silent", self._close_silent, 60.0, look=15.0),
+            SharedTimer("receipts", self._sweep_receipts, 1.0, when=receipts.ANY_DUE),
+            SharedTimer("receipt ids", self._adviser.look, 20.0),
+            SharedTimer("quiet", receipts.close_quiet, 60.0),
+            SharedTimer("silent", self._close_silent, 60.0),
         )
 
     def background(self) -> Sequence[Awaitable[None]]:
@@ -149,7 +149,8 @@ class SmsWork(Work):
     async def _refresh(self) -> None:
         await self._suppliers.refresh(grace=self._settings.drain_seconds)
         self._channel.policies = self._suppliers.policies()
-        self.wake.set()
+        if self._backlog.waits("sms"):
+            self.wake.set()
 
     async def _sweep_receipts(self, conn: Connection) -> None:
         applied, orphans = await receipts.sweep(conn, policies=self._channel.policies)

@@ -190,6 +190,7 @@ async def list_replays(
 
 
 # Of the replays whose rows were taken, the one that has waited longest.
+ANY_RUNNING = "EXISTS (SELECT FROM webhook_replays WHERE status = 'running')"
 TAKE = """
 SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, r.position, e.status AS endpoint, e.mode
   FROM webhook_replays r

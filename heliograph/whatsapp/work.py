@@ -18,10 +18,10 @@ from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.webhooks.recording.handover import Deliveries
 from heliograph.whatsapp.callbacks import expiry, intake
 from heliograph.whatsapp.callbacks.inbox import Inbox
-from heliograph.whatsapp.dispatch import test_mode
+from heliograph.whatsapp.dispatch import parking, test_mode
 from heliograph.whatsapp.dispatch.channel import WhatsAppChannel
 from heliograph.whatsapp.dispatch.number_pool import CloudFactory, NumberPool, PooledConnector
-from heliograph.whatsapp.mirror import accounts, apps
+from heliograph.whatsapp.mirror import accounts, apps, reading
 from heliograph.whatsapp.mirror.accounts import SendingNumber
 from heliograph.whatsapp.mirror.reading import Mirror
 from heliograph.whatsapp.money.rates import RateBook
@@ -81,17 +81,16 @@ class WhatsAppWork(Work):
 
     def loops(self) -> Sequence[Loop]:
         return (
-            Loop("whatsapp", self._dispatcher.round, self.wake),
+            # What waits for its template is not due, and may go as soon as that is back.
+            Loop("whatsapp", self._dispatcher.round, self.wake, when=parking.ANY),
             Loop("whatsapp tests", self._test_statuses, self._wake_tests),
             Loop("callbacks", self._callbacks.round, self._callbacks.wake),
-            Loop("whatsapp numbers", self._refresh, self._standing, poll=1.0),
+            Loop("whatsapp numbers", self._refresh, self._standing, when=accounts.ANY_NUMBER, least=1.0),
+            Loop("whatsapp mirror", self._mirror.step, asyncio.Event(), when=reading.ANY_DUE),
         )
 
     def timers(self) -> Sequence[Timer | SharedTimer]:
-        return (
-            Timer("whatsapp mirror", self._mirror.step, 1.0),
-            SharedTimer(expiry.TIMER, self._expire, 1.0, look=0.5),
-        )
+        return (SharedTimer(expiry.TIMER, self._expire, 1.0, when=expiry.ANY_DUE),)
 
     def queued(self) -> None:
         self.wake.set()
@@ -143,7 +142,8 @@ class WhatsAppWork(Work):
     async def _refresh(self) -> int:
         """Follow the tables: numbers, tokens, holds, rates. Returns 0: there is nothing more to be done."""
         await self._numbers.refresh(grace=self._settings.drain_seconds)
-        self.wake.set()
+        if self._backlog.waits("whatsapp"):
+            self.wake.set()
         return 0
 
     async def _expire(self, conn: Connection) -> None:

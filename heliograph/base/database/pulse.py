@@ -1,6 +1,6 @@
 """The pulse: a process's steady look at whether the database answers, and what time it has.
 
-One connection of its own asks twice a second. A database that hangs (its processes stopped, its machine or network
+One connection of its own asks once a second. A database that hangs (its processes stopped, its machine or network
 gone without a word) ends nobody's connection, so whoever waits for it would wait for ever: once a beat is missed, the
 pool's connections are thrown away, which ends every wait, and new ones are refused until a beat comes again.
 
@@ -22,7 +22,7 @@ from heliograph.base.network.connecting import Raw
 log = structlog.get_logger()
 
 #: Seconds between two beats, and how long the answer to one may take.
-EVERY, PATIENCE = 0.5, 1.3
+EVERY, PATIENCE = 1.0, 0.8
 #: What was answered while this process was held up lies in its socket: rounds of its loop, seconds each, to read it.
 ROUNDS, ROUND = 5, 0.02
 #: Pause before the next try to reach a database that is away, seconds.

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import structlog
 
@@ -28,6 +30,8 @@ log = structlog.get_logger()
 
 #: A slot returns to the others after this without renewal, seconds; renewed each second.
 SLOT_LEASE = 5.0
+#: A slot is leased anew once so many seconds are left: with a look each second, every other time.
+SLOT_RENEWED = 3.5
 #: A worker that was not seen for this long does not count when slots are shared out, seconds.
 WORKER_ALIVE = 15.0
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,7 +55,8 @@ TEST_ACCOUNT = Supplier(
 )
 
 SLOTS = """
-SELECT supplier_id, slot, worker_id = $1 AS mine, lease_until < now() AS free, worker_id, ready
+SELECT supplier_id, slot, worker_id = $1 AS mine, extract(epoch FROM lease_until - now())::float8 AS left, worker_id,
+       ready
   FROM supplier_sessions ORDER BY slot
 """
 WORKERS = "SELECT count(*) FROM workers WHERE seen_at > now() - make_interval(secs => $1)"
@@ -154,12 +159,16 @@ class SupplierPool:
         self._pool = pool
         self._worker_id = worker_id
         self._backlog = backlog or Backlog(cycle=0.0)
+        #: Nobody else does.
+        self._looks = backlog is None
         self._factories = factories
         self._unseal = unseal
         self._on_outcome = on_outcome
         self._on_receipts = on_receipts
         self._on_inbound = on_inbound
         self._accounts: dict[UUID, PooledSupplier] = {}
+        #: What was last said of the sessions, with the slots that it was about.
+        self._told: tuple[Any, ...] | None = None
         #: Connectors on their way out, by supplier.
         self._leaving: dict[asyncio.Task[None], UUID] = {}
 
@@ -183,7 +192,10 @@ class SupplierPool:
     async def refresh(self, *, grace: float) -> None:
         """Follow the table: open what is new, close what went, open anew what changed; then share out sessions."""
         async with self._pool.acquire() as conn:
-            wanted = {supplier.id: supplier for supplier in await routing.load(conn)}
+            async with conn.transaction():  # one commit for what is only read
+                wanted = {supplier.id: supplier for supplier in await routing.load(conn)}
+                workers = max(1, await conn.fetchval(WORKERS, WORKER_ALIVE))
+                slots = await conn.fetch(SLOTS, self._worker_id)
             for id in [id for id in self._accounts if id != test_mode.SUPPLIER]:
                 supplier = wanted.get(id)
                 known = self._accounts[id].supplier
@@ -200,7 +212,7 @@ class SupplierPool:
                     await self._open(supplier)
             for id in wanted.keys() - self._accounts.keys():
                 self._absent(wanted[id], "")
-            await self._share(conn)
+            await self._share(conn, workers, slots)
             await self._reroute(conn, wanted.keys())
 
     async def stop(self, *, grace: float) -> None:
@@ -253,22 +265,26 @@ class SupplierPool:
 
     async def _reroute(self, conn: Connection, wanted: Set[UUID]) -> None:
         """Take work out of the lines of removed suppliers, whoever put it there."""
-        await self._backlog.look(conn, "sms")
+        if self._looks:
+            await self._backlog.look(conn, "sms")
         lines = self._backlog.lines("sms")
         gone = [line for line in lines if line not in wanted and line != test_mode.SUPPLIER]
         if gone:
             await conn.execute(ORPHANED, gone, leases.UNROUTED)
 
-    async def _share(self, conn: Connection) -> None:
+    async def _share(self, conn: Connection, workers: int, slots: Sequence[asyncpg.Record]) -> None:
         """Hold an even share of every account's sessions."""
-        workers = max(1, await conn.fetchval(WORKERS, WORKER_ALIVE))
         mine: dict[UUID, list[int]] = {}
+        #: Slots whose leases will last until after the next look.
+        fresh: set[tuple[UUID, int]] = set()
         others: dict[UUID, set[int]] = {}
         ready: dict[UUID, set[UUID]] = {}
-        for supplier_id, slot, is_mine, free, worker_id, is_ready in await conn.fetch(SLOTS, self._worker_id):
+        for supplier_id, slot, is_mine, left, worker_id, is_ready in slots:
             if is_mine:
                 mine.setdefault(supplier_id, []).append(slot)
-            elif not free:
+                if left > SLOT_RENEWED:
+                    fresh.add((supplier_id, slot))
+            elif left >= 0:
                 others.setdefault(supplier_id, set()).add(slot)
                 if is_ready:
                     ready.setdefault(supplier_id, set()).add(worker_id)
@@ -294,10 +310,12 @@ class SupplierPool:
             take += [(id, slot) for slot in keep + open_slots[: share - len(keep)]]
             extra += [(id, slot) for slot in held if slot not in keep]
         held_now: dict[UUID, int] = {}
-        if take:
+        if not fresh.issuperset(take):
             columns = [id for id, _ in take], [slot for _, slot in take]
             for row in await conn.fetch(TAKE, self._worker_id, SLOT_LEASE, *columns):
                 held_now[row["supplier_id"]] = held_now.get(row["supplier_id"], 0) + 1
+        else:
+            held_now.update(Counter(id for id, _ in take))
         for id, account in self._accounts.items():
             if id != test_mode.SUPPLIER:
                 account.connector.set_sessions(held_now.get(id, 0))
@@ -307,15 +325,15 @@ class SupplierPool:
         ]
         if closed:
             await conn.execute(GIVE_BACK, self._worker_id, [id for id, _ in closed], [slot for _, slot in closed])
-        health = {id: account.connector.health() for id, account in self._accounts.items()}
-        await conn.execute(
-            REPORT,
-            self._worker_id,
-            list(health),
-            [one.sessions for one in health.values()],
-            [one.last_error[:200] for one in health.values()],
-            [not self._accounts[id].breaker.open for id in health],
-        )
+        reports = [
+            (id, health.sessions, health.last_error[:200], not account.breaker.open)
+            for id, account in self._accounts.items()
+            if (health := account.connector.health()) is not None
+        ]
+        # With the rows that it is written into: what another worker left in one of them is not ours.
+        if (told := (reports, take, mine)) != self._told:
+            await conn.execute(REPORT, self._worker_id, *(list(column) for column in zip(*reports, strict=True)))
+            self._told = told
 
 
 def _opens_anew(old: Supplier, new: Supplier) -> bool:

@@ -102,6 +102,7 @@ class _Message(msgspec.Struct, gc=False):
         return organization_id, phones.person(phone)
 
 
+ANY_DUE = "EXISTS (SELECT FROM inbound_messages WHERE due_at <= now())"
 DUE = """
 WITH due AS MATERIALIZED (SELECT id FROM inbound_messages WHERE due_at <= now() ORDER BY due_at, id LIMIT $1)
 SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id, sender_ton,

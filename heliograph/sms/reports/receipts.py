@@ -225,6 +225,7 @@ async def adopt(conn: Connection, answers: Sequence[tuple[UUID, str]], *, polici
     return Applied(deliveries=deliveries, matched=matched)
 
 
+ANY_DUE = "EXISTS (SELECT FROM receipts WHERE message_id IS NULL AND next_try_at <= now())"
 DUE = """
 SELECT supplier_id, keys, state, recipient, sender, reference, error, raw, received_at, submitted, delivered,
        received_on, fingerprint, tries

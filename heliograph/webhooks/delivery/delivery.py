@@ -136,6 +136,14 @@ class Deliverer:
         await self._take(claimed, loaded)
         return len(claimed)
 
+    def adapt(self) -> None:
+        """Time alone changes how much endpoints get; called twice a second."""
+        if self._draining:
+            return
+        self._unsettle(asyncio.get_running_loop().time())
+        if self._due:
+            self.wake.set()
+
     def handover(self) -> Handover:
         """For one transaction that records events: those for which there is room here, this worker delivers."""
         return Handover(self._token, room=self._room, deliver=self._take_over, seconds=self._lease_seconds)

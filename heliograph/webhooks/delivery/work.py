@@ -29,7 +29,10 @@ class WebhookWork(Work):
         return (Loop("webhooks", self._deliverer.round, self._deliverer.wake),)
 
     def timers(self) -> Sequence[Timer | SharedTimer]:
-        return (SharedTimer("replays", self._replay, 1.0, look=0.5, in_steps=True),)
+        return (
+            Timer("webhook places", self._adapt, 0.5),
+            SharedTimer("replays", self._replay, 1.0, when=replays.ANY_RUNNING, in_steps=True),
+        )
 
     def queued(self) -> None:
         self._deliverer.wake.set()
@@ -49,6 +52,9 @@ class WebhookWork(Work):
 
     async def close(self) -> None:
         await self._outbound.close()
+
+    async def _adapt(self) -> None:
+        self._deliverer.adapt()
 
     async def _replay(self, conn: Connection) -> None:
         if await replays.advance(conn):

@@ -19,6 +19,11 @@ TIMER = "whatsapp expiry"
 #: Messages ended in one step.
 BATCH = 1000
 
+#: That `sweep` may have something to do.
+ANY_DUE = """
+EXISTS (SELECT FROM whatsapp_messages WHERE status IN ('accepted', 'sent') AND deadline_at <= now())
+OR EXISTS (SELECT FROM whatsapp_early_statuses)
+"""
 DUE = """
 SELECT organization_id, id FROM whatsapp_messages
  WHERE status IN ('accepted', 'sent') AND deadline_at <= now()

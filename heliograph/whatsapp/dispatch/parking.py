@@ -20,6 +20,8 @@ WAITS = ("paused", "pending", "in_appeal")
 #: Messages moved in one statement.
 MOST = 5_000
 
+#: That messages wait, be it for their template.
+ANY = "EXISTS (SELECT FROM queue WHERE kind = 'whatsapp')"
 # What is not of these says what becomes of its messages, be it that they fail. Whose a line is, one of its rows says.
 READY = """
 SELECT found.id FROM unnest($1::uuid[]) AS item (line)

@@ -356,6 +356,7 @@ async def routes(conn: Connection, waba_ids: Sequence[str]) -> dict[str, Route]:
 #: A number of which no status said for longer that a message was sent begins with a few, seconds.
 PROVEN = 60.0
 
+ANY_NUMBER = "EXISTS (SELECT FROM whatsapp_numbers)"
 # Without a hold both are NULL, and greatest() takes no notice of one that is.
 LINES = """
 SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.base_url, a.api_version, a.token,

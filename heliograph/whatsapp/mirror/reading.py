@@ -38,6 +38,8 @@ MOST_SINGLE = 20
 #: A pause that Meta advises and that is longer than this is waited for outside of a reading, seconds.
 PATIENCE = 60.0
 
+#: That an account is to be read.
+ANY_DUE = "EXISTS (SELECT FROM whatsapp_accounts WHERE mirror_at <= now() AND state <> 'removed')"
 # The times of what is due are set to the lease, which is nearer than a next reading and farther than what events ask
 # for: whether one asked meanwhile can be told from it.
 CLAIM = """

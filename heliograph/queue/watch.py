@@ -1,0 +1,79 @@
+"""What an idle worker asks the database: one question each half second for everything that it does.
+
+Loops and shared timers do not poll. The watch reads what became due in the queue, which timers' time has come, and what
+each of the others wants to know (`when`), and wakes those that have something to do. A notification makes it look at
+the queue at once.
+
+The rule nobody may break: whoever is not woken has nothing to do. A question may be answered with yes too often, never
+with no while there is work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from heliograph.base.database.pool import Pool
+from heliograph.queue.backlog import Backlog
+
+ASK = """
+SELECT ARRAY(SELECT name FROM timers WHERE next_at <= now()) AS timers, ARRAY[{questions}]::boolean[] AS answers
+"""
+
+
+class _Asks(msgspec.Struct):
+    """Who is woken, and what for."""
+
+    when: str
+    wake: Callable[[], object]
+    name: str | None = None
+    least: float = 0.0
+    #: In loop time.
+    wake_at: float = 0.0
+
+
+class Watch:
+    """One per worker."""
+
+    def __init__(self, pool: Pool, backlog: Backlog, *, every: float) -> None:
+        """`every`: seconds between two questions."""
+        self._pool = pool
+        self._backlog = backlog
+        self._every = every
+        self._loops: list[_Asks] = []
+        self._timers: list[_Asks] = []
+        self._ask_at = 0.0
+        #: Set when somebody queued work.
+        self.wake = asyncio.Event()
+
+    def loop(self, when: str, wake: Callable[[], object], *, least: float = 0.0) -> None:
+        """Call `wake` while `when`, an SQL condition, holds, each `least` seconds at most. Work in the queue needs no
+        condition: see `Backlog.on_work`."""
+        self._loops.append(_Asks(when, wake, least=least))
+
+    def timer(self, name: str, when: str, wake: Callable[[], object]) -> None:
+        """Call `wake` when the time of a timer has come and `when` holds."""
+        self._timers.append(_Asks(when, wake, name=name))
+
+    async def step(self) -> int:
+        """Look at the queue, and ask the rest if it is time. Returns 0: what was found is done by others."""
+        at = asyncio.get_running_loop().time()
+        async with self._pool.acquire() as conn:
+            if at < self._ask_at:
+                await self._backlog.look(conn, "")
+                return 0
+            asking = [*self._loops, *self._timers]
+            questions = ", ".join(f"({one.when})" for one in asking)
+            async with conn.transaction():  # one commit
+                await self._backlog.look(conn, "")
+                row = await conn.fetchrow(ASK.format(questions=questions))
+            assert row is not None
+        self._ask_at = at + self._every
+        for one, yes in zip(asking, row["answers"], strict=True):
+            if yes and at >= one.wake_at and (one.name is None or one.name in row["timers"]):
+                one.wake_at = at + one.least - self._every / 2
+                one.wake()
+        self._backlog.wake_waiting()
+        return 0
