@@ -22,6 +22,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.contract import ReceiptState
 from heliograph.webhooks.recording import events
+from heliograph.why import words
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -59,17 +60,7 @@ BY_RECEIPT = {
 #: Why a message ended as `unknown`: no receipt came in time, or no answer to the one attempt that its policy allows.
 NO_RECEIPT, OUTCOME_UNKNOWN = "no_receipt", "outcome_unknown"
 #: What customers read about a failure, by its code. Never a supplier's words.
-FAILURES = {
-    "undelivered": "The network could not deliver the message.",
-    "failed": "The message could not be sent.",
-    "expired": "The message could not be delivered before its validity ended.",
-    "rejected": "The network refused the message.",
-    "opted_out": "The recipient has opted out of messages from this organization.",
-    "sender_not_approved": "The sender was no longer approved when the message was due.",
-    "destination_unreachable": "There is no route to this destination.",
-    NO_RECEIPT: "The network never reported the outcome; the message may have been delivered.",
-    OUTCOME_UNKNOWN: "The network's answer was lost. The message may have been delivered, so it is not sent again.",
-}
+FAILURES = words.told("sms_failure")
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):

@@ -31,6 +31,7 @@ from heliograph.webhooks.recording import events
 from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.money.wallet import Movement
+from heliograph.why import words
 
 #: A message's columns.
 Row: TypeAlias = asyncpg.Record | Mapping[str, Any]
@@ -43,19 +44,7 @@ OPEN = ("accepted", "sent")
 ARRIVED = ("delivered", "read")
 
 #: What customers read about a failure, by its code. Never Meta's words.
-FAILURES = {
-    "recipient_unreachable": "The message could not be delivered to this recipient.",
-    "window_closed": "The service window was closed: only a template can be sent.",
-    "marketing_limit": "WhatsApp is not delivering messages of this kind to this recipient.",
-    "throttled": "Too many messages were sent in a short time.",
-    "spam_limited": "WhatsApp has restricted this number because of the quality of its messages.",
-    "payment": "The WhatsApp account has a payment problem.",
-    "media_error": "A file could not be sent.",
-    "template_unavailable": "The template is not approved, or does not fit these parameters.",
-    "opted_out": "The recipient has opted out of messages from this organization.",
-    "expired": "The message could not be delivered before it expired.",
-    "unknown": "The message could not be sent.",
-}
+FAILURES = words.told("whatsapp_failure")
 
 
 class Pricing(msgspec.Struct, frozen=True, gc=False):

@@ -20,6 +20,7 @@ from heliograph.api.document import pages
 from heliograph.base import retry
 from heliograph.base.process.settings import Settings
 from heliograph.suppliers.smpp.settings import SmppSettings
+from heliograph.why import words
 from tests.house.project import DOCS, ROOT
 
 #: The unit is in a setting's name.
@@ -98,6 +99,34 @@ def errors() -> str:
     return _table(["Code", "HTTP", "When", "What to do", "`details`"], rows)
 
 
+def failures() -> str:
+    """Why an SMS failed, as customers are told."""
+    return _explained("sms_failure", "Failure", of="Status")
+
+
+def whatsapp_failures() -> str:
+    """Why a WhatsApp message failed, likewise."""
+    return _explained("whatsapp_failure", "WhatsApp failure")
+
+
+def reasons() -> str:
+    """Why a campaign waits or has failed, likewise."""
+    return _explained("campaign", "Reason", of="Status")
+
+
+def webhook_results() -> str:
+    """What came of an attempt to deliver an event, likewise."""
+    return _explained("webhook", "Result")
+
+
+def _explained(kind: words.Kind, head: str, *, of: str | None = None) -> str:
+    rows = []
+    for code, one in words.entries()[kind].items():
+        statuses = [] if of is None else [", ".join(f"`{status}`" for status in one.of)]
+        rows.append([f"`{code}`", *statuses, one.en.customer, one.en.cause, one.en.remedy])
+    return _table([head, *([] if of is None else [of]), "Meaning", "Cause", "What to do"], rows)
+
+
 def webhook_retries() -> str:
     """The attempts to deliver an event, by default."""
     rows = []
@@ -157,13 +186,17 @@ def _time(seconds: float) -> str:
 
 
 #: Where each made table stands.
-PLACES: dict[Path, tuple[str, Callable[[], str]]] = {
-    DOCS / "errors.md": ("errors", errors),
-    DOCS / "settings.md": ("settings", settings),
-    DOCS / "adding-a-supplier.md": ("smpp", smpp),
-    DOCS / "operations.md": ("retries", retries),
-    DOCS / "webhooks.md": ("webhook retries", webhook_retries),
-}
+PLACES: tuple[tuple[Path, str, Callable[[], str]], ...] = (
+    (DOCS / "errors.md", "errors", errors),
+    (DOCS / "errors.md", "failures", failures),
+    (DOCS / "errors.md", "WhatsApp failures", whatsapp_failures),
+    (DOCS / "errors.md", "reasons", reasons),
+    (DOCS / "errors.md", "webhook results", webhook_results),
+    (DOCS / "settings.md", "settings", settings),
+    (DOCS / "adding-a-supplier.md", "smpp", smpp),
+    (DOCS / "operations.md", "retries", retries),
+    (DOCS / "webhooks.md", "webhook retries", webhook_retries),
+)
 
 
 def between(path: Path, name: str) -> str:
@@ -229,7 +262,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def main(arguments: list[str]) -> None:
     """Write the tables."""
-    for path, (name, make) in PLACES.items():
+    for path, name, make in PLACES:
         replace(path, name, make())
     if arguments:
         written = msgspec.json.decode(Path(arguments[0]).read_bytes())

@@ -33,6 +33,7 @@ from heliograph.sms import messages, timeline
 from heliograph.webhooks.timeline import Timeline
 from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
+from heliograph.why import words
 
 app = group("List an organization's messages, and show the history of one.")
 
@@ -153,6 +154,7 @@ def show_(
             return await whatsapp_timeline.of_message(conn, id=id, with_text=text, by=shell())
 
     found = as_plain(on_database(work, settings_of(data_dir)))
+    found["why"] = _why(found["message"])
     if not text:
         del found["text"]
     if json:
@@ -160,6 +162,17 @@ def show_(
         return
     print(record(found["message"] | ({"text": found["text"]} if text else {})))
     print()
+    print(record(found["why"]))
+    print()
     print(table([[one["at"], one["what"], cell(one["detail"])] for one in found["entries"]], ("at", "what", "detail")))
     for one in found["queued"]:
         print(f"\nqueued: {cell(one)}")
+
+
+def _why(message: dict[str, Any]) -> dict[str, str]:
+    """What the message's failure, or else its status, means, and what to do."""
+    code = message.get("failure_code")
+    channel: words.Kind = "whatsapp_failure" if "billing_category" in message else "sms_failure"
+    one = words.why(channel, code) if code else None
+    one = one or words.why("status", message["status"])
+    return {} if one is None else {"why": one.en.operator, "cause": one.en.cause, "remedy": one.en.remedy}

@@ -1,0 +1,103 @@
+"""The words of why: every code of the product has an entry in both languages, and no customer reads of a supplier."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from heliograph.campaigns import plan, standstill
+from heliograph.campaigns.channels import whatsapp as whatsapp_channel
+from heliograph.http import answers
+from heliograph.sms import messages as sms_messages
+from heliograph.sms import status
+from heliograph.sms.status import STATUSES
+from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_cloud.errors import FAILURES as CLOUD_FAILURES
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery import attempts
+from heliograph.whatsapp.messages import SHOWN_STATUSES
+from heliograph.why import words
+from heliograph.why.words import Kind
+from tests.house.project import DOCS, ROOT
+from tests.house.test_documents import anchors
+
+#: Who carries a message, and how the engine works, is nothing that a customer reads.
+HIDDEN = re.compile(
+    r"supplier|provider|carrier|fornecedor|\bsmpp\b|\bsmsc\b|\bmeta\b|\bqueue\b|\bworkers?\b|\bfila\b|\breceipt|\brecibo"
+    r"|PDU|HELIOGRAPH_",
+    re.IGNORECASE,
+)
+EVERY = [(kind, code, one) for kind, listed in words.entries().items() for code, one in listed.items()]
+NAMES = [f"{kind}.{code}" for kind, code, _ in EVERY]
+
+
+def failures_in_source() -> set[str]:
+    """Failure codes that the SMS channel gives a message, as its source writes them."""
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "heliograph" / "sms").rglob("*.py")))
+    written = set(re.findall(r'\("?[*\w]+"?, (?:"\w+", )?(?:due|message|self)?\.?at, "(\w+)"', text))
+    return written | {*status.BY_RECEIPT.values(), status.NO_RECEIPT, status.OUTCOME_UNKNOWN} - {"delivered"}
+
+
+def known() -> dict[str, set[str]]:
+    stops = re.findall(r"Stop\((\w+)", Path(whatsapp_channel.__file__).read_text())
+    campaign = {plan.QUOTA, plan.SUSPENDED, plan.SENDER, plan.WAITING, whatsapp_channel.FUNDS, *standstill.REASONS}
+    campaign |= {getattr(whatsapp_channel, name) for name in stops if name.isupper()}
+    return {
+        "status": {*STATUSES, sms_messages.SENDING, *SHOWN_STATUSES},
+        "whatsapp_failure": {*CLOUD_FAILURES, "opted_out", "expired", "unknown", "template_unavailable"},
+        "campaign": campaign,
+        "webhook": {attempts.DELIVERED, attempts.REFUSED, attempts.GONE, *get_args(answers.FailureKind)},
+        "endpoint": {endpoints.REQUESTED, endpoints.GONE, endpoints.FAILING},
+        "attempt": {*Verdict},
+    }
+
+
+@pytest.mark.parametrize("kind", known())
+def test_every_code_has_an_entry_and_every_entry_a_code(kind: str) -> None:
+    assert words.entries()[kind].keys() == known()[kind]
+
+
+def test_every_failure_that_a_message_may_get_has_an_entry() -> None:
+    assert words.entries()["sms_failure"].keys() == failures_in_source()
+
+
+def test_the_kinds_are_those_that_can_be_asked_for() -> None:
+    assert words.entries().keys() == set(get_args(Kind))
+
+
+@pytest.mark.parametrize(("kind", "code", "one"), EVERY, ids=NAMES)
+def test_an_entry_is_whole_and_says_the_same_in_both_languages(kind: str, code: str, one: words.Why) -> None:
+    for language in words.LANGUAGES:
+        said = one.words(language)
+        for name in said.__struct_fields__:
+            text = getattr(said, name)
+            assert text == text.strip()
+            assert text.endswith("."), f"{language}.{name} is no sentence"
+            assert len(text) <= 140
+    for name in one.en.__struct_fields__:
+        if "2xx" not in getattr(one.en, name):  # that is the same in any language
+            assert getattr(one.en, name) != getattr(one.pt, name)
+
+
+@pytest.mark.parametrize(("kind", "code", "one"), EVERY, ids=NAMES)
+def test_what_a_customer_reads_names_no_supplier(kind: str, code: str, one: words.Why) -> None:
+    for said in (one.en, one.pt):
+        for text in (said.customer, said.cause, said.remedy):
+            assert HIDDEN.search(text) is None, text
+
+
+@pytest.mark.parametrize(("kind", "code", "one"), EVERY, ids=NAMES)
+def test_where_to_read_on_is_there(kind: str, code: str, one: words.Why) -> None:
+    file, _, anchor = one.link.partition("#")
+    assert (DOCS / file).is_file()
+    assert not anchor or anchor in anchors(DOCS / file)
+
+
+def test_a_code_that_is_none_has_no_words() -> None:
+    assert words.why("status", "nonsense") is None
+    found = words.why("status", "delivered")
+    assert found is not None
+    assert found.words("fr") == found.en
