@@ -107,6 +107,24 @@ async def test_a_statement_that_is_given_up_takes_its_connection_with_it(pool: P
             small.terminate()
 
 
+async def test_a_connection_that_ends_before_a_prepared_statement_runs_is_away(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inherited: Any = asyncpg.Connection._get_statement  # type: ignore[attr-defined]
+
+    async def prepared(connection: Any, *arguments: Any, **options: Any) -> Any:
+        statement = await inherited(connection, *arguments, **options)
+        connection.terminate()
+        return statement
+
+    async with pool.acquire() as conn:
+        monkeypatch.setattr(asyncpg.Connection, "_get_statement", prepared)
+        with pytest.raises(asyncpg.InterfaceError) as said:
+            await conn.fetchval("SELECT 'never asked before'")
+        monkeypatch.undo()
+    assert is_down(said.value)
+
+
 async def test_a_pool_whose_connections_are_all_taken_is_waited_for_no_longer_than_its_patience(
     database_url: str,
 ) -> None:

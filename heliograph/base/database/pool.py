@@ -69,6 +69,20 @@ class _Thrown(_Raw):
     def _cancel_current_command(self, waiter: Any, cancel_waiter: Any = None) -> None:
         asyncio.get_running_loop().call_soon(self.terminate)  # not here: whoever waits for the statement is told first
 
+    async def _do_execute(
+        self, query: str, executor: Callable[[Any, float | None], Any], *arguments: Any, **options: Any
+    ) -> Any:
+        """A connection that ends between the preparing of a statement and its run says so. asyncpg falls over the
+        protocol that is no more: one kill of the server in a thousand looked like a mistake of ours."""
+
+        def execute(statement: Any, timeout: float | None) -> Any:
+            if self.is_closed():
+                raise asyncpg.InterfaceError("the connection was closed before the statement ran")
+            return executor(statement, timeout)
+
+        inherited: Any = super()
+        return await inherited._do_execute(query, execute, *arguments, **options)
+
 
 class Pool(_Pool):
     """A pool that does not wait for a database that hangs. Made by `open_pool`."""
