@@ -46,31 +46,22 @@ SELECT n, at, md5('s' || n) AS hash,
 ROWS = {
     "messages": (
         "organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments, guarantee, request_id,"
-        " accepted_at, sent_at, delivered_at, event_id, country, body, balance_after",
+        " accepted_at, sent_at, delivered_at, event_id, country, body, balance_after, receipt, receipt_attempt,"
+        " receipt_state, receipt_error, receipt_at",
         "organization_id, id, 'delivered', 'live', '+25884' || lpad((n % 10000000)::text, 7, '0'), 'HELIOGRAPH',"
         " '{sender}'::uuid, 'gsm7', 1::smallint, 'at_least_once', hash, at, at + interval '20 ms',"
-        " at + interval '3 s', event_id, 'MZ', '{text}', (1000000000 - n)::bigint",
+        " at + interval '3 s', event_id, 'MZ', '{text}', (1000000000 - n)::bigint, hash::uuid, 1::smallint,"
+        " 'delivered', '000', at + interval '3 s'",
     ),
     "send_keys": (
         "organization_id, key_hash, made_on, request_hash, message_id, created_at",
         "organization_id, hash::uuid, (at AT TIME ZONE 'UTC')::date, sha256(hash::bytea), id, at",
     ),
     "attempts": (
-        "organization_id, message_id, attempt, target_id, reference, state, started_at, ended_at",
-        "organization_id, id, 1::smallint, '{supplier}'::uuid, (n % 65536)::integer, 'accepted', at, at",
-    ),
-    "sms_parts": (
-        "supplier_id, id_key, message_id, attempt, part, parts, organization_id, recipient_suffix, created_at",
-        "'{supplier}'::uuid, n::text, id, 1::smallint, 1::smallint, 1::smallint, organization_id,"
-        " lpad((n % 10000000)::text, 8, '4'), at",
-    ),
-    "receipts": (
-        "received_on, supplier_id, fingerprint, keys, state, recipient, sender, error, raw, received_at,"
-        " organization_id, message_id, attempt, part",
-        "(at AT TIME ZONE 'UTC')::date, '{supplier}'::uuid, hash::uuid, ARRAY[n::text], 'delivered', 'HELIOGRAPH',"
-        " '25884' || lpad((n % 10000000)::text, 7, '0'), '000',"
-        " ('id:' || n || ' sub:001 dlvrd:001 submit date:2601010000 done date:2601010000 stat:DELIVRD err:000 text:')"
-        "::bytea, at, organization_id, id, 1::smallint, 1::smallint",
+        "organization_id, message_id, attempt, target_id, reference, state, started_at, ended_at,"
+        " supplier_message_id, recipient_suffix",
+        "organization_id, id, 1::smallint, '{supplier}'::uuid, (n % 65536)::integer, 'accepted', at, at, n::text,"
+        " lpad((n % 10000000)::text, 8, '4')",
     ),
     "events": (
         "organization_id, id, kind, message_id, request_id, data, created_at",
@@ -83,7 +74,7 @@ ROWS = {
 #: How long keys are kept, which is by day.
 KEYS_KEPT = timedelta(days=3)
 #: Tables by month.
-MONTHLY = ("messages", "attempts", "receipts", "events")
+MONTHLY = ("messages", "attempts", "events")
 
 
 async def growth(stage: Stage, report: Report, lengths: Lengths) -> None:

@@ -20,11 +20,10 @@ IN_FLIGHT = 2_000
 #: Where the time between accept and webhook goes, medians in ms, of the messages accepted since $1.
 STEPS = """
 SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY attempt.started_at - message.accepted_at) AS attempt,
-       percentile_cont(0.5) WITHIN GROUP (ORDER BY receipt.received_at - attempt.started_at) AS receipt,
-       percentile_cont(0.5) WITHIN GROUP (ORDER BY delivery.started_at - receipt.received_at) AS webhook
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY message.receipt_at - attempt.started_at) AS receipt,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY delivery.started_at - message.receipt_at) AS webhook
   FROM messages message
   JOIN attempts attempt ON attempt.organization_id = message.organization_id AND attempt.message_id = message.id
-  JOIN receipts receipt ON receipt.message_id = message.id
   JOIN (SELECT organization_id, unnest(events) AS event_id,
                started_from + unnest(started_ms) * interval '1 ms' AS started_at FROM webhook_successes) delivery
     ON delivery.organization_id = message.organization_id AND delivery.event_id = message.event_id

@@ -35,7 +35,7 @@ STEP = 5000
 #: or has forgotten so many rows, goes on in the next round.
 STATEMENT_MS, SECONDS, ROWS = 10_000, 60.0, 1_000_000
 #: Receipts and ids of suppliers are evidence and a way to match late receipts; networks send none after a week.
-EVIDENCE_DAYS = 10
+EVIDENCE = timedelta(days=14)
 WEBHOOK_ATTEMPT_DAYS = 30
 #: Events are fetched and sent again soon or never; what became of a message stands in its own row.
 EVENT_DAYS = 90
@@ -73,26 +73,8 @@ DELETE_KEYS = """
 DELETE FROM idempotency WHERE (organization_id, key_hash) IN (
     SELECT organization_id, key_hash FROM idempotency WHERE created_at < $1 LIMIT $2)
 """
-DELETE_IDS = """
-DELETE FROM sms_parts WHERE (supplier_id, id_key, message_id) IN (
-    SELECT supplier_id, id_key, message_id FROM sms_parts WHERE created_at < $1 LIMIT $2)
-"""
 DELETE_INBOUND = """
 DELETE FROM inbound_messages WHERE id IN (SELECT id FROM inbound_messages WHERE id < $1 LIMIT $2)
-"""
-# What a supplier wrote in a receipt may repeat the beginning of the text. By the key, from where the last round ended:
-# a receipt is looked at once. $3 to $5: the last key.
-BLANK_RECEIPTS = """
-WITH due AS MATERIALIZED (
-    SELECT received_on, supplier_id, fingerprint FROM receipts
-     WHERE received_on >= $3 AND received_on < $1 AND (received_on, supplier_id, fingerprint) > ($3, $4, $5)
-     ORDER BY received_on, supplier_id, fingerprint LIMIT $2
-), blanked AS (
-    UPDATE receipts r SET raw = '' FROM due
-     WHERE r.received_on = due.received_on AND r.supplier_id = due.supplier_id AND r.fingerprint = due.fingerprint
-       AND r.raw <> ''
-)
-SELECT *, count(*) OVER () AS read FROM due ORDER BY received_on DESC, supplier_id DESC, fingerprint DESC LIMIT 1
 """
 # An event of a received message repeats its text. What was said is forgotten, and that it was said is not.
 BLANK_EVENTS = """
@@ -184,7 +166,10 @@ TEXTS = {
 #: Where each table's rows have a time of their own, to be compared with what their ids say.
 NEWEST = {
     "messages": "accepted_at",
-    "attempts": "started_at",
+    "attempts": "ended_at",
+    "send_keys": "created_at",
+    "sms_parts": "created_at",
+    "receipt_bytes": "received_at",
     "events": "created_at",
     "received_messages": "received_at",
     "whatsapp_messages": "accepted_at",
@@ -250,35 +235,31 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
     dropped = [
         *((table, months) for table in OF_MONTHS),
         ("receipts", receipts),
+        ("sms_parts", now - EVIDENCE),
         ("events", max(months, now - timedelta(days=EVENT_DAYS))),
         ("webhook_attempts", webhook),
         ("webhook_successes", webhook),
         ("audit_log", now - timedelta(days=31 * settings.audit_retention_months)),
     ]
 
+    # What a supplier wrote in a receipt may repeat the beginning of the text.
+    days = [("send_keys", keys), ("receipt_bytes", text)]
+
     def deletes(name: str, sql: str, *arguments: object) -> Step:
         return Step(name, partial(_delete, sql=sql, arguments=arguments))
 
     return [
         Step("partitions ahead", partial(_make_partitions, now=now)),
-        Step("days of keys", partial(_drop_days, table="send_keys", bound=keys)),
-        deletes(
-            "stray send_keys",
-            "DELETE FROM send_keys_rest WHERE ctid IN (SELECT ctid FROM send_keys_rest WHERE created_at < $1 LIMIT $2)",
-            keys,
-        ),
+        *(Step(f"days of {table}", partial(_drop_days, table=table, bound=at)) for table, at in days),
+        # What came with an id of another time lies in no partition of its own. The audit log takes no deletions.
+        *(deletes(f"stray {table}", _stray(table), at) for table, at in (*days, *dropped) if table != "audit_log"),
         *(Step(f"partitions of {table}", partial(_drop_before, table=table, bound=at)) for table, at in dropped),
-        # What came with an id of another time lies in no month's partition.
-        # The audit log takes no deletions.
-        *(deletes(f"stray {table}", _stray(table), at) for table, at in dropped if table != "audit_log"),
         *(Step(f"text in {table}", partial(_sweep, table=table, until=text)) for table in TEXTS),
         deletes("parts of received messages", DELETE_INBOUND, uuid7_floor(text)),
         deletes("contacts before imports", DELETE_IMAGES, uuid7_floor(text)),
         deletes("batches of imports", DELETE_BATCHES, uuid7_floor(text)),
         deletes("text in events", BLANK_EVENTS, uuid7_floor(text)),
         deletes("automatic replies", DELETE_REPLIES, text),
-        Step("text in receipts", partial(_blank_receipts, until=text)),
-        deletes("ids of suppliers", DELETE_IDS, now - timedelta(days=EVIDENCE_DAYS)),
         deletes("ids of Meta", DELETE_WAMIDS, now - timedelta(days=WAMID_DAYS)),
         deletes("words for STOP", DELETE_WORDS, now - timedelta(days=WAMID_DAYS)),
         deletes("early statuses", DELETE_EARLY, now - timedelta(days=CALLBACK_DAYS)),
@@ -340,27 +321,6 @@ async def _sweep(conn: Connection, *, table: str, until: datetime) -> bool:
         if budget.spent(done):
             return start >= until
     return True
-
-
-async def _blank_receipts(conn: Connection, *, until: datetime) -> bool:
-    """Blank what suppliers wrote in receipts, in the order of the table's key, from where the last round ended."""
-    budget = _Budget()
-    while True:
-        place = await conn.fetchrow(PLACE, "receipts")
-        after = msgspec.json.decode(place["mark"]) if place is not None else ["0001-01-01", str(NIL), str(NIL)]
-        day = datetime.fromisoformat(after[0]).date()
-        async with conn.transaction():
-            await conn.execute(RANGED)
-            await conn.execute(f"SET LOCAL statement_timeout = {STATEMENT_MS}")
-            last = await conn.fetchrow(BLANK_RECEIPTS, until.date(), STEP, day, UUID(after[1]), UUID(after[2]))
-            if last is None:
-                return True
-            mark = [last["received_on"].isoformat(), str(last["supplier_id"]), str(last["fingerprint"])]
-            await conn.execute(MOVE, "receipts", until, msgspec.json.encode(mark).decode())
-        if last["read"] < STEP:
-            return True
-        if budget.spent(last["read"]):
-            return False
 
 
 async def _make_partitions(conn: Connection, *, now: datetime) -> bool:

@@ -519,6 +519,11 @@ CREATE TABLE messages (
     failure_code     text,
     previous_status  text,
     event_id         uuid,
+    receipt          uuid,
+    receipt_attempt  smallint,
+    receipt_state    text,
+    receipt_error    text,
+    receipt_at       timestamptz,
     PRIMARY KEY (organization_id, id)
 ) PARTITION BY RANGE (id);
 -- Rows come in the order of time, so a few pages tell whether a month that is to be dropped holds a row that is younger
@@ -535,6 +540,7 @@ COMMENT ON COLUMN messages.send_at IS 'not before this, as the sender asked; NUL
 COMMENT ON COLUMN messages.expires_at IS 'not worth delivering after this; NULL: the default of the retry schedule';
 COMMENT ON COLUMN messages.ended_at IS 'when it became canceled or unknown; other ends have columns of their own';
 COMMENT ON COLUMN messages.event_id IS 'the one contract event that this message raised';
+COMMENT ON COLUMN messages.receipt IS 'fingerprint of the first receipt that moved it, which has no row in receipts; the columns after it are of that receipt';
 
 CREATE VIEW usage_sums AS
 SELECT organization_id,
@@ -564,6 +570,7 @@ SELECT * FROM usage_sums;
 COMMENT ON VIEW usage_entries IS 'what changed each organization''s quota, entry by entry';
 
 CREATE TABLE sms_parts (
+    answered_on      date NOT NULL,
     supplier_id      uuid NOT NULL,
     id_key           text NOT NULL,
     message_id       uuid NOT NULL,
@@ -574,13 +581,15 @@ CREATE TABLE sms_parts (
     recipient_suffix text NOT NULL,
     state            text,
     created_at       timestamptz NOT NULL,
-    PRIMARY KEY (supplier_id, id_key, message_id, attempt, part)
-);
-CREATE INDEX sms_parts_by_message ON sms_parts (message_id) WHERE parts > 1;
+    PRIMARY KEY (id_key, supplier_id, message_id, attempt, part, answered_on)
+) PARTITION BY RANGE (answered_on);
+CREATE INDEX sms_parts_by_message ON sms_parts (message_id);
 -- Parts that still wait for a receipt; with the others in it, each look at them would read days of traffic.
 CREATE INDEX sms_parts_open ON sms_parts (created_at) WHERE parts > 1 AND state IS NULL;
-CREATE INDEX sms_parts_age ON sms_parts USING brin (created_at) WITH (pages_per_range = 16);
-COMMENT ON TABLE sms_parts IS 'control: supplier message id to message. Ids come again (wrap, restart), so the key is not unique';
+CREATE INDEX sms_parts_age ON sms_parts USING brin (created_at) WITH (autosummarize = on);
+CREATE TABLE sms_parts_rest PARTITION OF sms_parts DEFAULT;
+COMMENT ON TABLE sms_parts IS 'control: supplier message id to message, of messages of several parts, and of those that were accepted long before they were sent; all others have it in attempts. Ids come again (wrap, restart), so the key is not unique';
+COMMENT ON COLUMN sms_parts.answered_on IS 'day of created_at, in UTC';
 COMMENT ON COLUMN sms_parts.attempt IS 'the first attempt of its series';
 COMMENT ON COLUMN sms_parts.state IS 'final state that a receipt named, kept for messages of several parts only';
 
@@ -596,7 +605,6 @@ CREATE TABLE receipts (
     reference       integer,
     submitted       integer,
     delivered       integer,
-    raw             bytea NOT NULL,
     received_at     timestamptz NOT NULL,
     organization_id uuid,
     message_id      uuid,
@@ -607,8 +615,8 @@ CREATE TABLE receipts (
     PRIMARY KEY (received_on, supplier_id, fingerprint)
 ) PARTITION BY RANGE (received_on);
 -- Receipts that wait for their message are found by each of the ids they name, by the time of their next look, and, for
--- an attempt whose answer was lost, by the time they came. Most receipts are matched at once and never enter these
--- indexes. Orphans are in the last one only: a supplier whose receipts fit nothing leaves many. The supplier comes last
+-- an attempt whose answer was lost, by the time they came. Those that were matched at once never enter these indexes.
+-- Orphans are in the last one only: a supplier whose receipts fit nothing leaves many. The supplier comes last
 -- in each: an index that leads with it looks as good as the right one until the table was analyzed.
 CREATE INDEX receipts_early_1 ON receipts ((keys[1]), supplier_id) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
 CREATE INDEX receipts_early_2 ON receipts ((keys[2]), supplier_id) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
@@ -617,9 +625,21 @@ CREATE INDEX receipts_unmatched ON receipts (received_at, supplier_id) WHERE mes
 CREATE INDEX receipts_by_message ON receipts (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX receipts_age ON receipts USING brin (received_at) WITH (autosummarize = on);
 CREATE TABLE receipts_rest PARTITION OF receipts DEFAULT;
-COMMENT ON TABLE receipts IS 'control: every receipt with its raw bytes; a redelivered one meets its own fingerprint';
+COMMENT ON TABLE receipts IS 'control: receipts other than the first that moved its message: those that fit nothing, further and intermediate ones, those of messages of several parts. A redelivered one meets its own fingerprint';
 COMMENT ON COLUMN receipts.submitted IS '`sub` of the text; with `dlvrd` it decides about all parts, also of a receipt that is matched later';
 COMMENT ON COLUMN receipts.next_try_at IS 'when an unmatched one is looked at again; NULL on an unmatched one: an orphan';
+
+CREATE TABLE receipt_bytes (
+    received_on  date NOT NULL,
+    id           uuid NOT NULL,
+    fingerprints uuid[] NOT NULL,
+    raw          bytea[] NOT NULL,
+    received_at  timestamptz NOT NULL,
+    PRIMARY KEY (received_on, id)
+) PARTITION BY RANGE (received_on);
+CREATE TABLE receipt_bytes_rest PARTITION OF receipt_bytes DEFAULT;
+COMMENT ON TABLE receipt_bytes IS 'control: receipts as suppliers wrote them, those of a commit in a row, dropped by the day like texts, whose beginning they may repeat';
+COMMENT ON COLUMN receipt_bytes.fingerprints IS 'of each receipt, as in messages and receipts';
 
 
 -- -- SMS received -----------------------------------------------------------------------------------------------------
@@ -1278,27 +1298,34 @@ COMMENT ON COLUMN queue.attempt IS 'of a message, the last attempt that was begu
 COMMENT ON COLUMN queue.begun_at IS 'since when it is under way: the committed intention that comes before the first byte; NULL: it has ended, and stands in attempts';
 
 CREATE TABLE attempts (
-    organization_id uuid NOT NULL,
-    message_id      uuid NOT NULL,
-    attempt         smallint NOT NULL,
-    target_id       uuid NOT NULL,
-    state           text NOT NULL CHECK (state IN ('accepted', 'refused', 'busy', 'unreachable', 'unknown')),
-    started_at      timestamptz NOT NULL,
-    ended_at        timestamptz NOT NULL,
-    reference       integer,
-    continues       smallint,
-    parts           smallint NOT NULL DEFAULT 1,
-    doubtful        smallint[],
-    code            text NOT NULL DEFAULT '',
-    detail          text NOT NULL DEFAULT '',
+    organization_id     uuid NOT NULL,
+    message_id          uuid NOT NULL,
+    attempt             smallint NOT NULL,
+    target_id           uuid NOT NULL,
+    state               text NOT NULL CHECK (state IN ('accepted', 'refused', 'busy', 'unreachable', 'unknown')),
+    started_at          timestamptz NOT NULL,
+    ended_at            timestamptz NOT NULL,
+    reference           integer,
+    continues           smallint,
+    parts               smallint NOT NULL DEFAULT 1,
+    doubtful            smallint[],
+    code                text NOT NULL DEFAULT '',
+    detail              text NOT NULL DEFAULT '',
+    supplier_message_id text,
+    recipient_suffix    text,
     PRIMARY KEY (organization_id, message_id, attempt)
 ) PARTITION BY RANGE (message_id);
-CREATE INDEX attempts_age ON attempts USING brin (started_at) WITH (autosummarize = on);
+-- For receipts. The supplier comes last: see receipts.
+CREATE INDEX attempts_by_supplier_message_id ON attempts (supplier_message_id, target_id)
+    WHERE supplier_message_id IS NOT NULL;
+CREATE INDEX attempts_age ON attempts USING brin (ended_at) WITH (autosummarize = on);
 CREATE TABLE attempts_rest PARTITION OF attempts DEFAULT WITH (fillfactor = 90);
 COMMENT ON TABLE attempts IS 'tenant: how each try to hand a message over ended. One that is under way stands in its queue row';
 COMMENT ON COLUMN attempts.target_id IS 'the supplier, or the WhatsApp number, that it was handed to';
 COMMENT ON COLUMN attempts.continues IS 'the first attempt of the series that this one completes: a long message of which the supplier has some segments is completed under the same reference, and its segments are booked under that attempt; NULL: it begins one';
 COMMENT ON COLUMN attempts.parts IS 'segments that the whole message has in this supplier''s form';
+COMMENT ON COLUMN attempts.supplier_message_id IS 'of an SMS of one part: the supplier''s id, as receipts are matched by it; those of several parts are in sms_parts. Ids come again (wrap, restart)';
+COMMENT ON COLUMN attempts.recipient_suffix IS 'end of the recipient''s number, which a receipt with this id has to have too';
 COMMENT ON COLUMN attempts.doubtful IS 'of an attempt of unknown outcome, segments that were written and not answered; NULL: all it was to send';
 
 CREATE TABLE queue_holds (

@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.database.text import storable
 from heliograph.queue.leases import Lease
 
 #: Attempts of any outcome that a message may have. They are counted in 16 bits.
@@ -81,6 +82,9 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     detail: str = ""
     #: Segments that were written and not answered.
     doubtful: Sequence[int] = ()
+    #: What receipts of it will be known by: the supplier's id, and the end of the recipient's number.
+    supplier_message_id: str | None = None
+    recipient_suffix: str | None = None
 
 
 # The rows are locked since they were picked, so they are where they were.
@@ -143,16 +147,18 @@ async def mark_unknown(conn: Connection, lost: Sequence[Lease]) -> None:
 
 END = """
 INSERT INTO attempts AS known (organization_id, message_id, attempt, target_id, state, started_at, ended_at, reference,
-                               continues, parts, code, detail, doubtful)
+                               continues, parts, code, detail, doubtful, supplier_message_id, recipient_suffix)
 SELECT organization_id, id, attempt, target_id, state, begun_at, now(), reference, continues, parts, code, detail,
-       doubtful::smallint[]
+       doubtful::smallint[], supplier_message_id, recipient_suffix
   FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::text[], $6::timestamptz[], $7::integer[],
-              $8::smallint[], $9::smallint[], $10::text[], $11::text[], $12::text[])
+              $8::smallint[], $9::smallint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[])
        AS item (organization_id, id, attempt, target_id, state, begun_at, reference, continues, parts, code, detail,
-                doubtful)
+                doubtful, supplier_message_id, recipient_suffix)
 ON CONFLICT (organization_id, message_id, attempt) DO UPDATE
    SET state = CASE known.state WHEN 'accepted' THEN 'accepted' ELSE excluded.state END,
-       ended_at = excluded.ended_at, code = excluded.code, detail = excluded.detail, doubtful = excluded.doubtful
+       ended_at = excluded.ended_at, code = excluded.code, detail = excluded.detail, doubtful = excluded.doubtful,
+       supplier_message_id = coalesce(excluded.supplier_message_id, known.supplier_message_id),
+       recipient_suffix = coalesce(excluded.recipient_suffix, known.recipient_suffix)
 RETURNING message_id, attempt, state
 """
 
@@ -174,9 +180,11 @@ async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]
         [one.attempt.reference for one in ordered],
         [one.attempt.continues for one in ordered],
         [one.attempt.parts for one in ordered],
-        [stored(one.code, 100) for one in ordered],
-        [stored(one.detail, 500) for one in ordered],
+        [storable(one.code, 100) for one in ordered],
+        [storable(one.detail, 500) for one in ordered],
         [f"{{{','.join(map(str, one.doubtful))}}}" if one.doubtful else None for one in ordered],
+        [one.supplier_message_id for one in ordered],
+        [one.recipient_suffix for one in ordered],
     )
     taken = {(row["message_id"], row["attempt"]) for row in rows if row["state"] == "accepted"}
     return taken - {(one.attempt.lease.id, one.attempt.number) for one in ordered if one.state == "accepted"}
@@ -240,9 +248,3 @@ async def still_unsent(conn: Connection, table: str, leases: Sequence[Lease]) ->
         UNSENT.format(table=table), [one.organization_id for one in ordered], [one.id for one in ordered]
     )
     return {row["id"] for row in rows}
-
-
-def stored(text: str, most: int) -> str:
-    """A supplier's word as it can be stored: PostgreSQL takes no NUL and no half of a surrogate pair, and nobody needs
-    a long one."""
-    return text.replace("\0", "").encode("utf-8", "replace").decode()[:most]

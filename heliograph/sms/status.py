@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -78,6 +79,22 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     was_sent: bool = False
     #: Who took it, if this is what says so.
     supplier_id: UUID | None = None
+    #: The receipt that says so, if it is to be noted in the message: its fingerprint, the attempt that it speaks of,
+    #: the supplier's error code.
+    receipt: UUID | None = None
+    receipt_attempt: int | None = None
+    receipt_error: str | None = None
+
+
+class Moved(NamedTuple):
+    """What became of moves."""
+
+    #: Messages that moved.
+    ids: set[UUID]
+    #: Webhook deliveries that are due.
+    deliveries: int
+    #: Fingerprints of receipts that were noted.
+    receipts: set[UUID]
 
 
 def may_move(old: str, new: str) -> bool:
@@ -107,15 +124,23 @@ UPDATE messages m
        failure_code = v.failure_code,
        supplier_id = CASE WHEN m.status IN ('accepted', 'sending') THEN v.supplier_id ELSE m.supplier_id END,
        previous_status = m.status,
-       event_id = coalesce(m.event_id, v.event_id)
+       event_id = coalesce(m.event_id, v.event_id),
+       receipt = coalesce(m.receipt, v.receipt),
+       receipt_attempt = CASE WHEN m.receipt IS NULL THEN v.receipt_attempt ELSE m.receipt_attempt END,
+       receipt_state = CASE WHEN m.receipt IS NOT NULL THEN m.receipt_state
+                            WHEN v.receipt IS NOT NULL THEN v.status END,
+       receipt_error = CASE WHEN m.receipt IS NULL THEN v.receipt_error ELSE m.receipt_error END,
+       receipt_at = CASE WHEN m.receipt IS NOT NULL THEN m.receipt_at WHEN v.receipt IS NOT NULL THEN v.at END
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[], $7::boolean[],
-              $8::boolean[], $9::uuid[])
-       AS v (organization_id, id, status, at, failure_code, event_id, unsent, was_sent, supplier_id)
+              $8::boolean[], $9::uuid[], $10::uuid[], $11::smallint[], $12::text[])
+       AS v (organization_id, id, status, at, failure_code, event_id, unsent, was_sent, supplier_id, receipt,
+             receipt_attempt, receipt_error)
  WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
    AND (NOT v.unsent OR m.status = 'accepted')
 RETURNING m.organization_id, m.id, m.mode, m.status, m.recipient, m.client_reference, m.segments, m.request_id,
           m.accepted_at, m.sent_at, m.delivered_at, m.failed_at, m.failure_code, v.at, v.event_id,
-          m.event_id = v.event_id AS raises, m.country, m.sender, m.supplier_id, m.send_at, m.previous_status
+          m.event_id = v.event_id AS raises, m.country, m.sender, m.supplier_id, m.send_at, m.previous_status,
+          m.receipt
 """
 
 
@@ -125,16 +150,15 @@ async def move_many(
     *,
     announce_sent: events.Wanting = frozenset(),
     handover: events.Leasing | None = None,
-) -> tuple[set[UUID], int]:
+) -> Moved:
     """Move messages to their new states where the table above allows it, and record the events this raises.
 
     Several moves of one message come in the order in which they happened; what was sent and has ended already costs
     one step. `announce_sent`: who wants `message.sent`. `handover`: of a worker that delivers what it records. Runs in
-    the caller's transaction. Returns the ids of the messages that moved and the number of webhook deliveries that are
-    due.
+    the caller's transaction.
     """
     if not moves:
-        return set(), 0
+        return Moved(set(), 0, set())
     # An UPDATE takes one row for each message: the first, unless a later one knows that a supplier has it.
     one_each: dict[UUID, Move] = {}
     sent_first: list[Move] = []
@@ -149,7 +173,7 @@ async def move_many(
             one_each[move.message_id] = msgspec.structs.replace(move, was_sent=True, supplier_id=supplier_id)
         elif known.unsent and not move.unsent:
             one_each[move.message_id] = move
-    moved, deliveries = await move_many(conn, sent_first, announce_sent=announce_sent, handover=handover)
+    moved, deliveries, _ = await move_many(conn, sent_first, announce_sent=announce_sent, handover=handover)
     # In one order, or two batches that share messages could deadlock.
     moves = sorted(one_each.values(), key=lambda move: move.message_id.int)
     rows = await conn.fetch(
@@ -163,6 +187,9 @@ async def move_many(
         [move.unsent for move in moves],
         [move.was_sent for move in moves],
         [move.supplier_id for move in moves],
+        [move.receipt for move in moves],
+        [move.receipt_attempt for move in moves],
+        [move.receipt_error for move in moves],
     )
     await traffic.record(conn, map(_change, rows))
     raised = [_event(row) for row in rows if row["raises"]]
@@ -173,7 +200,8 @@ async def move_many(
             if row["status"] == "sent" and (row["organization_id"], row["mode"]) in announce_sent
         ]
     moved.update(row["id"] for row in rows)
-    return moved, deliveries + await events.record(conn, raised, handover=handover)
+    noted = {row["receipt"] for row in rows}
+    return Moved(moved, deliveries + await events.record(conn, raised, handover=handover), noted)
 
 
 def _change(row: asyncpg.Record) -> traffic.Change:

@@ -33,20 +33,28 @@ ATTEMPTS = f"""
 SELECT a.attempt, a.target_id, s.name, a.state, a.reference, a.started_at, a.ended_at, a.code, a.detail
   FROM ({attempts.OF_MESSAGE}) a LEFT JOIN suppliers s ON s.id = a.target_id
 """
-# Parts are found by the time of their answer, which its index (BRIN) narrows to a few pages. Answers within a second
-# of each other find the same ones.
 PARTS = """
-SELECT DISTINCT p.attempt, p.part, p.parts, p.id_key, p.state, p.created_at, s.name
-  FROM unnest($2::timestamptz[]) AS answer (at) CROSS JOIN LATERAL (
-       SELECT * FROM sms_parts WHERE message_id = $1
-          AND created_at BETWEEN answer.at - interval '1 second' AND answer.at + interval '1 second') p
+SELECT p.attempt, p.part, p.parts, p.id_key, p.state, p.created_at, s.name FROM (
+       SELECT target_id AS supplier_id, attempt, 1 AS part, 1 AS parts, supplier_message_id AS id_key,
+              NULL AS state, ended_at AS created_at
+         FROM attempts WHERE organization_id = $1 AND message_id = $2 AND supplier_message_id IS NOT NULL
+       UNION ALL
+       SELECT supplier_id, attempt, part, parts, id_key, state, created_at FROM sms_parts WHERE message_id = $2) p
   LEFT JOIN suppliers s ON s.id = p.supplier_id
  ORDER BY p.attempt, p.part
 """
 RECEIPTS = """
-SELECT r.attempt, r.part, r.state, r.error, r.keys, r.received_at, r.tries, s.name
-  FROM receipts r LEFT JOIN suppliers s ON s.id = r.supplier_id
- WHERE r.message_id = $1 AND r.received_on >= $2
+SELECT r.attempt, r.part, r.state, r.error, r.keys, r.received_at, s.name FROM (
+       SELECT a.target_id AS supplier_id, m.receipt_attempt AS attempt, 1 AS part, m.receipt_state AS state,
+              m.receipt_error AS error, ARRAY[a.supplier_message_id] AS keys, m.receipt_at AS received_at
+         FROM messages m CROSS JOIN LATERAL (
+              SELECT target_id, supplier_message_id FROM attempts
+               WHERE organization_id = $1 AND message_id = $2 AND attempt = m.receipt_attempt LIMIT 1) a
+        WHERE m.organization_id = $1 AND m.id = $2 AND m.receipt IS NOT NULL
+       UNION ALL
+       SELECT supplier_id, attempt, part, state, error, keys, received_at FROM receipts
+        WHERE message_id = $2 AND received_on >= $3) r
+  LEFT JOIN suppliers s ON s.id = r.supplier_id
 """
 # Events other than the contract's one have no index by message; they are made at once with the move that they tell of,
 # and found among those of that moment.
@@ -76,9 +84,8 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
     message = {name: value for name, value in row.items() if name != "body"}
     organization_id, accepted_at = row["organization_id"], row["accepted_at"]
     tried = await conn.fetch(ATTEMPTS, organization_id, id)
-    answers = list({one["ended_at"] for one in tried if one["ended_at"]})
-    parts = await conn.fetch(PARTS, id, answers)
-    received = await conn.fetch(RECEIPTS, id, (accepted_at - timedelta(days=1)).date())
+    parts = await conn.fetch(PARTS, organization_id, id)
+    received = await conn.fetch(RECEIPTS, organization_id, id, (accepted_at - timedelta(days=1)).date())
     events = await raised(conn, organization_id, row)
     posted = await timeline.tried(conn, organization_id, events)
     queued = await conn.fetch(QUEUE, organization_id, [id, *(one["id"] for one in events)])

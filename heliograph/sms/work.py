@@ -23,8 +23,8 @@ from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
 from heliograph.sms.received import inbox, replies
 from heliograph.sms.received.reception import Reception
-from heliograph.sms.reports import diagnosis, receipts
-from heliograph.sms.reports.receipts import ReceivedReceipt
+from heliograph.sms.reports import diagnosis, parts, silence, waiting
+from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from heliograph.suppliers.smpp import connector as smpp
 from heliograph.webhooks.recording.handover import Deliveries
@@ -94,9 +94,9 @@ class SmsWork(Work):
         return (
             Timer("suppliers", self._refresh, 1.0),
             Timer("receipt words", self._store_words, 5.0),
-            SharedTimer("receipts", self._sweep_receipts, 1.0, when=receipts.ANY_DUE),
+            SharedTimer("receipts", self._sweep_receipts, 1.0, when=waiting.ANY_DUE),
             SharedTimer("receipt ids", self._adviser.look, 20.0),
-            SharedTimer("quiet", receipts.close_quiet, 60.0),
+            SharedTimer("quiet", parts.close_quiet, 60.0),
             SharedTimer("silent", self._close_silent, 60.0),
         )
 
@@ -153,7 +153,7 @@ class SmsWork(Work):
             self.wake.set()
 
     async def _sweep_receipts(self, conn: Connection) -> None:
-        applied, orphans = await receipts.sweep(conn, policies=self._channel.policies)
+        applied, orphans = await waiting.sweep(conn, policies=self._channel.policies)
         if applied.deliveries:
             self._deliveries.queued()
         if orphans:
@@ -165,4 +165,4 @@ class SmsWork(Work):
 
     async def _close_silent(self, conn: Connection) -> None:
         deadline = timedelta(hours=self._settings.receipt_deadline_hours)
-        await receipts.close_silent(conn, deadline=deadline, span=timedelta(hours=1))
+        await silence.close_silent(conn, deadline=deadline, span=timedelta(hours=1))

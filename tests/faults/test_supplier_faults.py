@@ -201,7 +201,7 @@ async def test_receipts_that_never_come_and_one_after_three_days(database_url: s
             made.smsc.configure(missing=1.0)
             never = await send(client, 5)
             await reach(pool, {"sent": 10})
-        await pool.execute("UPDATE sms_parts SET created_at = now() - interval '72 hours 5 minutes'")
+        await pool.execute("UPDATE attempts SET ended_at = now() - interval '72 hours 5 minutes'")
         await pool.execute(
             "UPDATE timers SET next_at = now(), done_until = now() - interval '73 hours' WHERE name = 'silent'"
         )

@@ -21,7 +21,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, Settings
-from heliograph.sms.reports import diagnosis, receipts
+from heliograph.sms.reports import diagnosis, keys, receipts
 from heliograph.webhooks import endpoints
 from tests import forks
 from tests.rules.factories import organization, receipt, sent
@@ -317,7 +317,7 @@ async def test_doctor_says_which_setting_cures_receipts_that_fit_nothing(cli: Cl
     id = UUID(added.data["id"])
     await sent(pool, await organization(pool), id, "33e95179")
     async with pool.acquire() as conn, conn.transaction():
-        await receipts.store(conn, [receipts.ReceivedReceipt(id, receipt("870928761"))], policies={})
+        await receipts.store(conn, [keys.ReceivedReceipt(id, receipt("870928761"))], policies={})
         words = diagnosis.Words()
         words.add(id, "XYZZY")
         await words.store(conn)

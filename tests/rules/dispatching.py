@@ -14,7 +14,7 @@ from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.routing import Breaker, Senders, Supplier
 from heliograph.sms.dispatch.supplier_pool import TEST_ACCOUNT, PooledSupplier
-from heliograph.sms.reports.receipts import ReceivedReceipt
+from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from tests.rules.factories import Scripted, supplier
 

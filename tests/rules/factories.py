@@ -17,6 +17,8 @@ from heliograph.sending.listing import shown_status
 from heliograph.sms.accepting.accept import Send
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.messages import SENDING
+from heliograph.sms.reports import parts
+from heliograph.sms.reports.keys import PartId
 from heliograph.suppliers.contract import (
     Health,
     OnOutcome,
@@ -170,14 +172,18 @@ async def sent(
 ) -> UUID:
     """A message that a supplier took, a part for each of its `ids`, `age` ago; returns the message's id."""
     id = await message(pool, actor, to=to, status=status, segments=max(1, len(ids)), queued=False, age=age)
-    await pool.executemany(
-        "INSERT INTO sms_parts (supplier_id, id_key, message_id, attempt, part, parts, organization_id,"
-        " recipient_suffix, created_at) VALUES ($1, $2, $3, 1, $4, $5, $6, $7, now() - $8::interval)",
-        [
-            (supplier_id, id_key, id, number, len(ids), actor.organization_id, to[-8:], age)
-            for number, id_key in enumerate(ids, 1)
-        ],
+    await pool.execute(
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, parts,"
+        " supplier_message_id, recipient_suffix)"
+        " VALUES ($1, $2, 1, $3, 'accepted', now() - $4::interval, now() - $4::interval, $5, $6, $7)",
+        *(actor.organization_id, id, supplier_id, age, max(1, len(ids)), ids[0] if len(ids) == 1 else None, to[-8:]),
     )
+    if len(ids) > 1:
+        at = clock.now() - age
+        ends = actor.organization_id, to[-8:]
+        async with pool.acquire() as conn:
+            made = [PartId(supplier_id, key, id, 1, part, len(ids), *ends) for part, key in enumerate(ids, 1)]
+            await parts.keep(conn, made, at)
     return id
 
 

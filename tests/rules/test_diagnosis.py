@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.sms.dispatch import suppliers
-from heliograph.sms.reports import diagnosis, receipts
-from heliograph.sms.reports.receipts import ReceivedReceipt
+from heliograph.sms.reports import diagnosis, receipts, waiting
+from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.suppliers.smpp.receipts import id_key
 from tests.rules.factories import SENDER, TO, organization, sent, status_of
@@ -121,7 +121,7 @@ async def test_receipts_that_came_before_the_cure_find_their_messages_after_it(
         await suppliers.change(conn, KEY, after)
         assert await diagnosis.reread(conn, before, after) == 1
         assert await diagnosis.reread(conn, after, after) == 0
-        applied, _ = await receipts.sweep(conn, policies={})
+        applied, _ = await waiting.sweep(conn, policies={})
     assert applied.matched == 1
     assert await status_of(pool, message) == "delivered"
 

@@ -63,9 +63,10 @@ async def test_an_accepted_message_goes_out_once_and_is_sent(pool: Pool) -> None
     assert await attempts(pool, id) == [(1, "accepted")]
     assert not await queued(pool, id)
     assert bench.dispatcher.in_flight == 0
-    part = await pool.fetchrow("SELECT * FROM sms_parts WHERE message_id = $1", id)
-    assert part is not None
-    assert (part["id_key"], part["recipient_suffix"], part["parts"]) == (f"{id}-1", TO[-8:], 1)
+    attempt = await pool.fetchrow("SELECT * FROM attempts WHERE message_id = $1", id)
+    assert attempt is not None
+    assert (attempt["supplier_message_id"], attempt["recipient_suffix"]) == (f"{id}-1", TO[-8:])
+    assert await pool.fetchval("SELECT count(*) FROM sms_parts") == 0
 
 
 async def test_the_attempt_is_committed_before_the_supplier_sees_it(pool: Pool, database_url: str) -> None:
@@ -544,7 +545,7 @@ async def test_a_receipt_stands_for_the_answer_that_was_lost(pool: Pool) -> None
     assert await status_of(pool, id) == "delivered"
     assert await events_of(pool, id) == ["message.delivered"]
     assert not await queued(pool, id)
-    assert await pool.fetchval("SELECT id_key FROM sms_parts WHERE message_id = $1", id) == "s77".upper()
+    assert await pool.fetchval("SELECT supplier_message_id FROM attempts WHERE message_id = $1", id) == "s77".upper()
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,7 @@ async def test_receipts_go_by_their_day(pool: Pool) -> None:
             id = uuid7()
             await pool.execute(
                 "INSERT INTO receipts (received_on, supplier_id, fingerprint, keys, state, recipient, sender, error,"
-                " raw, received_at) VALUES ($1, $2, $2, '{}', 'delivered', '', '', '', '', now())",
+                " received_at) VALUES ($1, $2, $2, '{}', 'delivered', '', '', '', now())",
                 day,
                 id,
             )
@@ -382,7 +382,9 @@ async def test_what_the_net_caught_moves_when_its_month_is_made(pool: Pool) -> N
         assert await put(pool, actor, id) == "messages_rest"
     async with pool.acquire() as conn:
         made = await make_partitions(conn, later.date(), ahead=0)
-        assert len(made) == len(PARTITIONED)
+        assert {name for name in made if name.endswith(f"{later:%Y_%m}")} == {
+            f"{table}_{later:%Y_%m}" for table in PARTITIONED
+        }
         assert await make_partitions(conn, later.date(), ahead=0) == []
     assert {await place_of(pool, "messages", "id", id) for id in ids} == {f"messages_{later:%Y_%m}"}
     assert await place_of(pool, "messages", "id", after) == "messages_rest"

@@ -15,6 +15,8 @@ from heliograph.campaigns import audience
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.queue import leases
 from heliograph.sending import attempts as sending
+from heliograph.sms import status as sms_status
+from heliograph.sms.reports import nameless, receipts
 from heliograph.webhooks import history, replays, timeline
 from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.recording import events, successes
@@ -75,6 +77,20 @@ STATEMENTS = {
         matching.MATCH,
         {"whatsapp_wamids": "number_id wamid", "whatsapp_messages": "organization_id id"},
     ),
+    "messages of receipts": (
+        receipts.FIND,
+        {"attempts": "supplier_message_id target_id", "sms_parts": "id_key supplier_id answered_on"},
+    ),
+    "messages of receipts without an id": (
+        nameless.CANDIDATES,
+        {
+            "attempts": "target_id|attempt",
+            "sms_parts": "id_key supplier_id",
+            "messages": "organization_id id",
+        },
+    ),
+    "receipts that stand in their messages": (receipts.NOTED, {"messages": "organization_id id"}),
+    "messages that move": (sms_status.MOVE, {"messages": "organization_id id"}),
     "states of messages": (
         status.LOCK,
         {"whatsapp_messages": "organization_id id", "attempts": "organization_id message_id"},

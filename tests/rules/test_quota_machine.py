@@ -283,8 +283,7 @@ class Life(Machine):
 
         async def work() -> set[UUID]:
             async with self.pool.acquire() as conn, conn.transaction():
-                moved, _ = await move_many(conn, wanted)
-                return moved
+                return (await move_many(conn, wanted)).ids
 
         assert self.run(work()) == set(expected)
         self.status |= expected

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.sms.reports.receipts import ReceivedReceipt
+from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Inbound, Receipt
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.connector import SmppConnector
@@ -29,11 +29,11 @@ SELECT organization_id, made.id, status, mode, '+25884' || lpad(made.n::text, 7,
   FROM messages, unnest($2::uuid[]) WITH ORDINALITY AS made (id, n) WHERE messages.id = $1
 """
 COPY_IDS = """
-INSERT INTO sms_parts (supplier_id, id_key, message_id, attempt, part, parts, organization_id, recipient_suffix,
-                       created_at)
-SELECT supplier_id, made.n::text, made.id, attempt, part, parts, organization_id,
-       right('+25884' || lpad(made.n::text, 7, '0'), 8), created_at
-  FROM sms_parts, unnest($2::uuid[]) WITH ORDINALITY AS made (id, n) WHERE message_id = $1
+INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, supplier_message_id,
+                      recipient_suffix)
+SELECT organization_id, made.id, attempt, target_id, state, started_at, ended_at, made.n::text,
+       right('+25884' || lpad(made.n::text, 7, '0'), 8)
+  FROM attempts, unnest($2::uuid[]) WITH ORDINALITY AS made (id, n) WHERE message_id = $1
 """
 
 

@@ -11,17 +11,21 @@ from uuid import UUID
 
 import pytest
 
+from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
-from heliograph.base.ids import uuid7
+from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import timers
-from heliograph.sms.reports import receipts
-from heliograph.sms.reports.receipts import Applied, ReceivedReceipt
+from heliograph.sms.reports import keys, parts, receipts, silence, waiting
+from heliograph.sms.reports.keys import ReceivedReceipt
+from heliograph.sms.reports.receipts import Applied
+from heliograph.sms.status import move_many
 from heliograph.suppliers.contract import Outcome, Part, Receipt, ReceiptState, Verdict
 from tests.rules.dispatching import Bench
 from tests.rules.factories import (
     SENDER,
     TO,
     accepted,
+    blocked,
     endpoint,
     events_of,
     message,
@@ -46,13 +50,23 @@ async def receive(pool: Pool, *some: Receipt, supplier_id: UUID = ONE, policy: s
 async def sweep(pool: Pool, policies: Mapping[UUID, str] | None = None) -> tuple[int, int]:
     """(matched, orphans)"""
     async with pool.acquire() as conn, conn.transaction():
-        applied, orphans = await receipts.sweep(conn, policies=policies or {})
+        applied, orphans = await waiting.sweep(conn, policies=policies or {})
     return applied.matched, orphans
 
 
 async def close_quiet(pool: Pool) -> int:
     async with pool.acquire() as conn, conn.transaction():
-        return await receipts.close_quiet(conn)
+        return await parts.close_quiet(conn)
+
+
+async def stored(pool: Pool, id: UUID) -> int:
+    """How many receipts of a message are on record."""
+    count: int = await pool.fetchval(
+        "SELECT (SELECT count(receipt) FROM messages WHERE id = $1)"
+        " + (SELECT count(*) FROM receipts WHERE message_id = $1)",
+        id,
+    )
+    return count
 
 
 async def age_receipts(pool: Pool, by: timedelta) -> None:
@@ -115,7 +129,8 @@ async def test_a_receipt_that_comes_twice_is_stored_and_applied_once(pool: Pool)
     one = receipt("7")
     for _ in range(3):
         await receive(pool, one, one)
-    assert await pool.fetchval("SELECT count(*) FROM receipts") == 1
+    assert await stored(pool, id) == 1
+    assert await pool.fetchval("SELECT count(*) FROM receipts") == 0
     assert await events_of(pool, id) == ["message.delivered"]
 
 
@@ -133,6 +148,68 @@ async def test_an_id_that_comes_again_belongs_to_the_newest_with_this_recipient(
     other = await sent(pool, actor, ONE, "7", to="+351912345678")
     await receive(pool, receipt("7"))
     assert [await status_of(pool, id) for id in (old, new, other)] == ["sent", "delivered", "sent"]
+
+
+async def test_the_first_receipt_that_moves_a_message_has_no_row_of_its_own(pool: Pool) -> None:
+    id = await sent(pool, await organization(pool), ONE, "7")
+    await receive(pool, receipt("7", state=ReceiptState.PENDING))  # says nothing final
+    await receive(pool, receipt("7", state=EXPIRED, error="042"))
+    await receive(pool, receipt("7"), receipt("7", state=FAILED))
+    row = await pool.fetchrow("SELECT receipt_attempt, receipt_state, receipt_error, status FROM messages")
+    assert row is not None
+    assert tuple(row) == (1, "expired", "042", "delivered")
+    others = await pool.fetch("SELECT state, message_id, attempt, part FROM receipts ORDER BY state")
+    assert [tuple(one) for one in others] == [(state, id, 1, 1) for state in ("delivered", "failed", "pending")]
+    # All of them are there as they came.
+    kept = {bytes(raw) for (some,) in await pool.fetch("SELECT raw FROM receipt_bytes") for raw in some}
+    states = (ReceiptState.PENDING, EXPIRED, DELIVERED, FAILED)
+    assert kept == {receipt("7", state=state).raw for state in states}
+    assert await pool.fetchval("SELECT sum(cardinality(raw)) FROM receipt_bytes") == 4
+
+
+async def test_two_workers_with_one_message_each_keep_their_receipt(pool: Pool) -> None:
+    """Both look before either has moved the message: the one that comes second stores what it brought."""
+    id = await sent(pool, await organization(pool), ONE, "7")
+    async with pool.acquire() as conn:
+        first = conn.transaction()
+        await first.start()
+        some = [ReceivedReceipt(ONE, receipt("7"))]
+        found = await receipts.match(conn, some, policies={})
+        moved = await move_many(conn, found.moves)
+        receiving = [asyncio.create_task(receive(pool, one)) for one in (receipt("7", state=FAILED), receipt("7"))]
+        await blocked(pool)
+        await receipts.keep(conn, found, moved)
+        await first.commit()
+    await asyncio.gather(*receiving)
+    assert await status_of(pool, id) == "delivered"
+    assert await pool.fetchval("SELECT receipt_state FROM messages") == "delivered"
+    assert [row[0] for row in await pool.fetch("SELECT state FROM receipts")] == ["failed"]
+    assert len(await events_of(pool, id)) == 1
+
+
+async def test_a_message_that_was_accepted_long_before_it_was_sent_is_found_too(pool: Pool) -> None:
+    """Attempts are looked at by the age of their messages, for days; `sendAt` may lie a year ahead."""
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool))
+    old = uuid7_floor(now() - timedelta(days=300))
+    for table in ("messages", "queue"):
+        await pool.execute(f"UPDATE {table} SET id = $2 WHERE id = $1", id, old)
+    bench.only.script = lambda submission: accepted("s9")
+    await bench.round()
+    assert await pool.fetchval("SELECT id_key FROM sms_parts WHERE message_id = $1", old) == "s9"
+    await bench.receive(bench.only_id, receipt("s9"))
+    assert await status_of(pool, old) == "delivered"
+    assert await pool.fetchval("SELECT receipt_state FROM messages") == "delivered"
+
+
+async def test_what_came_too_late_to_be_looked_for_matches_nothing(pool: Pool) -> None:
+    actor = await organization(pool)
+    for days, key in ((9, "young"), (20, "old")):
+        id = await sent(pool, actor, ONE, key)
+        born = uuid7_floor(now() - timedelta(days=days))
+        await pool.execute("UPDATE messages SET id = $2 WHERE id = $1", id, born)
+        await pool.execute("UPDATE attempts SET message_id = $2 WHERE message_id = $1", id, born)
+    assert (await receive(pool, receipt("young"), receipt("old"))).matched == 1
 
 
 @pytest.mark.parametrize("to", ["258841234567", "+258841234567", "841234567", "00258841234567"])
@@ -168,14 +245,14 @@ async def test_the_first_id_is_trusted_most_and_the_second_is_tried(pool: Pool) 
 
 async def test_without_any_id_the_recipient_decides(pool: Pool) -> None:
     actor = await organization(pool)
-    weak, named = await sent(pool, actor, ONE, receipts.weak_key(TO)), await sent(pool, actor, ONE, "8")
+    weak, named = await sent(pool, actor, ONE, keys.weak_key(TO)), await sent(pool, actor, ONE, "8")
     await receive(pool, receipt())
     assert [await status_of(pool, id) for id in (weak, named)] == ["delivered", "sent"]
 
 
 async def test_with_an_id_of_its_own_it_first_waits_for_an_answer_with_that_id(pool: Pool) -> None:
     actor = await organization(pool)
-    weak = await sent(pool, actor, ONE, receipts.weak_key(TO))
+    weak = await sent(pool, actor, ONE, keys.weak_key(TO))
     assert (await receive(pool, receipt("99"))).unmatched == 1
     named = await sent(pool, actor, ONE, "99")
     await age_receipts(pool, timedelta(seconds=2))
@@ -190,7 +267,7 @@ async def test_with_an_id_of_its_own_it_first_waits_for_an_answer_with_that_id(p
 
 async def test_of_two_messages_without_an_id_neither_gets_a_receipt_that_could_be_the_others(pool: Pool) -> None:
     actor = await organization(pool)
-    key = receipts.weak_key(TO)
+    key = keys.weak_key(TO)
     one, other = await sent(pool, actor, ONE, key), await sent(pool, actor, ONE, key)
     assert (await receive(pool, receipt())).unmatched == 1
     assert [await status_of(pool, id) for id in (one, other)] == ["sent", "sent"]
@@ -203,15 +280,11 @@ async def test_of_two_messages_without_an_id_neither_gets_a_receipt_that_could_b
 
 async def test_sender_reference_and_time_tell_messages_without_an_id_apart(pool: Pool) -> None:
     actor = await organization(pool)
-    key = receipts.weak_key(TO)
+    key = keys.weak_key(TO)
     old = await sent(pool, actor, ONE, key, age=timedelta(days=5))
     one, other, shop = [await sent(pool, actor, ONE, key) for _ in range(3)]
     for id, reference in ((one, 1), (other, 2)):
-        await pool.execute(
-            "INSERT INTO attempts (organization_id, message_id, attempt, target_id, reference, state, started_at,"
-            " ended_at) VALUES ($1, $2, 1, $3, $4, 'accepted', now(), now())",
-            *(actor.organization_id, id, ONE, reference),
-        )
+        await pool.execute("UPDATE attempts SET reference = $2 WHERE message_id = $1", id, reference)
     await pool.execute("UPDATE messages SET sender = '+258820000001' WHERE id = $1", shop)
     ids = (old, one, other, shop)
     for fitting, sender, reference in ((shop, "820000001", None), (other, SENDER.lower(), 2), (one, "", None)):
@@ -222,15 +295,15 @@ async def test_sender_reference_and_time_tell_messages_without_an_id_apart(pool:
 
 async def test_the_same_receipt_again_is_not_given_to_the_next_message(pool: Pool) -> None:
     actor = await organization(pool)
-    first = await sent(pool, actor, ONE, receipts.weak_key(TO))
+    first = await sent(pool, actor, ONE, keys.weak_key(TO))
     await receive(pool, receipt())
-    second = await sent(pool, actor, ONE, receipts.weak_key(TO))
+    second = await sent(pool, actor, ONE, keys.weak_key(TO))
     await receive(pool, receipt())
     assert [await status_of(pool, id) for id in (first, second)] == ["delivered", "sent"]
 
 
 async def test_parts_without_ids_take_a_receipt_each(pool: Pool) -> None:
-    key = receipts.weak_key(TO)
+    key = keys.weak_key(TO)
     id = await sent(pool, await organization(pool), ONE, key, key, key)
     one = receipt()
     parts = [Receipt((), DELIVERED, one.recipient, one.sender, b"raw %d" % number) for number in range(3)]
@@ -274,8 +347,7 @@ async def test_the_first_word_counts_but_for_a_late_delivery_after_expiry(pool: 
         late = words[0] is EXPIRED and DELIVERED in words
         assert await status_of(pool, id) == ("delivered" if late else words[0].value)
         assert len(await events_of(pool, id)) == 1
-        stored = await pool.fetchval("SELECT count(*) FROM receipts WHERE message_id = $1", id)
-        assert stored == 3  # evidence
+        assert await stored(pool, id) == 3  # evidence
 
 
 @pytest.mark.parametrize(("before", "events"), [("expired", ["message.failed"]), ("unknown", ["message.delivered"])])
@@ -322,6 +394,9 @@ async def test_a_receipt_before_the_answer_waits_for_it(pool: Pool) -> None:
     row = await pool.fetchrow("SELECT message_id, attempt, part, next_try_at FROM receipts")
     assert row is not None
     assert tuple(row) == (id, 1, 1, None)
+    # Sent again, it is known.
+    await bench.receive(bench.only_id, receipt("s9"))
+    assert await stored(pool, id) == 1
 
 
 async def test_answer_and_receipt_in_one_batch_are_in_order(pool: Pool) -> None:
@@ -341,13 +416,8 @@ async def test_early_receipts_of_a_text_id_are_found_too(pool: Pool) -> None:
     id = await sent(pool, await organization(pool), ONE)
     await receive(pool, receipt("tlv", "text"))
     async with pool.acquire() as conn, conn.transaction():
-        await conn.execute(
-            "INSERT INTO sms_parts SELECT $1, 'text', $2, 1, 1, 1, organization_id, right(recipient, 8), NULL, now()"
-            " FROM messages WHERE id = $2",
-            ONE,
-            id,
-        )
-        applied = await receipts.adopt(conn, [(ONE, "text")], policies={})
+        await conn.execute("UPDATE attempts SET supplier_message_id = 'text' WHERE message_id = $1", id)
+        applied = await waiting.adopt(conn, [(ONE, "text")], policies={})
     assert applied.matched == 1
     assert await status_of(pool, id) == "delivered"
 
@@ -361,7 +431,7 @@ async def test_two_workers_that_miss_each_other_meet_in_the_sweep(pool: Pool) ->
         await conn.fetchval("SELECT 1")  # its snapshot is of now
         await receive(pool, receipt("7"))
         id = await sent(pool, actor, ONE, "7")
-        assert not (await receipts.adopt(conn, [(ONE, "7")], policies={})).matched
+        assert not (await waiting.adopt(conn, [(ONE, "7")], policies={})).matched
         await answer.commit()
     assert await status_of(pool, id) == "sent"
     await age_receipts(pool, timedelta(seconds=1))
@@ -529,7 +599,7 @@ DEADLINE, SPAN = timedelta(hours=72), timedelta(hours=1)
 
 async def close_silent(pool: Pool) -> int:
     async with pool.acquire() as conn, conn.transaction():
-        return await receipts.close_silent(conn, deadline=DEADLINE, span=SPAN)
+        return await silence.close_silent(conn, deadline=DEADLINE, span=SPAN)
 
 
 async def test_a_message_of_which_nothing_is_heard_becomes_unknown_without_an_event(pool: Pool) -> None:

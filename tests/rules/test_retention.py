@@ -20,6 +20,8 @@ from heliograph.base.database.pool import Connection, Pool, follow_clock
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.reports import parts
+from heliograph.sms.reports.keys import PartId
 from tests.rules.factories import organization, send
 
 SETTINGS = Settings(secret_key="a secret key for tests, long enough")
@@ -128,12 +130,10 @@ async def test_partitions_that_are_wholly_past_are_dropped_each_table_by_its_own
 
 
 async def test_ids_of_suppliers_are_kept_for_late_receipts_and_then_go(pool: Pool) -> None:
-    for days in (9, 11):
-        await pool.execute(
-            "INSERT INTO sms_parts VALUES ($1, 'k', $1, 1, 1, 1, $1, '', NULL, now() - make_interval(days => $2))",
-            uuid7(),
-            days,
-        )
+    async with pool.acquire() as conn:
+        for days in (9, 45):
+            await make_partitions(conn, (NOW - timedelta(days=days)).date(), ahead=0)
+            await parts.keep(conn, [PartId(uuid7(), "k", uuid7(), 1, 1, 2, uuid7(), "")], NOW - timedelta(days=days))
     await pool.execute("INSERT INTO workers VALUES ($1, 'gone', now(), now() - interval '2 days')", uuid7())
     await pool.execute("INSERT INTO workers VALUES ($1, 'here', now(), now())", uuid7())
     await forget(pool)
@@ -253,12 +253,12 @@ async def test_a_step_that_takes_too_long_is_named_and_the_next_ones_go_on(
     monkeypatch.setattr(retention, "STATEMENT_MS", 100)
     await pool.execute("INSERT INTO workers VALUES ($1, 'gone', now(), now() - interval '2 days')", uuid7())
     async with pool.acquire() as holder, holder.transaction():
-        await holder.execute("LOCK TABLE automatic_replies, receipts")
+        await holder.execute("LOCK TABLE automatic_replies, whatsapp_rejects")
         with capture_logs() as logs:
             await forget(pool)
     assert await pool.fetchval("SELECT count(*) FROM workers") == 0
     slow = {line["step"] for line in logs if line["event"] == "retention step timed out"}
-    assert {"automatic replies", "text in receipts"} <= slow
+    assert {"automatic replies", "rejected callbacks"} <= slow
 
 
 async def test_a_step_that_fails_is_told_and_the_next_ones_go_on(pool: Pool) -> None:
@@ -299,34 +299,27 @@ async def test_a_round_has_a_bound_and_the_next_one_goes_on(pool: Pool, monkeypa
         await pool.execute("DELETE FROM messages")
 
 
-async def test_a_receipt_is_blanked_once_and_not_read_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "STEP", 3)
-
-    async def receipt(days: int) -> UUID:
-        fingerprint = uuid7()
+async def test_what_suppliers_wrote_in_receipts_goes_by_the_day_with_the_texts(pool: Pool) -> None:
+    async def kept(days: int) -> UUID:
+        id = uuid7()
         await pool.execute(
-            "INSERT INTO receipts (received_on, supplier_id, fingerprint, keys, state, recipient, sender, error, raw,"
-            " received_at) VALUES ((now() AT TIME ZONE 'UTC')::date - $3::int, $1, $2, '{}', 'delivered', '', '', '',"
-            " 'said', now() - make_interval(days => $3))",
-            uuid7(),
-            fingerprint,
+            "INSERT INTO receipt_bytes SELECT (at AT TIME ZONE 'UTC')::date, $1, '{}', '{said}', at"
+            "  FROM (SELECT now() - make_interval(days => $2) AS at) a",
+            id,
             days,
         )
-        return fingerprint
+        return id
 
-    async def told() -> set[UUID]:
-        return {row[0] for row in await pool.fetch("SELECT fingerprint FROM receipts WHERE raw <> ''")}
-
-    old = [await receipt(days) for days in (31, 31, 32, 33, 40, 40, 50)]
-    young = {await receipt(days) for days in (0, 29, 30)}
+    async with pool.acquire() as conn:
+        for days in (33, 32, 29, 3, 0):
+            await make_days(conn, (NOW - timedelta(days=days)).date(), ahead=0)
+    young = {await kept(days) for days in (0, 3, 29)}
+    for days in (32, 33, 50):  # the last one in no day's partition
+        await kept(days)
     await forget(pool)
-    assert await told() == young
-    # What was read before is not read again: nobody would notice that it says something once more.
-    await pool.execute("UPDATE receipts SET raw = 'again' WHERE fingerprint = $1", old[-1])
-    later = msgspec.structs.replace(SETTINGS, text_retention_days=28)
-    await forget(pool, later)
-    assert len(await told()) == 2
-    assert old[-1] in await told()
+    assert {row[0] for row in await pool.fetch("SELECT id FROM receipt_bytes")} == young
+    await forget(pool, msgspec.structs.replace(SETTINGS, text_retention_days=2))
+    assert await pool.fetchval("SELECT count(*) FROM receipt_bytes") == 1
 
 
 # -- what was used -----------------------------------------------------------------------------------------------------

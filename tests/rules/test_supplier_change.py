@@ -19,7 +19,7 @@ from heliograph.simulators.smsc.simulator import Smsc
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
-from heliograph.sms.reports.receipts import ReceivedReceipt
+from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Receipt
 from heliograph.suppliers.smpp import connector as smpp
 from tests.rules.factories import message, organization, status_of

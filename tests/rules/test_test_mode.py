@@ -20,8 +20,8 @@ from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.routing import Breaker
 from heliograph.sms.dispatch.supplier_pool import TEST_ACCOUNT, PooledSupplier
-from heliograph.sms.reports import receipts
-from heliograph.sms.reports.receipts import ReceivedReceipt
+from heliograph.sms.reports import silence
+from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, Submission, Verdict
 from tests.rules.factories import endpoint, events_of, organization, send, status_of, until
 
@@ -86,7 +86,7 @@ async def test_the_last_four_digits_choose_the_outcome(
     # The webhook is real.
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'webhook'") == len(events)
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 0
-    stored = await pool.fetchval("SELECT count(*) FROM receipts")
+    stored = await pool.fetchval("SELECT (SELECT count(*) FROM receipts) + (SELECT count(receipt) FROM messages)")
     parts = 1 if text == "hi" else 3
     assert stored == {"0004": 0, "0005": 0, "0006": 2 * parts}.get(digits, parts)
     assert await pool.fetchval("SELECT count(*) FROM usage_entries WHERE type = 'usage'") == 0
@@ -105,10 +105,10 @@ async def test_a_delayed_one_comes_after_a_minute_also_from_another_worker(pool:
 async def test_one_without_a_receipt_ends_as_unknown(pool: Pool) -> None:
     id = await post(pool, "+258841230004")
     await Desk(pool).work()
-    await pool.execute("UPDATE sms_parts SET created_at = created_at - interval '73 hours'")
+    await pool.execute("UPDATE attempts SET ended_at = ended_at - interval '73 hours'")
     await pool.execute("INSERT INTO timers VALUES ('silent', now(), now() - interval '74 hours')")
     async with pool.acquire() as conn, conn.transaction():
-        await receipts.close_silent(conn, deadline=timedelta(hours=72), span=timedelta(hours=2))
+        await silence.close_silent(conn, deadline=timedelta(hours=72), span=timedelta(hours=2))
     assert await status_of(pool, id) == "unknown"
     assert await events_of(pool, id) == []
 

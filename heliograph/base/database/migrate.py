@@ -88,12 +88,15 @@ PARTITIONED = {
     "events": "uuid",
     "webhook_attempts": "uuid",
     "webhook_successes": "uuid",
+    "sms_parts": "date",
     "receipts": "date",
     "received_messages": "uuid",
     "whatsapp_messages": "uuid",
 }
 #: Tables that are partitioned by date, a day each, and how many days ahead are made.
-DAILY, DAYS_AHEAD = ("send_keys",), 3
+DAILY, DAYS_AHEAD = ("send_keys", "receipt_bytes"), 3
+#: Where look-ups reach back so far: the month before is made too, or each of them would also search the net.
+LOOKED_BACK, BEHIND = ("attempts", "sms_parts"), timedelta(days=13)
 FILL = {"messages": 75, "attempts": 90, "whatsapp_messages": 75}
 
 
@@ -184,15 +187,17 @@ async def pending(connection: Connection, *, root: Traversable = ROOT) -> list[s
 
 
 async def make_partitions(connection: Connection, today: date, *, ahead: int = 2) -> list[str]:
-    """Make the monthly partitions of this month and `ahead` more; returns the names of new ones. Each one is a commit.
+    """Make the monthly partitions of this month, of `ahead` more, and of what look-ups reach back to; returns the names
+    of new ones. Each one is a commit.
 
     Raises LockNotAvailableError, after the others were made, if somebody reads a table for long: whoever comes after
     would wait behind us, so we ask again later.
     """
     wanted = []
     for table, kind in PARTITIONED.items():
-        for month in range(ahead + 1):
-            start, end = _month(today, month), _month(today, month + 1)
+        first = _month(today - BEHIND, 0) if table in LOOKED_BACK else today
+        for month in range(ahead + 1 + (first.month != today.month)):
+            start, end = _month(first, month), _month(first, month + 1)
             wanted.append((table, f"{table}_{start:%Y_%m}", _bound(start, kind), _bound(end, kind)))
     return await _make_partitions(connection, wanted)
 

@@ -38,7 +38,7 @@ async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, 
     taken = set(await leases.withdraw(conn, "sms", [one.message_id for one in unsent], only="untried"))
     canceled = [one for one in unsent if one.message_id in taken]
     moves = [Move(one.organization_id, one.message_id, "canceled", at, unsent=True) for one in canceled]
-    moved, _ = await move_many(conn, moves)
+    moved = (await move_many(conn, moves)).ids
     if moved != taken:
         raise Overtaken
     if canceled:
@@ -76,7 +76,7 @@ async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -
         moves = [
             Move(lease.organization_id, id, "unknown", at, OUTCOME_UNKNOWN, unsent=True) for id, lease in ended.items()
         ]
-        moved, _ = await move_many(conn, moves)
+        moved = (await move_many(conn, moves)).ids
         if moved != ended.keys():
             raise Overtaken
     return Withdrawn(canceled=len(canceled), ended=len(ended), left=len(rows) - len(canceled) - len(ended))

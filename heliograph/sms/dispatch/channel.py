@@ -29,7 +29,7 @@ from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.sms.dispatch.selection import NEW, REROUTE, Selection
 from heliograph.sms.dispatch.supplier_pool import PooledSupplier
 from heliograph.sms.reports import receipts
-from heliograph.sms.reports.receipts import ReceivedReceipt
+from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.sms.status import Move, move_many
 from heliograph.suppliers.contract import Outcome, Scope, Verdict
 from heliograph.webhooks.recording.events import Subscriptions, Wanting
@@ -152,7 +152,7 @@ class SmsChannel:
         return steps
 
     async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
-        return (await move_many(conn, moves))[1]
+        return (await move_many(conn, moves)).deliveries
 
     async def begun(self, conn: Connection, attempts: Sequence[Attempt[ClaimedMessage]]) -> None:
         """Nothing else is to be written."""
@@ -228,9 +228,13 @@ class SmsChannel:
         moves: list[Move] = []
         if answered:
             moves += await outcomes.record(conn, answered, grace=self.grace, policies=self.policies)
-        if reports:
-            moves += (await receipts.match(conn, reports, policies=self.policies))[0]
-        return (await move_many(conn, moves, announce_sent=prepared, handover=handover))[1]
+        found = await receipts.match(conn, reports, policies=self.policies) if reports else None
+        if found is not None:
+            moves += found.moves
+        moved = await move_many(conn, moves, announce_sent=prepared, handover=handover)
+        if found is not None:
+            await receipts.keep(conn, found, moved)
+        return moved.deliveries
 
 
 def _lane(lease: Lease) -> int:

@@ -26,17 +26,10 @@ from heliograph.queue.leases import Postponed
 from heliograph.sending.attempts import Ended
 from heliograph.sending.results import Answered, Settled, settle
 from heliograph.sms.dispatch import test_mode
-from heliograph.sms.reports import receipts
+from heliograph.sms.reports import keys, parts, waiting
+from heliograph.sms.reports.keys import PartId
 from heliograph.sms.status import Move
 from heliograph.suppliers.contract import Outcome, Verdict
-
-PARTS = """
-INSERT INTO sms_parts (supplier_id, id_key, message_id, attempt, part, parts, organization_id, recipient_suffix,
-                       created_at)
-SELECT *, $1::timestamptz FROM unnest(
-    $2::uuid[], $3::text[], $4::uuid[], $5::smallint[], $6::smallint[], $7::smallint[], $8::uuid[], $9::text[])
-ON CONFLICT DO NOTHING
-"""
 
 
 async def record(
@@ -51,10 +44,15 @@ async def record(
     `grace`: seconds that an unknown outcome waits for its receipt.
     """
     at = now()
-    moves: list[Move] = await settle(conn, [_decide(one, at, grace) for one in answered])
-    keys = await _keep_ids(conn, answered, at)
+    given = [_ids(one) for one in answered]
+    moves: list[Move] = await settle(
+        conn, [_decide(one, ids, at, grace) for one, ids in zip(answered, given, strict=True)]
+    )
+    # Also those of parts that were accepted before another part was refused.
+    ids = [id for some in given for id in some]
+    await parts.keep(conn, ids, at)
     await _expect_test_receipts(conn, answered)
-    early, _ = await receipts.early(conn, keys, policies=policies)
+    early, _ = await waiting.early(conn, [(id.supplier_id, id.id_key) for id in ids], policies=policies)
     return moves + early
 
 
@@ -71,32 +69,31 @@ async def _expect_test_receipts(conn: Connection, answered: Sequence[Answered]) 
         await leases.put(conn, "test", items)
 
 
-async def _keep_ids(conn: Connection, answered: Sequence[Answered], at: datetime) -> list[tuple[UUID, str]]:
-    """Store the ids that suppliers gave, also those of parts that were accepted before another part was refused."""
-    rows = [
-        (
-            one.attempt.target_id,
-            receipts.clean(part.supplier_message_id or "") or receipts.weak_key(one.attempt.submission.to),
-            one.attempt.lease.id,
-            one.attempt.series,
+def _ids(one: Answered) -> list[PartId]:
+    """The ids that a supplier gave."""
+    attempt, to = one.attempt, one.attempt.submission.to
+    total, end = one.outcome.total or len(attempt.submission.segments), keys.suffix(to)
+    return [
+        PartId(
+            attempt.target_id,
+            keys.id_of(part.supplier_message_id, to),
+            attempt.lease.id,
+            attempt.series,
             part.number,
-            one.outcome.total or len(one.attempt.submission.segments),
-            one.attempt.lease.organization_id,
-            receipts.suffix(one.attempt.submission.to),
+            total,
+            attempt.lease.organization_id,
+            end,
         )
-        for one in answered
         for part in one.outcome.parts
     ]
-    if rows:
-        await conn.execute(PARTS, at, *(list(column) for column in zip(*rows, strict=True)))
-    return [(row[0], row[1]) for row in rows]
 
 
-def _decide(one: Answered, at: datetime, grace: float) -> Settled:
+def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) -> Settled:
     """Where the message goes, and where its queue row goes."""
     outcome: Outcome = one.outcome
     lease, due, number = one.attempt.lease, one.attempt.message, one.attempt.number
-    ended = Ended(one.attempt, outcome.verdict.value, outcome.code, outcome.detail, outcome.doubtful)
+    id, end = (ids[0].id_key, ids[0].recipient_suffix) if ids and ids[0].is_in_attempt(at) else (None, None)
+    ended = Ended(one.attempt, outcome.verdict.value, outcome.code, outcome.detail, outcome.doubtful, id, end)
     message = (lease.organization_id, lease.id)
     match outcome.verdict:
         case Verdict.ACCEPTED:

@@ -15,28 +15,31 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.sending.channel import Found
 from heliograph.sms.dispatch.claimed import ClaimedMessage
-from heliograph.sms.reports import receipts
+from heliograph.sms.reports import keys, parts, waiting
+from heliograph.sms.reports.keys import PartId
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move
 
-ADOPT = """
-INSERT INTO sms_parts (supplier_id, id_key, message_id, attempt, part, parts, organization_id, recipient_suffix,
-                       created_at)
-SELECT *, now()
-  FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::smallint[], $5::smallint[], $6::smallint[], $7::uuid[],
-              $8::text[])
-ON CONFLICT DO NOTHING
+# Nobody doubts it any more: the attempt has ended now, as one that was taken.
+TAKEN = """
+UPDATE attempts SET state = 'accepted', ended_at = now(), detail = 'a receipt shows that the supplier has it',
+                    supplier_message_id = v.id_key, recipient_suffix = v.suffix
+  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::text[], $5::text[])
+       AS v (organization_id, message_id, attempt, id_key, suffix)
+ WHERE attempts.organization_id = v.organization_id AND attempts.message_id = v.message_id
+   AND attempts.attempt = v.attempt
 """
 
 
 async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Mapping[UUID, str]) -> Found:
     """What receipts say of messages whose last attempt has an end that nobody saw."""
-    found = await receipts.find_for_uncertain(
+    found = await waiting.find_for_uncertain(
         conn,
         [
-            receipts.Uncertain(due.attempt_supplier, due.started_at, due.recipient, due.reference or 0, _wanted(due))
+            waiting.Uncertain(due.attempt_supplier, due.started_at, due.recipient, due.reference or 0, _wanted(due))
             for due in lost
             if due.attempt_supplier is not None and due.started_at is not None
         ],
@@ -44,19 +47,21 @@ async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Ma
     moves: list[Move] = []
     known: dict[UUID, ClaimedMessage | None] = {}
     adopted: list[tuple[ClaimedMessage, int, str]] = []
-    for due, keys in zip(lost, found, strict=True):
+    whole: dict[UUID, ClaimedMessage] = {}
+    for due, ids in zip(lost, found, strict=True):
         lease, in_doubt = due.lease, due.in_doubt
-        if not keys and in_doubt:
+        if not ids and in_doubt:
             continue
-        adopted += [(due, number, key) for number, key in zip(in_doubt, keys, strict=True)]
+        adopted += [(due, number, id) for number, id in zip(in_doubt, ids, strict=True)]
         taken = sorted({*(due.taken or ()), *in_doubt})
         if len(taken) == due.parts:
             moves.append(Move(lease.organization_id, lease.id, "sent", due.at, supplier_id=due.attempt_supplier))
             known[lease.id] = None
+            whole[lease.id] = due
         else:
             known[lease.id] = msgspec.structs.replace(due, taken=taken, doubtful=(), attempt_state="busy")
-    if adopted:
-        moves += await _adopt(conn, adopted, policies)
+    if known:
+        moves += await _adopt(conn, adopted, whole, policies)
     return Found(moves, known)
 
 
@@ -72,19 +77,37 @@ def unknown(due: ClaimedMessage) -> Move:
 
 
 async def _adopt(
-    conn: Connection, adopted: Sequence[tuple[ClaimedMessage, int, str]], policies: Mapping[UUID, str]
+    conn: Connection,
+    adopted: Sequence[tuple[ClaimedMessage, int, str]],
+    whole: Mapping[UUID, ClaimedMessage],
+    policies: Mapping[UUID, str],
 ) -> list[Move]:
-    """Receipts speak of these segments, so the supplier has them: their ids stand for the answers that were lost."""
+    """Receipts speak of these segments, so the supplier has them: their ids stand for the answers that were lost.
+    `whole`: the messages of which it has all."""
+    at = now()
+    ids = [
+        PartId(
+            due.attempt_supplier,
+            id,
+            due.lease.id,
+            due.series,
+            number,
+            due.parts,
+            due.lease.organization_id,
+            keys.suffix(due.recipient),
+        )
+        for due, number, id in adopted
+        if due.attempt_supplier is not None
+    ]
+    alone = {one.message_id: one.id_key for one in ids if one.is_in_attempt(at)}
+    ordered = [whole[id] for id in sorted(whole)]
     await conn.execute(
-        ADOPT,
-        [due.attempt_supplier for due, _, _ in adopted],
-        [key for _, _, key in adopted],
-        [due.lease.id for due, _, _ in adopted],
-        [due.series for due, _, _ in adopted],
-        [number for _, number, _ in adopted],
-        [due.parts for due, _, _ in adopted],
-        [due.lease.organization_id for due, _, _ in adopted],
-        [receipts.suffix(due.recipient) for due, _, _ in adopted],
+        TAKEN,
+        [due.lease.organization_id for due in ordered],
+        [due.lease.id for due in ordered],
+        [due.attempt for due in ordered],
+        [alone.get(due.lease.id) for due in ordered],
+        [keys.suffix(due.recipient) for due in ordered],
     )
-    answers = [(due.attempt_supplier, key) for due, _, key in adopted if due.attempt_supplier is not None]
-    return (await receipts.early(conn, answers, policies=policies))[0]
+    await parts.keep(conn, ids, at)
+    return (await waiting.early(conn, [(one.supplier_id, one.id_key) for one in ids], policies=policies))[0]

@@ -16,8 +16,8 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
+from heliograph.base.database.text import storable
 from heliograph.base.ids import uuid7
-from heliograph.sms.reports.receipts import clean
 from heliograph.suppliers.contract import Inbound
 
 STORE = """
@@ -42,8 +42,8 @@ async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]
         supplier_id,
         now(),
         ids,
-        [clean(one.sender) for one in received],
-        [clean(one.recipient) for one in received],
+        [storable(one.sender) for one in received],
+        [storable(one.recipient) for one in received],
         [one.data_coding for one in received],
         [one.body for one in received],
         [one.raw for one in received],

@@ -19,10 +19,11 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
-from heliograph.sms.reports.receipts import suffix
+from heliograph.sms.reports.keys import look, suffix
 from heliograph.suppliers.smpp import bases
 
 log = structlog.get_logger()
@@ -69,7 +70,11 @@ SELECT keys, recipient, sender FROM receipts
 """
 KNOWN = """
 SELECT item.n FROM unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS item (id_key, one, other, n)
- WHERE EXISTS (SELECT FROM sms_parts WHERE supplier_id = $1 AND id_key = item.id_key
+ WHERE EXISTS (SELECT FROM attempts WHERE target_id = $1 AND supplier_message_id = item.id_key AND message_id >= $5
+                  AND message_id < $6
+                  AND recipient_suffix IN (item.one, item.other))
+    OR EXISTS (SELECT FROM sms_parts WHERE supplier_id = $1 AND id_key = item.id_key AND answered_on >= $7
+                  AND answered_on < $8
                   AND recipient_suffix IN (item.one, item.other))
 """
 
@@ -157,7 +162,8 @@ async def _advise(conn: Connection, supplier: Supplier) -> Advice | None:
         return None
     claims = list(wanted.values())
     fitting: dict[int, set[int]] = {}
-    for (n,) in await conn.fetch(KNOWN, supplier.id, *(list(column) for column in zip(*wanted, strict=True))):
+    columns = [list(column) for column in zip(*wanted, strict=True)]
+    for (n,) in await conn.fetch(KNOWN, supplier.id, *columns, *look(clock.now())):
         for number, place in claims[n - 1]:
             fitting.setdefault(number, set()).add(place)
     if not fitting:

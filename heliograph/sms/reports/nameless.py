@@ -15,6 +15,7 @@ import asyncpg
 import msgspec
 
 from heliograph.base.database.pool import Connection
+from heliograph.sms.reports.keys import look
 
 #: A receipt speaks of what was sent so long before it at the most, and our clock may be behind by the second.
 SINCE, AHEAD = "4 days", "2 minutes"
@@ -40,10 +41,17 @@ SELECT item.n, part.organization_id, part.message_id, part.attempt, part.part, p
   FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::timestamptz[]) WITH ORDINALITY
        AS item (supplier_id, key, sender, reference, received_at, n)
        CROSS JOIN LATERAL (
-       SELECT organization_id, message_id, attempt, part, parts FROM sms_parts
-        WHERE supplier_id = item.supplier_id AND id_key = item.key AND state IS NULL
-          AND created_at BETWEEN item.received_at - interval '{SINCE}' AND item.received_at + interval '{AHEAD}'
-        ORDER BY created_at DESC LIMIT 50) part
+       SELECT * FROM (
+           SELECT organization_id, message_id, attempt, 1::smallint AS part, 1::smallint AS parts, ended_at AS at
+             FROM attempts
+            WHERE supplier_message_id = item.key AND target_id = item.supplier_id AND message_id >= $6
+              AND message_id < $7
+           UNION ALL
+           SELECT organization_id, message_id, attempt, part, parts, created_at FROM sms_parts
+            WHERE id_key = item.key AND supplier_id = item.supplier_id
+              AND answered_on >= $8 AND answered_on < $9 AND state IS NULL) either
+        WHERE at BETWEEN item.received_at - interval '{SINCE}' AND item.received_at + interval '{AHEAD}'
+        ORDER BY at DESC LIMIT 50) part
        CROSS JOIN LATERAL (
        SELECT FROM messages
         WHERE organization_id = part.organization_id AND id = part.message_id
@@ -72,6 +80,7 @@ async def match(conn: Connection, receipts: Sequence[Nameless]) -> dict[UUID, as
 
     Returns, by fingerprint, organization_id, message_id, attempt, part and parts of those that were given.
     """
+    first, last = min(one.received_at for one in receipts), max(one.received_at for one in receipts)
     rows = await conn.fetch(
         CANDIDATES,
         [one.supplier_id for one in receipts],
@@ -79,6 +88,10 @@ async def match(conn: Connection, receipts: Sequence[Nameless]) -> dict[UUID, as
         [one.sender for one in receipts],
         [one.reference for one in receipts],
         [one.received_at for one in receipts],
+        look(first)[0],
+        look(last)[1],
+        look(first)[2],
+        look(last)[3],
     )
     fitting: dict[int, list[asyncpg.Record]] = {}
     for row in rows:

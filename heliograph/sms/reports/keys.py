@@ -1,0 +1,95 @@
+"""What a receipt and its message are compared by: the supplier's id, the ends of addresses, a fingerprint.
+
+A supplier's id stands in the attempt that got it (`attempts.supplier_message_id`), or, of a message of several parts,
+in a row of `sms_parts` for each. The rule nobody may break: every id that is compared was made storable by the same
+function, or what was kept would not be found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import date, datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.text import storable
+from heliograph.base.ids import time_of, uuid7_floor
+from heliograph.suppliers.contract import Receipt
+
+#: Digits of an address that are compared: national and international forms agree in them.
+SUFFIX = 8
+#: Receipts come so long after the answer at the most; networks send none after a week.
+LATEST = timedelta(days=10)
+#: An attempt has its message's age, by which its table is partitioned: the id of a message that was accepted longer
+#: before its answer than this is kept in `sms_parts`, so that receipts are looked for among the attempts of a few days.
+RECENT = timedelta(days=2)
+
+
+class ReceivedReceipt(msgspec.Struct, frozen=True, gc=False):
+    """A receipt and the account that it came from."""
+
+    supplier_id: UUID
+    receipt: Receipt
+    #: When it came; None: now.
+    at: datetime | None = None
+    #: Of one that stands in `receipts` already; None: it comes from the supplier.
+    fingerprint: UUID | None = None
+
+
+class PartId(NamedTuple):
+    """The id that a supplier gave one part of a message."""
+
+    supplier_id: UUID
+    id_key: str
+    message_id: UUID
+    #: The first attempt of its series.
+    attempt: int
+    part: int
+    parts: int
+    organization_id: UUID
+    recipient_suffix: str
+
+    def is_in_attempt(self, answered_at: datetime) -> bool:
+        """True if the attempt's own row keeps it; otherwise `sms_parts` does."""
+        return self.parts == 1 and answered_at - time_of(self.message_id) < RECENT
+
+
+def suffix(address: str) -> str:
+    """What is compared of an address: its last digits, or a name as it is."""
+    return address[-SUFFIX:]
+
+
+def weak_key(recipient: str) -> str:
+    """Stands for the id of a submit that was accepted without one."""
+    return f"to:{suffix(recipient)}"
+
+
+def id_of(supplier_message_id: str | None, recipient: str) -> str:
+    """The id under which the answer to a submit is kept."""
+    return storable(supplier_message_id or "") or weak_key(recipient)
+
+
+def look(at: datetime) -> tuple[UUID, UUID, date, date]:
+    """Where ids that a receipt of `at` may name are kept: from and before which message in `attempts`, from and before
+    which day in `sms_parts`. The ends lie in the future, in case another clock is ahead."""
+    ahead = timedelta(days=1)
+    return uuid7_floor(at - LATEST - RECENT), uuid7_floor(at + ahead), (at - LATEST).date(), (at + 2 * ahead).date()
+
+
+def ids(receipt: Receipt) -> tuple[str | None, str | None]:
+    """The ids that a receipt names, the most trusted first."""
+    one, two, *_ = (*(storable(key) for key in receipt.keys), None, None)
+    return one, two
+
+
+def fingerprint(one: ReceivedReceipt, at: datetime) -> UUID:
+    """The same receipt sent again has the same one; the day keeps recycled ids apart."""
+    if one.fingerprint is not None:
+        return one.fingerprint
+    receipt = one.receipt
+    text = "|".join([storable(receipt.recipient), receipt.state, *[storable(key) for key in receipt.keys[:2]], ""])
+    day = at.toordinal().to_bytes(4, "big")
+    digest = hashlib.blake2b(one.supplier_id.bytes + day + text.encode() + receipt.raw, digest_size=16)
+    return UUID(bytes=digest.digest())

@@ -1,0 +1,155 @@
+"""Messages of several parts: what receipts of some parts make of the whole.
+
+The rule nobody may break: while the supplier has not all parts, nothing is decided, and one that failed fails them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import Connection
+from heliograph.sms.reports.keys import PartId, ReceivedReceipt
+from heliograph.sms.status import BY_RECEIPT, Move, move_many
+from heliograph.suppliers.contract import Receipt
+
+#: A message of several parts, some delivered and none failed, is taken for delivered after this long without news.
+QUIET = timedelta(minutes=15)
+
+KEEP = """
+INSERT INTO sms_parts (answered_on, created_at, supplier_id, id_key, message_id, attempt, part, parts, organization_id,
+                       recipient_suffix)
+SELECT ($1::timestamptz AT TIME ZONE 'UTC')::date, $1, part.*
+  FROM unnest($2::uuid[], $3::text[], $4::uuid[], $5::smallint[], $6::smallint[], $7::smallint[], $8::uuid[],
+              $9::text[]) AS part
+ON CONFLICT DO NOTHING
+"""
+
+
+async def keep(conn: Connection, ids: Sequence[PartId], at: datetime) -> None:
+    """Store the ids of parts that were answered now, but for those that their attempt keeps."""
+    rows = [one for one in ids if not one.is_in_attempt(at)]
+    if rows:
+        await conn.execute(KEEP, at, *(list(column) for column in zip(*rows, strict=True)))
+
+
+def decide(policy: str, parts: int, states: Mapping[int, str], taken: int) -> str | None:
+    """Status of a message of `parts` parts from the final states of some of them; None: not decided yet.
+
+    `taken`: parts that the supplier has. While it has not all of them, nothing is decided: the rest will still be sent.
+    One part that failed fails the message, since what arrives of it cannot be read.
+    """
+    if taken < parts:
+        return None
+    failed = next((state for _, state in sorted(states.items()) if state != "delivered"), None)
+    if failed is not None:
+        return failed
+    decisive = {"first": 1, "last": parts}.get(policy)
+    if decisive is not None:
+        return states.get(decisive)
+    wanted = 1 if policy == "any" else parts
+    return "delivered" if len(states) >= wanted else None
+
+
+# As with messages, the first word counts, but for `delivered` after `expired`.
+SET_PARTS = """
+UPDATE sms_parts SET state = v.state
+  FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::text[]) AS v (message_id, attempt, part, state)
+ WHERE sms_parts.message_id = v.message_id AND sms_parts.parts > 1 AND sms_parts.attempt = v.attempt
+   AND (sms_parts.part = v.part OR v.part = 0)
+   AND (sms_parts.state IS NULL OR sms_parts.state = 'expired' AND v.state = 'delivered')
+"""
+PARTS = """
+SELECT supplier_id, organization_id, message_id, attempt, part, parts, state FROM sms_parts
+ WHERE message_id = ANY ($1) AND parts > 1
+"""
+
+
+async def apply(
+    conn: Connection, several: list[tuple[ReceivedReceipt, asyncpg.Record]], policies: Mapping[UUID, str], at: datetime
+) -> list[Move]:
+    """Note what receipts say of parts; returns the moves of messages that are decided by it."""
+    if not several:
+        return []
+    # Part 0 stands for all of them: one receipt that counts every part. An UPDATE takes one row for each part.
+    words: dict[tuple[UUID, int, int], str] = {}
+    for one, row in several:
+        part = (row["message_id"], row["attempt"], 0 if _counts_all(one.receipt, row["parts"]) else row["part"])
+        word = BY_RECEIPT[one.receipt.state]
+        if overrides(words.setdefault(part, word), word):
+            words[part] = word
+    words = dict(sorted(words.items()))
+    await conn.execute(
+        SET_PARTS,
+        [message_id for message_id, _, _ in words],
+        [attempt for _, attempt, _ in words],
+        [part for _, _, part in words],
+        list(words.values()),
+    )
+    groups: dict[tuple[UUID, int], list[asyncpg.Record]] = {}
+    for row in await conn.fetch(PARTS, list({row["message_id"] for _, row in several})):
+        groups.setdefault((row["message_id"], row["attempt"]), []).append(row)
+    moves = []
+    for rows in groups.values():
+        # A part that was sent twice has two ids, and has arrived if one of them has.
+        states: dict[int, str] = {}
+        for row in rows:
+            if row["state"] is not None and states.get(row["part"]) != "delivered":
+                states[row["part"]] = row["state"]
+        taken = len({row["part"] for row in rows})
+        status = decide(policies.get(rows[0]["supplier_id"], "all"), rows[0]["parts"], states, taken)
+        if status is not None:
+            moves.append(move_to(rows[0]["organization_id"], rows[0]["message_id"], status, at, rows[0]["supplier_id"]))
+    return moves
+
+
+# From the parts that wait and are old enough to their messages, and what the other parts say: all of them are there,
+# or some were never sent.
+QUIET_PARTS = """
+WITH waiting AS MATERIALIZED (
+    SELECT DISTINCT organization_id, message_id FROM sms_parts
+     WHERE parts > 1 AND state IS NULL AND created_at BETWEEN now() - interval '4 days' AND now() - $1::interval
+)
+SELECT waiting.organization_id, waiting.message_id
+  FROM waiting CROSS JOIN LATERAL (
+       SELECT FROM sms_parts WHERE message_id = waiting.message_id AND parts > 1
+        GROUP BY attempt HAVING count(DISTINCT part) = max(parts) AND bool_or(state = 'delivered')
+           AND bool_and(coalesce(state, 'delivered') = 'delivered') LIMIT 1) heard
+ WHERE NOT EXISTS (SELECT FROM receipts r
+                    WHERE r.message_id = waiting.message_id AND r.received_at > now() - $1::interval)
+ LIMIT 1000
+"""
+
+
+async def close_quiet(conn: Connection) -> int:
+    """End messages of several parts of which some were delivered, none failed, and no more was heard for a while."""
+    at = now()
+    rows = await conn.fetch(QUIET_PARTS, QUIET)
+    # Parts before messages, as whoever applies receipts locks them.
+    await conn.execute(
+        "UPDATE sms_parts SET state = 'delivered' WHERE message_id = ANY ($1) AND parts > 1 AND state IS NULL",
+        [message for _, message in rows],
+    )
+    moved = await move_many(conn, [move_to(org, message, "delivered", at) for org, message in rows])
+    return len(moved.ids)
+
+
+def move_to(
+    organization_id: UUID, message_id: UUID, status: str, at: datetime, supplier_id: UUID | None = None
+) -> Move:
+    """The move that a receipt's word makes."""
+    failure = None if status == "delivered" else status
+    return Move(organization_id, message_id, status, at, failure, supplier_id=supplier_id)
+
+
+def overrides(old: str, new: str) -> bool:
+    """True if of two words on one message, both final, the second is the one to believe."""
+    return old == "expired" and new == "delivered"
+
+
+def _counts_all(receipt: Receipt, parts: int) -> bool:
+    return receipt.submitted == parts and receipt.delivered == parts

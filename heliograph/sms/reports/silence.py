@@ -1,0 +1,42 @@
+"""Messages of which no receipt ever tells the end: they become `unknown` when their time is up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import RANGED, Connection
+from heliograph.sms.status import NO_RECEIPT, Move, move_many
+
+# The place in time is kept with the timer; it moves on in the transaction that closes what lies behind it.
+ADVANCE = """
+UPDATE timers SET done_until = least(place.start + $2::interval, now() - $1::interval)
+  FROM (SELECT name, coalesce(done_until, now() - $1::interval - interval '1 day') AS start
+          FROM timers WHERE name = 'silent' FOR UPDATE) place
+ WHERE timers.name = place.name
+RETURNING place.start, done_until
+"""
+# By the end of the attempt that was taken. Those of WhatsApp have no message here.
+SILENT = """
+SELECT DISTINCT attempt.organization_id, attempt.message_id
+  FROM attempts attempt CROSS JOIN LATERAL (
+       SELECT FROM messages
+        WHERE organization_id = attempt.organization_id AND id = attempt.message_id AND status = 'sent') m
+ WHERE attempt.ended_at > $1 AND attempt.ended_at <= $2 AND attempt.state = 'accepted'
+"""
+
+
+async def close_silent(conn: Connection, *, deadline: timedelta, span: timedelta) -> int:
+    """End messages that were sent `deadline` ago and of which no receipt told the end: they become `unknown`.
+
+    Moves over time in steps of `span` and keeps its place in the timers table, so no message is passed over while no
+    worker runs. Returns how many were closed. Runs in the caller's transaction.
+    """
+    place = await conn.fetchrow(ADVANCE, deadline, span)
+    if place is None:
+        return 0
+    await conn.execute(RANGED)
+    at = now()
+    rows = await conn.fetch(SILENT, place["start"], place["done_until"])
+    moved = await move_many(conn, [Move(org, message, "unknown", at, NO_RECEIPT) for org, message in rows])
+    return len(moved.ids)

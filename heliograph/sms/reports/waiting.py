@@ -1,0 +1,187 @@
+"""Receipts that wait for their message: ahead of the answer, or fitting nothing.
+
+Recording an answer looks for those that came before it (`early`), an attempt whose answer was lost for those that
+speak of it (`find_for_uncertain`), and a timer looks at the others again on a schedule (`sweep`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.retry import receipt_pause
+from heliograph.sms.reports.keys import ReceivedReceipt, suffix
+from heliograph.sms.reports.receipts import Applied, match, store
+from heliograph.sms.status import Move, move_many
+from heliograph.suppliers.contract import Receipt, ReceiptState
+
+COLUMNS = """supplier_id, fingerprint, keys, state, recipient, sender, reference, error, received_at, submitted,
+              delivered"""
+# Receipts of these ids that came before their submit's answer, oldest first. Each of a receipt's two ids has an index
+# of its own: a supplier whose receipts fit nothing must not make every answer read all of them.
+EARLY = f"""
+SELECT receipt.* FROM unnest($1::uuid[], $2::text[]) AS answer (supplier_id, id_key) CROSS JOIN LATERAL (
+       SELECT {COLUMNS} FROM receipts
+        WHERE supplier_id = answer.supplier_id AND keys[1] = answer.id_key
+          AND message_id IS NULL AND next_try_at IS NOT NULL
+       UNION ALL
+       SELECT {COLUMNS} FROM receipts
+        WHERE supplier_id = answer.supplier_id AND keys[2] = answer.id_key
+          AND message_id IS NULL AND next_try_at IS NOT NULL) receipt
+ ORDER BY received_at
+"""
+ANY_UNMATCHED = "SELECT EXISTS (SELECT FROM receipts WHERE message_id IS NULL AND next_try_at IS NOT NULL)"
+
+
+async def early(
+    conn: Connection, answers: Sequence[tuple[UUID, str]], *, policies: Mapping[UUID, str]
+) -> tuple[list[Move], int]:
+    """Match the receipts that came before these answers: (supplier, id key). Returns the moves that follow, for the
+    caller to make, and how many receipts have a message now."""
+    if not answers or not await conn.fetchval(ANY_UNMATCHED):
+        return [], 0
+    rows = await conn.fetch(EARLY, [supplier for supplier, _ in answers], [key for _, key in answers])
+    if not rows:
+        return [], 0
+    found = await match(conn, [_read(row) for row in rows], policies=policies)
+    return found.moves, found.matched
+
+
+async def adopt(conn: Connection, answers: Sequence[tuple[UUID, str]], *, policies: Mapping[UUID, str]) -> Applied:
+    """Apply the receipts that came before these answers. Runs in the caller's transaction."""
+    moves, matched = await early(conn, answers, policies=policies)
+    return Applied(deliveries=(await move_many(conn, moves)).deliveries, matched=matched)
+
+
+ANY_DUE = "EXISTS (SELECT FROM receipts WHERE message_id IS NULL AND next_try_at <= now())"
+DUE = f"""
+SELECT {COLUMNS}, received_on, tries FROM receipts WHERE message_id IS NULL AND next_try_at <= now()
+ ORDER BY next_try_at LIMIT $1 FOR UPDATE SKIP LOCKED
+"""
+WAIT = """
+UPDATE receipts SET tries = later.tries, next_try_at = received_at + make_interval(secs => later.pause)
+  FROM unnest($1::date[], $2::uuid[], $3::uuid[], $4::smallint[], $5::float8[])
+       AS later (received_on, supplier_id, fingerprint, tries, pause)
+ WHERE receipts.received_on = later.received_on AND receipts.supplier_id = later.supplier_id
+   AND receipts.fingerprint = later.fingerprint AND receipts.message_id IS NULL
+"""
+
+
+# Of receipts that were looked at for the last time, those that still fit nothing.
+ORPHANS = """
+SELECT count(*) FROM unnest($1::date[], $2::uuid[], $3::uuid[]) AS last (received_on, supplier_id, fingerprint)
+       CROSS JOIN LATERAL (
+       SELECT FROM receipts WHERE received_on = last.received_on AND supplier_id = last.supplier_id
+          AND fingerprint = last.fingerprint AND message_id IS NULL) receipt
+"""
+
+
+async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 1000) -> tuple[Applied, int]:
+    """Look again at unmatched receipts that are due. Returns what was applied and how many became orphans.
+
+    Runs in the caller's transaction.
+    """
+    rows = await conn.fetch(DUE, limit)
+    if not rows:
+        return Applied(), 0
+    # The next look is set first: what is matched now loses it again in the same transaction.
+    pauses = [receipt_pause(row["tries"] + 1) for row in rows]
+    await conn.execute(
+        WAIT,
+        [row["received_on"] for row in rows],
+        [row["supplier_id"] for row in rows],
+        [row["fingerprint"] for row in rows],
+        [row["tries"] + 1 for row in rows],
+        pauses,
+    )
+    applied = await store(conn, [_read(row) for row in rows], policies=policies, again=True)
+    last = [row for row, pause in zip(rows, pauses, strict=True) if pause is None]
+    if not last:
+        return applied, 0
+    orphans: int = await conn.fetchval(
+        ORPHANS,
+        [row["received_on"] for row in last],
+        [row["supplier_id"] for row in last],
+        [row["fingerprint"] for row in last],
+    )
+    return applied, orphans
+
+
+UNCERTAIN = """
+SELECT attempt.n, fitting.id_key
+  FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::integer[]) WITH ORDINALITY
+       AS attempt (supplier_id, started_at, suffix, reference, n)
+       CROSS JOIN LATERAL (
+       SELECT keys[1] AS id_key FROM receipts
+        WHERE supplier_id = attempt.supplier_id AND message_id IS NULL AND cardinality(keys) > 0
+          AND received_at >= attempt.started_at - interval '2 minutes'
+          AND (right(recipient, 8) = attempt.suffix OR right(sender, 8) = attempt.suffix)
+          AND (reference IS NULL OR reference = attempt.reference)
+        ORDER BY received_at LIMIT 20) fitting
+ ORDER BY attempt.n
+"""
+
+
+class Uncertain(msgspec.Struct, frozen=True, gc=False):
+    """An attempt whose answer was lost."""
+
+    supplier_id: UUID
+    started_at: datetime
+    recipient: str
+    reference: int
+    #: Segments whose answers were lost.
+    count: int = 1
+
+
+async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) -> list[list[str]]:
+    """For each attempt, the ids of `count` unmatched receipts that speak of it, or none. No receipt is given out twice.
+
+    They fit by account, recipient, time and, where the supplier echoes it, our reference. An attempt of which several
+    answers were lost gets receipts only if there are exactly as many, and they fit no other attempt: taken for the
+    wrong segment, or the wrong message, they would hide one that never arrived.
+    """
+    rows = await conn.fetch(
+        UNCERTAIN,
+        [one.supplier_id for one in attempts],
+        [one.started_at for one in attempts],
+        [suffix(one.recipient) for one in attempts],
+        [one.reference for one in attempts],
+    )
+    fitting: list[list[str]] = [[] for _ in attempts]
+    for n, key in rows:
+        if key not in fitting[n - 1]:
+            fitting[n - 1].append(key)
+    claims = Counter((one.supplier_id, key) for one, keys in zip(attempts, fitting, strict=True) for key in keys)
+    found: list[list[str]] = []
+    taken: set[tuple[UUID, str]] = set()
+    for one, keys in zip(attempts, fitting, strict=True):
+        free = [key for key in keys if (one.supplier_id, key) not in taken]
+        if one.count == 1:
+            free = free[:1]
+        elif len(free) != one.count or any(claims[one.supplier_id, key] > 1 for key in free):
+            free = []
+        taken.update((one.supplier_id, key) for key in free)
+        found.append(free)
+    return found
+
+
+def _read(row: asyncpg.Record) -> ReceivedReceipt:
+    """A receipt as it was stored. Its bytes are kept elsewhere."""
+    receipt = Receipt(
+        keys=tuple(row["keys"]),
+        state=ReceiptState(row["state"]),
+        recipient=row["recipient"],
+        sender=row["sender"],
+        raw=b"",
+        error=row["error"],
+        reference=row["reference"],
+        submitted=row["submitted"],
+        delivered=row["delivered"],
+    )
+    return ReceivedReceipt(row["supplier_id"], receipt, row["received_at"], row["fingerprint"])
