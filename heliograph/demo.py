@@ -19,6 +19,7 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import private_files
 from heliograph.base.process.settings import Settings
+from heliograph.people import links, memberships, users
 from heliograph.simulators.graph.simulator import GraphOptions
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import routing, suppliers
@@ -28,6 +29,8 @@ from heliograph.whatsapp.money.rates import Rate
 
 ORGANIZATION = "Demo organization"
 SENDER = "HELIOGRAPH"
+#: Who owns it: in the dashboard, by a link that signs in once.
+OWNER, OWNER_NAME = "owner@example.com", "Demo owner"
 QUOTA = 1_000_000
 SUPPLIER = "simulator"
 #: Whom the simulated Cloud API knows when it is told nothing else.
@@ -101,6 +104,17 @@ async def ensure(
         test = await _key(conn, operator, "test", known.test_key if known else "")
         await _supplier(conn, settings, smsc)
     return organization.id, live, test
+
+
+async def owners_link(conn: Connection, organization_id: UUID) -> str | None:
+    """A token that signs the demo organization's owner in once; None: they have chosen a password."""
+    operator = Actor(organization_id, None, "live", frozenset(), "active")
+    async with conn.transaction():
+        owner, _ = await users.ensure(conn, operator, email=OWNER, name=OWNER_NAME)
+        if owner.has_password:
+            return None
+        await memberships.add(conn, operator, user_id=owner.id, role="owner")
+        return await links.make(conn, operator, user_id=owner.id)
 
 
 KEY_WORKS = """

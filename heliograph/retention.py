@@ -26,6 +26,7 @@ from heliograph.base.database.migrate import make_days, make_partitions
 from heliograph.base.database.pool import RANGED, Connection, is_open
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
+from heliograph.people import links, sessions, tries
 
 log = structlog.get_logger()
 
@@ -268,6 +269,9 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         deletes("reached users", DELETE_REACHED, now - timedelta(hours=REACHED_HOURS)),
         deletes("conversations", DELETE_CONVERSATIONS, months),
         deletes("replays", DELETE_REPLAYS, webhook),
+        deletes("sessions", sessions.FORGET, now),
+        deletes("links to sign in", links.FORGET, now),
+        deletes("failures to sign in", tries.FORGET, now - tries.FORGOTTEN),
         deletes("workers", DELETE_WORKERS, now - timedelta(days=1)),
     ]
 

@@ -1,4 +1,4 @@
-"""The web process: settings → pool → the API at /v1, its page at /docs, Meta's door at /in → the server.
+"""The web process: settings → pools → the API at /v1, /docs, Meta's door at /in, the dashboard → the server.
 
 Several of them may share a port (SO_REUSEPORT); they share nothing else but the database. The rule nobody may break:
 a process that is told to stop answers what it has begun, and takes nothing new.
@@ -14,6 +14,7 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 
 import uvloop
 
@@ -21,27 +22,33 @@ from heliograph.accounts.keyring import Keyring
 from heliograph.api.callbacks import whatsapp as callbacks
 from heliograph.api.callbacks.whatsapp import Callbacks
 from heliograph.api.document import openapi
-from heliograph.api.document.docs import Docs
+from heliograph.api.document.docs import FRONT, Docs, prefers_html
 from heliograph.api.door import probes
 from heliograph.api.door.guard import Guard, Receive, Scope, Send
 from heliograph.api.door.health import HealthChecks
 from heliograph.api.door.limits import Limiter, Strangers
 from heliograph.api.door.operation import Services
 from heliograph.api.door.probes import Probes
-from heliograph.api.door.static import Page
 from heliograph.api.routes import OPERATIONS, PREFIX
 from heliograph.api.shapes import envelope
 from heliograph.audit.failures import Failures
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock, pulse
-from heliograph.base.database.pool import open_pool
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.process import crash, signals
 from heliograph.base.process.settings import Settings
+from heliograph.dashboard import places
+from heliograph.dashboard.table import TABLE
 from heliograph.http.proxies import TrustedProxies
 from heliograph.http.server.asgi import Asgi
 from heliograph.http.server.exchange import Service
 from heliograph.http.server.registry import Registry, limits_of
 from heliograph.http.server.server import Server, listen
+from heliograph.http.static import Page
+from heliograph.pages.application import Pages
+from heliograph.pages.requests import Services as PageServices
+from heliograph.people import factors
+from heliograph.people.session_book import SessionBook
 from heliograph.queue.runner import announce
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.webhooks import endpoints
@@ -54,6 +61,8 @@ from heliograph.whatsapp.mirror.apps import AppBook
 PATIENCE = 30.0
 #: Seconds that the server lets a statement take beyond the waits that are a rule's own.
 MARGIN = 0.5
+#: Connections for what pages read, and seconds that such a statement may take: pages never slow the product.
+PAGE_READS, PAGE_PATIENCE = 2, 3.0
 #: Allocations between two looks of the garbage collector; its default of 700 costs 9–15 % under load.
 GC_THRESHOLD = 50_000
 
@@ -92,6 +101,12 @@ async def serve(
     except clock.ClockDiffers:
         pool.terminate()
         raise
+    reads = await open_pool(
+        settings.database_url,
+        size=PAGE_READS,
+        patience=settings.database_patience_seconds,
+        statement=PAGE_PATIENCE,
+    )
     registry = Registry(limits_of(settings))
     services = Services(
         pool=pool,
@@ -112,12 +127,14 @@ async def serve(
     sealing = apps.seal_key(settings)
     intake = CallbackIntake(pool, AppBook(pool, sealing), sealing)
     door = Callbacks(intake, services.limiter, max_bytes=settings.max_callback_bytes, public_url=settings.public_url)
+    pages = _pages(services, reads)
     asgi = Asgi(
         _front(
             Guard(OPERATIONS, services),
             Docs(services.strangers, settings.public_url),
             door,
             Probes(services.health, services.is_draining),
+            pages,
         )
     )
     service = Service(
@@ -149,9 +166,11 @@ async def serve(
         for announcer in announcers:
             announcer.cancel()
         await services.keyring.close()
+        await pages.services.sessions.close()
         beating.cancel()
         telling.cancel()
         await services.failures.close()
+        reads.terminate()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
                 await pool.close()
@@ -163,7 +182,35 @@ def run(settings: Settings, *, host: str, port: int) -> None:
     uvloop.run(serve(settings, host=host, port=port))
 
 
-def _front(guard: Guard, docs: Docs, door: Callbacks, probe: Probes) -> Callable[..., Awaitable[None]]:
+def _pages(services: Services, reads: Pool) -> Pages:
+    """The dashboard. What changes something goes through the pool of the API, what only reads through `reads`."""
+    settings = services.settings
+
+    async def status() -> str:
+        return "ok" if (await services.health.read()).is_ok else "degraded"
+
+    return Pages(
+        TABLE,
+        PageServices(
+            pool=services.pool,
+            reads=reads,
+            settings=settings,
+            sessions=SessionBook(reads),
+            failures=services.failures,
+            form_key=derive_key(settings.secret_key, "forms"),
+            answer_key=services.answer_key,
+            cursor_key=services.cursor_key,
+            factor_key=factors.seal_key(settings),
+            status=status,
+        ),
+        folders=[Path(places.__file__).with_name("templates")],
+        frame=places.frame,
+        admit=services.strangers.admit,
+        refusal_of=envelope.refusal_of,
+    )
+
+
+def _front(guard: Guard, docs: Docs, door: Callbacks, probe: Probes, pages: Pages) -> Callable[..., Awaitable[None]]:
     """Who answers. Not a coroutine: what goes to the API pays one comparison for it."""
     paths = docs.paths
 
@@ -175,7 +222,11 @@ def _front(guard: Guard, docs: Docs, door: Callbacks, probe: Probes) -> Callable
             return door(scope, receive, send)
         if path in probes.PATHS:
             return probe(scope, receive, send)
-        return (docs if path in paths else guard)(scope, receive, send)
+        if path == FRONT and prefers_html(scope["headers"]):
+            return pages(scope, receive, send)
+        if path in paths:
+            return docs(scope, receive, send)
+        return (pages if pages.owns(path) else guard)(scope, receive, send)
 
     return app
 

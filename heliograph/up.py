@@ -39,6 +39,7 @@ from heliograph.base.process import private_files
 from heliograph.base.process.settings import Settings, demand_secret_key, from_environment, unknown_names
 from heliograph.base.process.signals import KINDS
 from heliograph.demo import Credentials, Smsc
+from heliograph.people import links
 
 #: prctl(2): the signal that this process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
@@ -138,6 +139,8 @@ class Welcome(msgspec.Struct, frozen=True):
     path: Path
     #: Whether a key was made by this start: only then is it shown on the terminal, where logs may keep it.
     keys_are_new: bool
+    #: Where the dashboard is; with a link that signs its owner in once, as long as they have no password.
+    dashboard: str = ""
 
 
 def welcome(ready: Welcome) -> None:
@@ -181,7 +184,9 @@ async def up(
     watcher: asyncio.Task[None] | None = None
     try:
         await _migrate(settings)
-        credentials, app, are_new = await _prepare(settings, data_dir, f"http://{_shown(options.host)}:{port}")
+        credentials, app, are_new, dashboard = await _prepare(
+            settings, data_dir, f"http://{_shown(options.host)}:{port}"
+        )
         environment = part_environment(settings, host=options.host)
         outside = _outside()
         serve = ["api", "--host", options.host, "--port", str(port)]
@@ -206,7 +211,7 @@ async def up(
         demo.write_credentials(data_dir / "credentials.json", credentials)
         demo.write_credentials(path, credentials)
         if not stop.is_set():
-            on_ready(Welcome(credentials, path, are_new))
+            on_ready(Welcome(credentials, path, are_new, dashboard))
         await stop.wait()
         say("Stopping.")
         return 0
@@ -248,8 +253,9 @@ async def _migrate(settings: Settings) -> None:
         raise UpError(f"the database cannot be used: {error}") from error
 
 
-async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[Credentials, UUID, bool]:
-    """Credentials, the id of the simulated app, and whether a key is one that no earlier start made."""
+async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[Credentials, UUID, bool, str]:
+    """Credentials, the id of the simulated app, whether a key is one that no earlier start made, and the address of
+    the dashboard."""
     kept = data_dir / "credentials.json"
     known = demo.read_credentials(kept)
     smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
@@ -263,13 +269,15 @@ async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[C
         async with pool.acquire() as conn:
             organization_id, live, test = await demo.ensure(conn, settings, smsc=smsc, known=known)
             app = await demo.ensure_whatsapp(conn, settings, organization_id, graph)
+            token = await demo.owners_link(conn, organization_id)
     finally:
         await pool.close()
     credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph)
     demo.write_credentials(kept, credentials)
     demo.write_simulators(data_dir / "smsc.json", data_dir / "graph.json", credentials)
     are_new = known is None or (known.live_key, known.test_key) != (live, test)
-    return credentials, app, are_new
+    dashboard = settings.public_url or base_url
+    return credentials, app, are_new, links.address(dashboard, token) if token else f"{dashboard.rstrip('/')}/"
 
 
 def _smsc(smsc: Smsc, config: Path) -> list[str]:
@@ -388,6 +396,7 @@ def _welcome(ready: Welcome) -> str:
     return f"""
 Heliograph is ready.
 
+  Dashboard     {ready.dashboard}
   API           {credentials.base_url}/v1
   Docs          {credentials.base_url}/docs, guide at {credentials.base_url}/docs/guide{keys}
   Organization  {credentials.organization_id}

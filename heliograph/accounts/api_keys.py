@@ -157,8 +157,8 @@ async def issue(
 ) -> tuple[ApiKey, str]:
     """Create a key with a profile's scopes or with listed ones. Its secret is returned here and nowhere else.
 
-    A key that issues another one grants only what it holds itself, and a test key makes only test keys; an operator
-    (`actor.key_id` is None) grants anything. `mode`: None is the actor's. `allowed_ips`: addresses or CIDR networks.
+    Keys and people grant only what they hold themselves, and a test key makes only test keys; an operator grants
+    anything. `mode`: None is the actor's. `allowed_ips`: addresses or CIDR networks.
     `expires_at`: in the future, with a zone.
     """
     name = checked_name(name)
@@ -406,9 +406,9 @@ async def _demand_place(conn: Connection, actor: Actor) -> None:
 def _granted(actor: Actor, profile: str | None, scopes: Sequence[str] | None, mode: str) -> frozenset[str]:
     granted = named_scopes(profile, scopes)
     missing = granted - actor.scopes
-    if actor.key_id is not None and missing:
+    if not actor.is_operator and missing:
         raise ScopeRequired("A key can grant only scopes that it holds itself.", required=sorted(missing))
-    if actor.key_id is not None and (actor.mode, mode) == ("test", "live"):
+    if not actor.is_operator and (actor.mode, mode) == ("test", "live"):
         # Otherwise whoever holds a test key could spend the organization's quota.
         raise LiveKeyRequired("A test key can create only test keys.")
     return granted

@@ -29,10 +29,10 @@ SYSTEM = Who("system")
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """An organization, and the key that speaks for it, as they were at most a second ago."""
+    """An organization, and the key or person that speaks for it, as they were at most a second ago."""
 
     organization_id: UUID
-    #: The API key, or None when an operator acts from the command line.
+    #: The API key, or None when a person acts on a page or an operator from the command line.
     key_id: UUID | None
     #: "live" or "test", as is what it makes: test sends reach no supplier and cost no quota.
     mode: str
@@ -54,6 +54,16 @@ class Actor(msgspec.Struct, frozen=True):
         return self.by or (SYSTEM if self.key_id is None else Who("key", self.key_id))
 
     @property
+    def user_id(self) -> UUID | None:
+        """The person who acts on a page; `scopes` are those of their role, in `mode`."""
+        return self.by.id if self.by is not None and self.by.kind == "person" else None
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether it is neither key nor person, but somebody who runs the installation."""
+        return self.key_id is None and self.user_id is None
+
+    @property
     def modes(self) -> tuple[str, ...]:
-        """Whose things the actor sees and changes: a key those of its own mode, an operator those of both."""
-        return (self.mode,) if self.key_id is not None or self.mode == "test" else ("live", "test")
+        """Whose things the actor sees and changes: a key and a page those of its mode, an operator those of both."""
+        return ("live", "test") if self.is_operator and self.mode == "live" else (self.mode,)

@@ -28,6 +28,7 @@ ROOMS = {
     "audit": "running",
     "org": "organization",
     "key": "organization",
+    "user": "organization",
     "sender": "organization",
     "supplier": "carriage",
     "quota": "organization",

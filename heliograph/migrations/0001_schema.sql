@@ -13,7 +13,7 @@
 --     the plan when there are millions. Hence the predicates that are always true (`WHERE recipient IS NOT NULL`): only
 --     a search by that column implies them, so nothing else can use the index.
 -- A CHECK on one column is named table_column_check, a primary key table_pkey; everything else is named here.
--- Areas: organizations and access, quota, contacts and consent, campaigns, suppliers, SMS sent, SMS received,
+-- Areas: organizations and access, people, quota, contacts and consent, campaigns, suppliers, SMS sent, SMS received,
 -- WhatsApp, events and webhooks, traffic, work.
 
 
@@ -137,6 +137,94 @@ COMMENT ON TABLE audit_log IS 'control: who changed what, written in the transac
 COMMENT ON COLUMN audit_log.organization_id IS 'NULL: it concerns the installation';
 COMMENT ON COLUMN audit_log.before IS 'of what changed, as JSON; secrets are blanked, phone numbers masked. The same for after';
 COMMENT ON COLUMN audit_log.count IS 'of failed authentications: how many of one address in one minute';
+
+
+-- -- People -----------------------------------------------------------------------------------------------------------
+
+CREATE TABLE users (
+    id           uuid PRIMARY KEY,
+    email        text NOT NULL CONSTRAINT users_email UNIQUE CHECK (email = lower(email) AND length(email) BETWEEN 3 AND 254),
+    name         text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+    password     text,
+    totp         bytea,
+    totp_step    bigint NOT NULL DEFAULT 0,
+    language     text,
+    time_zone    text,
+    created_at   timestamptz NOT NULL,
+    signed_in_at timestamptz
+);
+COMMENT ON TABLE users IS 'control: the people who use the dashboard';
+COMMENT ON COLUMN users.password IS 'argon2id, in its usual form; NULL: none was chosen yet, only a link lets in';
+COMMENT ON COLUMN users.totp IS 'sealed secret of the authenticator app; NULL: there is none';
+COMMENT ON COLUMN users.totp_step IS 'the 30 seconds (RFC 6238) of the last code that was used: each is good once';
+
+CREATE TABLE recovery_codes (
+    user_id   uuid NOT NULL CONSTRAINT recovery_codes_user REFERENCES users ON DELETE CASCADE,
+    code_hash bytea NOT NULL CHECK (length(code_hash) = 32),
+    PRIMARY KEY (user_id, code_hash)
+);
+COMMENT ON TABLE recovery_codes IS 'control: codes for who lost their authenticator app; one that was used is deleted';
+
+CREATE TABLE memberships (
+    organization_id uuid NOT NULL CONSTRAINT memberships_organization REFERENCES organizations,
+    user_id         uuid NOT NULL CONSTRAINT memberships_user REFERENCES users ON DELETE CASCADE,
+    role            text NOT NULL,
+    created_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, user_id)
+);
+CREATE INDEX memberships_of_user ON memberships (user_id);
+COMMENT ON TABLE memberships IS 'tenant: who belongs to an organization, as what';
+COMMENT ON COLUMN memberships.role IS 'a name of heliograph/people/roles.py';
+
+CREATE TABLE invitations (
+    organization_id uuid NOT NULL CONSTRAINT invitations_organization REFERENCES organizations,
+    id              uuid NOT NULL,
+    email           text NOT NULL CHECK (email = lower(email)),
+    role            text NOT NULL,
+    note            text NOT NULL DEFAULT '' CHECK (length(note) <= 500),
+    token_hash      bytea NOT NULL CONSTRAINT invitations_token_hash UNIQUE CHECK (length(token_hash) = 32),
+    invited_by      uuid,
+    created_at      timestamptz NOT NULL,
+    expires_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, id),
+    CONSTRAINT invitations_email UNIQUE (organization_id, email)
+);
+COMMENT ON TABLE invitations IS 'tenant: pending invitations; one that was accepted or withdrawn is deleted';
+COMMENT ON COLUMN invitations.invited_by IS 'a user, or NULL for an operator on the command line';
+
+CREATE TABLE sign_in_links (
+    token_hash bytea PRIMARY KEY CHECK (length(token_hash) = 32),
+    user_id    uuid NOT NULL CONSTRAINT sign_in_links_user UNIQUE REFERENCES users ON DELETE CASCADE,
+    expires_at timestamptz NOT NULL
+);
+COMMENT ON TABLE sign_in_links IS 'control: links that sign somebody in once, one for each person; one that was used is deleted';
+
+CREATE TABLE sessions (
+    token_hash      bytea PRIMARY KEY CHECK (length(token_hash) = 32),
+    id              uuid NOT NULL CONSTRAINT sessions_id UNIQUE,
+    user_id         uuid NOT NULL CONSTRAINT sessions_user REFERENCES users ON DELETE CASCADE,
+    organization_id uuid,
+    created_at      timestamptz NOT NULL,
+    seen_at         timestamptz NOT NULL,
+    idle            interval NOT NULL,
+    ends_at         timestamptz NOT NULL,
+    proved_at       timestamptz NOT NULL,
+    address         text NOT NULL,
+    agent           text NOT NULL CHECK (length(agent) <= 300)
+);
+CREATE INDEX sessions_of_user ON sessions (user_id);
+COMMENT ON TABLE sessions IS 'control: browsers that are signed in; one that is ended is deleted';
+COMMENT ON COLUMN sessions.organization_id IS 'the one that is looked at; NULL: the person belongs to none';
+COMMENT ON COLUMN sessions.idle IS 'it ends when it was not seen for so long, and in any case at ends_at';
+COMMENT ON COLUMN sessions.proved_at IS 'when the person last showed who they are, which dangerous acts ask for again';
+
+CREATE TABLE sign_in_tries (
+    subject  bytea PRIMARY KEY CHECK (length(subject) = 16),
+    tries    integer NOT NULL,
+    tried_at timestamptz NOT NULL
+);
+COMMENT ON TABLE sign_in_tries IS 'control: failures to sign in, by account and by address, which make the next try wait';
+COMMENT ON COLUMN sign_in_tries.subject IS 'first 16 bytes of SHA-256 over `account` or `address` and its name, known or not';
 
 
 -- -- Quota ------------------------------------------------------------------------------------------------------------

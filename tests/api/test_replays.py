@@ -11,7 +11,7 @@ import pytest
 from yarl import URL
 
 from heliograph.accounts import api_keys
-from heliograph.api.door.idempotency import key_hash, request_hash
+from heliograph.accounts.idempotency import key_hash, request_hash
 from heliograph.api.door.reading import reader
 from heliograph.api.operations import campaigns
 from heliograph.api.operations.sms_send import SendSms

@@ -13,12 +13,14 @@ import typer
 from heliograph.api.routes import OPERATIONS
 from heliograph.audit.actions import ACTIONS
 from heliograph.cli import ROOMS, module_of
+from heliograph.dashboard.table import ROUTES
 from tests.house import calls
 
 #: Tables of settings, rights, keys, senders, money, campaigns and people.
 AUDITED = (
     *("organizations", "api_keys", "sender_ids", "suppliers", "queue_holds", "quotas", "wallets", "whatsapp_rates"),
     *("campaigns", "contacts", "contact_imports", "opt_outs", "webhook_endpoints", "webhook_replays"),
+    *("users", "memberships", "invitations", "sign_in_links", "sessions", "recovery_codes"),
     *("whatsapp_apps", "whatsapp_accounts", "whatsapp_numbers", "whatsapp_templates"),
 )
 _WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+({'|'.join(AUDITED)})\b")
@@ -33,6 +35,13 @@ UNRECORDED = {
     "heliograph.accounts.quota.reset_many": "its callers record the plan or the period",
     "heliograph.accounts.quota.set_resets_at": "its callers record the plan",
     "heliograph.accounts.api_keys._demand_place": "a key's expiry was recorded when it was made",
+    "heliograph.people.factors.check": "a code that was used",
+    "heliograph.people.sessions.end_token": "somebody's own sign-out",
+    "heliograph.people.sessions.prove": "its caller was asked for a password",
+    "heliograph.people.sessions.switch": "a person looks elsewhere",
+    "heliograph.people.sessions.touch": "when a session was last used",
+    "heliograph.people.invitations.accept": "the membership is recorded",
+    "heliograph.people.links.use": "the session that it begins is recorded",
     "heliograph.campaigns.audience.forget": "recipients are forgotten by retention",
     "heliograph.retention._steps": "replays that have ended are forgotten by retention",
     "heliograph.campaigns.counting.recount": PROGRESS,
@@ -141,6 +150,10 @@ COMMANDS = {
     "key suspend": "api_key.suspended",
     "key resume": "api_key.resumed",
     "key revoke": "api_key.revoked",
+    "user create": "member.added",
+    "user link": "user.link_made",
+    "user list": READS,
+    "user remove": "user.removed",
     "sender request": "sender_id.requested",
     "sender approve": "sender_id.reviewed",
     "sender reject": "sender_id.reviewed",
@@ -241,6 +254,23 @@ OPERATED = {
     "replayWebhookEvents": "webhook.replayed",
     "testWebhook": WORK,
 }
+#: Every form of the dashboard, likewise.
+OWN = "it concerns nobody else"
+SUBMITTED = {
+    "/login": "user.signed_in",
+    "/login/code": "user.signed_in",
+    "/enter": "user.signed_in",
+    "/preferences": OWN,
+    "/logout": OWN,
+    "/prove": OWN,
+    "/account": "user.changed",
+    "/account/password": "user.password_changed",
+    "/account/factor": "user.factor_changed",
+    "/account/factor/off": "user.factor_changed",
+    "/account/sessions/end": "user.sessions_ended",
+    "/account/sessions/{id}/end": "user.sessions_ended",
+    "/organizations/{id}/look": OWN,
+}
 #: What neither a command nor an operation does.
 BY_ITSELF = {"organization.period_begun", "authentication.failed"}
 #: What a command records besides.
@@ -296,8 +326,22 @@ def test_an_operation_records_its_action(id: str, action: str) -> None:
     assert action in calls.texts(calls.reached([handler(id)]))
 
 
+def test_every_form_is_told_apart() -> None:
+    assert {route.path for route in ROUTES if route.method == "POST"} == SUBMITTED.keys()
+
+
+@pytest.mark.parametrize(("path", "action"), [(one, text) for one, text in SUBMITTED.items() if text in ACTIONS])
+def test_a_form_records_its_action(path: str, action: str) -> None:
+    (submitted,) = [route.handler for route in ROUTES if (route.method, route.path) == ("POST", path)]
+    assert action in calls.texts(calls.reached([f"{submitted.__module__}.{submitted.__qualname__}"]))
+
+
 def test_every_action_is_somebodys() -> None:
-    done = {text for text in (*COMMANDS.values(), *OPERATED.values()) if text in ACTIONS} | BY_ITSELF | BESIDES.keys()
+    done = (
+        {text for text in (*COMMANDS.values(), *OPERATED.values(), *SUBMITTED.values()) if text in ACTIONS}
+        | BY_ITSELF
+        | BESIDES.keys()
+    )
     assert ACTIONS.keys() - done == set()
     for action, words in BESIDES.items():
         assert action in calls.texts(calls.reached([commands()[words]]))

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
+from heliograph.accounts.idempotency import Outcome, checked_key, key_hash, once, request_hash
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
-from heliograph.api.door.idempotency import Outcome, checked_key, key_hash, once, request_hash
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Unavailable

@@ -1,5 +1,5 @@
 """Pages for people: at /docs the OpenAPI document, shown by a vendored Swagger UI (`viewer/`, licence beside it); the
-front page, errors and the guide of `pages.py`.
+errors and the guide of `pages.py`; at / the index, for who is no browser.
 
 The rule nobody may break: the page runs and loads nothing that this server does not serve itself, and its policy
 says so to the browser. A file's address holds its digest, so it may be kept for ever.
@@ -16,11 +16,11 @@ import msgspec
 
 from heliograph.api.document import pages
 from heliograph.api.door.limits import Strangers
-from heliograph.api.door.static import ASKED, Headers, Page, digest
 from heliograph.api.operations import discovery
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import RateLimited
 from heliograph.base.ids import uuid7_text
+from heliograph.http.static import ASKED, Headers, Page, digest
 
 #: Inline scripts, inline styles and eval are all refused: Swagger UI sets styles through the CSSOM only.
 POLICY = (
@@ -62,8 +62,7 @@ class Docs:
             self._styled[f"{{{name}}}"] = address
         page = self._html((_FOLDER / "docs.html").read_text())
         self._pages[PATH] = self._pages[PATH + "/"] = page
-        # To a browser a page, to all others the index of the API.
-        self._front = self._html(pages.front(), vary="accept, accept-encoding")
+        # To a browser it is the dashboard, to all others the index of the API.
         index = msgspec.json.encode(discovery.index())
         self._pages[FRONT] = Page(index, "application/json", "no-cache", _ALWAYS, vary="accept, accept-encoding")
         for address, text in pages.error_pages().items():
@@ -78,9 +77,7 @@ class Docs:
             text = text.replace(place, address)
         return Page(text.encode(), _HTML, "no-cache", _ALWAYS, vary=vary)
 
-    async def _page(self, path: str, headers: Headers) -> Page:
-        if path == FRONT and _prefers_html(headers):
-            return self._front
+    async def _page(self, path: str) -> Page:
         page = self._pages.get(path)
         if page is None:  # of the guide, which is made when it is first asked for
             text = await asyncio.to_thread(pages.guide_page, self._guide[path])
@@ -97,7 +94,7 @@ class Docs:
         try:
             self._strangers.admit(scope["client"][0] if scope["client"] else "")
             if scope["method"] in ("GET", "HEAD"):
-                page = await self._page(scope["path"], scope["headers"])
+                page = await self._page(scope["path"])
                 answer = await page.answer(_asked(scope["headers"]))
                 status, headers, body = answer.status, answer.headers, answer.body
             else:
@@ -118,7 +115,7 @@ def _asked(headers: Headers) -> dict[bytes, bytes]:
     return asked
 
 
-def _prefers_html(headers: Headers) -> bool:
+def prefers_html(headers: Headers) -> bool:
     """Does Accept name HTML, and JSON not before it? Browsers do; `*/*` alone, as of curl, is nobody's wish."""
     weights = {b"text/html": 0.0, b"application/json": 0.0}
     for name, value in headers:

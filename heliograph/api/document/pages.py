@@ -1,4 +1,4 @@
-"""Pages for people, besides the viewer: the front page, one for each error, and the guide, which is the project's own
+"""Pages for people, besides the viewer: one for each error, and the guide, which is the project's own
 `docs/`. Made of Markdown, under the same policy as the viewer: no script, nothing from elsewhere.
 """
 
@@ -55,19 +55,6 @@ def errors() -> tuple[Error, ...]:
 def address(code: str) -> str:
     """Where the page of an error is, below the service's public address."""
     return f"{ERRORS}/{code}"
-
-
-@cache
-def front() -> str:
-    """The page at `/`."""
-    return _page(
-        "Heliograph",
-        "# Heliograph\n\nA messaging platform for SMS and WhatsApp. This is its API.\n\n"
-        "- [The API in a browser](/docs): every operation, with its fields and answers\n"
-        f"- [The guide]({GUIDE}): the API by example, webhooks, WhatsApp, and how to run it\n"
-        f"- [Errors]({ERRORS}): what each code means and what to do\n"
-        "- [The OpenAPI document](/v1/openapi.json), [health](/v1/health)\n",
-    )
 
 
 @cache

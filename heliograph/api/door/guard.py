@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
+from heliograph.accounts import idempotency
 from heliograph.accounts.api_keys import LiveKeyRequired, ScopeRequired, Unauthorized
 from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
 from heliograph.accounts.requests import Answer, RateUnit
-from heliograph.api.door import idempotency, static
 from heliograph.api.door.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.door.reading import query_reader, reader
 from heliograph.api.shapes import envelope
@@ -26,6 +26,7 @@ from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, Ra
 from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7_text
+from heliograph.http import static
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

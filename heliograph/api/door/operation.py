@@ -21,12 +21,12 @@ from heliograph.accounts.keyring import Keyring
 from heliograph.accounts.requests import Answer, RateUnit
 from heliograph.api.door.health import HealthChecks
 from heliograph.api.door.limits import Limiter, Strangers
-from heliograph.api.door.static import Page
 from heliograph.audit.failures import Failures
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.process.settings import Settings
+from heliograph.http.static import Page
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.webhooks.endpoints import EndpointRules
 from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor

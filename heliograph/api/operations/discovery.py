@@ -9,10 +9,10 @@ from msgspec import Meta
 
 from heliograph.api.door.health import Checks
 from heliograph.api.door.operation import Call, operation
-from heliograph.api.door.static import Answer
 from heliograph.api.shapes.fields import Success
 from heliograph.base.database import clock
 from heliograph.base.errors import Unavailable
+from heliograph.http.static import Answer
 
 
 class ApiIndex(msgspec.Struct):

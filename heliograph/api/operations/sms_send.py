@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from heliograph.accounts.idempotency import request_hash
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.requests import Answer
-from heliograph.api.door.idempotency import request_hash
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import NUMBER, AcceptedMessage, Queued, Success, Time
 from heliograph.base import phones

@@ -1,0 +1,169 @@
+"""S5 My account: name, language, password, second factor, sessions."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import segno
+
+from heliograph.base.actor import Actor, Who
+from heliograph.base.crypto import Unsealable, seal, unseal
+from heliograph.base.errors import Invalid
+from heliograph.pages import cookies, languages
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people import factors, sessions, users
+
+
+async def show(request: Request) -> Answer:
+    """Everything about the person."""
+    return Shown(template="account.html", values=await _values(request))
+
+
+async def change(request: Request) -> Answer:
+    """Name, language and time zone."""
+    form = request.form
+    zone = form.get("time_zone", "").strip()
+    try:
+        if zone and zone not in languages.zones():
+            raise Invalid(("time_zone", "enum", "There is no such time zone. They look like Africa/Maputo."))
+        async with request.writing() as conn:
+            await users.change(
+                conn,
+                _self(request),
+                id=request.person.user_id,
+                name=form.get("name", ""),
+                language=form.get("language") or None,
+                time_zone=zone or None,
+            )
+    except Invalid as refusal:
+        typed = {"name": form.get("name", ""), "time_zone": zone, "language": form.get("language", "")}
+        return refused("account.html", refusal, await _values(request) | typed)
+    request.services.sessions.forget(request.token)
+    language = form.get("language") or request.speech.language
+    said = languages.speech(language).text("Saved.")
+    return Elsewhere(
+        location="/account",
+        notice=said,
+        cookies=[cookies.preference(cookies.LANGUAGE, language, is_secure=request.is_secure)],
+    )
+
+
+async def show_password(request: Request) -> Answer:
+    """The form for another password."""
+    return Shown(template="account_password.html", values={})
+
+
+async def change_password(request: Request) -> Answer:
+    """Another password; all other sessions end."""
+    person = request.person
+    try:
+        if request.form.get("password", "") != request.form.get("again", request.form.get("password", "")):
+            raise Invalid(("again", "differs", "The two passwords differ."))
+        async with request.services.pool.acquire() as conn:
+            user = await users.get(conn, id=person.user_id)
+            await users.set_password(
+                conn,
+                _self(request),
+                user=user,
+                password=request.form.get("password", ""),
+                keep_session=person.id,
+            )
+            await sessions.prove(conn, id=person.id, user_id=person.user_id)
+    except Invalid as refusal:
+        return refused("account_password.html", refusal, {})
+    request.services.sessions.forget(request.token)
+    return Elsewhere(
+        location="/account", notice=request.text("The password is changed. Your other sessions were ended.")
+    )
+
+
+async def show_factor(request: Request) -> Answer:
+    """Turn an authenticator app on: its QR code, its secret as text, and a field for the first code."""
+    secret = factors.new_secret()
+    return Shown(template="account_factor.html", values=_factor(request, secret))
+
+
+async def turn_factor_on(request: Request) -> Answer:
+    """The first code is right: show the recovery codes, once."""
+    person = request.person
+    try:
+        secret = unseal(
+            request.services.factor_key, bytes.fromhex(request.form.get("sealed", "")), f"offer/{person.user_id}"
+        ).decode()
+    except (ValueError, Unsealable):
+        return Elsewhere(location="/account/factor")
+    try:
+        async with request.writing() as conn:
+            codes = await factors.enable(
+                conn,
+                _self(request),
+                request.services.factor_key,
+                user_id=person.user_id,
+                secret=secret,
+                given=request.form.get("code", ""),
+            )
+    except Invalid as refusal:
+        return refused("account_factor.html", refusal, _factor(request, secret))
+    request.services.sessions.forget(request.token)
+    return Shown(template="account_codes.html", values={"codes": codes})
+
+
+async def turn_factor_off(request: Request) -> Answer:
+    """Ask for the password alone from now on."""
+    async with request.writing() as conn:
+        await factors.disable(conn, _self(request), user_id=request.person.user_id)
+    request.services.sessions.forget(request.token)
+    return Elsewhere(location="/account", notice=request.text("The authenticator app is not asked for any more."))
+
+
+async def end_session(request: Request) -> Answer:
+    """End one session of the person's."""
+    async with request.writing() as conn:
+        await sessions.end(conn, _self(request), user_id=request.person.user_id, id=request.id())
+    return Elsewhere(location="/account", notice=request.text("The session was ended."))
+
+
+async def end_others(request: Request) -> Answer:
+    """End all sessions but this one."""
+    async with request.writing() as conn:
+        await sessions.end_all(conn, _self(request), user_id=request.person.user_id, keep=request.person.id)
+    return Elsewhere(location="/account", notice=request.text("All other sessions were ended."))
+
+
+async def switch(request: Request) -> Answer:
+    """Look at another organization."""
+    async with request.writing() as conn:
+        await sessions.switch(conn, id=request.person.id, user_id=request.person.user_id, organization_id=request.id())
+    request.services.sessions.forget(request.token)
+    return Elsewhere(location="/")
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    person = request.person
+    async with request.reading() as conn:
+        listed = await sessions.list_all(conn, user_id=person.user_id)
+        left = await factors.codes_left(conn, user_id=person.user_id)
+    return {
+        "sessions": listed,
+        "codes_left": left,
+        "name": person.name,
+        "time_zone": person.time_zone or "",
+        "language": person.language or "",
+        "zones": sorted(zone for zone in languages.zones() if "/" in zone and not zone.startswith("Etc/")),
+    }
+
+
+def _factor(request: Request, secret: str) -> dict[str, Any]:
+    drawn = io.BytesIO()
+    address = factors.address(secret, email=request.person.email)
+    segno.make(address, error="m").save(drawn, kind="svg", border=2, xmldecl=False, svgns=True, omitsize=True)
+    sealed = seal(request.services.factor_key, secret.encode(), f"offer/{request.person.user_id}")
+    grouped = " ".join(secret[at : at + 4] for at in range(0, len(secret), 4))
+    return {"qr": drawn.getvalue().decode(), "secret": grouped, "sealed": sealed.hex()}
+
+
+def _self(request: Request) -> Actor | Who:
+    """The person, in the organization they look at; or by themselves, if they belong to none."""
+    return request.who if request.person.organization_id is None else request.actor

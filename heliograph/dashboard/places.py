@@ -1,0 +1,40 @@
+"""The frame around every screen: where one can go, by role, and what stands on the rail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from heliograph import __version__
+from heliograph.pages.requests import Request
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An entry of the rail, for who holds its scope and permission."""
+
+    path: str
+    label: str
+    icon: str
+    scope: str | None = None
+    permission: str | None = None
+
+
+#: Groups of the rail with their headings.
+GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
+    ("", (Place("/", "Home", "house"),)),
+    ("Developers", (Place("/docs", "API reference", "book"),)),
+)
+
+
+def frame(request: Request) -> dict[str, Any]:
+    """What the templates of the frame need."""
+    groups = [
+        (heading, [place for place in places if request.may(place.scope, place.permission)])
+        for heading, places in GROUPS
+    ]
+    return {
+        "rail": [(heading, places) for heading, places in groups if places],
+        "is_folded": request.cookies.get("hg-rail") == "folded",
+        "version": __version__,
+    }

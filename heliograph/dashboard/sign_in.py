@@ -1,0 +1,165 @@
+"""S2 Sign in and out, one-time links, S3 forgotten passwords, and what a visitor sees first."""
+
+from __future__ import annotations
+
+from heliograph.base.crypto import derive_key
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.pages import cookies, forgery
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.application import own_address
+from heliograph.pages.requests import Request
+from heliograph.people import links, sessions, signing_in
+from heliograph.people.signing_in import WrongCode, WrongSignIn
+from heliograph.people.tries import TooManyTries
+
+
+async def show_form(request: Request) -> Answer:
+    """The form, or home for who is signed in."""
+    following = own_address(request.query.get("next", "/"))
+    if request.session is not None:
+        return Elsewhere(location=following)
+    return Shown(template="sign_in.html", values={"next": following, "email": ""})
+
+
+async def sign_in(request: Request) -> Answer:
+    """E-mail and password; then a session, or the form for the code."""
+    form = request.form
+    following = own_address(form.get("next", "/"))
+    values = {"next": following, "email": form.get("email", "")}
+    is_kept = form.get("keep") == "yes"
+    _demand_https(request)
+    try:
+        proved = await signing_in.password(
+            request.services.pool,
+            email=form.get("email", ""),
+            password=form.get("password", ""),
+            address=request.address,
+        )
+    except (WrongSignIn, TooManyTries) as refusal:
+        request.services.failures.note(request.address, door="dashboard")
+        return refused("sign_in.html", Invalid(("email", "refused", _said(request, refusal))), values)
+    if proved.needs_code:
+        ticket = signing_in.ticket(_ticket_key(request), user_id=proved.user_id, is_kept=is_kept)
+        return Shown(template="sign_in_code.html", values={"next": following, "ticket": ticket})
+    async with request.writing() as conn:
+        token = await sessions.open_for(
+            conn,
+            user_id=proved.user_id,
+            address=request.address,
+            agent=request.agent,
+            how="password",
+            is_kept=is_kept,
+            request_id=request.request_id,
+        )
+    return _signed_in(request, token, following, is_kept=is_kept)
+
+
+async def sign_in_code(request: Request) -> Answer:
+    """The code of the authenticator app, or a recovery code."""
+    form = request.form
+    following = own_address(form.get("next", "/"))
+    try:
+        user_id, is_kept = signing_in.read_ticket(_ticket_key(request), form.get("ticket", ""))
+    except WrongSignIn as refusal:
+        return refused(
+            "sign_in.html", Invalid(("email", "refused", _said(request, refusal))), {"next": following, "email": ""}
+        )
+    try:
+        async with request.writing() as conn:
+            await signing_in.code(
+                conn, request.services.factor_key, user_id=user_id, given=form.get("code", ""), address=request.address
+            )
+            token = await sessions.open_for(
+                conn,
+                user_id=user_id,
+                address=request.address,
+                agent=request.agent,
+                how="code",
+                is_kept=is_kept,
+                request_id=request.request_id,
+            )
+    except (WrongCode, TooManyTries) as refusal:
+        request.services.failures.note(request.address, door="dashboard")
+        values = {"next": following, "ticket": form.get("ticket", "")}
+        return refused("sign_in_code.html", Invalid(("code", "refused", _said(request, refusal))), values)
+    return _signed_in(request, token, following, is_kept=is_kept)
+
+
+async def sign_out(request: Request) -> Answer:
+    """End this session."""
+    async with request.writing() as conn:
+        await sessions.end_token(conn, token=request.token)
+    request.services.sessions.forget(request.token)
+    return Elsewhere(location="/login", cookies=[cookies.no_session(is_secure=request.is_secure)])
+
+
+async def show_enter(request: Request) -> Answer:
+    """Where a one-time link leads: the token stands after `#`, so a script fills it in, or the reader pastes it."""
+    return Shown(template="enter.html", values={})
+
+
+async def enter(request: Request) -> Answer:
+    """Use a one-time link."""
+    _demand_https(request)
+    # The whole link may be pasted as well.
+    token = request.form.get("link", "").strip().rpartition("#")[2]
+    try:
+        async with request.writing() as conn:
+            user_id = await links.use(conn, token=token)
+            session = await sessions.open_for(
+                conn,
+                user_id=user_id,
+                address=request.address,
+                agent=request.agent,
+                how="link",
+                request_id=request.request_id,
+            )
+    except links.LinkUsed as refusal:
+        request.services.failures.note(request.address, door="dashboard")
+        return refused("enter.html", Invalid(("link", "refused", refusal.message)), {})
+    return _signed_in(request, session, "/", is_kept=False)
+
+
+async def forgotten(request: Request) -> Answer:
+    """Who can make a link that lets one in."""
+    return Shown(template="forgotten.html", values={})
+
+
+async def set_preferences(request: Request) -> Answer:
+    """Theme, language and the folded rail, kept in cookies, for visitors too."""
+    kept = []
+    for field, name, allowed in (
+        ("theme", cookies.THEME, cookies.THEMES),
+        ("language", cookies.LANGUAGE, ("en", "pt")),
+        ("rail", cookies.RAIL, ("folded", "open")),
+    ):
+        value = request.form.get(field, "")
+        if value in allowed:
+            kept.append(cookies.preference(name, value, is_secure=request.is_secure))
+    return Elsewhere(location=own_address(request.form.get("next", "/")), cookies=kept)
+
+
+async def prove(request: Request) -> Answer:
+    """Back to where the password was asked for: giving it is what this route declares."""
+    return Elsewhere(location=own_address(request.query.get("next", "/")))
+
+
+def _signed_in(request: Request, token: str, following: str, *, is_kept: bool) -> Answer:
+    cookie = cookies.session(token, is_secure=request.is_secure, is_kept=is_kept)
+    return Elsewhere(location=following, cookies=[cookie])
+
+
+def _demand_https(request: Request) -> None:
+    """A browser keeps no session of ours that came over plain http, unless it is on this machine."""
+    if request.is_secure and request.headers.get(b"origin", b"").startswith(b"http://"):
+        raise forgery.PlainHttp
+
+
+def _said(request: Request, refusal: Refusal) -> str:
+    if isinstance(refusal, TooManyTries):
+        return request.text("Too many failures. Try again in %(seconds)s s.", seconds=refusal.details["retry_after"])
+    return refusal.message
+
+
+def _ticket_key(request: Request) -> bytes:
+    return derive_key(request.services.settings.secret_key, "half a sign-in")

@@ -1,0 +1,49 @@
+"""The table of routes: every address of the dashboard, and who may come in."""
+
+from __future__ import annotations
+
+from heliograph.dashboard import account, home, sign_in
+from heliograph.pages.routes import Handler, Route, Table
+
+
+def _get(path: str, handler: Handler, scope: str | None = None, permission: str | None = None) -> Route:
+    return Route(method="GET", path=path, handler=handler, scope=scope, permission=permission)
+
+
+def _post(path: str, handler: Handler, scope: str | None = None, permission: str | None = None) -> Route:
+    return Route(method="POST", path=path, handler=handler, scope=scope, permission=permission)
+
+
+def _public(method: str, path: str, handler: Handler) -> Route:
+    return Route(method=method, path=path, handler=handler, is_public=True)
+
+
+def _own(method: str, path: str, handler: Handler, *, is_proved: bool = False) -> Route:
+    """Of the person, whichever organization they belong to."""
+    return Route(method=method, path=path, handler=handler, is_personal=True, is_proved=is_proved)
+
+
+ROUTES: tuple[Route, ...] = (
+    _public("GET", "/", home.front),
+    _public("GET", "/login", sign_in.show_form),
+    _public("POST", "/login", sign_in.sign_in),
+    _public("POST", "/login/code", sign_in.sign_in_code),
+    _public("GET", "/login/forgotten", sign_in.forgotten),
+    _public("GET", "/enter", sign_in.show_enter),
+    _public("POST", "/enter", sign_in.enter),
+    _public("POST", "/preferences", sign_in.set_preferences),
+    _own("POST", "/logout", sign_in.sign_out),
+    _own("POST", "/prove", sign_in.prove, is_proved=True),
+    _own("GET", "/account", account.show),
+    _own("POST", "/account", account.change),
+    _own("GET", "/account/password", account.show_password, is_proved=True),
+    _own("POST", "/account/password", account.change_password, is_proved=True),
+    _own("GET", "/account/factor", account.show_factor, is_proved=True),
+    _own("POST", "/account/factor", account.turn_factor_on, is_proved=True),
+    _own("POST", "/account/factor/off", account.turn_factor_off, is_proved=True),
+    _own("POST", "/account/sessions/end", account.end_others),
+    _own("POST", "/account/sessions/{id}/end", account.end_session),
+    _own("POST", "/organizations/{id}/look", account.switch),
+)
+
+TABLE = Table(ROUTES)

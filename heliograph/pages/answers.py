@@ -1,0 +1,45 @@
+"""What a screen answers: a page made of a template, another address, or a file. `application.py` makes bytes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from heliograph.base.errors import Invalid
+
+
+class Shown(msgspec.Struct, kw_only=True):
+    """A page. `values` are its template's."""
+
+    template: str
+    values: dict[str, Any]
+    status: int = 200
+    #: What was wrong with a form: shown above it and at its fields.
+    refusal: Invalid | None = None
+    cookies: list[str] = []
+
+
+class Elsewhere(msgspec.Struct, kw_only=True):
+    """Go and look there (303). `notice` is said on the next page, in the reader's language already."""
+
+    location: str
+    notice: str = ""
+    cookies: list[str] = []
+
+
+class Download(msgspec.Struct, kw_only=True):
+    """A file to keep."""
+
+    name: str
+    kind: str
+    body: bytes
+
+
+Answer = Shown | Elsewhere | Download
+
+
+def refused(template: str, refusal: Invalid, values: Mapping[str, Any]) -> Shown:
+    """A form that comes back with all that was typed, and what was wrong with it."""
+    return Shown(template=template, values=dict(values), status=422, refusal=refusal)

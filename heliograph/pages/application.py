@@ -1,0 +1,339 @@
+"""The pages as an ASGI application: from bytes to a screen's answer and back.
+
+    address → session → may they? → proved? → form, origin and token → the screen → a page
+
+The rule nobody may break: every answer goes out through `_send`, so each one carries the policy, says `no-store` and
+has a request id; and nothing is written for a request that did not come from a page of ours.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import urllib.parse
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from heliograph.accounts.api_keys import ScopeRequired
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7_text
+from heliograph.http.static import ASKED, Headers
+from heliograph.http.static import Page as File
+from heliograph.pages import cookies, forgery, languages, requests, templates
+from heliograph.pages.answers import Answer, Download, Elsewhere, Shown
+from heliograph.pages.assets import PREFIX as ASSETS
+from heliograph.pages.assets import Assets
+from heliograph.pages.requests import Request, Services
+from heliograph.pages.routes import Route, Table
+from heliograph.people import roles, sessions, signing_in
+from heliograph.people.roles import RoleRequired
+from heliograph.people.signing_in import WrongSignIn
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+#: Nothing is loaded from elsewhere, and no script or style stands in a page.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+# `same-origin`, not `no-referrer`: with that, browsers say `Origin: null` of our own forms.
+_ALWAYS: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"content-security-policy", POLICY.encode()),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+_NO_STORE = (b"cache-control", b"no-store")
+#: Bytes of a form; and from which size on a page is packed.
+LONGEST_FORM, WORTH_PACKING = 65_536, 1_024
+#: What of a page differs with each showing, and says nothing.
+_FLEETING = re.compile(rb'name="(?:_token|_once)" value="[^"]*"|data-token="[^"]*"')
+
+SIGN_IN, PROVE_FIELD, ONCE_FIELD = "/login", "_password", "_once"
+
+
+class TooLarge(Refusal):
+    """What was sent is larger than any form of ours."""
+
+    code, status = "payload_too_large", 413
+
+
+class WrongMethod(Refusal):
+    """This address does not take that."""
+
+    code, status = "method_not_allowed", 405
+
+
+class ProveAgain(Refusal):
+    """Give your password once more: this is a change that only you should be able to make."""
+
+    code, status = "password_needed", 403
+
+
+class Disconnected(Exception):
+    """The client went away while it was sending."""
+
+
+Frame = Callable[[Request], dict[str, Any]]
+
+
+class Pages:
+    """The screens of a table. `frame`: values that every template gets beyond the kit's own."""
+
+    def __init__(
+        self,
+        table: Table,
+        services: Services,
+        *,
+        folders: Sequence[Path],
+        frame: Frame,
+        admit: Callable[[str], None],
+        refusal_of: Callable[..., Refusal],
+    ) -> None:
+        """`admit` counts a request by its address and refuses too many; `refusal_of` makes of any error what is
+        said of it, and logs surprises."""
+        self.table = table
+        self.services = services
+        self._assets = Assets(_ALWAYS)
+        self._templates = templates.environment(folders, self._assets)
+        self._frame = frame
+        self._admit = admit
+        self._refusal_of = refusal_of
+        self._places = table.places | {ASSETS.strip("/")}
+
+    def owns(self, path: str) -> bool:
+        """Whether a path, other than that of the front page, is answered here."""
+        return path.partition("/")[2].partition("/")[0] in self._places
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        request = self._begin(scope)
+        status: int
+        try:
+            self._admit(request.address)
+            if request.path.startswith(ASSETS):
+                status, headers, body = await self._file(request)
+            else:
+                status, headers, body = self._made(request, await self._run(request, scope, receive))
+        except Disconnected:
+            return
+        except Exception as error:
+            status, headers, body = await self._failed(request, error)
+        await self._send(request, send, status, headers, body)
+
+    # ── The steps, in order ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, scope: dict[str, Any]) -> Request:
+        request = Request()
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            headers[name] = b"; ".join((headers[name], value)) if name == b"cookie" and name in headers else value
+        request.services = self.services
+        request.method, request.path = scope["method"], scope["path"]
+        request.headers, request.request_id = headers, uuid7_text()
+        request.cookies = cookies.read(headers.get(b"cookie", b""))
+        request.address = scope["client"][0] if scope["client"] else ""
+        request.agent = headers.get(b"user-agent", b"").decode("latin-1")
+        request.host = headers.get(b"host", b"").decode("latin-1")
+        public = self.services.settings.public_url
+        request.is_secure = public.startswith("https://") or not forgery.is_loopback(request.host)
+        request.is_fragment = b"hx-request" in headers
+        request.query, request.form, request.parameters = {}, {}, {}
+        request.session, request.mode = None, "live"
+        request.token = request.cookies.get(cookies.session_name(request.is_secure), "")
+        theme = request.cookies.get(cookies.THEME, "")
+        request.theme = theme if theme in cookies.THEMES else "system"
+        request.notice = cookies.read_notice(request.cookies.get(cookies.NOTICE, ""))
+        chosen = request.cookies.get(cookies.LANGUAGE, "")
+        spoken = headers.get(b"accept-language", b"").decode("latin-1")
+        request.speech = languages.speech(chosen if chosen in languages.LANGUAGES else languages.accepted(spoken))
+        return request
+
+    async def _file(self, request: Request) -> tuple[int, Headers, bytes]:
+        file: File | None = self._assets.pages.get(request.path)
+        if file is None:
+            raise NotFound
+        answer = await file.answer({name: value for name, value in request.headers.items() if name in ASKED})
+        return answer.status, answer.headers, answer.body
+
+    async def _run(self, request: Request, scope: dict[str, Any], receive: Receive) -> Answer:
+        methods, request.parameters = self.table.find(request.path)
+        route = methods.get("GET" if request.method == "HEAD" else request.method)
+        request.query = requests.pairs(scope["query_string"])
+        mode = request.query.get("mode", "live")
+        request.mode = mode if mode in requests.MODES else "live"
+        await self._identify(request)
+        if route is None:
+            raise WrongMethod if methods else NotFound
+        if not route.is_public and request.session is None:
+            if request.method != "GET":
+                raise WrongSignIn("You were signed out. Sign in, then try again.")
+            return Elsewhere(location=f"{SIGN_IN}?next={_quoted(request, scope)}")
+        self._demand(request, route)
+        if route.method == "POST":
+            forgery.check_origin(request.headers, host=request.host, public_url=self.services.settings.public_url)
+            request.form = requests.pairs(await self._receive_form(request, receive))
+            if request.session is not None:
+                given = request.form.get(forgery.FIELD) or request.headers.get(forgery.HEADER, b"").decode("latin-1")
+                forgery.check_token(self.services.form_key, request.session.id, given)
+        if route.is_proved and not request.person.is_proved:
+            asked = await self._prove(request)
+            if asked is not None:
+                return asked
+        return await route.handler(request)
+
+    async def _identify(self, request: Request) -> None:
+        if request.token:
+            request.session = await self.services.sessions.find(request.token)
+        person = request.session
+        if person is not None:
+            language = person.language or request.speech.language
+            request.speech = languages.speech(language, person.time_zone)
+
+    def _demand(self, request: Request, route: Route) -> None:
+        if route.is_public or route.is_personal:
+            return
+        if request.person.organization_id is None:
+            raise NotFound("You belong to no organization. Ask somebody there to invite you.")
+        if not request.may(route.scope, route.permission):
+            raise RoleRequired(
+                required=roles.holders(scope=route.scope, permission=route.permission, mode=request.mode)
+            )
+
+    async def _receive_form(self, request: Request, receive: Receive) -> bytes:
+        kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if kind not in (b"application/x-www-form-urlencoded", b""):
+            raise Invalid(("form", "format", "What was sent is no form."))
+        parts, size, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            more = message["more_body"]
+            parts.append(message["body"])
+            size += len(parts[-1])
+            if size > LONGEST_FORM:
+                raise TooLarge
+        return b"".join(parts)
+
+    async def _prove(self, request: Request) -> Answer | None:
+        """A page that asks for the password, with the form that was on its way; None once it is proved."""
+        person = request.person
+        given = request.form.get(PROVE_FIELD) if request.method == "POST" else None
+        refusal = None
+        if given is not None:
+            try:
+                await signing_in.prove_again(
+                    self.services.pool, user_id=person.user_id, password=given, address=request.address
+                )
+                async with request.writing() as conn:
+                    await sessions.prove(conn, id=person.id, user_id=person.user_id)
+                self.services.sessions.forget(request.token)
+                return None
+            except WrongSignIn as wrong:
+                refusal = Invalid((PROVE_FIELD, "wrong", wrong.message))
+        kept = {name: value for name, value in request.form.items() if name not in (PROVE_FIELD, forgery.FIELD)}
+        action = request.to(request.path, **{name: value for name, value in request.query.items() if name != "mode"})
+        return Shown(
+            template="prove.html",
+            values={"kept": kept, "action": action, "is_write": request.method == "POST"},
+            status=422 if refusal else 403,
+            refusal=refusal,
+        )
+
+    # ── Answers ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _made(self, request: Request, answer: Answer) -> tuple[int, Headers, bytes]:
+        headers: Headers = []
+        if isinstance(answer, Download):
+            disposition = f'attachment; filename="{answer.name}"'.encode()
+            kept = [(b"content-type", answer.kind.encode()), (b"content-disposition", disposition), _NO_STORE]
+            return 200, [*kept, (b"content-length", b"%d" % len(answer.body))], answer.body
+        headers += [(b"set-cookie", cookie.encode("latin-1")) for cookie in answer.cookies]
+        if isinstance(answer, Elsewhere):
+            if answer.notice:
+                said = cookies.notice(answer.notice, is_secure=request.is_secure)
+                headers.append((b"set-cookie", said.encode()))
+            headers += [(b"location", answer.location.encode()), (b"content-length", b"0"), _NO_STORE]
+            return 303, headers, b""
+        if request.notice and not request.is_fragment:
+            headers.append((b"set-cookie", cookies.notice("", is_secure=request.is_secure).encode()))
+        status, more, body = self._page(request, answer)
+        return status, headers + more, body
+
+    def _page(self, request: Request, answer: Shown) -> tuple[int, Headers, bytes]:
+        person = request.session
+        token = forgery.token(self.services.form_key, person.id) if person else ""
+        values: dict[str, Any] = {
+            "request": request,
+            "person": person,
+            "role": request.role,
+            "may": request.may,
+            "to": request.to,
+            "mode": request.mode,
+            "theme": request.theme,
+            "speech": request.speech,
+            "languages": languages.LANGUAGES,
+            "token": token,
+            "once": requests.new_once(),
+            "notice": request.notice,
+            "fields": {one["field"]: one["message"] for one in answer.refusal.details["fields"]}
+            if answer.refusal
+            else {},
+            **self._frame(request),
+            **answer.values,
+        }
+        body = templates.render(self._templates, answer.template, values).encode()
+        headers: Headers = [(b"content-type", b"text/html; charset=utf-8"), _NO_STORE]
+        status = answer.status
+        headers.append((b"vary", b"accept, hx-request, cookie, accept-language, accept-encoding"))
+        if status == 200 and request.method in ("GET", "HEAD"):
+            etag = b'W/"%b"' % hashlib.sha256(_FLEETING.sub(b"", body)).hexdigest()[:24].encode()
+            headers.append((b"etag", etag))
+            if request.is_fragment and request.headers.get(b"if-none-match") == etag:
+                return 304, headers, b""
+        if len(body) > WORTH_PACKING and b"gzip" in request.headers.get(b"accept-encoding", b""):
+            body = gzip.compress(body, 4, mtime=0)
+            headers.append((b"content-encoding", b"gzip"))
+        headers.append((b"content-length", b"%d" % len(body)))
+        return status, headers, body
+
+    async def _failed(self, request: Request, error: Exception) -> tuple[int, Headers, bytes]:
+        refusal = self._refusal_of(error, request_id=request.request_id, operation="page")
+        if isinstance(refusal, ScopeRequired):
+            refusal = RoleRequired(refusal.message)
+        values = {
+            "refusal": refusal,
+            "request_id": request.request_id,
+            "retry_after": refusal.headers.get("retry-after"),
+        }
+        shown = Shown(template="error.html", values=values, status=refusal.status)
+        try:
+            status, headers, body = self._page(request, shown)
+        except Exception as again:
+            # The page of an error must not fail with the error: without session and frame it is plain.
+            self._refusal_of(again, request_id=request.request_id, operation="error page")
+            request.session = None
+            status, headers, body = self._page(request, shown)
+        return status, headers + [(n.encode(), v.encode("latin-1")) for n, v in refusal.headers.items()], body
+
+    async def _send(self, request: Request, send: Send, status: int, headers: Headers, body: bytes) -> None:
+        headers = [*headers, (b"x-request-id", request.request_id.encode())]
+        if not request.path.startswith(ASSETS):
+            headers += _ALWAYS
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else body})
+
+
+def own_address(text: str) -> str:
+    """An address below our own that somebody may be sent to; the front page for everything else."""
+    if text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and len(text) <= 2_000:
+        return text
+    return "/"
+
+
+def _quoted(request: Request, scope: dict[str, Any]) -> str:
+    query = scope["query_string"].decode("latin-1")
+    return urllib.parse.quote(request.path + (f"?{query}" if query else ""), safe="/")

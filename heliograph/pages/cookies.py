@@ -1,0 +1,70 @@
+"""Cookies: the session's, and those that make the first paint right without a script."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+
+#: By https the name itself makes browsers refuse a cookie that another host or plain http set (RFC 6265bis §4.1.3.2).
+SESSION, SECURE_SESSION = "hg", "__Host-hg"
+THEME, LANGUAGE, RAIL, NOTICE = "hg-theme", "hg-language", "hg-rail", "hg-notice"
+THEMES = ("system", "light", "dark")
+YEAR = 31_536_000
+#: Seconds for which "keep me signed in" keeps.
+MONTH = 2_592_000
+_LONGEST = 8_192
+
+
+def read(header: bytes) -> Mapping[str, str]:
+    """The cookies of a request; of two with one name the first counts."""
+    found: dict[str, str] = {}
+    for part in header[:_LONGEST].decode("latin-1").split(";"):
+        name, equals, value = part.strip().partition("=")
+        if equals:
+            found.setdefault(name, value)
+    return found
+
+
+def session(token: str, *, is_secure: bool, is_kept: bool) -> str:
+    """That of a session; without `is_kept` it goes with the browser."""
+    return _set(session_name(is_secure), token, is_secure=is_secure, age=MONTH if is_kept else None)
+
+
+def no_session(*, is_secure: bool) -> str:
+    """Ends it in the browser."""
+    return _set(session_name(is_secure), "", is_secure=is_secure, age=0)
+
+
+def session_name(is_secure: bool) -> str:
+    """By https or not."""
+    return SECURE_SESSION if is_secure else SESSION
+
+
+def preference(name: str, value: str, *, is_secure: bool) -> str:
+    """One that is kept for a year."""
+    return _set(name, value, is_secure=is_secure, age=YEAR)
+
+
+def notice(text: str, *, is_secure: bool) -> str:
+    """What the next page says, or with "" that it was said."""
+    value = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    return _set(NOTICE, value, is_secure=is_secure, age=60 if text else 0)
+
+
+def read_notice(value: str) -> str:
+    """What `notice` was given."""
+    try:
+        text = base64.urlsafe_b64decode(value[:2_000] + "=" * (-len(value[:2_000]) % 4)).decode()
+    except (binascii.Error, ValueError):
+        return ""
+    return text if text.isprintable() else ""
+
+
+def _set(name: str, value: str, *, is_secure: bool, age: int | None) -> str:
+    parts = [f"{name}={value}", "Path=/", "HttpOnly", "SameSite=Lax"]
+    if is_secure:
+        parts.append("Secure")
+    if age is not None:
+        parts.append(f"Max-Age={age}")
+    return "; ".join(parts)

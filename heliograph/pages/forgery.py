@@ -1,0 +1,69 @@
+"""Writes come from our own pages: `Origin` and `Sec-Fetch-Site` say so, and a token of the session stands in each form.
+
+The token differs with each page though it says the same, so that nothing is learnt of it from how well a page packs.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from uuid import UUID
+
+from heliograph.base.crypto import constant_time_equal, mac
+from heliograph.base.errors import Refusal
+
+#: The field of each form, and the header of requests that scripts make.
+FIELD, HEADER = "_token", b"x-form-token"
+_NONCE = 16
+
+
+class ForeignForm(Refusal):
+    """This form did not come from a page of ours, or the page was open since before you signed in. Reload it."""
+
+    code, status = "foreign_form", 403
+
+
+class PlainHttp(Refusal):
+    """Signing in needs https here: over plain http everybody on the way could read the password and the session."""
+
+    code, status = "https_required", 403
+
+
+def token(key: bytes, session_id: UUID) -> str:
+    """A fresh token for the forms of a page."""
+    nonce = os.urandom(_NONCE)
+    return (nonce + mac(key, nonce + session_id.bytes)).hex()
+
+
+def check_token(key: bytes, session_id: UUID, given: str) -> None:
+    """Raises ForeignForm unless `given` is a token of this session."""
+    try:
+        raw = bytes.fromhex(given[:200])
+    except ValueError:
+        raise ForeignForm from None
+    nonce, tag = raw[:_NONCE], raw[_NONCE:]
+    if not constant_time_equal(mac(key, nonce + session_id.bytes), tag):
+        raise ForeignForm
+
+
+def check_origin(headers: dict[bytes, bytes], *, host: str, public_url: str) -> None:
+    """Raises ForeignForm unless the browser says that a page of this very address made the request.
+
+    Browsers send `Origin` with every POST, and most of them `Sec-Fetch-Site` (W3C Fetch Metadata); a program that
+    sends neither has the API.
+    """
+    site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+    if site not in (None, b"same-origin") or origin is None:
+        raise ForeignForm
+    given = urllib.parse.urlsplit(origin.decode("latin-1"))
+    known = {host} if host else set()
+    if public_url:
+        known.add(urllib.parse.urlsplit(public_url).netloc)
+    if given.scheme not in ("http", "https") or given.netloc not in known:
+        raise ForeignForm
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a Host header names this machine, as seen from the browser on it."""
+    name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+    return name in ("localhost", "::1") or name.startswith("127.") or name.endswith(".localhost")

@@ -1,0 +1,140 @@
+"""Languages: catalogues of texts, and numbers and times as the reader writes them.
+
+A text is written in English where it is used and looked up here. The rule nobody may break: a catalogue is complete, so
+no page is half in one language; a test extracts every text and looks for its twin.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from zoneinfo import ZoneInfo, available_timezones
+
+from babel import Locale, dates, numbers
+from babel.messages.pofile import read_po
+
+from heliograph.base.database import clock
+
+#: Code and own name of each language, the first being that of the texts themselves.
+LANGUAGES = {"en": "English", "pt": "Português"}
+DEFAULT = "en"
+FOLDER = Path(__file__).with_name("locale")
+
+_LOCALES = {"en": "en_GB", "pt": "pt_PT"}
+_OFFERED = re.compile(r"([a-zA-Z]{1,8})(?:-[a-zA-Z0-9-]{1,32})?(?:;q=([0-9.]{1,6}))?")
+
+
+@cache
+def catalogue(language: str) -> dict[str, str | tuple[str, ...]]:
+    """Texts by their English; a plural form is a tuple. Empty for English."""
+    if language == DEFAULT:
+        return {}
+    with (FOLDER / f"{language}.po").open("rb") as file:
+        read = read_po(file, locale=language)
+    found: dict[str, str | tuple[str, ...]] = {}
+    for message in read:
+        if message.id and message.string:
+            key = message.id[0] if isinstance(message.id, tuple | list) else message.id
+            found[key] = tuple(message.string) if isinstance(message.string, tuple | list) else message.string
+    return found
+
+
+class Speech:
+    """How a page speaks to its reader: in a language, with times of a zone."""
+
+    def __init__(self, language: str, zone: str | None = None) -> None:
+        self.language = language if language in LANGUAGES else DEFAULT
+        self.zone = zone if zone in zones() else "UTC"
+        self._texts = catalogue(self.language)
+        self._locale = Locale.parse(_LOCALES[self.language])
+        self._zone = ZoneInfo(self.zone)
+
+    def text(self, english: str, **values: object) -> str:
+        """A text in the reader's language, with `%(name)s` filled in."""
+        known = self._texts.get(english, english)
+        found = known if isinstance(known, str) else known[0]
+        return found % values if values else found
+
+    def form(self, one: str, many: str, number: int) -> str:
+        """`one` or `many` as the number wants it, with `%(num)s` still to be filled in."""
+        known = self._texts.get(one)
+        forms = known if isinstance(known, tuple) else (one, many)
+        # English and Portuguese alike: one thing is singular, everything else plural.
+        return forms[0 if number == 1 else -1]
+
+    def count(self, one: str, many: str, number: int) -> str:
+        """As `form`, with the number in it."""
+        return self.form(one, many, number) % {"num": self.number(number)}
+
+    def number(self, value: float, digits: int = 0) -> str:
+        """With the separators of the language."""
+        pattern = "#,##0" + ("." + "0" * digits if digits else "")
+        return numbers.format_decimal(value, format=pattern, locale=self._locale)
+
+    def moment(self, at: datetime) -> str:
+        """A day and time of day: `12 May 2026, 10:02`."""
+        return dates.format_datetime(at, "d MMM y, HH:mm", tzinfo=self._zone, locale=self._locale)
+
+    def exact(self, at: datetime) -> str:
+        """To the millisecond, with the zone."""
+        local = at.astimezone(self._zone)
+        return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03d} {self.zone}"
+
+    def day(self, at: datetime) -> str:
+        """`12 May 2026`."""
+        return dates.format_date(at.astimezone(self._zone), "d MMM y", locale=self._locale)
+
+    def hour(self, at: datetime) -> str:
+        """`10:00`."""
+        return f"{at.astimezone(self._zone):%H:%M}"
+
+    def ago(self, at: datetime) -> str:
+        """How long ago, roughly: `4 minutes ago`; a moment to come is `in 4 minutes`. Older than a day: the day."""
+        gap = at - clock.now()
+        if abs(gap.total_seconds()) < 10:
+            return self.text("just now")
+        if gap.total_seconds() < -86_400:
+            return self.moment(at)
+        return dates.format_timedelta(gap, add_direction=True, locale=self._locale)
+
+    def lasted(self, seconds: float) -> str:
+        """A duration: `0.42 s`, `3.1 s`, `4 min 10 s`, `2 h 5 min`."""
+        if seconds < 60:
+            return f"{self.number(seconds, 2 if seconds < 1 else 1)} s"
+        minutes, rest = divmod(round(seconds), 60)
+        if minutes < 60:
+            return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+        hours, minutes = divmod(minutes, 60)
+        if hours < 48:
+            return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+        return self.count("%(num)s day", "%(num)s days", hours // 24)
+
+
+@cache
+def speech(language: str, zone: str | None = None) -> Speech:
+    """The one for a language and a zone."""
+    return Speech(language, zone)
+
+
+@cache
+def zones() -> frozenset[str]:
+    """Names of time zones that may be chosen."""
+    return frozenset(available_timezones()) | {"UTC"}
+
+
+def accepted(header: str) -> str:
+    """The language that Accept-Language likes best of ours (RFC 9110 §12.5.4)."""
+    best, weight = DEFAULT, 0.0
+    for part in header[:200].split(","):
+        match = _OFFERED.fullmatch(part.strip().replace(" ", ""))
+        if match is None or match[1].lower() not in LANGUAGES:
+            continue
+        try:
+            wanted = float(match[2] or 1)
+        except ValueError:
+            continue
+        if wanted > weight:
+            best, weight = match[1].lower(), wanted
+    return best

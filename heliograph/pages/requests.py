@@ -1,0 +1,237 @@
+"""A request of a page: who asks, what for, in which mode and language, and the fields that were sent."""
+
+from __future__ import annotations
+
+import contextlib
+import urllib.parse
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import idempotency
+from heliograph.audit.failures import Failures
+from heliograph.base.actor import Actor, Who
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7_text
+from heliograph.base.process.settings import Settings
+from heliograph.pages.languages import Speech
+from heliograph.people import roles
+from heliograph.people.roles import Role
+from heliograph.people.session_book import SessionBook
+from heliograph.people.sessions import Known
+
+MODES = ("live", "test")
+#: Fields of a form, and characters of an address, that are looked at.
+MOST_FIELDS = 200
+#: Hours for which a form that was sent is known, seconds that its twin waits for it.
+REMEMBERED, TWIN_WAITS = 24, 2.0
+
+
+class Services(msgspec.Struct, frozen=True, kw_only=True):
+    """What screens need of the process."""
+
+    #: For what changes something; the same that the API uses.
+    pool: Pool
+    #: For what only reads: small, and quick to give up, so that pages never slow the product.
+    reads: Pool
+    settings: Settings
+    sessions: SessionBook
+    #: Counts who did not prove who they are, for the audit log.
+    failures: Failures
+    #: Signs tokens of forms and the tickets of half a sign-in.
+    form_key: bytes
+    #: Seals answers that hold a secret, as the API's are.
+    answer_key: bytes
+    #: Authenticates where the next page of a list begins.
+    cursor_key: bytes
+    #: Seals secrets of authenticator apps.
+    factor_key: bytes
+    #: In a word, how the service is: "ok" or "degraded".
+    status: Callable[[], Awaitable[str]]
+
+
+class Request:
+    """One request."""
+
+    __slots__ = (
+        "address",
+        "agent",
+        "cookies",
+        "form",
+        "headers",
+        "host",
+        "is_fragment",
+        "is_secure",
+        "method",
+        "mode",
+        "notice",
+        "parameters",
+        "path",
+        "query",
+        "request_id",
+        "services",
+        "session",
+        "speech",
+        "theme",
+        "token",
+    )
+
+    services: Services
+    method: str
+    path: str
+    request_id: str
+    headers: dict[bytes, bytes]
+    cookies: Mapping[str, str]
+    query: dict[str, str]
+    form: dict[str, str]
+    parameters: Mapping[str, str]
+    #: Of the client, and what it says it is.
+    address: str
+    agent: str
+    host: str
+    #: The browser came by https.
+    is_secure: bool
+    #: Only what changes of the page is wanted.
+    is_fragment: bool
+    mode: str
+    theme: str
+    speech: Speech
+    session: Known | None
+    #: The session's, as the browser sent it.
+    token: str
+    notice: str
+
+    @property
+    def person(self) -> Known:
+        """The session, on pages that need one."""
+        assert self.session is not None
+        return self.session
+
+    @property
+    def role(self) -> Role | None:
+        """The person's role where they look; None without an organization."""
+        return None if self.session is None or self.session.role is None else roles.ROLES.get(self.session.role)
+
+    @property
+    def actor(self) -> Actor:
+        """The person, for rules. Raises NotFound for one who belongs to no organization."""
+        person, role = self.person, self.role
+        if person.organization_id is None or role is None:
+            raise NotFound("You belong to no organization.")
+        countries = person.allowed_countries
+        return Actor(
+            organization_id=person.organization_id,
+            key_id=None,
+            mode=self.mode,
+            scopes=role.scopes(self.mode),
+            state=person.state or "active",
+            smart_encoding=person.smart_encoding,
+            replace_accents=person.replace_accents,
+            allowed_countries=None if countries is None else frozenset(countries),
+            by=self.who,
+        )
+
+    @property
+    def who(self) -> Who:
+        """The person, for the audit log."""
+        person = self.person
+        return Who(
+            "person",
+            person.user_id,
+            name=person.name,
+            address=self.address,
+            device=self.agent,
+            request_id=self.request_id,
+        )
+
+    def may(self, scope: str | None = None, permission: str | None = None) -> bool:
+        """Whether the person's role has a scope in this mode, or a page permission."""
+        role = self.role
+        if role is None:
+            return False
+        return (scope is None or scope in role.scopes(self.mode)) and (
+            permission is None or permission in role.permissions
+        )
+
+    def text(self, english: str, **values: object) -> str:
+        """In the reader's language."""
+        return self.speech.text(english, **values)
+
+    def id(self, name: str = "id") -> UUID:
+        """A path parameter that is an id. Raises NotFound."""
+        try:
+            return UUID(self.parameters[name])
+        except ValueError:
+            raise NotFound from None
+
+    def to(self, path: str, **query: object) -> str:
+        """The address of a page in the same mode; what is None or empty is left out."""
+        wanted = {name: str(value) for name, value in query.items() if value not in (None, "")}
+        if self.mode == "test" and "mode" not in wanted:
+            wanted["mode"] = "test"
+        return path + ("?" + urllib.parse.urlencode(wanted) if wanted else "")
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[Connection]:
+        """A connection for what only reads."""
+        async with self.services.reads.acquire() as conn:
+            yield conn
+
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator[Connection]:
+        """A connection for what changes something."""
+        async with self.services.pool.acquire() as conn:
+            yield conn
+
+    async def once(self, run: Callable[[Connection], Awaitable[Any]], *, has_secret: bool = False) -> Any:
+        """Run `run` in a transaction, once for this form: a double click, a reload or Back gets the same result again.
+
+        `run` returns what JSON can say. Raises what it raises, IdempotencyConflict for a form that was sent with other
+        values before, and IdempotencyInProgress.
+        """
+        key = self.form.get("_once", "")
+        if not key or len(key) > idempotency.MAX_LENGTH:
+            raise Invalid(("_once", "required", "This form is not ours. Reload the page."))
+        sent = {name: value for name, value in self.form.items() if not name.startswith("_")}
+
+        async with self.writing() as conn:
+
+            async def work() -> tuple[int, bytes]:
+                return 200, msgspec.json.encode(await run(conn))
+
+            outcome = await idempotency.once(
+                conn,
+                self.actor,
+                key=idempotency.key_hash(self.mode, "PAGE", self.path, f"{self.person.user_id} {key}"),
+                request=idempotency.request_hash([self.person.user_id, sent]),
+                hours=REMEMBERED,
+                wait_seconds=TWIN_WAITS,
+                run=work,
+                seal_key=self.services.answer_key if has_secret else None,
+            )
+        return msgspec.json.decode(outcome.body)
+
+
+def new_once() -> str:
+    """What makes a form one that was not sent yet."""
+    return uuid7_text()
+
+
+def pairs(raw: bytes) -> dict[str, str]:
+    """The fields of a query string or a form (application/x-www-form-urlencoded); of one that comes twice, all, by
+    commas. Raises Invalid."""
+    try:
+        listed = urllib.parse.parse_qsl(
+            raw.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
+        )
+    except (ValueError, UnicodeError):
+        raise Invalid(("form", "format", "What was sent could not be read.")) from None
+    found: dict[str, str] = {}
+    for name, value in listed:
+        if "\0" in value or "\0" in name:
+            raise Invalid((name.replace("\0", ""), "nul", "A text must not contain NUL."))
+        found[name] = f"{found[name]},{value}" if name in found else value
+    return found

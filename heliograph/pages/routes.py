@@ -1,0 +1,72 @@
+"""Which screen answers which address, and who may come in: declared, so that a test can walk it.
+
+A path is fixed, or has `{name}` for one part of it. The first part of a path decides which of them are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from heliograph.pages.answers import Answer
+from heliograph.pages.requests import Request
+
+Handler = Callable[[Request], Awaitable[Answer]]
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One address. Without scope and permission, it is there for everybody who is signed in."""
+
+    method: str
+    path: str
+    handler: Handler
+    #: A scope of the contract, judged in the mode of the address.
+    scope: str | None = None
+    #: A page permission of `people.roles`.
+    permission: str | None = None
+    #: Nobody has to be signed in.
+    is_public: bool = False
+    #: A person who belongs to no organization may come too.
+    is_personal: bool = False
+    #: The password must have been given within the last ten minutes.
+    is_proved: bool = False
+
+
+class Table:
+    """All routes, found by method and path."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.routes = tuple(routes)
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._by_first: dict[str, list[tuple[list[str], dict[str, Route]]]] = {}
+        for route in routes:
+            if "{" not in route.path:
+                self._exact.setdefault(route.path, {})[route.method] = route
+                continue
+            parts = route.path.split("/")
+            known = self._by_first.setdefault(parts[1], [])
+            methods = next((methods for pattern, methods in known if pattern == parts), None)
+            if methods is None:
+                known.append((parts, methods := {}))
+            methods[route.method] = route
+        #: First parts of all paths, save the front page's.
+        self.places = frozenset(route.path.split("/")[1] for route in routes) - {""}
+
+    def find(self, path: str) -> tuple[Mapping[str, Route], dict[str, str]]:
+        """(routes by method, path parameters); no routes if there is nothing."""
+        exact = self._exact.get(path)
+        if exact is not None:
+            return exact, {}
+        parts = path.split("/")
+        for pattern, methods in self._by_first.get(parts[1] if len(parts) > 1 else "", ()):
+            if len(pattern) == len(parts):
+                found = {}
+                for want, have in zip(pattern, parts, strict=True):
+                    if want.startswith("{") and have:
+                        found[want[1:-1]] = have
+                    elif want != have:
+                        break
+                else:
+                    return methods, found
+        return {}, {}

@@ -1,0 +1,51 @@
+// What pages gain with a script: nothing here is needed to use them.
+
+const $ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+// Buttons that copy stand only where copying works.
+function copying(root = document) {
+  for (const button of $("[data-copy]", root)) {
+    button.hidden = false;
+    if (button.dataset.ready) continue;
+    button.dataset.ready = "yes";
+    button.addEventListener("click", async (event) => {
+      event.preventDefault();
+      await navigator.clipboard.writeText(button.dataset.copy);
+      button.classList.add("done");
+      setTimeout(() => button.classList.remove("done"), 1500);
+    });
+  }
+}
+
+// A choice of language or theme needs no second click.
+for (const form of $("form[data-auto]")) {
+  $("button", form).forEach((button) => (button.hidden = true));
+  form.addEventListener("change", () => form.requestSubmit());
+}
+
+// The token of a one-time link stands after `#`, so that it is in no log: here it gets into the form.
+for (const field of $("input[data-from-address]")) {
+  const token = location.hash.slice(1);
+  if (token) {
+    field.value = token;
+    history.replaceState(null, "", location.pathname + location.search);
+    if (field.dataset.fromAddress === "submit") field.form.requestSubmit();
+  }
+}
+
+// What was wrong is said first.
+document.getElementById("summary")?.focus();
+
+// A menu closes with Escape, and when something else is clicked.
+document.addEventListener("click", (event) => {
+  for (const menu of $("details.who[open]")) if (!menu.contains(event.target)) menu.open = false;
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  for (const menu of $("details.who[open]")) {
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  }
+});
+
+copying();

@@ -1,0 +1,142 @@
+"""Templates: Jinja2, escaping everything, refusing names that are not there, compiled at start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup
+
+from heliograph.base.database.clock import iso
+from heliograph.pages import words
+from heliograph.pages.assets import Assets
+
+FOLDER = Path(__file__).with_name("templates")
+
+#: Signs in a User-Agent header, the more particular ones first.
+_BROWSERS = (
+    ("Edg/", "Edge"),
+    ("OPR/", "Opera"),
+    ("Firefox/", "Firefox"),
+    ("HeadlessChrome/", "Chromium"),
+    ("Chrome/", "Chrome"),
+    ("Safari/", "Safari"),
+)
+_SYSTEMS = (
+    ("Android", "Android"),
+    ("iPhone", "iPhone"),
+    ("iPad", "iPad"),
+    ("Windows", "Windows"),
+    ("Mac OS X", "macOS"),
+    ("Linux", "Linux"),
+)
+
+
+def environment(folders: Sequence[Path], assets: Assets) -> Environment:
+    """With all templates compiled: a mistake in one is found at start, and no request waits for a compiler.
+
+    `folders`: of the screens; the kit's own is looked into last.
+    """
+    made = Environment(
+        loader=ChoiceLoader([FileSystemLoader(folder) for folder in (*folders, FOLDER)]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        auto_reload=False,
+        cache_size=-1,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.i18n"],
+    )
+    made.install_gettext_callables(_gettext, _ngettext, newstyle=True)  # type: ignore[attr-defined]
+    made.globals["asset"] = assets.address
+    made.filters |= {
+        "number": _number,
+        "moment": _moment,
+        "ago": _ago,
+        "lasted": _lasted,
+        "short": short,
+        "tail": tail,
+        "iso": iso,
+        "role_name": _named(words.ROLES),
+        "status_name": _named(words.STATUSES),
+        "device": device,
+    }
+    for name in made.list_templates(extensions=["html"]):
+        made.get_template(name)
+    return made
+
+
+def render(templates: Environment, name: str, values: Mapping[str, Any]) -> str:
+    """A page's text."""
+    return templates.get_template(name).render(values)
+
+
+def short(id: object) -> str:
+    """An id as it is shown: both ends of it."""
+    text = str(id)
+    return f"{text[:8]}…{text[-4:]}"
+
+
+def tail(phone: str) -> str:
+    """A phone number for who may not see it: its last four digits."""
+    return f"••• {phone[-4:]}"
+
+
+def device(agent: str) -> str:
+    """What a User-Agent header says, in two words: `Firefox, Linux`."""
+    browser = next((name for sign, name in _BROWSERS if sign in agent), agent.partition("/")[0][:40] or "?")
+    system = next((name for sign, name in _SYSTEMS if sign in agent), "")
+    return f"{browser}, {system}" if system else browser
+
+
+def _named(known: Mapping[str, str]) -> Callable[[Context, str], str]:
+    @pass_context
+    def name(context: Context, value: str) -> str:
+        found: str = context["speech"].text(known.get(value, value))
+        return found
+
+    return name
+
+
+@pass_context
+def _gettext(context: Context, text: str) -> str:
+    found: str = context["speech"].text(text)
+    return found
+
+
+@pass_context
+def _ngettext(context: Context, one: str, many: str, number: int) -> str:
+    chosen: str = context["speech"].form(one, many, number)
+    return chosen
+
+
+@pass_context
+def _number(context: Context, value: float, digits: int = 0) -> str:
+    found: str = context["speech"].number(value, digits)
+    return found
+
+
+@pass_context
+def _lasted(context: Context, seconds: float) -> str:
+    found: str = context["speech"].lasted(seconds)
+    return found
+
+
+@pass_context
+def _moment(context: Context, at: datetime) -> Markup:
+    return _time(context, at, context["speech"].moment(at))
+
+
+@pass_context
+def _ago(context: Context, at: datetime) -> Markup:
+    return _time(context, at, context["speech"].ago(at))
+
+
+def _time(context: Context, at: datetime, shown: str) -> Markup:
+    """The exact time is on hover and for whoever copies it."""
+    markup = Markup('<time datetime="{}" title="{}">{}</time>')
+    return markup.format(iso(at), context["speech"].exact(at), shown)

@@ -1,0 +1,114 @@
+"""Second factors: the codes of an authenticator app (TOTP, RFC 6238) and recovery codes for when it is lost.
+
+The rule nobody may break: a code is good once. The secret is sealed, recovery codes are hashed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from uuid import UUID
+
+import pyotp
+
+from heliograph.audit import recording as audit
+from heliograph.base import crypto
+from heliograph.base.actor import Actor, Who
+from heliograph.base.crypto import hash_secret
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.base.process.settings import Settings
+
+#: Seconds of one code, and codes before and after the present one that count too: clocks of phones differ.
+STEP, AROUND = 30, 1
+RECOVERY_CODES = 10
+#: Without letters that look like others.
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+
+
+def seal_key(settings: Settings) -> bytes:
+    """The key that secrets of authenticator apps are sealed under."""
+    return crypto.derive_key(settings.secret_key, "authenticator secrets")
+
+
+def new_secret() -> str:
+    """A fresh secret, 160 bits in base32, that an app may be given."""
+    return pyotp.random_base32(32)
+
+
+def address(secret: str, *, email: str) -> str:
+    """The otpauth: address of a secret, for a QR code."""
+    return pyotp.TOTP(secret).provisioning_uri(name=email, issuer_name="Heliograph")
+
+
+ENABLE = "UPDATE users SET totp = $2, totp_step = $3 WHERE id = $1"
+FORGET_CODES = "DELETE FROM recovery_codes WHERE user_id = $1"
+ADD_CODES = "INSERT INTO recovery_codes (user_id, code_hash) SELECT $1, unnest($2::bytea[])"
+
+
+async def enable(conn: Connection, by: Actor | Who, key: bytes, *, user_id: UUID, secret: str, given: str) -> list[str]:
+    """Ask for codes from now on. `given`: a code that shows that the app has `secret`. Returns ten recovery codes,
+    which exist nowhere else. Raises Invalid."""
+    step = _step_of(secret, given, after=0)
+    if step is None:
+        raise Invalid(("code", "wrong", "This code is not right. Is the clock of the phone right?"))
+    codes = ["-".join(_word() for _ in range(3)) for _ in range(RECOVERY_CODES)]
+    async with conn.transaction():
+        await conn.execute(ENABLE, user_id, crypto.seal(key, secret.encode(), f"users/{user_id}"), step)
+        await conn.execute(FORGET_CODES, user_id)
+        await conn.execute(ADD_CODES, user_id, [hash_secret(code) for code in codes])
+        await audit.record(conn, by, "user.factor_changed", object_id=user_id, after={"authenticator": "on"})
+    return codes
+
+
+DISABLE = "UPDATE users SET totp = NULL, totp_step = 0 WHERE id = $1"
+
+
+async def disable(conn: Connection, by: Actor | Who, *, user_id: UUID) -> None:
+    """Ask for the password alone."""
+    async with conn.transaction():
+        await conn.execute(DISABLE, user_id)
+        await conn.execute(FORGET_CODES, user_id)
+        await audit.record(conn, by, "user.factor_changed", object_id=user_id, after={"authenticator": "off"})
+
+
+SECRET = "SELECT totp, totp_step FROM users WHERE id = $1 AND totp IS NOT NULL FOR NO KEY UPDATE"  # noqa: S105
+NOTE_STEP = "UPDATE users SET totp_step = $2 WHERE id = $1"
+USE_CODE = "DELETE FROM recovery_codes WHERE user_id = $1 AND code_hash = $2 RETURNING true"
+CODES_LEFT = "SELECT count(*) FROM recovery_codes WHERE user_id = $1"
+
+
+async def check(conn: Connection, key: bytes, *, user_id: UUID, given: str) -> bool:
+    """Whether it is a code of the person's app that was not used, or a recovery code, which it uses up."""
+    async with conn.transaction():
+        row = await conn.fetchrow(SECRET, user_id)
+        if row is None:
+            return False
+        secret = crypto.unseal(key, row["totp"], f"users/{user_id}").decode()
+        step = _step_of(secret, given, after=row["totp_step"])
+        if step is not None:
+            await conn.execute(NOTE_STEP, user_id, step)
+            return True
+        code = given.strip().lower()[:64]
+        return bool(await conn.fetchval(USE_CODE, user_id, hash_secret(code)))
+
+
+async def codes_left(conn: Connection, *, user_id: UUID) -> int:
+    """Recovery codes that were not used."""
+    left: int = await conn.fetchval(CODES_LEFT, user_id)
+    return left
+
+
+def _step_of(secret: str, given: str, *, after: int) -> int | None:
+    """The step that a code belongs to, if it is one of those that count and later than `after`."""
+    digits = given.replace(" ", "")
+    now = clock.milliseconds() // 1000 // STEP
+    app = pyotp.TOTP(secret)
+    for step in range(now - AROUND, now + AROUND + 1):
+        if step > after and crypto.constant_time_equal(app.generate_otp(step), digits):
+            return step
+    return None
+
+
+def _word() -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(4))

@@ -1,0 +1,170 @@
+"""Invitations: a link, good for three days and one use, that makes somebody a member.
+
+The rule nobody may break: an invitation is bound to its e-mail address. Whoever holds the link and no account under
+that address makes one; whoever has one proves that it is theirs by signing in.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor, Who
+from heliograph.base.crypto import hash_secret
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7
+from heliograph.people import memberships, roles, users
+
+LIFE = timedelta(hours=72)
+LONGEST_NOTE = 500
+#: Below the address of the dashboard.
+PATH = "/invitation"
+
+
+class InvitationEnded(Refusal):
+    """This invitation was accepted, withdrawn or renewed, or is older than three days. Ask for a new one."""
+
+    code, status = "invitation_ended", 403
+
+
+class AlreadyMember(Refusal):
+    """This person belongs to the organization already."""
+
+    code, status = "already_member", 409
+
+
+class Invitation(msgspec.Struct, frozen=True):
+    """A pending invitation. `invited_by`: a name, or None for an operator or somebody who left."""
+
+    id: UUID
+    email: str
+    role: str
+    note: str
+    invited_by: str | None
+    created_at: datetime
+    expires_at: datetime
+    has_expired: bool
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a link offers: membership in an organization. `is_known`: the address has an account."""
+
+    organization_id: UUID
+    id: UUID
+    organization: str
+    email: str
+    role: str
+    note: str
+    is_known: bool
+
+
+MEMBER = """
+SELECT EXISTS (SELECT FROM users u CROSS JOIN LATERAL (
+                 SELECT FROM memberships WHERE organization_id = $1 AND user_id = u.id LIMIT 1) m WHERE u.email = $2)
+"""
+INVITE = """
+INSERT INTO invitations (organization_id, id, email, role, note, token_hash, invited_by, created_at, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, now(), now() + $8::interval)
+    ON CONFLICT (organization_id, email) DO UPDATE
+   SET role = excluded.role, note = excluded.note, token_hash = excluded.token_hash, invited_by = excluded.invited_by,
+       created_at = excluded.created_at, expires_at = excluded.expires_at
+RETURNING id
+"""
+
+
+async def invite(conn: Connection, actor: Actor, *, email: str, role: str, note: str = "") -> tuple[UUID, str]:
+    """Invite somebody to the actor's organization: (id, token). A second one for an address replaces the first.
+
+    Raises Invalid, AlreadyMember, RoleRequired.
+    """
+    address = users.checked_email(email)
+    roles.checked(role)
+    if len(note) > LONGEST_NOTE or "\0" in note:
+        raise Invalid(("note", "length", "A note has at most 500 characters."))
+    await memberships.demand_team(conn, actor, role)
+    if await conn.fetchval(MEMBER, actor.organization_id, address):
+        raise AlreadyMember
+    token = secrets.token_urlsafe(32)
+    values = (address, role, note.strip(), hash_secret(token), actor.user_id, LIFE)
+    async with conn.transaction():
+        id: UUID = await conn.fetchval(INVITE, actor.organization_id, uuid7(), *values)
+        await audit.record(conn, actor, "invitation.made", object_id=id, name=address, after={"role": role})
+    return id, token
+
+
+FIND = "SELECT email, role, note FROM invitations WHERE organization_id = $1 AND id = $2"
+
+
+async def renew(conn: Connection, actor: Actor, *, id: UUID) -> tuple[str, str]:
+    """(e-mail, a new token) for three days more; the old link ends. Raises NotFound, RoleRequired."""
+    row = await conn.fetchrow(FIND, actor.organization_id, id)
+    if row is None:
+        raise NotFound("There is no such invitation.", resource="invitation", id=str(id))
+    _, token = await invite(conn, actor, **row)
+    return row["email"], token
+
+
+WITHDRAW = "DELETE FROM invitations WHERE organization_id = $1 AND id = $2 RETURNING email"
+
+
+async def withdraw(conn: Connection, actor: Actor, *, id: UUID) -> None:
+    """End an invitation; one that is not there has ended. Raises RoleRequired."""
+    await memberships.demand_team(conn, actor)
+    async with conn.transaction():
+        email = await conn.fetchval(WITHDRAW, actor.organization_id, id)
+        if email is not None:
+            await audit.record(conn, actor, "invitation.withdrawn", object_id=id, name=email)
+
+
+LIST = """
+SELECT i.id, i.email, i.role, i.note, u.name AS invited_by, i.created_at, i.expires_at,
+       i.expires_at <= now() AS has_expired
+  FROM invitations i LEFT JOIN LATERAL (SELECT name FROM users WHERE id = i.invited_by LIMIT 1) u ON true
+ WHERE i.organization_id = $1 ORDER BY i.created_at DESC LIMIT 500
+"""
+
+
+async def list_all(conn: Connection, actor: Actor) -> list[Invitation]:
+    """Pending invitations, newest first, those that ran out included."""
+    return [Invitation(**row) for row in await conn.fetch(LIST, actor.organization_id)]
+
+
+OFFER = """
+SELECT i.organization_id, i.id, o.name AS organization, i.email, i.role, i.note,
+       EXISTS (SELECT FROM users WHERE email = i.email) AS is_known
+  FROM invitations i CROSS JOIN LATERAL (SELECT name FROM organizations WHERE id = i.organization_id LIMIT 1) o
+ WHERE i.token_hash = $1 AND i.expires_at > now()
+"""
+
+
+async def offer(conn: Connection, *, token: str) -> Offer:
+    """What a link offers. Raises InvitationEnded."""
+    row = await conn.fetchrow(OFFER, hash_secret(token.strip()[:200]))
+    if row is None:
+        raise InvitationEnded
+    return Offer(**row)
+
+
+TAKE = "DELETE FROM invitations WHERE token_hash = $1 AND expires_at > now() RETURNING organization_id, role"
+
+
+async def accept(conn: Connection, who: Who, *, token: str, user_id: UUID) -> UUID:
+    """Make the person a member and use the link up; returns the organization. The caller has shown that the address is
+    theirs. Raises InvitationEnded."""
+    async with conn.transaction():
+        row = await conn.fetchrow(TAKE, hash_secret(token.strip()[:200]))
+        if row is None:
+            raise InvitationEnded
+        actor = Actor(row["organization_id"], None, "live", frozenset(), "active", by=who)
+        await memberships.add(conn, actor, user_id=user_id, role=row["role"])
+    return actor.organization_id
+
+
+def address(base_url: str, token: str) -> str:
+    """The link itself. `base_url`: of the dashboard."""
+    return f"{base_url.rstrip('/')}{PATH}#{token}"

@@ -1,0 +1,65 @@
+"""Links that sign a person in once: for who has no password yet, or lost it.
+
+The token stands after `#` in the address, so it is in no access log. The rule nobody may break: a link is good for one
+hour and one use, and a new one ends the one before it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from uuid import UUID
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor, Who
+from heliograph.base.crypto import hash_secret
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Refusal
+
+LIFE = timedelta(hours=1)
+#: Below the address of the dashboard.
+PATH = "/enter"
+
+
+class LinkUsed(Refusal):
+    """This link was used already, was replaced by a newer one, or is older than an hour. Ask for a new one."""
+
+    code, status = "link_used", 403
+
+
+MAKE = """
+INSERT INTO sign_in_links (token_hash, user_id, expires_at) VALUES ($1, $2, now() + $3::interval)
+    ON CONFLICT (user_id) DO UPDATE SET token_hash = excluded.token_hash, expires_at = excluded.expires_at
+"""
+
+
+async def make(conn: Connection, by: Actor | Who, *, user_id: UUID) -> str:
+    """A token that signs this person in once, for an hour. Ends the one that was made before."""
+    token = secrets.token_urlsafe(32)
+    async with conn.transaction():
+        await conn.execute(MAKE, hash_secret(token), user_id, LIFE)
+        await audit.record(conn, by, "user.link_made", object_id=user_id)
+    return token
+
+
+USE = "DELETE FROM sign_in_links WHERE token_hash = $1 RETURNING user_id, expires_at > now() AS is_good"
+
+
+async def use(conn: Connection, *, token: str) -> UUID:
+    """The person that a token stands for; it is used up. Raises LinkUsed."""
+    row = await conn.fetchrow(USE, hash_secret(token.strip()[:200]))
+    if row is None or not row["is_good"]:
+        raise LinkUsed
+    user_id: UUID = row["user_id"]
+    return user_id
+
+
+# Of retention: $1 is now, $2 how many at once.
+FORGET = """
+DELETE FROM sign_in_links WHERE token_hash IN (SELECT token_hash FROM sign_in_links WHERE expires_at < $1 LIMIT $2)
+"""
+
+
+def address(base_url: str, token: str) -> str:
+    """The link itself. `base_url`: of the dashboard."""
+    return f"{base_url.rstrip('/')}{PATH}#{token}"

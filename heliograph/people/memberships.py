@@ -1,0 +1,140 @@
+"""Memberships: who belongs to an organization, and as what.
+
+The rule nobody may break: an organization that has an owner keeps one. Who changes the team locks the organization's
+row first, so that two owners cannot remove each other.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound, Refusal
+from heliograph.people import roles
+from heliograph.people.roles import RoleRequired
+
+
+class LastOwner(Refusal):
+    """This is the organization's last owner. Make somebody else an owner first."""
+
+    code, status = "last_owner", 409
+
+
+class Colleague(msgspec.Struct, frozen=True):
+    """A member as the team sees them."""
+
+    user_id: UUID
+    email: str
+    name: str
+    role: str
+    has_totp: bool
+    joined_at: datetime
+    signed_in_at: datetime | None
+
+
+LIST = """
+SELECT m.user_id, u.email, u.name, m.role, u.totp IS NOT NULL AS has_totp, m.created_at AS joined_at, u.signed_in_at
+  FROM memberships m CROSS JOIN LATERAL (SELECT * FROM users WHERE id = m.user_id LIMIT 1) u
+ WHERE m.organization_id = $1 ORDER BY u.name, u.email LIMIT 1000
+"""
+
+
+async def list_all(conn: Connection, actor: Actor) -> list[Colleague]:
+    """The members of the actor's organization, by name."""
+    return [Colleague(**row) for row in await conn.fetch(LIST, actor.organization_id)]
+
+
+# The row lock comes first: two owners must not both be the one that stays.
+LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+ADD = """
+INSERT INTO memberships (organization_id, user_id, role, created_at) VALUES ($1, $2, $3, now())
+    ON CONFLICT (organization_id, user_id) DO NOTHING
+RETURNING true
+"""
+
+
+async def add(conn: Connection, actor: Actor, *, user_id: UUID, role: str) -> None:
+    """Make a user a member of the actor's organization; one who is stays what they are. Raises Invalid."""
+    async with conn.transaction():
+        if await conn.fetchval(ADD, actor.organization_id, user_id, roles.checked(role).name):
+            await audit.record(conn, actor, "member.added", object_id=user_id, after={"role": role})
+
+
+OTHER_OWNERS = """
+SELECT count(*) FROM memberships WHERE organization_id = $1 AND role = 'owner' AND user_id <> $2
+"""
+ROLE = "SELECT role FROM memberships WHERE organization_id = $1 AND user_id = $2"
+CHANGE = "UPDATE memberships SET role = $3 WHERE organization_id = $1 AND user_id = $2"
+REMOVE = "DELETE FROM memberships WHERE organization_id = $1 AND user_id = $2"
+# A session that looks at the organization ends; those that look at another one go on.
+END_SESSIONS = "DELETE FROM sessions WHERE organization_id = $1 AND user_id = $2"
+
+
+async def change_role(conn: Connection, actor: Actor, *, user_id: UUID, role: str) -> None:
+    """Give a member another role. Raises NotFound, LastOwner, Invalid, and RoleRequired as `_demand` says."""
+    roles.checked(role)
+    async with conn.transaction():
+        known = await _known(conn, actor, user_id)
+        await _demand(conn, actor, known, role)
+        if known == "owner" and role != "owner":
+            await _demand_other_owner(conn, actor, user_id)
+        await conn.execute(CHANGE, actor.organization_id, user_id, role)
+        if known != role:
+            before, after = {"role": known}, {"role": role}
+            await audit.record(conn, actor, "member.role_changed", object_id=user_id, before=before, after=after)
+
+
+async def remove(conn: Connection, actor: Actor, *, user_id: UUID) -> None:
+    """End a membership, and the sessions in it. Keys that the person made stay. Raises NotFound, LastOwner, and
+    RoleRequired as `_demand` says; anybody may leave."""
+    async with conn.transaction():
+        known = await _known(conn, actor, user_id)
+        if user_id != actor.user_id:
+            await _demand(conn, actor, known)
+        if known == "owner":
+            await _demand_other_owner(conn, actor, user_id)
+        await conn.execute(REMOVE, actor.organization_id, user_id)
+        await conn.execute(END_SESSIONS, actor.organization_id, user_id)
+        await audit.record(conn, actor, "member.removed", object_id=user_id, before={"role": known})
+
+
+async def role_of(conn: Connection, actor: Actor, *, user_id: UUID) -> str | None:
+    """A member's role; None: they are none."""
+    role: str | None = await conn.fetchval(ROLE, actor.organization_id, user_id)
+    return role
+
+
+async def demand_team(conn: Connection, actor: Actor, *touched: str) -> None:
+    """Whether the actor may change the team. `touched`: roles that somebody has, or is to get. Raises RoleRequired.
+
+    Asked of the database, not of the session: it may be half a second old.
+    """
+    await _demand(conn, actor, *touched)
+
+
+async def _known(conn: Connection, actor: Actor, user_id: UUID) -> str:
+    await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
+    known = await role_of(conn, actor, user_id=user_id)
+    if known is None:
+        raise NotFound("There is no such member.", resource="member", id=str(user_id))
+    return known
+
+
+async def _demand(conn: Connection, actor: Actor, *touched: str) -> None:
+    """An operator may do anything; a person needs the team permission, and that of owners where one is concerned."""
+    if actor.user_id is None:
+        return
+    own = roles.ROLES.get(await role_of(conn, actor, user_id=actor.user_id) or "")
+    needed = roles.OWNERS if "owner" in touched else roles.TEAM_CHANGE
+    if own is None or needed not in own.permissions:
+        raise RoleRequired(required=roles.holders(permission=needed))
+
+
+async def _demand_other_owner(conn: Connection, actor: Actor, user_id: UUID) -> None:
+    if not await conn.fetchval(OTHER_OWNERS, actor.organization_id, user_id):
+        raise LastOwner

@@ -1,0 +1,115 @@
+"""Passwords: argon2id, in threads, and which ones are refused.
+
+A hash costs 19 MiB and some 40 ms of a core (m = 19,456 KiB, t = 2, p = 1: the OWASP recommendation of 2023). Two are
+made at once and a few wait; beyond that somebody floods the door and is told to come again. The rule nobody may break:
+an account that does not exist costs the same as a wrong password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from heliograph.base.errors import Invalid, Refusal
+
+Result = TypeVar("Result")
+
+SHORTEST, LONGEST = 12, 1_000
+#: Hashes made at once, and those that may wait for their turn.
+AT_ONCE, WAITING = 2, 32
+
+_hasher = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
+_threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="argon2")
+_under_way = 0
+#: Of a password that nobody knows: what is compared with when there is no account, or none with a password.
+NOBODYS = "$argon2id$v=19$m=19456,t=2,p=1$LzGGnTq6e3oPS/Jp5NxCLA$eei/R3zXpmM3xA7cUBBycus5BC9YHK5ToJUZMh7YIKs"
+
+#: What is left of a password without digits and signs, if it is one that many use.
+_COMMON = re.compile(
+    "password|passwords|passw|passwort|senha|minhasenha|contrasena|motdepasse|letmein|welcome|bemvindo|qwerty|"
+    "qwertyuiop|azerty|admin|administrator|administrador|iloveyou|teamo|teamomuito|monkey|dragon|football|futebol|"
+    "baseball|sunshine|princess|princesa|master|shadow|superman|batman|trustno|changeme|secret|segredo|login|"
+    "access|hello|olamundo|helloworld|test|testtest|teste|abc|abcabc|abcdef|abcdefgh|abcdefghijkl|default|guest|"
+    "user|heliograph|temporary|mozambique|mocambique|portugal|brasil|brazil|benfica|sporting|fcporto"
+).fullmatch
+_RUNS = (
+    "01234567890",
+    "09876543210",
+    "abcdefghijklmnopqrstuvwxyz",
+    "qwertyuiopasdfghjklzxcvbnm",
+    "1qaz2wsx3edc4rfv5tgb",
+)
+
+
+class TooManySignIns(Refusal):
+    """Too many people are signing in at this moment. Try again in a few seconds."""
+
+    code, status = "sign_in_busy", 429
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headers = {"retry-after": "3"}
+
+
+def check_strength(password: str, *, email: str = "", field: str = "password") -> None:
+    """Raises Invalid for a password that is too short, too long, or one of the first that somebody would guess."""
+    if len(password) < SHORTEST:
+        raise Invalid((field, "length", "The password must have at least 12 characters."))
+    if len(password) > LONGEST or "\0" in password:
+        raise Invalid((field, "length", "The password must have at most 1,000 characters."))
+    if _is_guessable(password, email):
+        raise Invalid((field, "weak", "This password is easy to guess. Three or four unrelated words make a good one."))
+
+
+async def hashed(password: str) -> str:
+    """The argon2id hash, with its parameters and salt. Raises TooManySignIns."""
+    return await _in_thread(_hasher.hash, password)
+
+
+async def verify(known: str | None, password: str) -> bool:
+    """Whether it is the password behind this hash; False, as slowly, if there is none. Raises TooManySignIns."""
+    right = await _in_thread(_matches, known or NOBODYS, password[:LONGEST])
+    return right and known is not None
+
+
+def _matches(known: str, password: str) -> bool:
+    try:
+        return _hasher.verify(known, password)
+    except (VerificationError, InvalidHashError, UnicodeEncodeError):
+        return False
+
+
+async def _in_thread(work: Callable[..., Result], *values: str) -> Result:
+    global _under_way
+    if _under_way >= AT_ONCE + WAITING:
+        raise TooManySignIns
+    _under_way += 1
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_threads, work, *values)
+    finally:
+        _under_way -= 1
+
+
+def _is_guessable(password: str, email: str) -> bool:
+    text = password.lower()
+    if text in (text + text)[1:-1] or len(set(text)) < 5:  # a shorter one again and again
+        return True
+    letters = re.sub(r"[\W\d_]+", "", text)
+    own = re.sub(r"[\W\d_]+", "", email.partition("@")[0].lower())
+    if not letters or _COMMON(letters) or (own and letters in (own, own + own)):
+        # Digits alone are fine when there are plenty of them and they are no run.
+        return bool(letters) or len(text) < 16 or _is_run(text)
+    return _is_run(text)
+
+
+def _is_run(text: str) -> bool:
+    """Whether it is mostly made of neighbours on the keyboard, in the alphabet or among numbers."""
+    pairs = {run[at : at + 2] for run in _RUNS for at in range(len(run) - 1)}
+    steps = [text[at : at + 2] for at in range(len(text) - 1)]
+    return sum(step in pairs for step in steps) >= 0.8 * len(steps)

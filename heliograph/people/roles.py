@@ -1,0 +1,85 @@
+"""What each role in an organization may do: the one table that pages, keys and tests go by.
+
+A role is a set of the contract's scopes, as an API key has them, for live and for test things, and a set of page
+permissions for what the contract has no scope for. The rule nobody may break: no other place names a role to decide
+something; it asks for a scope or a permission.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from heliograph.accounts.api_keys import SCOPES
+from heliograph.base.errors import Invalid, Refusal
+
+#: See whole phone numbers and texts; without it, the last four digits and no text.
+CONTENT = "content"
+#: See the team and its invitations; change them; change owners too.
+TEAM, TEAM_CHANGE, OWNERS = "team", "team_change", "owners"
+#: See quota, usage and wallet.
+USAGE = "usage"
+#: See the audit log.
+AUDIT = "audit"
+#: See requests, events and webhook attempts.
+DEVELOP = "develop"
+
+PERMISSIONS = frozenset({CONTENT, TEAM, TEAM_CHANGE, OWNERS, USAGE, AUDIT, DEVELOP})
+
+
+class RoleRequired(Refusal):
+    """Your role does not allow this."""
+
+    code, status = "role_required", 403
+
+
+class Role(msgspec.Struct, frozen=True):
+    """Scopes for live and for test things, and page permissions."""
+
+    name: str
+    live: frozenset[str]
+    test: frozenset[str]
+    permissions: frozenset[str]
+
+    def scopes(self, mode: str) -> frozenset[str]:
+        """Those for things of a mode."""
+        return self.live if mode == "live" else self.test
+
+
+_ALL = frozenset(SCOPES)
+_KEYS = frozenset({"api_keys:read", "api_keys:write"})
+_WEBHOOKS = frozenset({"webhooks:read", "webhooks:write"})
+#: What is read by all who see messages.
+_SEEN = frozenset({"sms:read", "whatsapp:read", "account:read", "contacts:read", "campaigns:read", "sender_ids:read"})
+_DEVELOPER = _SEEN | _WEBHOOKS | {"api_keys:read"}
+_SENDER = _SEEN | {"sms:send", "whatsapp:send", "contacts:write", "campaigns:write", "sender_ids:write"}
+
+#: From the most to the least, as they are offered.
+ROLES: dict[str, Role] = {
+    role.name: role
+    for role in (
+        Role("owner", _ALL, _ALL, PERMISSIONS),
+        Role("admin", _ALL, _ALL, PERMISSIONS - {OWNERS}),
+        # Tries everything out with test keys and test sends; live keys are for owners and admins to make.
+        Role("developer", _DEVELOPER, _ALL, frozenset({DEVELOP, USAGE})),
+        Role("sender", _SENDER, _SENDER, frozenset()),
+        Role("viewer", _SEEN | {"webhooks:read"}, _SEEN | {"webhooks:read"}, frozenset({DEVELOP})),
+        Role("billing", frozenset({"account:read"}), frozenset({"account:read"}), frozenset({USAGE})),
+    )
+}
+
+
+def checked(name: str) -> Role:
+    """The role of this name. Raises Invalid."""
+    role = ROLES.get(name)
+    if role is None:
+        raise Invalid(("role", "enum", f"`role` must be one of {', '.join(ROLES)}"))
+    return role
+
+
+def holders(*, scope: str | None = None, permission: str | None = None, mode: str = "live") -> list[str]:
+    """Names of the roles that hold a scope in a mode, or a permission."""
+    return [
+        role.name
+        for role in ROLES.values()
+        if (scope is None or scope in role.scopes(mode)) and (permission is None or permission in role.permissions)
+    ]

@@ -1,0 +1,229 @@
+"""Sessions: browsers in which somebody is signed in.
+
+A session's token is 256 random bits that the browser alone has; here is its SHA-256. The rule nobody may break: a
+session that ended is refused by every process within a second, whoever ended it (`session_book` caches for less).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor, Who
+from heliograph.base.crypto import hash_secret
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7
+
+#: Without a request for so long a session ends; "keep me signed in" makes it as long as LONGEST.
+IDLE = timedelta(hours=12)
+#: From sign-in on, whatever happens.
+LONGEST = timedelta(days=30)
+#: How long a password that was just given counts for dangerous acts.
+PROVED = timedelta(minutes=10)
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A session and who is behind it, as they were at most half a second ago."""
+
+    id: UUID
+    user_id: UUID
+    email: str
+    name: str
+    language: str | None
+    time_zone: str | None
+    has_password: bool
+    has_totp: bool
+    #: The one that is looked at; None: the person belongs to none.
+    organization_id: UUID | None
+    organization: str | None
+    state: str | None
+    smart_encoding: bool
+    replace_accents: bool
+    allowed_countries: list[str] | None
+    role: str | None
+    #: (id, name) of all that the person belongs to.
+    organizations: list[tuple[UUID, str]]
+    created_at: datetime
+    seen_at: datetime
+    ends_at: datetime
+    #: Whether the person showed within PROVED who they are; one without a password has nothing to show it with.
+    is_proved: bool
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A session as its person sees it."""
+
+    id: UUID
+    address: str
+    agent: str
+    created_at: datetime
+    seen_at: datetime
+
+
+OPEN = """
+INSERT INTO sessions (token_hash, id, user_id, organization_id, created_at, seen_at, idle, ends_at, proved_at, address,
+                      agent)
+VALUES ($1, $2, $3, coalesce($4, (SELECT organization_id FROM memberships WHERE user_id = $3
+                                   ORDER BY created_at, organization_id LIMIT 1)),
+        now(), now(), $5, now() + $6::interval, now(), $7, left($8, 300))
+RETURNING organization_id
+"""
+SIGNED_IN = "UPDATE users SET signed_in_at = now() WHERE id = $1 RETURNING name, email"
+
+
+async def open_for(
+    conn: Connection,
+    *,
+    user_id: UUID,
+    address: str,
+    agent: str,
+    how: str,
+    organization_id: UUID | None = None,
+    is_kept: bool = False,
+    request_id: str = "",
+) -> str:
+    """Begin a session for somebody who proved who they are; returns its token, which exists nowhere else.
+
+    `how`: what proved it, "password", "code", "link" or "invitation". `organization_id`: to look at, one that they
+    belong to; None: the first. `is_kept`: stay signed in for LONGEST.
+    """
+    token = secrets.token_urlsafe(32)
+    idle = LONGEST if is_kept else IDLE
+    async with conn.transaction():
+        looked_at = await conn.fetchval(
+            OPEN, hash_secret(token), uuid7(), user_id, organization_id, idle, LONGEST, address, _printable(agent)
+        )
+        user = await conn.fetchrow(SIGNED_IN, user_id)
+        assert user is not None
+        await audit.record(
+            conn,
+            Who("person", user_id, name=user["name"], address=address, device=agent, request_id=request_id),
+            "user.signed_in",
+            object_id=user_id,
+            name=user["email"],
+            organization_id=looked_at,
+            after={"by": how},
+        )
+    return token
+
+
+# A membership that ended, or an organization that closed, leaves the session without one.
+AUTHENTICATE = """
+SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,
+       u.totp IS NOT NULL AS has_totp, m.organization_id, m.role, o.name AS organization, o.state,
+       coalesce(o.smart_encoding, false) AS smart_encoding, coalesce(o.replace_accents, false) AS replace_accents,
+       o.allowed_countries, s.created_at, s.seen_at, s.ends_at,
+       u.password IS NULL OR s.proved_at > now() - $2::interval AS is_proved,
+       ARRAY(SELECT other.organization_id FROM memberships other WHERE other.user_id = s.user_id
+              ORDER BY other.created_at, other.organization_id) AS ids,
+       ARRAY(SELECT named.name FROM memberships other CROSS JOIN LATERAL (
+                    SELECT name FROM organizations WHERE id = other.organization_id LIMIT 1) named
+              WHERE other.user_id = s.user_id ORDER BY other.created_at, other.organization_id) AS names
+  FROM unnest($1::bytea[]) AS asked (token_hash)
+       CROSS JOIN LATERAL (SELECT * FROM sessions WHERE token_hash = asked.token_hash LIMIT 1) s
+       CROSS JOIN LATERAL (SELECT * FROM users WHERE id = s.user_id LIMIT 1) u
+       LEFT JOIN LATERAL (SELECT * FROM memberships
+                           WHERE organization_id = s.organization_id AND user_id = s.user_id LIMIT 1) m ON true
+       LEFT JOIN LATERAL (SELECT * FROM organizations WHERE id = m.organization_id LIMIT 1) o ON true
+ WHERE s.ends_at > now() AND s.seen_at + s.idle > now()
+"""
+
+
+async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[bytes, Known]:
+    """Who is behind each token's SHA-256; those that are no session, or one that ended, are left out."""
+    found = {}
+    for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED):
+        values = {name: row[name] for name in Known.__struct_fields__ if name != "organizations"}
+        found[row["token_hash"]] = Known(organizations=list(zip(row["ids"], row["names"], strict=True)), **values)
+    return found
+
+
+# Two processes may write the same sessions at once: one that another is writing needs no second write.
+TOUCH = """
+UPDATE sessions SET seen_at = now()
+ WHERE token_hash IN (SELECT token_hash FROM sessions WHERE token_hash = ANY ($1)
+                       ORDER BY token_hash FOR NO KEY UPDATE SKIP LOCKED)
+"""
+
+
+async def touch(conn: Connection, hashes: Sequence[bytes]) -> None:
+    """These were used just now."""
+    await conn.execute(TOUCH, list(hashes))
+
+
+PROVE = "UPDATE sessions SET proved_at = now() WHERE id = $1 AND user_id = $2"
+
+
+async def prove(conn: Connection, *, id: UUID, user_id: UUID) -> None:
+    """The person behind a session showed again who they are."""
+    await conn.execute(PROVE, id, user_id)
+
+
+SWITCH = """
+UPDATE sessions s SET organization_id = m.organization_id FROM memberships m
+ WHERE s.id = $1 AND s.user_id = $2 AND m.user_id = $2 AND m.organization_id = $3
+RETURNING s.id
+"""
+
+
+async def switch(conn: Connection, *, id: UUID, user_id: UUID, organization_id: UUID) -> None:
+    """Look at another organization that the person belongs to. Raises NotFound."""
+    if await conn.fetchval(SWITCH, id, user_id, organization_id) is None:
+        raise NotFound("There is no such organization.", resource="organization", id=str(organization_id))
+
+
+END_TOKEN = "DELETE FROM sessions WHERE token_hash = $1"  # noqa: S105
+
+
+async def end_token(conn: Connection, *, token: str) -> None:
+    """Sign out."""
+    await conn.execute(END_TOKEN, hash_secret(token))
+
+
+END = "DELETE FROM sessions WHERE user_id = $1 AND id = $2"
+END_ALL = "DELETE FROM sessions WHERE user_id = $1 AND id IS DISTINCT FROM $2"
+
+
+async def end(conn: Connection, by: Actor | Who, *, user_id: UUID, id: UUID) -> None:
+    """End one session of a person; one that is not there has ended."""
+    await _ended(conn, by, user_id, END, id)
+
+
+async def end_all(conn: Connection, by: Actor | Who, *, user_id: UUID, keep: UUID | None = None) -> None:
+    """End all sessions of a person, save one."""
+    await _ended(conn, by, user_id, END_ALL, keep)
+
+
+LIST = """
+SELECT id, address, agent, created_at, seen_at FROM sessions
+ WHERE user_id = $1 AND ends_at > now() AND seen_at + idle > now() ORDER BY seen_at DESC LIMIT 200
+"""
+
+
+async def list_all(conn: Connection, *, user_id: UUID) -> list[Listed]:
+    """The sessions of a person, those used last first."""
+    return [Listed(**row) for row in await conn.fetch(LIST, user_id)]
+
+
+# Of retention: $1 is now, $2 how many at once.
+FORGET = """
+DELETE FROM sessions WHERE token_hash IN (
+    SELECT token_hash FROM sessions WHERE ends_at < $1 OR seen_at + idle < $1 LIMIT $2)
+"""
+
+
+async def _ended(conn: Connection, by: Actor | Who, user_id: UUID, statement: str, id: UUID | None) -> None:
+    async with conn.transaction():
+        count = int((await conn.execute(statement, user_id, id)).split()[-1])
+        if count:
+            await audit.record(conn, by, "user.sessions_ended", object_id=user_id, after={"sessions": count})
+
+
+def _printable(text: str) -> str:
+    return "".join(character for character in text[:300] if character.isprintable())

@@ -1,0 +1,85 @@
+"""Failures to sign in, which make the next try wait: longer each time, never for good.
+
+By account and by address, each known or not, so that nobody learns which accounts there are. The rule nobody may
+break: a try is counted before the password is looked at, so that a thousand at once are not free.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Refusal
+from heliograph.base.network.addresses import sharer
+
+#: Tries that cost no wait, for an account and for an address, behind which there may be an office.
+FREE_ACCOUNT, FREE_ADDRESS = 5, 30
+#: Longest wait, seconds. Somebody who guesses at an account all day must not keep its owner out.
+LONGEST_ACCOUNT, LONGEST_ADDRESS = 60, 900
+#: After so long without a failure all is forgotten.
+FORGOTTEN = timedelta(minutes=15)
+
+
+class TooManyTries(Refusal):
+    """Too many failures. Wait a moment, then try again."""
+
+    code, status = "sign_in_paused", 429
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(retry_after=seconds)
+        self.headers = {"retry-after": str(seconds)}
+
+
+# The wait doubles with each try beyond the free ones. Whoever comes too early is not counted, so that waiting helps.
+_WAIT = """CASE WHEN known.tries < excluded_free THEN interval '0'
+                ELSE make_interval(secs => least(excluded_most, 2.0 ^ least(known.tries - excluded_free, 20))) END"""
+
+
+def _statement(free: int, most: int) -> str:
+    wait = _WAIT.replace("excluded_free", str(free)).replace("excluded_most", str(most))
+    return f"""
+INSERT INTO sign_in_tries AS known (subject, tries, tried_at) VALUES ($1, 1, now())
+    ON CONFLICT (subject) DO UPDATE
+   SET tries = CASE WHEN known.tried_at < now() - interval '{FORGOTTEN.total_seconds():.0f} seconds' THEN 1
+                    WHEN now() < known.tried_at + {wait} THEN known.tries ELSE known.tries + 1 END,
+       tried_at = CASE WHEN now() < known.tried_at + {wait} THEN known.tried_at ELSE now() END
+RETURNING tried_at = now() AS counted,
+          ceil(extract(epoch FROM tried_at + {wait} - now()))::int AS wait
+"""
+
+
+COUNT_ACCOUNT = _statement(FREE_ACCOUNT, LONGEST_ACCOUNT)
+COUNT_ADDRESS = _statement(FREE_ADDRESS, LONGEST_ADDRESS)
+
+
+async def count(conn: Connection, *, account: str, address: str) -> None:
+    """Count a try, as if it will fail. Raises TooManyTries. `account`: what was typed, in lower case."""
+    for statement, subject in (
+        (COUNT_ADDRESS, _subject("address", sharer(address))),
+        (COUNT_ACCOUNT, _subject("account", account)),
+    ):
+        row = await conn.fetchrow(statement, subject)
+        assert row is not None
+        if not row["counted"]:
+            raise TooManyTries(max(row["wait"], 1))
+
+
+FORGIVE = "DELETE FROM sign_in_tries WHERE subject = $1"
+TAKE_BACK = "UPDATE sign_in_tries SET tries = greatest(tries - 1, 0) WHERE subject = $1"
+
+
+async def forgive(conn: Connection, *, account: str, address: str) -> None:
+    """The try was good after all. The address loses this one only: whoever guesses at others may have an account."""
+    await conn.execute(FORGIVE, _subject("account", account))
+    await conn.execute(TAKE_BACK, _subject("address", sharer(address)))
+
+
+# Of retention: $1 is when FORGOTTEN began, $2 how many at once.
+FORGET = """
+DELETE FROM sign_in_tries WHERE subject IN (SELECT subject FROM sign_in_tries WHERE tried_at < $1 LIMIT $2)
+"""
+
+
+def _subject(kind: str, name: str) -> bytes:
+    return hashlib.sha256(f"{kind} {name}".encode("utf-8", "surrogatepass")).digest()[:16]

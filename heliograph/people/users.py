@@ -1,0 +1,184 @@
+"""Users: name, e-mail, password and preferences of a person, whichever organizations they belong to.
+
+An e-mail address is kept in lower case and names one person. The rule nobody may break: a password that is changed
+ends every other session of its person, in the same transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor, Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.people import passwords, sessions
+
+LANGUAGES = ("en", "pt")
+
+#: One `@`, something on both sides, no spaces; whether it exists, only a mail would show.
+_is_email = re.compile(r"[^\s@\x00-\x1f]{1,64}@[^\s@\x00-\x1f]{1,189}").fullmatch
+
+
+class User(msgspec.Struct, frozen=True):
+    """One row of `users`, without what is secret."""
+
+    id: UUID
+    email: str
+    name: str
+    language: str | None
+    time_zone: str | None
+    has_password: bool
+    has_totp: bool
+    created_at: datetime
+    signed_in_at: datetime | None
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A user and an organization that they belong to."""
+
+    user: User
+    organization_id: UUID
+    organization: str
+    role: str
+
+
+_COLUMNS = (
+    "u.id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,"
+    " u.totp IS NOT NULL AS has_totp, u.created_at, u.signed_in_at"
+)
+INSERT = """
+INSERT INTO users (id, email, name, created_at) VALUES ($1, $2, $3, now()) ON CONFLICT (email) DO NOTHING RETURNING id
+"""
+BY_EMAIL = f"SELECT {_COLUMNS} FROM users u WHERE email = $1"
+BY_ID = f"SELECT {_COLUMNS} FROM users u WHERE id = $1"
+
+
+async def ensure(conn: Connection, by: Actor | Who, *, email: str, name: str = "") -> tuple[User, bool]:
+    """The user of this address, made if there is none; and whether they were made now. Raises Invalid.
+
+    `name`: of 1 to 200 characters; what stands before the `@` if it is empty. It is not changed for who is there.
+    """
+    email = checked_email(email)
+    name = checked_name(name or email.partition("@")[0])
+    async with conn.transaction():
+        made = await conn.fetchval(INSERT, uuid7(), email, name)
+        row = await conn.fetchrow(BY_EMAIL, email)
+        assert row is not None
+        user = user_of(row)
+        if made is not None:
+            await audit.record(conn, by, "user.created", object_id=user.id, name=user.email)
+    return user, made is not None
+
+
+async def find(conn: Connection, *, email: str) -> User:
+    """The user of an address. Raises NotFound."""
+    row = await conn.fetchrow(BY_EMAIL, email.strip().lower())
+    if row is None:
+        raise NotFound("There is no user with this e-mail address.", resource="user", email=email)
+    return user_of(row)
+
+
+async def get(conn: Connection, *, id: UUID) -> User:
+    """A user. Raises NotFound."""
+    row = await conn.fetchrow(BY_ID, id)
+    if row is None:
+        raise NotFound("There is no such user.", resource="user", id=str(id))
+    return user_of(row)
+
+
+LIST = f"""
+SELECT {_COLUMNS}, m.organization_id, o.name AS organization, m.role
+  FROM memberships m CROSS JOIN LATERAL (SELECT * FROM users WHERE id = m.user_id LIMIT 1) u
+       CROSS JOIN LATERAL (SELECT * FROM organizations WHERE id = m.organization_id LIMIT 1) o
+ WHERE $1::uuid IS NULL OR m.organization_id = $1
+ ORDER BY o.name, u.email LIMIT $2
+"""
+
+
+async def list_everywhere(conn: Connection, *, organization_id: UUID | None, limit: int = 1000) -> list[Member]:
+    """For operators: the members of one organization, or with None of all."""
+    rows = await conn.fetch(LIST, organization_id, limit)
+    return [Member(user_of(row), row["organization_id"], row["organization"], row["role"]) for row in rows]
+
+
+REMOVE = "DELETE FROM users WHERE id = $1 RETURNING email"
+
+
+async def remove(conn: Connection, by: Actor | Who, *, id: UUID) -> None:
+    """Remove a person from the installation, with memberships, links and sessions. A second time changes nothing."""
+    async with conn.transaction():
+        email = await conn.fetchval(REMOVE, id)
+        if email is not None:
+            await audit.record(conn, by, "user.removed", object_id=id, name=email)
+
+
+CHANGE = f"""
+UPDATE users u SET name = $2, language = $3, time_zone = $4 WHERE id = $1 RETURNING {_COLUMNS}
+"""
+
+
+async def change(
+    conn: Connection, by: Actor | Who, *, id: UUID, name: str, language: str | None, time_zone: str | None
+) -> User:
+    """Change what a person set for themselves. `language`: one of LANGUAGES, None: the browser's. `time_zone`: an IANA
+    name that the caller has checked, None: UTC. Raises Invalid, NotFound."""
+    if language is not None and language not in LANGUAGES:
+        raise Invalid(("language", "enum", f"`language` must be one of {', '.join(LANGUAGES)}"))
+    name = checked_name(name)
+    async with conn.transaction():
+        before = await get(conn, id=id)
+        row = await conn.fetchrow(CHANGE, id, name, language, time_zone)
+        assert row is not None
+        user = user_of(row)
+        if user != before:
+            await audit.record(
+                conn, by, "user.changed", object_id=id, name=user.email, before=_told(before), after=_told(user)
+            )
+    return user
+
+
+SET_PASSWORD = "UPDATE users SET password = $2 WHERE id = $1"  # noqa: S105
+
+
+async def set_password(
+    conn: Connection, by: Actor | Who, *, user: User, password: str, keep_session: UUID | None = None
+) -> None:
+    """Give a person another password and end their sessions, save `keep_session`. Raises Invalid, TooManySignIns."""
+    passwords.check_strength(password, email=user.email)
+    kept = await passwords.hashed(password)
+    async with conn.transaction():
+        await conn.execute(SET_PASSWORD, user.id, kept)
+        await audit.record(conn, by, "user.password_changed", object_id=user.id, name=user.email)
+        await sessions.end_all(conn, by, user_id=user.id, keep=keep_session)
+
+
+def checked_email(text: str) -> str:
+    """In lower case and without spaces around it. Raises Invalid."""
+    email = text.strip().lower()
+    if not _is_email(email):
+        raise Invalid(("email", "format", "This is not an e-mail address, which looks like ana@example.com."))
+    return email
+
+
+def checked_name(text: str) -> str:
+    """A person's name, trimmed. Raises Invalid."""
+    name = text.strip()
+    if not 1 <= len(name) <= 200 or not name.isprintable():
+        raise Invalid(("name", "length", "A name has 1 to 200 characters."))
+    return name
+
+
+def user_of(row: asyncpg.Record) -> User:
+    """A User of a row that has its columns."""
+    return User(**{name: row[name] for name in User.__struct_fields__})
+
+
+def _told(user: User) -> dict[str, str | None]:
+    return {"name": user.name, "language": user.language, "time_zone": user.time_zone}

@@ -1,0 +1,133 @@
+"""A browser without scripts: pages are asked for, forms are filled in as they stand on them."""
+
+from __future__ import annotations
+
+import html
+import re
+import urllib.parse
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.people import links, memberships, users
+from tests.api.conftest import Api, Tenant, api, make_tenant, running, tenant
+
+__all__ = ["api", "running", "tenant"]
+
+PASSWORD = "correct horse battery staple"
+
+
+class Page:
+    """What came of a request."""
+
+    def __init__(self, answer: aiohttp.ClientResponse, text: str) -> None:
+        self.status = answer.status
+        self.headers = answer.headers
+        self.path = answer.url.path_qs
+        self.text = text
+
+    @property
+    def words(self) -> str:
+        """What a reader sees."""
+        return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", self.text)).split())
+
+    def form(self, action: str) -> dict[str, str]:
+        """The fields of the form with this action, as they stand."""
+        for found, inside in re.findall(r'<form[^>]*action="([^"]*)"[^>]*>(.*?)</form>', self.text, re.S):
+            if html.unescape(found) == action:
+                fields = {}
+                for tag in re.findall(r"<(?:input|textarea)[^>]*>", inside):
+                    name = re.search(r'\sname="([^"]*)"', tag)
+                    value = re.search(r'\svalue="([^"]*)"', tag)
+                    if name and 'type="checkbox"' not in tag and 'type="radio"' not in tag:
+                        fields[name[1]] = html.unescape(value[1]) if value else ""
+                for name, options in re.findall(r'<select[^>]*\sname="([^"]*)"[^>]*>(.*?)</select>', inside, re.S):
+                    values = re.findall(r'<option value="([^"]*)"( selected)?', options)
+                    fields[name] = next((value for value, chosen in values if chosen), values[0][0])
+                return fields
+        raise AssertionError(f"no form for {action} in {self.words[:2000]}")
+
+
+class Browser:
+    """One person's."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+        # Cookies of an address count, too.
+        self.session = aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
+
+    async def get(self, path: str, **headers: str) -> Page:
+        accept = {"Accept": "text/html"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.session.get(self.base_url + path, headers=accept) as answer:
+            return Page(answer, await answer.text())
+
+    async def post(self, path: str, fields: dict[str, str], **headers: str) -> Page:
+        sent = {"Origin": self.base_url, "Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.session.post(
+            self.base_url + path, data=urllib.parse.urlencode(fields).encode(), headers=sent | FORM
+        ) as answer:
+            return Page(answer, await answer.text())
+
+    async def submit(self, page: Page, action: str, **typed: str) -> Page:
+        """Fill the form of a page in, and send it."""
+        return await self.post(action, page.form(action) | typed)
+
+    async def enter(self, token: str) -> Page:
+        return await self.submit(await self.get("/enter"), "/enter", link=token)
+
+    async def sign_in(self, email: str, password: str = PASSWORD, **typed: str) -> Page:
+        return await self.submit(await self.get("/login"), "/login", email=email, password=password, **typed)
+
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+async def make_person(
+    pool: Pool, tenant: Tenant, email: str, role: str = "owner", password: str | None = PASSWORD
+) -> Any:
+    """A member of the tenant."""
+    async with pool.acquire() as conn:
+        user, _ = await users.ensure(conn, tenant.actor, email=email, name=email.partition("@")[0].title())
+        await memberships.add(conn, tenant.actor, user_id=user.id, role=role)
+        if password:
+            await users.set_password(conn, tenant.actor, user=user, password=password)
+    return user
+
+
+async def link_for(pool: Pool, user: Any, tenant: Tenant) -> str:
+    async with pool.acquire() as conn:
+        return await links.make(conn, tenant.actor, user_id=user.id)
+
+
+@pytest.fixture
+async def browser(api: Api) -> AsyncIterator[Browser]:
+    made = Browser(api.base_url)
+    try:
+        yield made
+    finally:
+        await made.session.close()
+
+
+@pytest.fixture
+async def other_browser(api: Api) -> AsyncIterator[Browser]:
+    made = Browser(api.base_url)
+    try:
+        yield made
+    finally:
+        await made.session.close()
+
+
+@pytest.fixture
+async def owner(pool: Pool, tenant: Tenant, browser: Browser) -> Browser:
+    """An owner's browser, signed in."""
+    await make_person(pool, tenant, "ana@example.com")
+    page = await browser.sign_in("ana@example.com")
+    assert (page.status, page.path) == (200, "/"), page.words
+    return browser
+
+
+__all__ += ["Browser", "make_tenant"]

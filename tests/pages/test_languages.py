@@ -1,0 +1,56 @@
+"""Languages: every text has its twin, and says the same things with it."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from heliograph.base.database import clock
+from heliograph.pages.languages import DEFAULT, LANGUAGES, accepted, catalogue, speech
+
+from .texts import texts
+
+OTHERS = [language for language in LANGUAGES if language != DEFAULT]
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_every_text_has_its_twin_and_no_twin_is_left_over(language: str) -> None:
+    known, wanted = set(catalogue(language)), texts()
+    assert len(wanted) > 50
+    assert wanted - known == set()
+    assert known - wanted == set()
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_a_twin_fills_in_the_same_values(language: str) -> None:
+    for english, twin in catalogue(language).items():
+        wanted = set(re.findall(r"%\((\w+)\)s", english)) | ({"num"} if isinstance(twin, tuple) else set())
+        for form in (twin,) if isinstance(twin, str) else twin[1:]:
+            assert set(re.findall(r"%\((\w+)\)s", form)) == wanted, english
+
+
+def test_a_browser_gets_the_language_it_likes_best() -> None:
+    for header, language in (
+        ("pt-MZ,pt;q=0.9,en;q=0.8", "pt"),
+        ("fr, en;q=0.5, pt;q=0.7", "pt"),
+        ("fr", "en"),
+        ("", "en"),
+        ("pt;q=much, en", "en"),
+        ("pt;q=0", "en"),
+    ):
+        assert accepted(header) == language, header
+
+
+def test_numbers_and_times_are_written_as_the_reader_does() -> None:
+    english, portuguese = speech("en"), speech("pt", "Africa/Maputo")
+    assert (english.number(1234567), portuguese.number(1234567.5, 1)) == (
+        "1,234,567",
+        "1 234 567,5".replace(" ", "\xa0"),
+    )
+    at = clock.EPOCH + timedelta(days=20_000, hours=10)
+    assert (english.moment(at), portuguese.hour(at)) == ("4 Oct 2024, 10:00", "12:00")
+    assert english.lasted(0.42) == "0.42 s"
+    assert english.lasted(250) == "4 min 10 s"
+    assert speech("en", "Nowhere/Atall").zone == "UTC"

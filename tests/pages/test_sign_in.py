@@ -1,0 +1,292 @@
+"""Signing in and out: by link, by password, with a code; what ends a session, and what a stranger learns."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pyotp
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.people import memberships, sessions, tries, users
+from heliograph.people.sessions import Known
+
+from .conftest import PASSWORD, Api, Browser, Tenant, link_for, make_person
+
+FAILED = "E-mail or password is not right."
+
+
+async def test_a_link_signs_in_once(pool: Pool, tenant: Tenant, browser: Browser, other_browser: Browser) -> None:
+    user = await make_person(pool, tenant, "ana@example.com", password=None)
+    token = await link_for(pool, user, tenant)
+    page = await browser.enter(f"http://elsewhere/enter#{token}")
+    assert (page.status, page.path) == (200, "/")
+    assert "Acme" in page.words
+    assert "You have no password yet" in page.words
+    page = await other_browser.enter(token)
+    assert page.status == 422
+    assert "This link was used already" in page.words
+    assert (await other_browser.get("/account")).path == "/login?next=/account"
+
+
+async def test_a_newer_link_ends_the_one_before(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    user = await make_person(pool, tenant, "ana@example.com", password=None)
+    old, new = await link_for(pool, user, tenant), await link_for(pool, user, tenant)
+    assert (await browser.enter(old)).status == 422
+    assert (await browser.enter(new)).path == "/"
+
+
+async def test_a_password_signs_in_and_leads_back(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    await make_person(pool, tenant, "ana@example.com")
+    page = await browser.get("/account")
+    assert page.path == "/login?next=/account"
+    page = await browser.submit(page, "/login", email=" ANA@example.com ", password=PASSWORD)
+    assert page.path == "/account"
+    assert page.headers["cache-control"] == "no-store"
+    page = await browser.submit(page, "/logout")
+    assert page.path == "/login"
+    assert (await browser.get("/account")).path == "/login?next=/account"
+
+
+async def test_an_address_of_others_is_not_led_to(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    await make_person(pool, tenant, "ana@example.com")
+    for wanted in ("//evil.example/", "https://evil.example/", "/\\evil.example", "/a\nb"):
+        page = await browser.submit(
+            await browser.get("/login"), "/login", email="ana@example.com", password=PASSWORD, next=wanted
+        )
+        assert page.path == "/", wanted
+        await browser.submit(page, "/logout")
+
+
+async def test_whatever_is_wrong_there_is_one_sentence(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    await make_person(pool, tenant, "ana@example.com")
+    await make_person(pool, tenant, "new@example.com", password=None)
+    for email, password in (
+        ("ana@example.com", "wrong"),
+        ("nobody@example.com", PASSWORD),
+        ("new@example.com", PASSWORD),
+        ("new@example.com", ""),
+        ("no address", "x" * 5000),
+    ):
+        page = await browser.sign_in(email, password)
+        assert (page.status, FAILED in page.words) == (422, True), email
+        assert f'value="{email}"' in page.text  # what was typed is kept
+        assert PASSWORD not in page.text
+
+
+async def test_failures_make_the_next_try_wait_known_account_or_not(
+    pool: Pool, tenant: Tenant, browser: Browser
+) -> None:
+    await make_person(pool, tenant, "ana@example.com")
+    for email in ("ana@example.com", "nobody@example.com"):
+        for _ in range(tries.FREE_ACCOUNT):
+            assert FAILED in (await browser.sign_in(email, "wrong")).words
+        page = await browser.sign_in(email, "wrong")
+        assert (page.status, "Too many failures" in page.words) == (422, True)
+    # The wait passes by itself, and the right password ends it.
+    await pool.execute("UPDATE sign_in_tries SET tried_at = now() - interval '2 minutes'")
+    assert (await browser.sign_in("ana@example.com")).path == "/"
+    assert await pool.fetchval("SELECT count(*) FROM sign_in_tries WHERE tries > 0") == 2  # the address, and nobody
+
+
+async def test_waits_double_to_a_bound_and_are_forgotten(pool: Pool) -> None:
+    async def count(times: int) -> list[int]:
+        waits = []
+        for _ in range(times):
+            async with pool.acquire() as conn:
+                try:
+                    await tries.count(conn, account="a", address="203.0.113.7")
+                    waits.append(0)
+                except tries.TooManyTries as refusal:
+                    waits.append(refusal.details["retry_after"])
+        return waits
+
+    assert await count(tries.FREE_ACCOUNT + 2) == [0] * tries.FREE_ACCOUNT + [1, 1]
+    for wait in (2, 4, 8, 16, 32, 60, 60):
+        await pool.execute("UPDATE sign_in_tries SET tried_at = tried_at - interval '61 seconds'")
+        assert await count(2) == [0, wait]
+    await pool.execute("UPDATE sign_in_tries SET tried_at = tried_at - interval '16 minutes'")
+    assert await count(2) == [0, 0]
+
+
+async def test_a_thousand_tries_at_once_are_not_free(pool: Pool) -> None:
+    async def one() -> bool:
+        async with pool.acquire() as conn:
+            try:
+                await tries.count(conn, account="a", address="203.0.113.7")
+            except tries.TooManyTries:
+                return False
+            return True
+
+    counted = await asyncio.gather(*(one() for _ in range(40)))
+    assert sum(counted) == tries.FREE_ACCOUNT
+
+
+async def test_a_code_is_asked_for_and_good_once(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.get("/account/factor")
+    secret = re.search(r"\b(?:[A-Z2-7]{4} ){7}[A-Z2-7]{4}\b", page.words)
+    assert secret
+    app = pyotp.TOTP(secret[0].replace(" ", ""))
+    wrong = await owner.submit(page, "/account/factor", code="000000")
+    assert (wrong.status, secret[0] in wrong.words) == (422, True)
+    page = await owner.submit(wrong, "/account/factor", code=app.now())
+    codes = re.findall(r"<li>([a-z2-9]{4}-[a-z2-9]{4}-[a-z2-9]{4})</li>", page.text)
+    assert len(set(codes)) == 10
+    assert secret[0].replace(" ", "").encode() not in await pool.fetchval("SELECT totp FROM users")
+    await owner.submit(await owner.get("/account"), "/logout")
+
+    page = await owner.sign_in("ana@example.com")
+    assert (page.status, page.path) == (200, "/login")
+    assert (await owner.get("/account")).path == "/login?next=/account"  # half a sign-in is none
+    used = await owner.submit(page, "/login/code", code=app.now())
+    assert used.status == 422  # it turned the app on already
+    page = await owner.submit(used, "/login/code", code=codes[0].upper())
+    assert page.path == "/"
+    await owner.submit(page, "/logout")
+    page = await owner.submit(await owner.sign_in("ana@example.com"), "/login/code", code=codes[0])
+    assert page.status == 422
+    ticket = page.form("/login/code")["ticket"]
+    forged = await owner.post("/login/code", {"ticket": ticket[:-1] + ("0" if ticket[-1] != "0" else "1"), "code": "1"})
+    assert (forged.status, "It took too long" in forged.words) == (422, True)
+
+
+async def test_a_write_comes_from_a_page_of_ours(owner: Browser) -> None:
+    form = (await owner.get("/account")).form("/account")
+    for fields, headers in (
+        (form | {"_token": "00" * 48}, {}),
+        (form | {"_token": "no hex"}, {}),
+        ({name: value for name, value in form.items() if name != "_token"}, {}),
+        (form, {"Origin": "http://evil.example"}),
+        (form, {"Origin": "null"}),
+        (form, {"Sec_Fetch_Site": "cross-site"}),
+        (form, {"Sec_Fetch_Site": "same-site"}),
+    ):
+        page = await owner.post("/account", fields | {"name": "Eve"}, **headers)
+        assert (page.status, "did not come from a page of ours" in page.words) == (403, True)
+    assert "Eve" not in (await owner.get("/account")).text
+    assert (await owner.post("/account", form | {"name": "Ana Maria"})).path == "/account"
+    assert "Ana Maria" in (await owner.get("/account")).words
+
+
+async def test_a_dangerous_act_asks_again_and_loses_nothing(pool: Pool, owner: Browser) -> None:
+    await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
+    form = {"_token": (await owner.get("/account")).form("/account")["_token"], "password": "a new long passphrase"}
+    async with asyncio.timeout(5):  # what is known of a session is at most half a second old
+        while "Confirm that it is you" not in (page := await owner.get("/account/password")).words:
+            pass
+    page = await owner.post("/account/password", form)
+    assert (page.status, "a new long passphrase" in page.text) == (403, True)
+    page = await owner.submit(page, "/account/password", _password="wrong")
+    assert (page.status, "The password is not right." in page.words) == (422, True)
+    page = await owner.submit(page, "/account/password", _password=PASSWORD)
+    assert (page.path, "The password is changed" in page.words) == ("/account", True)
+    await owner.submit(page, "/logout")
+    assert (await owner.sign_in("ana@example.com")).status == 422
+    assert (await owner.sign_in("ana@example.com", "a new long passphrase")).path == "/"
+
+
+async def test_a_password_that_is_guessed_first_is_refused(owner: Browser) -> None:
+    for weak in ("short", "aaaaaaaaaaaaaaa", "password123456", "qwertyuiop1234", "123456789012", "Ana123456789"):
+        page = await owner.submit(await owner.get("/account/password"), "/account/password", password=weak)
+        assert page.status == 422, weak
+        assert weak not in page.text
+
+
+@pytest.mark.parametrize("how", ["password", "others", "one", "membership", "person"])
+async def test_a_session_ends_everywhere_within_a_second(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, how: str
+) -> None:
+    await make_person(pool, tenant, "rui@example.com")
+    await other_browser.sign_in("ana@example.com")
+    assert (await other_browser.get("/account")).path == "/account"
+    async with pool.acquire() as conn:
+        user = await users.find(conn, email="ana@example.com")
+        if how == "membership":
+            await memberships.remove(conn, tenant.actor, user_id=user.id)
+        elif how == "person":
+            await users.remove(conn, tenant.actor, id=user.id)
+    page = await owner.get("/account")
+    if how == "password":
+        await owner.submit(await owner.get("/account/password"), "/account/password", password="a new long passphrase")
+    elif how == "others":
+        assert (await owner.submit(page, "/account/sessions/end")).path == "/account"
+    elif how == "one":
+        action = re.search(r"/account/sessions/[0-9a-f-]{36}/end", page.text)
+        assert action
+        assert (await owner.submit(page, action[0])).path == "/account"
+    async with asyncio.timeout(1.5):
+        while (await other_browser.get("/account")).path != "/login?next=/account":
+            pass
+    if how in ("password", "others", "one"):
+        assert (await owner.get("/account")).path == "/account"
+
+
+async def test_sessions_end_by_themselves(pool: Pool, tenant: Tenant) -> None:
+    user = await make_person(pool, tenant, "ana@example.com", password=None)
+
+    async def known(token: str) -> Known | None:
+        async with pool.acquire() as conn:
+            return next(iter((await sessions.authenticate_many(conn, [sessions.hash_secret(token)])).values()), None)
+
+    async with pool.acquire() as conn:
+        short = await sessions.open_for(conn, user_id=user.id, address="", agent="", how="link")
+        long = await sessions.open_for(conn, user_id=user.id, address="", agent="", how="link", is_kept=True)
+    assert await known(short)
+    await pool.execute("UPDATE sessions SET seen_at = seen_at - interval '13 hours'")
+    assert await known(short) is None
+    assert await known(long)
+    await pool.execute("UPDATE sessions SET ends_at = now()")
+    assert await known(long) is None
+    await pool.execute(sessions.FORGET, await pool.fetchval("SELECT clock_timestamp()"), 10)
+    assert await pool.fetchval("SELECT count(*) FROM sessions") == 0
+
+
+async def test_what_is_kept_gives_nobody_away(pool: Pool, owner: Browser) -> None:
+    cookie = next(iter(owner.session.cookie_jar))
+    assert (cookie.key, cookie["httponly"], cookie["samesite"]) == ("hg", True, "Lax")
+    rows = await pool.fetch("SELECT token_hash FROM sessions")
+    assert [bytes(row[0]) for row in rows] == [sessions.hash_secret(cookie.value)]
+    assert (await pool.fetchval("SELECT password FROM users")).startswith("$argon2id$v=19$m=19456,t=2,p=1$")
+
+
+async def test_away_from_this_machine_only_https_signs_in(api: Api, pool: Pool, tenant: Tenant) -> None:
+    await make_person(pool, tenant, "ana@example.com")
+    fields = f"email=ana%40example.com&password={PASSWORD.replace(' ', '+')}".encode()
+    for origin, status, cookie in (
+        (b"http://sms.example.com", b" 403 ", b""),
+        (b"https://sms.example.com", b" 303 ", b"__Host-hg="),
+    ):
+        answer = await api.raw(
+            b"POST /login HTTP/1.1\r\nhost: sms.example.com\r\norigin: %b\r\ncontent-length: %d\r\n"
+            b"content-type: application/x-www-form-urlencoded\r\nconnection: close\r\n\r\n%b"
+            % (origin, len(fields), fields)
+        )
+        assert status in answer.split(b"\r\n")[0]
+        assert cookie in answer
+        assert (b"; Secure" in answer) == bool(cookie)
+
+
+async def test_the_first_paint_has_the_theme_and_language_that_were_chosen(browser: Browser) -> None:
+    page = await browser.get("/login", Accept_Language="pt-PT, en;q=0.5")
+    assert 'lang="pt"' in page.text
+    assert "data-theme" not in page.text
+    page = await browser.submit(page, "/preferences", theme="dark", language="en")
+    assert page.path == "/login"
+    page = await browser.get("/login", Accept_Language="pt-PT")
+    assert '<html lang="en" data-theme="dark">' in page.text
+
+
+async def test_what_is_not_there_says_so_and_tells_nothing(owner: Browser, browser: Browser) -> None:
+    for method, path, status in (
+        ("GET", "/account/nothing", 404),
+        ("GET", "/assets/0000/pages.css", 404),
+        ("GET", "/account?x=" + "a&" * 300, 400),
+        ("POST", "/account/sessions/no-id/end", 404),
+    ):
+        token = (await owner.get("/account")).form("/account")["_token"]
+        page = await (owner.get(path) if method == "GET" else owner.post(path, {"_token": token}))
+        assert page.status == status, path
+        assert page.headers["x-request-id"] in page.text
+    page = await owner.post("/account", {"x": "a" * 70_000})
+    assert page.status == 413

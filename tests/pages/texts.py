@@ -1,0 +1,75 @@
+"""Every text that a page can show: of templates, of screens, and of the rules whose refusals a page repeats."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from jinja2.ext import babel_extract
+
+from heliograph.dashboard import places
+from heliograph.pages import words
+from tests.house.project import ROOT
+
+PACKAGE = ROOT / "heliograph"
+#: Modules whose refusals pages show as they are.
+RULES = ("people", "pages", "dashboard")
+SHOWN_RULES = {
+    "accounts/api_keys.py": {"ScopeRequired", "LiveKeyRequired", "TooManyActiveKeys"},
+    "accounts/requests.py": {"IdempotencyConflict", "IdempotencyInProgress"},
+    "accounts/organizations.py": {"OrganizationSuspended"},
+    "sms/messages.py": {"MessageNotCancelable"},
+    "base/errors.py": {"Invalid", "NotFound", "Unavailable"},
+    "api/shapes/refusals.py": {"RateLimited"},
+}
+
+
+def texts() -> set[str]:
+    """In English, as they are looked up; of a plural its singular."""
+    found: set[str | None] = set()
+    for folder in RULES:
+        for path in (PACKAGE / folder).rglob("*.html"):
+            found |= set(_of_template(path))
+        for path in (PACKAGE / folder).rglob("*.py"):
+            found |= set(_of_module(path))
+    for name, shown in SHOWN_RULES.items():
+        found |= set(_refusals(ast.parse((PACKAGE / name).read_text()), shown))
+    for name, table in vars(words).items():
+        if name.isupper():
+            found |= set(table.values())
+    for heading, group in places.GROUPS:
+        found |= {heading, *(place.label for place in group)}
+    return {text for text in found if text}
+
+
+def _of_template(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        for _, _, message, _ in babel_extract(file, ("_", "gettext", "ngettext"), (), {"trim_blocks": "true"}):
+            yield message[0] if isinstance(message, tuple) else message
+
+
+def _of_module(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    yield from _refusals(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name == "Invalid":
+            for given in node.args:
+                if isinstance(given, ast.Tuple) and isinstance(given.elts[-1], ast.Constant):
+                    yield given.elts[-1].value
+        elif node.args and isinstance(first := node.args[0], ast.Constant) and isinstance(first.value, str):
+            is_refusal = name[:1].isupper() and " " in first.value and name not in ("Role", "Markup")
+            if is_refusal or name in ("text", "count"):
+                yield first.value
+
+
+def _refusals(tree: ast.Module, only: set[str] | None = None) -> Iterator[str]:
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef) or (only is not None and node.name not in only):
+            continue
+        if any(getattr(base, "id", "") == "Refusal" for base in node.bases):
+            yield inspect.cleandoc(ast.get_docstring(node) or "").split("\n\n")[0]
