@@ -8,6 +8,7 @@ import msgspec
 
 from heliograph import __version__
 from heliograph.pages.requests import Request
+from heliograph.people import roles
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -23,7 +24,14 @@ class Place(msgspec.Struct, frozen=True):
 #: Groups of the rail with their headings.
 GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
     ("", (Place("/", "Home", "house"),)),
-    ("Developers", (Place("/docs", "API reference", "book"),)),
+    (
+        "Developers",
+        (
+            Place("/keys", "API keys", "key", scope="api_keys:read"),
+            Place("/docs", "API reference", "book"),
+        ),
+    ),
+    ("Account", (Place("/team", "Team", "users", permission=roles.TEAM),)),
 )
 
 

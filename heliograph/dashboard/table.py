@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard import account, home, sign_in
+from heliograph.dashboard import account, home, invitation, keys, sign_in, team
 from heliograph.pages.routes import Handler, Route, Table
+from heliograph.people.roles import TEAM, TEAM_CHANGE
 
 
-def _get(path: str, handler: Handler, scope: str | None = None, permission: str | None = None) -> Route:
-    return Route(method="GET", path=path, handler=handler, scope=scope, permission=permission)
+def _get(
+    path: str, handler: Handler, scope: str | None = None, permission: str | None = None, *, is_proved: bool = False
+) -> Route:
+    return Route(method="GET", path=path, handler=handler, scope=scope, permission=permission, is_proved=is_proved)
 
 
-def _post(path: str, handler: Handler, scope: str | None = None, permission: str | None = None) -> Route:
-    return Route(method="POST", path=path, handler=handler, scope=scope, permission=permission)
+def _post(
+    path: str, handler: Handler, scope: str | None = None, permission: str | None = None, *, is_proved: bool = False
+) -> Route:
+    return Route(method="POST", path=path, handler=handler, scope=scope, permission=permission, is_proved=is_proved)
 
 
 def _public(method: str, path: str, handler: Handler) -> Route:
@@ -44,6 +49,22 @@ ROUTES: tuple[Route, ...] = (
     _own("POST", "/account/sessions/end", account.end_others),
     _own("POST", "/account/sessions/{id}/end", account.end_session),
     _own("POST", "/organizations/{id}/look", account.switch),
+    _public("GET", "/invitation", invitation.show),
+    _public("POST", "/invitation", invitation.read),
+    _public("POST", "/invitation/accept", invitation.accept),
+    _get("/team", team.show, permission=TEAM),
+    _get("/team/invite", team.show_invite, permission=TEAM_CHANGE, is_proved=True),
+    _post("/team/invite", team.invite, permission=TEAM_CHANGE, is_proved=True),
+    _post("/team/invitations/{id}/renew", team.renew, permission=TEAM_CHANGE, is_proved=True),
+    _post("/team/invitations/{id}/withdraw", team.withdraw, permission=TEAM_CHANGE),
+    _get("/team/members/{id}", team.show_member, permission=TEAM_CHANGE, is_proved=True),
+    _post("/team/members/{id}/role", team.change_role, permission=TEAM_CHANGE, is_proved=True),
+    _post("/team/members/{id}/remove", team.remove, permission=TEAM_CHANGE, is_proved=True),
+    _get("/keys", keys.show, "api_keys:read"),
+    _get("/keys/new", keys.show_new, "api_keys:write", is_proved=True),
+    _post("/keys", keys.make, "api_keys:write", is_proved=True),
+    _get("/keys/{id}/revoke", keys.show_revoke, "api_keys:write"),
+    _post("/keys/{id}/revoke", keys.revoke, "api_keys:write", is_proved=True),
 )
 
 TABLE = Table(ROUTES)

@@ -64,6 +64,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "role_name": _named(words.ROLES),
         "status_name": _named(words.STATUSES),
         "device": device,
+        "mode_name": _named(words.MODES),
     }
     for name in made.list_templates(extensions=["html"]):
         made.get_template(name)

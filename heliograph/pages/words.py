@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+MODES: Mapping[str, str] = {"live": "Live", "test": "Test"}
 ROLES: Mapping[str, str] = {
     "owner": "Owner",
     "admin": "Admin",
@@ -19,6 +20,27 @@ ROLES_EXPLAINED: Mapping[str, str] = {
     "sender": "Sends messages and campaigns, keeps contacts.",
     "viewer": "Reads messages without texts and whole numbers.",
     "billing": "Usage and wallet, nothing else.",
+}
+PROFILES: Mapping[str, str] = {
+    "sms_only": "SMS sending only",
+    "sms": "SMS",
+    "whatsapp": "WhatsApp",
+    "read_only": "Read only",
+    "full_access": "Full access",
+}
+PROFILES_EXPLAINED: Mapping[str, str] = {
+    "sms_only": "For a program that sends and does nothing else. The least that a lost key can do.",
+    "sms": "Sends SMS, follows them, and registers webhooks.",
+    "whatsapp": "Sends WhatsApp messages, follows them, and registers webhooks.",
+    "read_only": "Sees everything and changes nothing.",
+    "full_access": "Everything, other keys included.",
+}
+#: What is wrong with a field of the form for a key.
+KEY_FORM: Mapping[str, str] = {
+    "name": "A name has 1 to 100 characters.",
+    "allowed_ips": "List addresses or networks, such as 203.0.113.0/24.",
+    "profile": "Choose one of the profiles.",
+    "expires": "Choose one of the dates that are offered.",
 }
 STATUSES: Mapping[str, str] = {
     "accepted": "Accepted",

@@ -29,7 +29,7 @@ PATH = "/invitation"
 class InvitationEnded(Refusal):
     """This invitation was accepted, withdrawn or renewed, or is older than three days. Ask for a new one."""
 
-    code, status = "invitation_ended", 403
+    code, status = "invitation_ended", 410
 
 
 class AlreadyMember(Refusal):

@@ -24,7 +24,7 @@ PATH = "/enter"
 class LinkUsed(Refusal):
     """This link was used already, was replaced by a newer one, or is older than an hour. Ask for a new one."""
 
-    code, status = "link_used", 403
+    code, status = "link_used", 410
 
 
 MAKE = """

@@ -152,11 +152,16 @@ async def set_password(
 ) -> None:
     """Give a person another password and end their sessions, save `keep_session`. Raises Invalid, TooManySignIns."""
     passwords.check_strength(password, email=user.email)
-    kept = await passwords.hashed(password)
+    hashed = await passwords.hashed(password)
     async with conn.transaction():
-        await conn.execute(SET_PASSWORD, user.id, kept)
-        await audit.record(conn, by, "user.password_changed", object_id=user.id, name=user.email)
+        await keep_password(conn, by, user=user, hashed=hashed)
         await sessions.end_all(conn, by, user_id=user.id, keep=keep_session)
+
+
+async def keep_password(conn: Connection, by: Actor | Who, *, user: User, hashed: str) -> None:
+    """Store the hash of a password whose strength was checked, in the caller's transaction."""
+    await conn.execute(SET_PASSWORD, user.id, hashed)
+    await audit.record(conn, by, "user.password_changed", object_id=user.id, name=user.email)
 
 
 def checked_email(text: str) -> str:

@@ -270,11 +270,20 @@ SUBMITTED = {
     "/account/sessions/end": "user.sessions_ended",
     "/account/sessions/{id}/end": "user.sessions_ended",
     "/organizations/{id}/look": OWN,
+    "/invitation": READS,
+    "/invitation/accept": "member.added",
+    "/team/invite": "invitation.made",
+    "/team/invitations/{id}/renew": "invitation.made",
+    "/team/invitations/{id}/withdraw": "invitation.withdrawn",
+    "/team/members/{id}/role": "member.role_changed",
+    "/team/members/{id}/remove": "member.removed",
+    "/keys": "api_key.created",
+    "/keys/{id}/revoke": "api_key.revoked",
 }
 #: What neither a command nor an operation does.
 BY_ITSELF = {"organization.period_begun", "authentication.failed"}
 #: What a command records besides.
-BESIDES = {"whatsapp_app.changed": "whatsapp account update"}
+BESIDES = {"whatsapp_app.changed": "whatsapp account update", "user.created": "user create"}
 
 
 @cache

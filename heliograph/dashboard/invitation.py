@@ -1,0 +1,92 @@
+"""Accepting an invitation: for who has an account, and for who makes one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.base.actor import Who
+from heliograph.base.errors import Invalid
+from heliograph.pages import cookies
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people import invitations, passwords, sessions, users
+from heliograph.people.invitations import InvitationEnded, Offer
+
+
+async def show(request: Request) -> Answer:
+    """Where the link leads: the token stands after `#`."""
+    return Shown(template="invitation.html", values={})
+
+
+async def read(request: Request) -> Answer:
+    """What the link offers."""
+    # The whole link may be pasted as well.
+    token = request.form.get("link", "").strip().rpartition("#")[2]
+    try:
+        async with request.reading() as conn:
+            offer = await invitations.offer(conn, token=token)
+    except InvitationEnded as refusal:
+        request.services.failures.note(request.address, door="dashboard")
+        return refused("invitation.html", Invalid(("link", "ended", refusal.message)), {})
+    return Shown(template="invitation_offer.html", values=_values(request, offer, token))
+
+
+async def accept(request: Request) -> Answer:
+    """Become a member: with the account that is signed in, or with a new one."""
+    form, token = request.form, request.form.get("invitation", "")
+    async with request.reading() as conn:
+        offer = await invitations.offer(conn, token=token)
+    person = request.session
+    if person is not None and person.email == offer.email:
+        async with request.writing() as conn:
+            await invitations.accept(conn, request.who, token=token, user_id=person.user_id)
+            await sessions.switch(conn, id=person.id, user_id=person.user_id, organization_id=offer.organization_id)
+        request.services.sessions.forget(request.token)
+        return Elsewhere(location="/")
+    if offer.is_known:
+        return Shown(template="invitation_offer.html", values=_values(request, offer, token))
+    try:
+        passwords.check_strength(form.get("password", ""), email=offer.email)
+        users.checked_name(form.get("name", ""))
+        session = await _with_new_account(request, offer, token)
+    except Invalid as refusal:
+        return refused("invitation_offer.html", refusal, _values(request, offer, token))
+    cookie = cookies.session(session, is_secure=request.is_secure, is_kept=False)
+    return Elsewhere(location="/", cookies=[cookie])
+
+
+async def _with_new_account(request: Request, offer: Offer, token: str) -> str:
+    form = request.form
+    who = Who(
+        "person",
+        name=form.get("name", "").strip(),
+        address=request.address,
+        device=request.agent,
+        request_id=request.request_id,
+    )
+    hashed = await passwords.hashed(form.get("password", ""))
+    async with request.writing() as conn, conn.transaction():
+        user, is_new = await users.ensure(conn, who, email=offer.email, name=form.get("name", ""))
+        if not is_new:  # made by somebody else meanwhile: its password is theirs
+            raise InvitationEnded
+        await users.keep_password(conn, who, user=user, hashed=hashed)
+        await invitations.accept(conn, who, token=token, user_id=user.id)
+        return await sessions.open_for(
+            conn,
+            user_id=user.id,
+            address=request.address,
+            agent=request.agent,
+            how="invitation",
+            organization_id=offer.organization_id,
+            request_id=request.request_id,
+        )
+
+
+def _values(request: Request, offer: Offer, token: str) -> dict[str, Any]:
+    person = request.session
+    return {
+        "offer": offer,
+        "invitation": token,
+        "name": request.form.get("name", ""),
+        "is_them": person is not None and person.email == offer.email,
+    }

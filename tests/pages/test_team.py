@@ -1,0 +1,168 @@
+"""The team: invitations, roles, and who may change whom."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from heliograph.accounts import organizations
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Pool
+from heliograph.people import invitations, memberships
+from heliograph.people.memberships import LastOwner
+
+from .conftest import PASSWORD, Browser, Page, Tenant, make_person
+
+
+def link_in(page: Page) -> str:
+    found = re.search(r'value="(http[^"]*/invitation#[^"]+)"', page.text)
+    assert found, page.words
+    return found[1]
+
+
+async def invite(owner: Browser, email: str, role: str = "developer") -> str:
+    page = await owner.submit(await owner.get("/team/invite"), "/team/invite", email=email, role=role)
+    return link_in(page)
+
+
+async def test_an_invitation_makes_an_account_and_a_member(pool: Pool, owner: Browser, other_browser: Browser) -> None:
+    link = await invite(owner, " Rui@Example.com ")
+    assert "rui@example.com" in (await owner.get("/team")).words
+    assert link.partition("#")[2] not in (await owner.get("/team")).text
+    page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
+    assert "Join Acme" in page.words
+    weak = await other_browser.submit(page, "/invitation/accept", name="Rui Costa", password="short")
+    assert (weak.status, 'value="Rui Costa"' in weak.text, "short" in weak.text) == (422, True, False)
+    page = await other_browser.submit(weak, "/invitation/accept", name="Rui Costa", password=PASSWORD)
+    assert page.path == "/"
+    page = await owner.get("/team")
+    assert "Rui Costa" in page.words
+    assert "Pending invitations" not in page.words
+    page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
+    assert (page.status, "This invitation was accepted" in page.words) == (422, True)
+    told = await pool.fetch("SELECT action, who FROM audit_log WHERE action ~ '^(member|invitation)' ORDER BY id")
+    assert [tuple(row) for row in told] == [
+        ("member.added", "system"),
+        ("invitation.made", "person"),
+        ("member.added", "person"),
+    ]
+
+
+async def test_a_double_click_makes_one_invitation(owner: Browser) -> None:
+    form = (await owner.get("/team/invite")).form("/team/invite") | {"email": "rui@example.com", "role": "viewer"}
+    first, second = await owner.post("/team/invite", form), await owner.post("/team/invite", form)
+    assert link_in(first) == link_in(second)
+    other = await owner.post("/team/invite", form | {"email": "eva@example.com"})
+    assert other.status == 409
+
+
+async def test_an_account_that_is_there_is_not_taken_over(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    async with pool.acquire() as conn:
+        beta = await organizations.create(conn, name="Beta")
+    elsewhere = Tenant(beta.id, Actor(beta.id, None, "live", frozenset(), "active"), "", beta.id)
+    await make_person(pool, elsewhere, "eva@example.com", password=None)
+    link = await invite(owner, "eva@example.com")
+    page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
+    assert "This address has an account" in page.words
+    token = link.partition("#")[2]
+    for person in (other_browser, owner):  # a stranger; and the inviter, who has the link too
+        fields = {"invitation": token, "name": "Eve", "password": PASSWORD}
+        if person is owner:
+            fields["_token"] = (await owner.get("/account")).form("/account")["_token"]
+        page = await person.post("/invitation/accept", fields)
+        assert "This address has an account" in page.words
+    assert await pool.fetchval("SELECT password FROM users WHERE email = 'eva@example.com'") is None
+    assert await pool.fetchval("SELECT count(*) FROM memberships WHERE organization_id = $1", tenant.id) == 1
+
+
+async def test_whoever_has_an_account_joins_by_signing_in(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    async with pool.acquire() as conn:
+        beta = await organizations.create(conn, name="Beta")
+    elsewhere = Tenant(beta.id, Actor(beta.id, None, "live", frozenset(), "active"), "", beta.id)
+    await make_person(pool, elsewhere, "eva@example.com")
+    link = await invite(owner, "eva@example.com", "billing")
+    await other_browser.sign_in("eva@example.com")
+    page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
+    page = await other_browser.submit(page, "/invitation/accept")
+    page = await other_browser.get("/account")
+    assert "Acme Billing" in page.words
+    # And back to the other one.
+    page = await other_browser.submit(page, f"/organizations/{beta.id}/look")
+    assert "Beta Owner" in (await other_browser.get("/account")).words
+    wrong = await other_browser.post(
+        f"/organizations/{tenant.key_id}/look",
+        {"_token": (await other_browser.get("/account")).form("/account")["_token"]},
+    )
+    assert wrong.status == 404
+
+
+async def test_a_withdrawn_or_renewed_link_is_dead(pool: Pool, owner: Browser, other_browser: Browser) -> None:
+    first = await invite(owner, "rui@example.com")
+    page = await owner.get("/team")
+    action = re.search(r"/team/invitations/[0-9a-f-]+/renew", page.text)
+    assert action
+    second = link_in(await owner.submit(page, action[0]))
+    for link, text in ((first, "This invitation was accepted"), (second, "Join Acme")):
+        page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
+        assert text in page.words
+    await owner.submit(await owner.get("/team"), action[0].replace("renew", "withdraw"))
+    page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=second)
+    assert page.status == 422
+    third = await invite(owner, "rui@example.com")
+    await pool.execute("UPDATE invitations SET expires_at = now()")
+    page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=third)
+    assert page.status == 422
+
+
+async def test_the_last_owner_stays(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    (ana,) = await pool.fetch("SELECT user_id FROM memberships")
+    path = f"/team/members/{ana[0]}"
+    page = await owner.get(path)
+    for action, fields in ((f"{path}/role", {"role": "viewer"}), (f"{path}/remove", {})):
+        refused = await owner.submit(page, action, **fields)
+        assert (refused.status, "last owner" in refused.words) == (422, True)
+    rui = await make_person(pool, tenant, "rui@example.com", "owner")
+    assert "The role is changed." in (await owner.submit(page, f"{path}/role", role="admin")).words
+    with pytest.raises(LastOwner):
+        async with pool.acquire() as conn:
+            await memberships.remove(conn, tenant.actor, user_id=rui.id)
+
+
+async def test_an_admin_changes_all_but_owners(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await make_person(pool, tenant, "eva@example.com", "admin")
+    viewer = await make_person(pool, tenant, "rui@example.com", "viewer")
+    ana = await pool.fetchval("SELECT id FROM users WHERE email = 'ana@example.com'")
+    await other_browser.sign_in("eva@example.com")
+    page = await other_browser.get("/team")
+    assert f"/team/members/{ana}" not in page.text
+    assert (await other_browser.get(f"/team/members/{ana}")).status == 403
+    member = await other_browser.get(f"/team/members/{viewer.id}")
+    assert 'value="owner"' not in member.text
+    forged = await other_browser.submit(member, f"/team/members/{viewer.id}/role", role="owner")
+    assert (forged.status, "Roles that may: Owner." in forged.words) == (403, True)
+    page = await other_browser.submit(member, f"/team/members/{viewer.id}/role", role="sender")
+    assert "The role is changed." in page.words
+    refused = await other_browser.submit(
+        await other_browser.get("/team/invite"), "/team/invite", email="new@example.com", role="owner"
+    )
+    assert refused.status == 403
+
+
+async def test_a_role_that_was_taken_away_is_gone_at_once(pool: Pool, tenant: Tenant) -> None:
+    """Rules ask the database, not what a session knew half a second ago."""
+    eva = await make_person(pool, tenant, "eva@example.com", "admin", password=None)
+    await make_person(pool, tenant, "ana@example.com", "owner", password=None)
+    who = tenant.actor.who.__class__("person", eva.id)
+    actor = Actor(tenant.id, None, "live", frozenset(), "active", by=who)
+    async with pool.acquire() as conn:
+        await invitations.invite(conn, actor, email="a@example.com", role="viewer")
+        await memberships.change_role(conn, tenant.actor, user_id=eva.id, role="viewer")
+        with pytest.raises(memberships.RoleRequired):
+            await invitations.invite(conn, actor, email="b@example.com", role="viewer")
