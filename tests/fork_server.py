@@ -56,6 +56,11 @@ def launch(module: str, *arguments: str) -> str:
     return name
 
 
+def standing_for(address: str) -> list[str]:
+    """A command that stands for a process that is forked there; arguments may follow."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("forked.py")), address]
+
+
 def main(prepare: Callable[[], None], become: Become) -> NoReturn:
     """Fork for each connection to the listener that `launch` has passed on. What `prepare` imports, once somebody has
     asked for a child, is there in every child."""

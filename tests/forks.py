@@ -106,7 +106,7 @@ async def start(
         ours.append(mine)
     request = {"arguments": arguments, "environment": dict(environment), "directory": os.getcwd()}
     try:
-        connection, pid = await asyncio.to_thread(_ask, _address(), request, given)
+        connection, pid = await asyncio.to_thread(_ask, address(), request, given)
     finally:
         for descriptor in opened:
             os.close(descriptor)
@@ -158,10 +158,10 @@ def _line(connection: socket.socket) -> bytes:
 _server: tuple[int, str] | None = None
 
 
-def share(address: str) -> None:
+def share(given: str) -> None:
     """Have commands forked by the process that somebody else has launched, for this process and others."""
     global _server
-    _server = os.getpid(), address
+    _server = os.getpid(), given
 
 
 def launch() -> str:
@@ -169,7 +169,8 @@ def launch() -> str:
     return fork_server.launch(__name__)
 
 
-def _address() -> str:
+def address() -> str:
+    """Of the process that forks commands for this one."""
     if _server is None or _server[0] != os.getpid():
         share(launch())
     assert _server is not None

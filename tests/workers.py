@@ -13,14 +13,12 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import fork_server, forks
 
-CLIENT = Path(__file__).with_name("worker.py")
 #: What the process that forks is told besides the tests' own arguments: collect in this process, say and keep nothing.
 ONLY_COLLECT = ("-n0", "--dist", "no", "--collect-only", "-q", "-p", "no:cacheprovider")
 
@@ -32,7 +30,7 @@ def fork_them(config: pytest.Config, specs: Sequence[Any]) -> None:
         given = [str(one) for one in config.invocation_params.args]
         address = fork_server.launch(__name__, str(config.invocation_params.dir), *given)
         for spec in ours:
-            spec.python = shlex.join([sys.executable, "-I", "-S", str(CLIENT), address])
+            spec.python = shlex.join(fork_server.standing_for(address))
 
 
 @functools.cache

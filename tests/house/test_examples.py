@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -28,6 +29,8 @@ from heliograph.base.database.pool import Pool
 from heliograph.simulators.receiver import Options as ReceiverOptions
 from heliograph.simulators.receiver import Receiver
 from heliograph.webhooks.delivery import signing
+from tests import forks
+from tests.fork_server import standing_for
 from tests.house.project import DOCS, ROOT, Block, blocks, documents
 from tests.journeys.test_up import up
 
@@ -180,7 +183,7 @@ async def test_every_line_of_the_documents_works_on_a_fresh_start(public_place: 
     home = public_place / "home"
     home.mkdir()
     # Its data directory is not the one that commands look into by themselves.
-    command = f'exec "{sys.executable}" -m heliograph "$@" --data-dir "{home / "data"}"'
+    command = f'exec {shlex.join(standing_for(forks.address()))} "$@" --data-dir "{home / "data"}"'
     (tmp_path / "heliograph").write_text(f"#!/bin/sh\n{command}\n")
     (tmp_path / "heliograph").chmod(0o755)
     async with up(home) as running, listening() as receiver:

@@ -1,0 +1,53 @@
+"""What stands for a process that `tests/fork_server.py` forks: it hands over its streams, arguments, environment and
+directory, passes on what it is told by signals, and ends when that ends, with its status. It imports next to nothing.
+
+    forked.py ADDRESS …
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+
+def main() -> int:
+    """The status, as a shell shows it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(f"\0{sys.argv[1]}")
+        request = {"arguments": sys.argv[2:], "environment": dict(os.environ), "directory": os.getcwd()}
+        raw = json.dumps(request).encode()
+        socket.send_fds(connection, [len(raw).to_bytes(4, "big")], [0, 1, 2])
+        connection.sendall(raw)
+        # An end of somebody's pipe that stayed open here would hide that the other process has closed it.
+        with open(os.devnull, "r+b", buffering=0) as nobody:
+            for number in range(2):
+                os.dup2(nobody.fileno(), number)
+        said = b""
+        while piece := connection.recv(64):
+            if not said:
+                pass_on_to(int(piece.partition(b"\n")[0]))
+            said += piece
+    status = said.partition(b"\n")[2]
+    # Without a word, the process that forked it is gone.
+    return (int(status) if int(status) >= 0 else 128 - int(status)) if status else 1
+
+
+def pass_on_to(pid: int) -> None:
+    """Signals that come to this process go to that one too."""
+
+    def send(number: int, frame: Any) -> None:
+        os.kill(pid, number)
+
+    signal.signal(signal.SIGTERM, send)
+    # Who shares our terminal is interrupted by it.
+    if os.getpgid(pid) != os.getpgid(0):
+        signal.signal(signal.SIGINT, send)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
