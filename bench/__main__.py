@@ -19,6 +19,7 @@ from bench.claims import claims
 from bench.contacts import contacts
 from bench.figures import Report
 from bench.growth import growth
+from bench.idle import idle
 from bench.kannel import kannel
 from bench.memory import memory
 from bench.stage import BenchError, Stage, real_disk, stage
@@ -34,6 +35,7 @@ QUIET = 0.1
 #: In this order: what grows the database comes last, and `start` has the machine for itself.
 SECTIONS: dict[str, Callable[[Stage, Report, Lengths], Awaitable[None]]] = {
     "start": start,
+    "idle": idle,
     "accept": accept,
     "claims": claims,
     "way": way,

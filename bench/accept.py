@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bench import load, pgbench
+from bench import database, load, pgbench
 from bench.figures import Report
 from bench.stage import BenchError, Stage
 
@@ -55,7 +55,10 @@ async def accept(stage: Stage, report: Report, lengths: Lengths) -> None:
     for number in range(lengths.rounds):
         for count in COUNTS:
             inserts[count].append(await pgbench.insert(stage, clients=count, seconds=lengths.window))
+            before = await database.mark(stage)
             results[count].append(await once(stage, connections=count, seconds=lengths.window))
+            done = (await database.mark(stage)).since(before, messages=results[count][-1].statuses["202"])
+            report.work[f"accept, {_connections(count)}"] = msgspec.structs.asdict(done)
             stage.say(
                 f"  round {number + 1}, {count}: {results[count][-1].rate:,.0f} accepted/s,"
                 f" pgbench {inserts[count][-1]:,.0f}/s"

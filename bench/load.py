@@ -77,6 +77,8 @@ class Result(msgspec.Struct, frozen=True):
     processor: dict[str, float]
     #: Share of the machine, 0 to 1, that was used by processes other than these.
     others: float
+    #: Share of the machine that was used at all.
+    busy: float
 
     @property
     def rate(self) -> float:
@@ -228,6 +230,7 @@ class _Load:
             p99=percentile(took, 0.99) * 1000,
             worst=percentile(took, 1.0) * 1000,
             processor=used,
+            busy=(end["busy"] - begin["busy"]) / seconds / (os.cpu_count() or 1),
             others=max(end["busy"] - begin["busy"] - sum(used.values()), 0.0) / seconds / (os.cpu_count() or 1),
         )
 

@@ -10,24 +10,20 @@ import asyncio
 import gc
 import signal
 import sys
-from datetime import datetime
 from typing import Any, cast
 
 import msgspec
 import uvloop
 
 from bench import control
-from bench.load import percentile
+from bench.sink import Sink
 from heliograph.http.heads import RequestHead
 from heliograph.simulators.graph import demo as graph_demo
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.simulators.http import HttpSimulator, Reply
-from heliograph.simulators.receiver import Options, Receiver
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.simulator import Smsc
 
-#: Webhooks of which latencies are taken: the last ones.
-KEPT = 20_000
 ANSWER = (
     b"HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\nx-request-id: 00000000-0000-7000-8000-000000000000"
     b"\r\ncontent-length: 216\r\n\r\n" + b" " * 216
@@ -57,15 +53,13 @@ async def graph(values: dict[str, Any]) -> None:
 
 async def receiver(values: dict[str, Any]) -> None:
     """`port`, `control`, `secret`: verifies every signature. `latencies`: from accept to webhook, ms."""
-    sink = Receiver(Options(port=values["port"], secrets=(values["secret"],), keep=KEPT))
-    await sink.start()
+    sink = Sink(values["secret"])
+    server = await sink.listen(values["port"])
 
-    def latencies() -> dict[str, float]:
-        took = sorted((event.at - _accepted_at(event.body)).total_seconds() * 1000 for event in sink.events)
-        sink.events.clear()
-        return {"p50": percentile(took, 0.5), "p95": percentile(took, 0.95)}
+    async def stop() -> None:
+        server.close()
 
-    await _until_told(values["control"], {"counters": lambda: sink.counters, "latencies": latencies}, sink.stop)
+    await _until_told(values["control"], {"counters": lambda: sink.counters, "latencies": sink.latencies}, stop)
 
 
 async def visits(values: dict[str, Any]) -> None:
@@ -104,22 +98,6 @@ class Fixed(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._transport.write(ANSWER)
-
-
-class _Message(msgspec.Struct, rename="camel"):
-    accepted_at: datetime
-
-
-class _Data(msgspec.Struct):
-    message: _Message
-
-
-class _Event(msgspec.Struct):
-    data: _Data
-
-
-def _accepted_at(body: bytes) -> datetime:
-    return msgspec.json.decode(body, type=_Event).data.message.accepted_at
 
 
 async def _until_told(port: int, answers: dict[str, Any], stop: Any) -> None:

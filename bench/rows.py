@@ -143,14 +143,14 @@ def _under_way(
     number: int, row: asyncpg.Record, recipient: str, supplier: UUID, token: UUID
 ) -> tuple[Answered, ReceivedReceipt]:
     """What a supplier says of a message that was handed over: the answer, and the receipt."""
-    lease = Lease("sms", UNROUTED, 0, row["organization_id"], row["id"], 0, token, False, row["due_at"])
+    lease = Lease("sms", token, UNROUTED, 0, row["organization_id"], row["id"], 0, False, row["due_at"])
     submission = Submission(row["id"], 1, recipient[1:], "BENCH", (TEXT.encode(),), "gsm7", 1)
     at = row["begun_at"]
     message = ClaimedMessage(
         lease, "accepted", "live", recipient, "BENCH", "gsm7", "at_least_once", at, None, TEXT, "active", "approved",
         False, at, 0, None, None, None, None, 0, None, 1, None, None, None, None,
     )  # fmt: skip
-    attempt = Attempt(lease, 1, supplier, submission, message, None, 1, None, 1, at)
+    attempt = Attempt(lease, 1, supplier, submission, message, reference=1)
     id = f"{number * 7919 % 1_000_000_007:010d}"
     text = f"id:{id} sub:001 dlvrd:001 submit date:2611220000 done date:2611220000 stat:DELIVRD err:000 text:Dear"
     receipt = Receipt((id,), ReceiptState.DELIVERED, recipient[1:], "BENCH", b"\0" * 40 + text.encode(), "000")

@@ -11,12 +11,17 @@ import asyncio
 import time
 from datetime import UTC, datetime
 
+import msgspec
+
+from bench import database
 from bench.accept import Lengths, limits
 from bench.control import Control
 from bench.figures import Report
 from bench.stage import BenchError, Stage
 
 IN_FLIGHT = 2_000
+#: What stands for the rest of the world.
+STAND_INS = ("smsc", "receiver", "generator")
 #: Where the time between accept and webhook goes, medians in ms, of the messages accepted since $1.
 STEPS = """
 SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY attempt.started_at - message.accepted_at) AS attempt,
@@ -40,7 +45,7 @@ STEP_LABELS = {
 async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
     """Messages a second that are accepted, sent, delivered and reported, and the time that this takes."""
     await limits(stage, report, lengths)
-    rates, full_p50, half_p50, half_p95 = [], [], [], []
+    rates, busy, processor, full_p50, half_p50, half_p95 = [], [], [], [], [], []
     await stage.empty()
     smsc = await stage.start_smsc()
     receiver = await stage.start_receiver()
@@ -49,9 +54,13 @@ async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
     await stage.start_worker()
     for number in range(lengths.rounds):
         await stage.checkpoint()
+        before = await database.mark(stage)
         result = await stage.load(connections=64, warm_up=WARM_UP, seconds=lengths.way, in_flight=IN_FLIGHT)
         rates.append(result.received / result.seconds)
+        busy.append(result.busy * 100)
+        processor.append(sum(cost for name, cost in result.costs(result.received).items() if name not in STAND_INS))
         await settle(receiver)
+        work = (await database.mark(stage)).since(before, messages=result.statuses["202"])
         full_p50.append((await receiver.ask("latencies"))["p50"])
         since = datetime.now(UTC)
         half = await stage.load(
@@ -71,6 +80,10 @@ async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
         assert steps is not None
     report.add("way", "whole way, webhooks received, 64 connections", rates, "/s")
     report.ratio("way_ratio", "whole way ÷ pgbench, 64", "way", "pgbench_64")
+    report.add("way_busy", "  of the machine busy meanwhile", busy, "%")
+    report.add("way_processor", "  processor time a message, without stand-ins", processor, "µs")
+    report.add("way_wal", "  WAL a message", [work.wal], "B")
+    report.work["whole way"] = msgspec.structs.asdict(work)
     report.add("way_p50", f"  accept to webhook with {IN_FLIGHT} on their way, p50", full_p50, "ms")
     report.add("way_half_p50", "  accept to webhook at half the rate, p50", half_p50, "ms")
     report.add("way_half_p95", "  accept to webhook at half the rate, p95", half_p95, "ms")

@@ -13,7 +13,6 @@ attempt may have arrived and news of it may still come.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -64,6 +63,7 @@ class Dispatcher(Generic[Message, Report]):
         self._channel = channel
         self._backlog = backlog or Backlog()
         self._results = results
+        results.landed = self._landed
         self._claim_limit = claim_limit
         self._lease_seconds = lease_seconds
         self.flights = Flights(late=channel.grace)
@@ -105,24 +105,23 @@ class Dispatcher(Generic[Message, Report]):
         self._channel.heard(attempt, outcome)
         if outcome.verdict is Verdict.UNKNOWN:
             self.flights.give_up(key)
-        recorded = self._results.answer(Answered(attempt, outcome))
-        recorded.add_done_callback(lambda done: self._landed(key, done))
+        self._results.answer(Answered(attempt, outcome))
 
     async def renew(self) -> None:
         """Hold the leases of what is in flight; called each third of a lease."""
         await self.flights.renew(self._pool, self._results.writing, seconds=self._lease_seconds)
 
-    def _landed(self, key: Key, recorded: asyncio.Future[None]) -> None:
-        self.flights.landed(key)
-        error = None if recorded.cancelled() else recorded.exception()
+    def _landed(self, answered: Sequence[Answered], error: BaseException | None) -> None:
+        self.flights.landed([(one.attempt.lease.id, one.attempt.number) for one in answered])
         if error is not None:
-            # Its lease ends, and then it is an attempt whose answer was lost.
-            log.error(
-                "outcome not recorded",
-                channel=self._channel.kind,
-                message_id=str(key[0]),
-                error=type(error).__name__,
-            )
+            for one in answered:
+                # Its lease ends, and then it is an attempt whose answer was lost.
+                log.error(
+                    "outcome not recorded",
+                    channel=self._channel.kind,
+                    message_id=str(one.attempt.lease.id),
+                    error=type(error).__name__,
+                )
         if self._channel.is_full:
             self.wake.set()
 

@@ -62,9 +62,10 @@ class Flights:
         """Nobody knows what became of it; an answer may still come."""
         self._given_up[key] = _Flight(self._open[key].attempt, asyncio.get_running_loop().time())
 
-    def landed(self, key: Key) -> None:
-        """Its end is recorded, or can never be."""
-        self._open.pop(key, None)
+    def landed(self, keys: Iterable[Key]) -> None:
+        """Their ends are recorded, or can never be."""
+        for key in keys:
+            self._open.pop(key, None)
 
     async def renew(self, pool: Pool, writing: asyncio.Lock, *, seconds: float) -> None:
         """Hold the leases of what has been under way for a third of a lease of `seconds`; called that often.

@@ -8,7 +8,7 @@ kept until the database takes it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -103,8 +103,10 @@ class Results(Generic[Report]):
         self._pool = pool
         self._deliveries = deliveries
         self._writer = writer
+        #: Told of answers that are recorded, or never will be: then with the reason.
+        self.landed: Callable[[Sequence[Any], BaseException | None], object] = lambda answered, error: None
         self._batcher: Batcher[Answered | Sequence[Report], None] = Batcher(
-            self._commit, limit=limit, indivisible=is_down
+            self._commit, limit=limit, indivisible=is_down, settled=lambda items, error: self.landed(items, error)
         )
         #: Held while a batch is written; see `Flights.renew`.
         self.writing = asyncio.Lock()
@@ -114,9 +116,9 @@ class Results(Generic[Report]):
         """What is not yet in a batch."""
         return self._batcher.waiting
 
-    def answer(self, answered: Answered) -> asyncio.Future[None]:
-        """Record the end of an attempt; the future resolves once it is committed."""
-        return self._batcher.put(answered)
+    def answer(self, answered: Answered) -> None:
+        """Record the end of an attempt; `landed` is told once it is committed."""
+        self._batcher.add(answered)
 
     async def report(self, reports: Sequence[Report]) -> None:
         """Record what is said of messages; returns once that is committed. Raises when one of them is not."""

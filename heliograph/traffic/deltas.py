@@ -65,27 +65,31 @@ async def record(conn: Connection, changes: Iterable[Change]) -> None:
     """Append what these changes make of the roll-ups, in the caller's transaction, which makes the changes."""
     sums: dict[_Key, _Sum] = {}
 
-    def of(change: Change, supplier_id: UUID, status: str) -> _Sum:
-        hour = change.accepted_at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        place = (change.organization_id, hour, change.channel, change.mode, change.country, change.sender)
-        return sums.setdefault((*place, supplier_id, status), _Sum())
+    def of(supplier_id: UUID, status: str) -> _Sum:
+        key = (*place, supplier_id, status)
+        found = sums.get(key)
+        if found is None:
+            found = sums[key] = _Sum()
+        return found
 
     for change in changes:
+        hour = change.accepted_at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        place = (change.organization_id, hour, change.channel, change.mode, change.country, change.sender)
         supplier_id = change.supplier_id or NONE
         old = WAITING.get(change.old_status, change.old_status)
         new = WAITING.get(change.new_status, change.new_status)
         if old != new:
             for status, sign in ((old, -1), (new, 1)):
                 # Who has not been handed over was counted under no supplier.
-                one = of(change, NONE if status == "accepted" else supplier_id, status)
+                one = of(NONE if status == "accepted" else supplier_id, status)
                 one.count += sign
                 one.segments += sign * change.segments
         if change.sent is not None:
-            one = of(change, supplier_id, "sent")
+            one = of(supplier_id, "sent")
             one.to_sent = one.to_sent or [0] * LENGTH
             one.to_sent[bucket(change.sent)] += 1
         if change.delivered is not None:
-            one = of(change, supplier_id, "delivered")
+            one = of(supplier_id, "delivered")
             one.to_delivered = one.to_delivered or [0] * LENGTH
             one.to_delivered[bucket(change.delivered)] += 1
     rows = [

@@ -335,18 +335,28 @@ async def test_a_lost_lease_is_recorded_but_leaves_the_row_to_its_new_holder(poo
     assert [attempt["result"] for attempt in await attempts(pool)] == ["timeout"]
 
 
-async def test_a_long_attempt_keeps_its_lease(pool: Pool) -> None:
+async def test_a_long_attempt_keeps_its_lease(pool: Pool, receiver: Receiver) -> None:
     actor = await organization(pool)
-    receiver = Receiver(Options(latency=1.5))
-    await receiver.start()
+    receiver.options = Options(hang=True)
     await endpoint(pool, actor, receiver.url)
     await record(pool, actor)
-    short = settings(lease_seconds=0.6)
-    async with delivering(pool, short), delivering(pool, short):
-        await receiver.wait_for(lambda it: it.counters.requests == 1)
-        await until(lambda: _is_empty(pool))
+    under = settings(lease_seconds=600.0, webhook_timeout_seconds=60.0)
+    outbound = HttpClient(under)
+    first, second = (Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under)) for _ in range(2))
+    assert await first.round() == 1
+    await receiver.wait_for(lambda it: it.counters.requests == 1)
+    soon = await pool.fetchval("UPDATE queue SET lease_until = now() + interval '5 minutes' RETURNING lease_until")
+    await first.renew()
+    assert await pool.fetchval("SELECT lease_until FROM queue") == soon  # it is young
+    for delivery in first._held.values():
+        delivery.claimed_at -= under.lease_seconds / 2  # as if that much time had passed
+    await first.renew()
+    assert await pool.fetchval("SELECT lease_until FROM queue") > soon
+    assert await second.round() == 0
     assert receiver.counters.requests == 1
-    await receiver.stop()
+    for deliverer in (first, second):
+        await deliverer.drain(0.0)
+    await outbound.close()
 
 
 async def test_a_drain_lets_open_attempts_end_and_gives_back_the_rest(pool: Pool) -> None:

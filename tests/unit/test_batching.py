@@ -143,3 +143,37 @@ async def test_it_works_on_after_a_failure() -> None:
     with pytest.raises(ValueError, match="one of these"):
         await batcher.put(5)
     assert await batcher.put(6) == 12
+
+
+async def test_of_what_nobody_waits_for_the_end_is_told_at_once() -> None:
+    told: list[tuple[list[int], str]] = []
+    work = Work(bad=frozenset({13}))
+    batcher: Batcher[int, int] = Batcher(
+        work, limit=8, settled=lambda items, error: told.append((list(items), type(error).__name__))
+    )
+    waited_for = batcher.put(5)
+    for item in (1, 2, 0, 13, 3):
+        batcher.add(item)
+    await batcher.drain()
+    assert await waited_for == 10
+    assert sorted(item for items, kind in told if kind == "NoneType" for item in items) == [1, 2, 3]
+    assert ([0], "ArithmeticError") in told
+    assert ([13], "ValueError") in told
+    assert len(told) < 6  # many at once
+
+
+async def test_of_what_nobody_waits_for_the_failure_of_all_is_told_once() -> None:
+    told: list[tuple[list[int], str]] = []
+
+    async def work(items: list[int]) -> Sequence[int]:
+        raise Gone
+
+    batcher: Batcher[int, int] = Batcher(
+        work,
+        indivisible=lambda error: isinstance(error, Gone),
+        settled=lambda items, error: told.append((list(items), type(error).__name__)),
+    )
+    for item in range(5):
+        batcher.add(item)
+    await batcher.drain()
+    assert told == [([0, 1, 2, 3, 4], "Gone")]

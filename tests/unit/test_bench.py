@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from datetime import UTC, datetime
 
+from bench.database import Work
 from bench.figures import BUDGETS, Report
 from bench.load import Options, Result, generate, percentile, requests
 from bench.process import Fixed
+from bench.sink import Sink
+from heliograph.webhooks.delivery.signing import Signer, new_secret
 
 
 async def against_fixed(**options: object) -> Result:
@@ -55,16 +59,51 @@ def test_percentiles() -> None:
 
 def test_the_median_is_judged_and_a_miss_is_named() -> None:
     report = Report()
-    report.add("accept_64", "accepted", [9_000.0, 1.0, 8_000.0], "/s")
+    report.add("accept_64", "accepted", [15_000.0, 1.0, 14_000.0], "/s")
     report.add("pgbench_64", "pgbench", [20_000.0, 20_000.0, 20_000.0], "/s")
+    report.work["accept"] = {"commits": 0.03, "wal": 1_200.0}
     report.ratio("accept_ratio_64", "accepted ÷ pgbench", "accept_64", "pgbench_64")
     report.add("accept_p99_64", "p99", [26.0], "ms")
-    assert report.figures["accept_ratio_64"].value == 0.4
+    assert report.figures["accept_ratio_64"].value == 0.7
     assert report.missed() == ["p99"]
     assert "MISSES" in report.text()
     assert json.loads(report.as_json())["missed"] == ["p99"]
+    assert json.loads(report.as_json())["work"]["accept"]["wal"] == 1_200.0
+    assert "commits" in report.markdown()
 
 
 def test_an_aim_is_never_easier_than_its_budget() -> None:
     assert all(budget.judge(budget.aim) == "meets the aim" for budget in BUDGETS.values())
     assert all(budget.judge(budget.budget) != "MISSES" for budget in BUDGETS.values())
+
+
+def test_what_was_done_is_told_for_each_message() -> None:
+    before, after = Work(10.0, 1e6, 5.0, 4.0, 3.0, 2.0), Work(30.0, 3e6, 105.0, 4.0, 3.0, 12.0)
+    assert after.since(before, messages=10.0) == Work(2.0, 2e5, 10.0, 0.0, 0.0, 1.0)
+
+
+def webhook(secret: str, id: str, *, lines: str = "") -> bytes:
+    body = b'{"id":"%s","type":"t","data":{"message":{"acceptedAt":"2026-03-01T12:00:00.000Z"}}}' % id.encode()
+    lines = lines or Signer([secret]).lines(event_id=id, request_id="r", body=body, at=datetime.now(UTC))
+    return f"POST / HTTP/1.1\r\nhost: a\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def test_the_receiver_judges_each_webhook_wherever_its_bytes_are_cut() -> None:
+    secret = new_secret()
+    sink = Sink(secret)
+    sent = [webhook(secret, "a"), webhook(secret, "b"), webhook(secret, "a"), webhook(new_secret(), "c")]
+    async with await sink.listen(0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        for number, data in enumerate(sent):
+            for piece in (data[: 40 * number], data[40 * number :]):
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 401" if number == 3 else b"HTTP/1.1 200")
+        writer.close()
+    counters = sink.counters
+    assert (counters.requests, counters.received, counters.duplicates, counters.bad_signatures) == (4, 2, 1, 1)
+    assert counters.malformed == 0
+    assert sink.latencies()["p50"] > 0
+    assert sink.latencies()["p50"] == 0  # those that came since

@@ -26,6 +26,8 @@ class Batcher(Generic[Item, Result]):
     caller. An exception from `work` itself makes the halves of the batch run apart, unless `indivisible(error)` says
     that the failure is nobody's fault (the database is gone): then all of them get it. So does everything that waits,
     if the failure was that an answer took too long: what has waited through it would else wait as long once more.
+
+    Nobody need wait for an item: of those that came by `add`, `settled` is told when they are done, many at once.
     """
 
     def __init__(
@@ -34,20 +36,25 @@ class Batcher(Generic[Item, Result]):
         *,
         limit: int = 512,
         indivisible: Callable[[BaseException], bool] = lambda error: False,
+        settled: Callable[[Sequence[Item], BaseException | None], object] = lambda items, error: None,
     ) -> None:
+        """`settled`: gets items that came by `add`, and what their batch failed with, or each of them for itself."""
+        self._settled = settled
         self._work = work
         self._limit = limit
         self._indivisible = indivisible
-        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._waiting: deque[tuple[Item, asyncio.Future[Result] | None]] = deque()
         self._runner: asyncio.Task[None] | None = None
 
     def put(self, item: Item) -> asyncio.Future[Result]:
         """Add an item. The future resolves once its batch is done, whether or not its caller still waits."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
-        if self._runner is None:
-            self._runner = asyncio.create_task(self._run())
+        self._take(item, future)
         return future
+
+    def add(self, item: Item) -> None:
+        """Add an item that nobody waits for: a future, and a call for each, cost more than many an item's own work."""
+        self._take(item, None)
 
     @property
     def waiting(self) -> int:
@@ -59,6 +66,11 @@ class Batcher(Generic[Item, Result]):
         while self._runner is not None:
             await asyncio.shield(self._runner)
 
+    def _take(self, item: Item, future: asyncio.Future[Result] | None) -> None:
+        self._waiting.append((item, future))
+        if self._runner is None:
+            self._runner = asyncio.create_task(self._run())
+
     async def _run(self) -> None:
         try:
             while self._waiting:
@@ -67,7 +79,7 @@ class Batcher(Generic[Item, Result]):
         finally:
             self._runner = None
 
-    async def _settle(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+    async def _settle(self, batch: list[tuple[Item, asyncio.Future[Result] | None]]) -> None:
         try:
             results = await self._work([item for item, _ in batch])
         except Exception as error:
@@ -77,15 +89,24 @@ class Batcher(Generic[Item, Result]):
                 self._waiting.clear()
             if indivisible or len(batch) == 1:
                 for _, future in batch:
-                    if not future.done():
+                    if future is not None and not future.done():
                         future.set_exception(error)
                         future.exception()  # marks it as seen: a caller that was cancelled will not come for it
+                if unheard := [item for item, future in batch if future is None]:
+                    self._settled(unheard, error)
                 return
             middle = len(batch) // 2
             await self._settle(batch[:middle])
             await self._settle(batch[middle:])
             return
-        for (_, future), result in zip(batch, results, strict=True):
+        done: list[Item] = []
+        for (item, future), result in zip(batch, results, strict=True):
+            if future is None:
+                if isinstance(result, BaseException):
+                    self._settled([item], result)
+                else:
+                    done.append(item)
+                continue
             if future.done():
                 continue
             if isinstance(result, BaseException):
@@ -93,3 +114,5 @@ class Batcher(Generic[Item, Result]):
                 future.exception()
             else:
                 future.set_result(result)
+        if done:
+            self._settled(done, None)
