@@ -307,7 +307,7 @@ class Stage:
             await process.wait()
             raise
         if process.returncode != 0:
-            raise BenchError(f"{Path(command[0]).name} {command[1:3]} failed: {complained.decode()[-3000:]}")
+            raise BenchError(f"{Path(command[0]).name} {command[1:3]} failed: {shortened(complained.decode())}")
         return said.decode()
 
     def size(self, name: str) -> float:
@@ -429,6 +429,12 @@ def real_disk() -> Path:
         if candidate.is_dir() and machine.file_system(candidate) not in ("tmpfs", "ramfs"):
             return candidate
     raise BenchError("no directory on a real disk: name one with --dir")
+
+
+def shortened(text: str, *, most: int = 3000) -> str:
+    """Both ends of what a program complained about: the first line is the cause, and others follow from it. (pgbench
+    says why a statement could not be prepared, and then for each client that it does not exist.)"""
+    return text if len(text) <= most else f"{text[: most // 2]}\n…\n{text[-most // 2 :]}"
 
 
 def free_port() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -37,6 +37,13 @@ CASES: list[tuple[str, list[Any]]] = [
     ("timestamptz", [AT.astimezone(timezone(timedelta(hours=-5))), datetime(1, 1, 1, tzinfo=UTC), None]),
     ("timestamptz", [datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)]),
 ]
+CASES += [
+    ("bytea", [b"", b"\0\xff", b"x" * 3000]),
+    ("bytea", [bytearray(b"a"), memoryview(b"b"), None]),
+    ("float8", [0.0, -1.5, 1e300, 3, None]),
+    ("date", [date(2026, 3, 1), date(1999, 12, 31), date.max, date.min, None]),
+    ("interval", [timedelta(), timedelta(days=-3, seconds=5), timedelta(days=400, microseconds=1), None]),
+]
 REFUSED: list[tuple[str, Any]] = [
     ("smallint", [1, 32_768]),
     ("integer", [2**31]),
@@ -50,6 +57,10 @@ REFUSED: list[tuple[str, Any]] = [
     ("uuid", [7]),
     ("boolean", ["yes"]),
     ("timestamptz", ["2026-03-01"]),
+    ("bytea", ["text"]),
+    ("float8", ["1.5"]),
+    ("date", ["2026-03-01"]),
+    ("interval", [5]),
     ("timestamptz", [AT, AT.replace(tzinfo=None)]),
     ("text", [["a"], ["b"]]),
 ]
@@ -102,6 +113,16 @@ async def test_what_does_not_fit_is_refused_before_it_is_sent(pair: tuple[Any, A
 
 async def test_endless_times_are_read(pair: tuple[Any, Any]) -> None:
     query = "SELECT ARRAY['infinity', '-infinity']::timestamptz[]"
+    assert await pair[1].fetchval(query) == await pair[0].fetchval(query)
+
+
+async def test_intervals_with_months_are_read_as_asyncpg_reads_them(pair: tuple[Any, Any]) -> None:
+    query = "SELECT ARRAY['1 year 2 months 3 days 04:05:06', '-14 months', '-1 month 2 days', '-3 days']::interval[]"
+    assert await pair[1].fetchval(query) == await pair[0].fetchval(query)
+
+
+async def test_endless_days_are_read(pair: tuple[Any, Any]) -> None:
+    query = "SELECT ARRAY['infinity', '-infinity']::date[]"
     assert await pair[1].fetchval(query) == await pair[0].fetchval(query)
 
 

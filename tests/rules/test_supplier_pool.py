@@ -187,6 +187,19 @@ async def test_the_work_of_a_removed_supplier_is_routed_anew(pool: Pool) -> None
     assert await pool.fetchval("SELECT line FROM queue WHERE id = $1", held) == UUID(int=0)
 
 
+async def test_work_that_waits_where_it_belongs_is_not_written(pool: Pool) -> None:
+    """New work waits in the line of no supplier, which no supplier has: it was taken for that of a removed one, and all
+    of it rewritten each second."""
+    ship = await Ship(pool).sail()
+    kept, actor = await add(pool, "kept"), await organization(pool)
+    for line in (UUID(int=0), kept, test_mode.SUPPLIER):
+        await message(pool, actor, line=line)
+    versions = "SELECT array_agg(ctid::text || xmin::text ORDER BY id) FROM queue"
+    before = await pool.fetchval(versions)
+    await ship.refresh(2)
+    assert await pool.fetchval(versions) == before
+
+
 async def test_what_connectors_say_names_their_supplier(pool: Pool) -> None:
     ship = await Ship(pool).sail()
     one, two = await add(pool, "one"), await add(pool, "two")

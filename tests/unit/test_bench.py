@@ -12,6 +12,7 @@ from bench.figures import BUDGETS, Report
 from bench.load import Options, Result, generate, percentile, requests
 from bench.process import Fixed
 from bench.sink import Sink
+from bench.stage import shortened
 from heliograph.webhooks.delivery.signing import Signer, new_secret
 
 
@@ -80,6 +81,14 @@ def test_an_aim_is_never_easier_than_its_budget() -> None:
 def test_what_was_done_is_told_for_each_message() -> None:
     before, after = Work(10.0, 1e6, 5.0, 4.0, 3.0, 2.0), Work(30.0, 3e6, 105.0, 4.0, 3.0, 12.0)
     assert after.since(before, messages=10.0) == Work(2.0, 2e5, 10.0, 0.0, 0.0, 1.0)
+
+
+def test_of_a_long_complaint_both_ends_are_shown() -> None:
+    assert shortened("all of it") == "all of it"
+    text = shortened("the cause\n" + "prepared statement does not exist\n" * 500 + "the end")
+    assert text.startswith("the cause\n")
+    assert text.endswith("the end")
+    assert len(text) <= 3010
 
 
 def webhook(secret: str, id: str, *, lines: str = "") -> bytes:

@@ -2,7 +2,8 @@
 
 Every batch of ours travels as arrays, some 80 elements a message from accept to webhook. asyncpg goes through them
 element by element, with three checks for each, which was a sixth of the processor time of API and worker (decision
-0077). What is accepted, and what is raised, is as with asyncpg.
+0077); and it asks each new connection's server, by a query that takes as long as some hundred others, what an array of
+each type is. What is accepted, and what is raised, is as with asyncpg.
 
 The form (`array_send` in PostgreSQL's arrayfuncs.c), all integers big-endian: number of dimensions, 1 if there are
 NULLs, the elements' type; for each dimension its length and the number of its first element; for each element its
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -28,6 +29,9 @@ _HEAD = struct.Struct(">iiIii")
 _DIMENSIONS = struct.Struct(">iiI")
 _INT = struct.Struct(">i")
 _PLACE = struct.Struct(">IH")
+_DOUBLE = struct.Struct(">d")
+#: Microseconds, days, months.
+_INTERVAL = struct.Struct(">qii")
 _NULL = _INT.pack(-1)
 #: The lengths of most texts.
 _LENGTHS = [_INT.pack(n) for n in range(1024)]
@@ -39,6 +43,9 @@ _ENDLESS, _BEGINLESS = 2**63 - 1, -(2**63)
 #: The two, without a zone, as asyncpg reads them; and in microseconds.
 _MIN, _MAX = clock.BEGINNING.replace(tzinfo=None), clock.END.replace(tzinfo=None)
 _FIRST, _LAST = ((end - _EPOCH) // timedelta(microseconds=1) for end in (clock.BEGINNING, clock.END))
+
+_ENDLESS_DAY, _BEGINLESS_DAY = 2**31 - 1, -(2**31)
+_FIRST_DAY, _LAST_DAY = (day.toordinal() - _EPOCH.toordinal() for day in (date.min, date.max))
 
 _bytes_of: Callable[[UUID], bytes] = attrgetter("bytes")
 
@@ -71,6 +78,37 @@ def _integer(size: int) -> Callable[[int], bytes]:
 def _place(value: tuple[int, int]) -> bytes:
     block, number = value
     return _PLACE.pack(block, number)
+
+
+def _blob(value: bytes) -> bytes:
+    return bytes(memoryview(value))
+
+
+def _date(value: date) -> bytes:
+    days = value.toordinal() - _EPOCH.toordinal()
+    if not _FIRST_DAY < days < _LAST_DAY:
+        days = _ENDLESS_DAY if days > 0 else _BEGINLESS_DAY
+    return _INT.pack(days)
+
+
+def _read_date(data: bytes) -> date:
+    days = _read_integer(data)
+    if days == _ENDLESS_DAY:
+        return date.max
+    if days == _BEGINLESS_DAY:
+        return date.min
+    return date.fromordinal(days + _EPOCH.toordinal())
+
+
+def _interval(value: timedelta) -> bytes:
+    return _INTERVAL.pack(value.seconds * 1_000_000 + value.microseconds, value.days, 0)
+
+
+def _read_interval(data: bytes) -> timedelta:
+    microseconds, days, months = _INTERVAL.unpack(data)
+    # As asyncpg has it, which knows no months either.
+    years, months = divmod(months, 12) if months >= 0 else (-(-months // 12), -(-months % 12))
+    return timedelta(days=days + months * 30 + years * 365, microseconds=microseconds)
 
 
 def _timestamp(value: datetime) -> bytes:
@@ -143,6 +181,13 @@ def _timestamps(values: Sequence[datetime]) -> bytes:
     return b"".join(found)
 
 
+def _lengthy(write: Callable[[Any], bytes]) -> Callable[[Sequence[Any]], bytes]:
+    def encode(values: Sequence[Any]) -> bytes:
+        return b"".join([_INT.pack(len(data)) + data for data in map(write, values)])
+
+    return encode
+
+
 class _Form:
     """How arrays of one type are written and read."""
 
@@ -202,12 +247,16 @@ class _Form:
 #: By the number of the array's type in `pg_type`: its name there, and its form. They are the same on every server.
 _FORMS = {
     1000: ("_bool", _Form(16, _boolean, _booleans, lambda data: data != b"\0")),
+    1001: ("_bytea", _Form(17, _blob, _lengthy(_blob), bytes)),
     1005: ("_int2", _Form(21, _integer(2), _small_integers(2), _read_integer)),
     1007: ("_int4", _Form(23, _integer(4), _integers, _read_integer)),
     1009: ("_text", _Form(25, _text, _texts, bytes.decode)),
     1010: ("_tid", _Form(27, _place, _places, _PLACE.unpack)),
     1016: ("_int8", _Form(20, _integer(8), _small_integers(8), _read_integer)),
+    1022: ("_float8", _Form(701, _DOUBLE.pack, _lengthy(_DOUBLE.pack), lambda data: _DOUBLE.unpack(data)[0])),
+    1182: ("_date", _Form(1082, _date, _lengthy(_date), _read_date)),
     1185: ("_timestamptz", _Form(1184, _timestamp, _timestamps, _read_timestamp)),
+    1187: ("_interval", _Form(1186, _interval, _lengthy(_interval), _read_interval)),
     2951: ("_uuid", _Form(2950, _uuid, _uuids, ServerUUID)),
 }
 

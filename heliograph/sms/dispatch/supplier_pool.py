@@ -268,7 +268,7 @@ class SupplierPool:
         if self._looks:
             await self._backlog.look(conn, "sms")
         lines = self._backlog.lines("sms")
-        gone = [line for line in lines if line not in wanted and line != test_mode.SUPPLIER]
+        gone = [line for line in lines if line not in wanted and line not in (leases.UNROUTED, test_mode.SUPPLIER)]
         if gone:
             await conn.execute(ORPHANED, gone, leases.UNROUTED)
 
