@@ -14,7 +14,6 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from pathlib import Path
 
 import uvloop
 
@@ -121,7 +120,7 @@ async def serve(
         webhook_rules=endpoints.rules(settings),
         answer_key=derive_key(settings.secret_key, "stored answers"),
         cursor_key=derive_key(settings.secret_key, "cursors"),
-        document=Page(openapi.document(OPERATIONS, settings), "application/json", "no-cache"),
+        document=Page(openapi.document(OPERATIONS, settings.public_url), "application/json", "no-cache"),
         is_draining=lambda: registry.draining,
     )
     sealing = apps.seal_key(settings)
@@ -203,7 +202,7 @@ def _pages(services: Services, reads: Pool) -> Pages:
             factor_key=factors.seal_key(settings),
             status=status,
         ),
-        folders=[Path(places.__file__).with_name("templates")],
+        folders=[places.TEMPLATES],
         frame=places.frame,
         admit=services.strangers.admit,
         refusal_of=envelope.refusal_of,

@@ -24,6 +24,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from heliograph.api.document import openapi
+from heliograph.api.routes import OPERATIONS
+from heliograph.dashboard import places
+from heliograph.pages.application import kit
 from tests import fork_server
 
 
@@ -186,6 +190,9 @@ def _import_everything() -> None:
         cli.module_of(noun)
     for late in ("heliograph.serve", "heliograph.worker", "uvloop"):
         importlib.import_module(late)
+    # What each web process makes of files when it starts.
+    kit((places.TEMPLATES,))
+    openapi.document(OPERATIONS, "")
     # What the libraries import when they are used first: a command that finds no database, and one that is explained.
     os.environ["HELIOGRAPH_DATABASE_URL"] = "postgresql://127.0.0.1:1/nowhere"
     with open(os.devnull, "w") as nobody, contextlib.redirect_stdout(nobody), contextlib.redirect_stderr(nobody):

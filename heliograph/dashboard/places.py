@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,6 +10,9 @@ import msgspec
 from heliograph import __version__
 from heliograph.pages.requests import Request
 from heliograph.people import roles
+
+#: Of the dashboard's screens.
+TEMPLATES = Path(__file__).with_name("templates")
 
 
 class Place(msgspec.Struct, frozen=True):

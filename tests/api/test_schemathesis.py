@@ -16,6 +16,7 @@ import pytest
 
 from heliograph.api.document import openapi
 from heliograph.base.database.pool import Pool
+from tests.house.project import ROOT
 from tests.rules import whatsapp_factories
 
 from .conftest import Api, Tenant, make_tenant, running
@@ -83,6 +84,8 @@ async def judge(api: Api, place: Path, number: int, *options: str) -> int:
         *("--checks", "all", "--max-examples", str(EXAMPLES), "--no-color", "--warnings", "off"),
         *("--generation-database", "none", *options),
         cwd=place,
+        # What it works out of Unicode, in seconds, it keeps for the next.
+        env=os.environ | {"HYPOTHESIS_STORAGE_DIRECTORY": str(ROOT / ".hypothesis")},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

@@ -208,7 +208,7 @@ async def test_killed_in_the_middle_and_run_again(database_url: str, pool: Pool,
             if left > rows * part:
                 process.kill()
                 await process.wait()
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)
         assert process.returncode == -9, "it was done before it could be killed"
     assert 0 < left < rows
     assert await pool.fetchval(APART) == 0

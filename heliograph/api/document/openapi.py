@@ -5,8 +5,9 @@ The rule nobody may break: nothing is described here that is not declared there.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args
@@ -30,7 +31,6 @@ from heliograph.api.shapes.refusals import (
     UriTooLong,
 )
 from heliograph.base.errors import Invalid, NotFound, Refusal, Unavailable
-from heliograph.base.process.settings import Settings
 
 
 class Example(msgspec.Struct, frozen=True):
@@ -136,8 +136,9 @@ _TAGS = {
 }
 
 
-def document(operations: Sequence[Operation], settings: Settings) -> bytes:
-    """The document as JSON."""
+@functools.cache
+def document(operations: tuple[Operation, ...], public_url: str) -> bytes:
+    """The document as JSON; made once in a process. `public_url`: as in the settings."""
     requests = schemas.components(each.request for each in operations if each.request)
     for each in operations:
         for member in get_args(each.request):
@@ -147,7 +148,7 @@ def document(operations: Sequence[Operation], settings: Settings) -> bytes:
     bodies = {event_bodies.name(kind): event_bodies.body(kind, data) for kind, data in event_bodies.DATA.items()}
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, settings)
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, public_url)
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -162,7 +163,7 @@ def document(operations: Sequence[Operation], settings: Settings) -> bytes:
                 ),
                 "license": {"name": "MIT", "identifier": "MIT"},
             },
-            "servers": [{"url": settings.public_url.rstrip("/") + "/v1"}],
+            "servers": [{"url": public_url.rstrip("/") + "/v1"}],
             "tags": [
                 {"name": name, "description": _TAGS[name]} for name in dict.fromkeys(_tag(each) for each in operations)
             ],
@@ -203,15 +204,15 @@ def _webhook(kind: str) -> dict[str, Any]:
     }
 
 
-def _operation(each: Operation, settings: Settings) -> dict[str, Any]:
+def _operation(each: Operation, public_url: str) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": each.id,
         "summary": each.summary,
-        "description": _description(each, settings),
+        "description": _description(each),
         "tags": [_tag(each)],
         "parameters": _parameters(each),
         "security": [{"bearer": []}, {"apiKey": []}] if each.scope else [],
-        "responses": _responses(each, settings),
+        "responses": _responses(each, public_url),
     }
     if each.request is not None:
         media: dict[str, Any] = {"schema": _body(each.request)}
@@ -221,7 +222,7 @@ def _operation(each: Operation, settings: Settings) -> dict[str, Any]:
     return described
 
 
-def _description(each: Operation, settings: Settings) -> str:
+def _description(each: Operation) -> str:
     parts = [each.description] if each.description else []
     if each.scope:
         parts.append(f"Scope: `{each.scope}`. Rate bucket: `{each.bucket}`.")
@@ -249,7 +250,7 @@ def _parameters(each: Operation) -> list[dict[str, Any]]:
     return parameters
 
 
-def _responses(each: Operation, settings: Settings) -> dict[str, Any]:
+def _responses(each: Operation, public_url: str) -> dict[str, Any]:
     headers = {"x-request-id": _header("RequestId")}
     limited = {
         "X-RateLimit-Limit": _header("RateLimit"),
@@ -283,7 +284,7 @@ def _responses(each: Operation, settings: Settings) -> dict[str, Any]:
                 "application/json": {
                     "schema": _ref(Envelope),
                     "examples": {
-                        one.code: {"value": {"success": False, "error": _failure(one, settings)}} for one in refusals
+                        one.code: {"value": {"success": False, "error": _failure(one, public_url)}} for one in refusals
                     },
                 }
             },
@@ -309,7 +310,7 @@ def _refusals(each: Operation) -> Iterable[type[Refusal]]:
     yield from (InternalError, Unavailable)
 
 
-def _failure(refusal: type[Refusal], settings: Settings) -> dict[str, Any]:
+def _failure(refusal: type[Refusal], public_url: str) -> dict[str, Any]:
     details: dict[str, Any] = {}
     if refusal is Invalid:
         details = {"fields": [{"field": "to", "issue": "required", "message": "`to` is required"}]}
@@ -322,7 +323,7 @@ def _failure(refusal: type[Refusal], settings: Settings) -> dict[str, Any]:
         "message": _first_words(refusal),
         "details": details,
         "requestId": "019c8f5e-62b0-7a10-8f0e-5a3b1c9d7e22",
-        "docsUrl": f"{settings.public_url.rstrip('/')}{ERRORS}/{refusal.code}",
+        "docsUrl": f"{public_url.rstrip('/')}{ERRORS}/{refusal.code}",
     }
 
 
