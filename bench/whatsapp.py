@@ -98,12 +98,12 @@ WITH message AS (
     INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id, conversation_id,
                                    recipient, template_name, template_language, billing_category, request_id,
                                    accepted_at, deadline_at, charge, reserved, country)
-    SELECT $1, id, 'outbound', 'template', 'live', 'queued', $2, id, '+258841234567', 'appointment_reminder', 'en',
+    SELECT $1, id, 'outbound', 'template', 'live', 'accepted', $2, id, '+258841234567', 'appointment_reminder', 'en',
            'utility', 'bench', now(), now() + interval '30 days', 'reserved', 20000, 'MZ'
       FROM unnest($3::uuid[]) AS item (id) RETURNING id
 ), known AS (
-    INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, created_at)
-    SELECT $2, 'wamid.bench' || id, $1, id, now() FROM message
+    INSERT INTO whatsapp_wamids (born_on, number_id, wamid, organization_id, message_id, created_at)
+    SELECT (now() AT TIME ZONE 'UTC')::date, $2, 'wamid.bench' || id, $1, id, now() FROM message
 ), booked AS (
     INSERT INTO wallet_ledger (organization_id, id, movement, message_id, available, reserved, consumed, created_at)
     SELECT $1, id, 'reserve', id, -20000, 20000, 0, now() FROM message

@@ -41,8 +41,8 @@ WEBHOOK_ATTEMPT_DAYS = 30
 #: Events are fetched and sent again soon or never; what became of a message stands in its own row.
 EVENT_DAYS = 90
 RECEIPT_DAYS = 93
-#: Meta repeats a callback for up to 7 days, and speaks of a message for up to 30.
-WAMID_DAYS, CALLBACK_DAYS = 45, 8
+#: Meta repeats a callback for up to 7 days. A message waits for up to 30 to be sent, and Meta speaks of it for 30 more.
+CALLBACK_DAYS, WAMIDS, WORD_DAYS = 8, timedelta(days=62), 45
 #: Users count toward a portfolio's messaging limit for 24.
 REACHED_HOURS = 25
 #: A sweep through time begins so long before where the last one ended: ids are made before their rows are committed.
@@ -86,11 +86,6 @@ UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text 
 DELETE_REPLIES = """
 DELETE FROM automatic_replies WHERE (organization_id, recipient, kind) IN (
     SELECT organization_id, recipient, kind FROM automatic_replies WHERE replied_at < $1 LIMIT $2)
-"""
-# Statuses come for 30 days after a send, and users quote old messages no longer than they remember them.
-DELETE_WAMIDS = """
-DELETE FROM whatsapp_wamids WHERE (number_id, wamid) IN (
-    SELECT number_id, wamid FROM whatsapp_wamids WHERE created_at < $1 LIMIT $2)
 """
 DELETE_EARLY = """
 DELETE FROM whatsapp_early_statuses WHERE (number_id, wamid, status) IN (
@@ -171,6 +166,7 @@ NEWEST = {
     "send_keys": "created_at",
     "sms_parts": "created_at",
     "receipt_bytes": "received_at",
+    "whatsapp_wamids": "created_at",
     "events": "created_at",
     "received_messages": "received_at",
     "whatsapp_messages": "accepted_at",
@@ -237,6 +233,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         *((table, months) for table in OF_MONTHS),
         ("receipts", receipts),
         ("sms_parts", now - EVIDENCE),
+        ("whatsapp_wamids", now - WAMIDS),
         ("events", max(months, now - timedelta(days=EVENT_DAYS))),
         ("webhook_attempts", webhook),
         ("webhook_successes", webhook),
@@ -261,8 +258,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         deletes("batches of imports", DELETE_BATCHES, uuid7_floor(text)),
         deletes("text in events", BLANK_EVENTS, uuid7_floor(text)),
         deletes("automatic replies", DELETE_REPLIES, text),
-        deletes("ids of Meta", DELETE_WAMIDS, now - timedelta(days=WAMID_DAYS)),
-        deletes("words for STOP", DELETE_WORDS, now - timedelta(days=WAMID_DAYS)),
+        deletes("words for STOP", DELETE_WORDS, now - timedelta(days=WORD_DAYS)),
         deletes("early statuses", DELETE_EARLY, now - timedelta(days=CALLBACK_DAYS)),
         deletes("rejected callbacks", DELETE_REJECTS, uuid7_floor(now - timedelta(days=CALLBACK_DAYS))),
         deletes("callbacks", DELETE_CALLBACKS, uuid7_floor(text)),

@@ -1076,13 +1076,16 @@ CREATE TABLE whatsapp_messages (
 ) PARTITION BY RANGE (id);
 CREATE INDEX whatsapp_messages_by_recipient ON whatsapp_messages (organization_id, recipient, id)
     WHERE recipient IS NOT NULL;
-CREATE INDEX whatsapp_messages_deadline ON whatsapp_messages (deadline_at) WHERE status IN ('accepted', 'sent');
+-- Those that are open: all ends raise an event, but for a cancellation, which takes the deadline away. A predicate on the
+-- status would make each status another entry in every index.
+CREATE INDEX whatsapp_messages_deadline ON whatsapp_messages (deadline_at)
+    WHERE event_id IS NULL AND deadline_at IS NOT NULL;
 CREATE INDEX whatsapp_messages_age ON whatsapp_messages USING brin (accepted_at) WITH (autosummarize = on);
-CREATE TABLE whatsapp_messages_rest PARTITION OF whatsapp_messages DEFAULT WITH (fillfactor = 75);
+CREATE TABLE whatsapp_messages_rest PARTITION OF whatsapp_messages DEFAULT WITH (fillfactor = 60);
 COMMENT ON TABLE whatsapp_messages IS 'tenant: one row a WhatsApp message, in either direction';
 COMMENT ON COLUMN whatsapp_messages.content IS 'what it says, as JSON: parameters of a template, a text, or what came in; NULL: erased';
 COMMENT ON COLUMN whatsapp_messages.recipient IS 'the user, in either direction: E.164 with +, or a user id';
-COMMENT ON COLUMN whatsapp_messages.deadline_at IS 'Meta drops it silently after this: without a status by then it has expired';
+COMMENT ON COLUMN whatsapp_messages.deadline_at IS 'Meta drops it silently after this: without a status by then it has expired; NULL: it was canceled, or received';
 COMMENT ON COLUMN whatsapp_messages.event_id IS 'the first contract event that this message raised';
 COMMENT ON COLUMN whatsapp_messages.delivered_event IS 'message.delivered was raised: the only contract event that may follow a failure, once';
 COMMENT ON COLUMN whatsapp_messages.reserved IS 'what is reserved of the wallet now, in millionths';
@@ -1090,15 +1093,18 @@ COMMENT ON COLUMN whatsapp_messages.pricing IS 'what Meta''s status said of the 
 COMMENT ON COLUMN whatsapp_messages.priced_by IS 'the status that said `pricing`: Meta may say the price with any status, and one of lower rank changes it no more';
 
 CREATE TABLE whatsapp_wamids (
+    born_on         date NOT NULL,
     number_id       uuid NOT NULL,
     wamid           text NOT NULL,
     organization_id uuid NOT NULL,
     message_id      uuid NOT NULL,
     created_at      timestamptz NOT NULL,
-    PRIMARY KEY (number_id, wamid)
-);
-CREATE INDEX whatsapp_wamids_age ON whatsapp_wamids USING brin (created_at);
-COMMENT ON TABLE whatsapp_wamids IS 'control: Meta''s message id to ours, in both directions. Meta writes an id once, so the key is unique';
+    PRIMARY KEY (number_id, wamid, born_on)
+) PARTITION BY RANGE (born_on);
+CREATE INDEX whatsapp_wamids_age ON whatsapp_wamids USING brin (created_at) WITH (autosummarize = on);
+CREATE TABLE whatsapp_wamids_rest PARTITION OF whatsapp_wamids DEFAULT;
+COMMENT ON TABLE whatsapp_wamids IS 'control: Meta''s message id to ours, in both directions. Meta writes an id once, and whoever stores it finds the same day for it, so it is here once';
+COMMENT ON COLUMN whatsapp_wamids.born_on IS 'day in UTC of the message: of one that was sent, as its own id says; of one that was received, as Meta says';
 
 CREATE TABLE whatsapp_early_statuses (
     number_id    uuid NOT NULL,

@@ -118,7 +118,8 @@ UPDATE = """
 UPDATE whatsapp_messages m
    SET status = v.status, sent_at = v.sent_at, delivered_at = v.delivered_at, read_at = v.read_at,
        failed_at = v.failed_at, failure_code = v.failure_code, event_id = v.event_id,
-       delivered_event = v.delivered_event, pricing = v.pricing, priced_by = v.priced_by
+       delivered_event = v.delivered_event, pricing = v.pricing, priced_by = v.priced_by,
+       deadline_at = CASE v.status WHEN 'canceled' THEN NULL ELSE m.deadline_at END
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[],
               $7::timestamptz[], $8::text[], $9::uuid[], $10::boolean[], $11::text[], $12::text[])
        AS v (organization_id, id, status, sent_at, delivered_at, read_at, failed_at, failure_code, event_id,
@@ -222,7 +223,8 @@ def merge(row: Row, news: _News) -> dict[str, Any] | None:
         return None  # Meta was heard of it, perhaps while this waited for the row: after `taken` was looked at
     if RANK[news.status] > RANK[status] and (news.status != "canceled" or status == "accepted"):
         status = news.status
-    new = {name: row[name] for name in COLUMNS}
+    known = {name: row[name] for name in COLUMNS}
+    new = known.copy()
     new["status"] = status
     # A clock of Meta's shows whole seconds, which may lie before the acceptance.
     first = row["accepted_at"]
@@ -234,7 +236,7 @@ def merge(row: Row, news: _News) -> dict[str, Any] | None:
         new["failed_at"] = new["failure_code"] = None
     if news.pricing is not None and _outranks(news.priced_by, row["priced_by"]):
         new["pricing"], new["priced_by"] = news.pricing.text, news.priced_by
-    return None if all(new[name] == row[name] for name in COLUMNS) else new
+    return None if new == known else new
 
 
 def message_data(row: Row, status: str) -> str:
@@ -306,11 +308,10 @@ def _events(
     row: Row, new: dict[str, Any], news: _News, wanted: Mapping[str, events.Wanting], at: datetime
 ) -> list[events.Event]:
     """What the change raises; notes in `new` that it was raised."""
-    shown = dict(row.items()) | new
     raised: list[events.Event] = []
 
     def add(kind: str, status: str) -> UUID:
-        id = uuid7()
+        id, shown = uuid7(), dict(row.items()) | new
         raised.append(
             events.Event(
                 organization_id=row["organization_id"],

@@ -19,6 +19,7 @@ from heliograph.base.ids import uuid7_floor
 from heliograph.sending import attempts
 from heliograph.webhooks import timeline
 from heliograph.webhooks.timeline import Entry, Timeline, known
+from heliograph.whatsapp.callbacks.matching import born_on
 from heliograph.whatsapp.money.amounts import decimal
 
 # Messages are found by organization and id: asking for each organization in turn costs a look-up each.
@@ -29,11 +30,11 @@ SELECT found.*, o.name AS organization_name, n.display_phone_number
   LEFT JOIN whatsapp_numbers n ON n.organization_id = o.id AND n.id = found.number_id
  LIMIT 1
 """
-# Meta's ids are found by the time of their answer, which their index (BRIN) narrows to a few pages.
+# Meta's ids are found by the time of their answer, which their index (BRIN) narrows to a few pages of their month.
 WAMIDS = """
 SELECT DISTINCT w.wamid, w.created_at FROM unnest($3::timestamptz[]) AS answer (at) CROSS JOIN LATERAL (
        SELECT wamid, created_at FROM whatsapp_wamids
-        WHERE organization_id = $1 AND message_id = $2
+        WHERE organization_id = $1 AND message_id = $2 AND born_on = $4
           AND created_at BETWEEN answer.at - interval '5 s' AND answer.at + interval '5 s') w
 """
 MONEY = """
@@ -82,7 +83,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
         [uuid7_floor(at - BEFORE) for at in times],
         [uuid7_floor(at + AFTER) for at in times],
     )
-    wamids = await conn.fetch(WAMIDS, organization_id, id, answers)
+    wamids = await conn.fetch(WAMIDS, organization_id, id, answers, born_on(id))
     entries = [
         Entry(row["accepted_at"], "accepted", {"status": "accepted", "request_id": row["request_id"]}),
         *_attempts(tried),

@@ -168,7 +168,7 @@ async def tried(pool: Pool, made: Made, sent: list[UUID]) -> None:
             MARK,
         )
         await pool.execute(
-            "INSERT INTO whatsapp_wamids VALUES ($1, $2, $3, $4, now())",
+            "INSERT INTO whatsapp_wamids VALUES ((now() AT TIME ZONE 'UTC')::date, $1, $2, $3, $4, now())",
             made.number_id,
             f"wamid.{MARK}{number}",
             made.organization_id,

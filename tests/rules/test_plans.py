@@ -75,7 +75,7 @@ STATEMENTS = {
     ),
     "messages of statuses": (
         matching.MATCH,
-        {"whatsapp_wamids": "number_id wamid", "whatsapp_messages": "organization_id id"},
+        {"whatsapp_wamids": "number_id wamid born_on", "whatsapp_messages": "organization_id id"},
     ),
     "messages of receipts": (
         receipts.FIND,

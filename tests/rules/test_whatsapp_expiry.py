@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.whatsapp.callbacks import expiry
+from heliograph.whatsapp.status import Move, move_many
 from tests.rules.dispatching_whatsapp import Bench, queued, says, status_of, taken
 from tests.rules.factories import events_of
 from tests.rules.whatsapp_factories import check_wallets, made, message
@@ -69,6 +71,18 @@ async def test_work_that_is_under_way_at_the_deadline_ends_with_its_answer(pool:
     await bench.hear(who, says(who, id, "delivered"))
     assert await status_of(pool, id) == ("delivered", None, "consumed")
     await check_wallets(pool, [who.organization_id])
+
+
+async def test_what_was_canceled_has_no_deadline(pool: Pool) -> None:
+    """Nor is it looked at for ever: it leaves the index that finds what has expired."""
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    id = await message(pool, who)
+    async with pool.acquire() as conn, conn.transaction():
+        await move_many(conn, [Move(who.organization_id, id, "canceled", clock.now(), unsent=True)], rates=None)
+    await bench.later(days=40)
+    assert await sweep(pool, bench) == 0
+    assert await pool.fetchval("SELECT deadline_at FROM whatsapp_messages") is None
 
 
 async def test_what_arrived_has_no_deadline(pool: Pool) -> None:

@@ -115,6 +115,19 @@ async def test_the_same_message_again_and_again_is_one(pool: Pool, acme: Made, m
     await nothing_waits(pool)
 
 
+async def test_a_message_that_comes_again_is_known_by_the_day_on_which_it_was_written(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """Its id is kept by that day, whose month may be another than that in which it comes again."""
+    old = message(acme, id="wamid.A", at=clock.now() - timedelta(days=35))
+    for _ in range(2):
+        await meta.say(acme, old)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
+    row = await pool.fetchrow("SELECT born_on, created_at::date - born_on AS days FROM whatsapp_wamids")
+    assert row is not None
+    assert row["days"] in (34, 35, 36)
+
+
 async def test_one_wamid_at_two_numbers_is_two_messages(pool: Pool, acme: Made, meta: Meta) -> None:
     other = await made(pool, app=acme.app)
     await meta.say(acme, message(acme, id="wamid.A"), message(other, id="wamid.A"))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.base.ids import uuid7
+from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Pricing
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
@@ -218,6 +219,32 @@ async def test_a_status_without_our_id_waits_for_the_answer(pool: Pool) -> None:
     row = await row_of(pool, id)
     assert (row["status"], row["charge"], row["pricing"]) == ("read", "consumed", "regular/utility")
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 0
+
+
+@pytest.mark.parametrize("days", [0, 40])
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_status_finds_its_message_by_metas_id_however_old_it_is(pool: Pool, days: int, named: bool) -> None:
+    who, bench = await bench_of(pool)
+    id, old = await message(pool, who), UUID(int=uuid7_floor(clock.now() - timedelta(days=days)).int + 1)
+    for table in ("whatsapp_messages", "queue"):
+        await pool.execute(f"UPDATE {table} SET id = $2 WHERE id = $1", id, old)
+    await pool.execute("UPDATE wallet_ledger SET message_id = $2 WHERE message_id = $1", id, old)
+    await bench.round()
+    await bench.hear(who, says(who, old if named else None, "delivered", wamid=wamid(old)))
+    assert (await row_of(pool, old))["status"] == "delivered"
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_wamids") == 1
+
+
+async def test_what_is_echoed_may_be_no_id_of_ours(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    await bench.round()
+    for other in (UUID(int=2**128 - 1), UUID(int=0), UUID(int=uuid7_floor(clock.now()).int - 1)):
+        await bench.hear(who, says(who, other, "sent", wamid="wamid.OTHER"))
+        assert (await row_of(pool, id))["status"] == "accepted"
+    # Meta's id is enough, whatever is echoed with it.
+    await bench.hear(who, says(who, UUID(int=2**128 - 1), "delivered", wamid=wamid(id)))
+    assert (await row_of(pool, id))["status"] == "delivered"
 
 
 async def test_an_early_status_that_was_missed_is_found_by_the_sweep(pool: Pool) -> None:

@@ -92,12 +92,13 @@ PARTITIONED = {
     "receipts": "date",
     "received_messages": "uuid",
     "whatsapp_messages": "uuid",
+    "whatsapp_wamids": "date",
 }
 #: Tables that are partitioned by date, a day each, and how many days ahead are made.
 DAILY, DAYS_AHEAD = ("send_keys", "receipt_bytes"), 3
 #: Where look-ups reach back so far: the month before is made too, or each of them would also search the net.
 LOOKED_BACK, BEHIND = ("attempts", "sms_parts"), timedelta(days=13)
-FILL = {"messages": 75, "attempts": 90, "whatsapp_messages": 75}
+FILL = {"messages": 75, "attempts": 90, "whatsapp_messages": 60}
 
 
 class MigrationError(Exception):

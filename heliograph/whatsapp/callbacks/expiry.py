@@ -21,12 +21,13 @@ BATCH = 1000
 
 #: That `sweep` may have something to do.
 ANY_DUE = """
-EXISTS (SELECT FROM whatsapp_messages WHERE status IN ('accepted', 'sent') AND deadline_at <= now())
+EXISTS (SELECT FROM whatsapp_messages WHERE event_id IS NULL AND deadline_at <= now())
 OR EXISTS (SELECT FROM whatsapp_early_statuses)
 """
+# Open ones have raised no event yet, and canceled ones have no deadline: see the index.
 DUE = """
 SELECT organization_id, id FROM whatsapp_messages
- WHERE status IN ('accepted', 'sent') AND deadline_at <= now()
+ WHERE event_id IS NULL AND deadline_at <= now()
  ORDER BY deadline_at LIMIT $1
 """
 

@@ -12,14 +12,15 @@ The rule nobody may break: a status moves only a message of the organization and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date, datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import time_of, uuid7_floor
 from heliograph.consent.people import Link
 from heliograph.sending import attempts
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import StatusItem
@@ -29,6 +30,8 @@ from heliograph.whatsapp.status import Move, Pricing, pricing_of
 
 #: The channel, as its rows in the queue name it.
 KIND = "whatsapp"
+#: A message waits for up to 30 days to be sent, and Meta speaks of it for up to 30 more.
+LIFE = timedelta(days=60)
 #: Meta's words and ours. A word that is missing here moves nothing.
 STATUSES = {"sent": "sent", "delivered": "delivered", "read": "read", "played": "read", "failed": "failed"}
 
@@ -62,10 +65,11 @@ class Blame(msgspec.Struct, frozen=True, gc=False):
 
 MATCH = """
 SELECT m.organization_id, m.id, m.recipient, w.message_id IS NOT NULL AS known
-  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[]) WITH ORDINALITY
-       AS item (organization_id, number_id, wamid, opaque, n)
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::date[], $6::date[]) WITH ORDINALITY
+       AS item (organization_id, number_id, wamid, opaque, first, last, n)
   LEFT JOIN LATERAL (SELECT message_id FROM whatsapp_wamids
-                      WHERE number_id = item.number_id AND wamid = item.wamid LIMIT 1) w ON true
+                      WHERE number_id = item.number_id AND wamid = item.wamid
+                        AND born_on >= item.first AND born_on <= item.last LIMIT 1) w ON true
   LEFT JOIN LATERAL (SELECT organization_id, id, recipient FROM whatsapp_messages
                       WHERE organization_id = item.organization_id AND id = coalesce(w.message_id, item.opaque)
                         AND number_id = item.number_id AND direction = 'outbound' LIMIT 1) m ON true
@@ -73,8 +77,8 @@ SELECT m.organization_id, m.id, m.recipient, w.message_id IS NOT NULL AS known
 """
 
 WAMIDS = """
-INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, created_at)
-SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[])
+INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, born_on, created_at)
+SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::date[])
 ON CONFLICT DO NOTHING
 """
 EARLY = """
@@ -92,14 +96,18 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     said = [one for one in items if one.item.status in STATUSES and not one.item.group]
     if not said:
         return Found([], set())
+    at = clock.now()
+    opaque = [_id(one.item.opaque) for one in said]
+    days = _days(opaque, at)
     rows = await conn.fetch(
         MATCH,
         [one.organization_id for one in said],
         [one.number_id for one in said],
         [one.item.wamid for one in said],
-        [_id(one.item.opaque) for one in said],
+        opaque,
+        [first for first, _ in days],
+        [last for _, last in days],
     )
-    at = clock.now()
     moves: list[Move] = []
     early: list[tuple[object, ...]] = []
     bound: dict[tuple[UUID, str], tuple[UUID, UUID]] = {}
@@ -142,7 +150,13 @@ async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]
         return
     ordered = sorted(bound.items(), key=lambda one: one[1][1].int)
     await attempts.mark_taken(conn, KIND, [message for _, message in ordered], detail="known by a status")
-    await conn.execute(WAMIDS, *_columns([(*key, *message) for key, message in ordered]))
+    await keep_ids(conn, dict(ordered))
+
+
+async def keep_ids(conn: Connection, known: Mapping[tuple[UUID, str], tuple[UUID, UUID]]) -> None:
+    """Keep Meta's ids: (number, wamid) to (organization, message)."""
+    if known:
+        await conn.execute(WAMIDS, *_columns([(*key, *message, born_on(message[1])) for key, message in known.items()]))
 
 
 def blames(items: Sequence[Matched]) -> list[Blame]:
@@ -191,14 +205,14 @@ MISSED = """
 SELECT e.number_id, e.wamid, w.organization_id, w.message_id
   FROM whatsapp_early_statuses e CROSS JOIN LATERAL (
        SELECT organization_id, message_id FROM whatsapp_wamids
-        WHERE number_id = e.number_id AND wamid = e.wamid LIMIT 1) w
+        WHERE number_id = e.number_id AND wamid = e.wamid AND born_on >= $1 LIMIT 1) w
  WHERE e.received_at > now() - interval '1 minute' LIMIT 1000
 """
 
 
 async def sweep_early(conn: Connection) -> list[Move]:
     """Moves of early statuses whose wamid is known by now. Runs in the caller's transaction."""
-    rows = await conn.fetch(MISSED)
+    rows = await conn.fetch(MISSED, (clock.now() - LIFE).date())
     known = {(row["number_id"], row["wamid"]): (row["organization_id"], row["message_id"]) for row in rows}
     return await adopt_early(conn, known)
 
@@ -228,6 +242,20 @@ def _id(text: str | None) -> UUID | None:
         return UUID(text) if text else None
     except ValueError:
         return None
+
+
+def born_on(message_id: UUID) -> date:
+    """Under which day Meta's id of a message that was sent is kept."""
+    return time_of(message_id).date()
+
+
+def _days(opaque: Sequence[UUID | None], at: datetime) -> list[tuple[date, date]]:
+    """From when to when the messages of statuses may be: our id says it to the day. What is echoed may be no id of
+    ours."""
+    first, last = at - LIFE, at + timedelta(days=1)
+    low, high = uuid7_floor(first), uuid7_floor(last)
+    anywhere = first.date(), last.date()
+    return [(day := born_on(id), day) if id is not None and low <= id < high else anywhere for id in opaque]
 
 
 def _columns(rows: Sequence[tuple[object, ...]]) -> list[list[object]]:

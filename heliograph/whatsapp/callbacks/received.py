@@ -7,7 +7,7 @@ it may come as often and as late as Meta likes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -55,9 +55,9 @@ class _Message(msgspec.Struct, gc=False):
 
 # An id that another transaction is storing now is waited for.
 NEW = """
-INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, created_at)
-SELECT item.*, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[])
-       AS item (number_id, wamid, organization_id, message_id)
+INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, born_on, created_at)
+SELECT item.*, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::date[])
+       AS item (number_id, wamid, organization_id, message_id, born_on)
  ORDER BY number_id, wamid
 ON CONFLICT DO NOTHING
 RETURNING message_id
@@ -94,6 +94,8 @@ async def receive(conn: Connection, received: Sequence[InboundMessage]) -> tuple
         [one.item.wamid for one in ordered],
         [one.organization_id for one in ordered],
         ids,
+        # As Meta says, so that a repetition finds it under the same day.
+        [one.item.at.astimezone(UTC).date() for one in ordered],
     )
     new = {row["message_id"] for row in rows}
     fresh = [(id, one) for id, one in zip(ids, ordered, strict=True) if id in new]

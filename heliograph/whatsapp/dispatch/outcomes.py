@@ -283,8 +283,7 @@ async def _bind(conn: Connection, accepted: Sequence[Answered]) -> list[Move]:
         for one in accepted
         if one.outcome.wamid
     }
-    rows = [(*key, *message) for key, message in known.items()]
-    await conn.execute(matching.WAMIDS, *(list(column) for column in zip(*rows, strict=True)))
+    await matching.keep_ids(conn, known)
     return await matching.adopt_early(conn, known)
 
 
