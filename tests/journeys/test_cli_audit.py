@@ -34,5 +34,5 @@ async def test_what_was_done_is_listed_and_exported(database_url: str, tmp_path:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     (row,) = csv.DictReader(file.read_text("utf-8-sig").splitlines())
     assert row["object_id"] == key["id"]
-    lines = (await cli("audit", "export", "--format", "json")).out.splitlines()
+    lines = (await cli("audit", "export", "--json")).out.splitlines()
     assert [msgspec.json.decode(line)["action"] for line in lines[:2]] == ["audit.exported", "audit.exported"]

@@ -27,6 +27,7 @@ def data_dir(tmp_path: Path) -> Path:
     """What `heliograph up` leaves behind."""
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "app.password").write_text("geheim\n")
+    (tmp_path / "postgres" / "owner.password").write_text("eigner\n")
     (tmp_path / "postgres" / "port").write_text("5433\n")
     (tmp_path / "secret_key").write_text(KEPT + "\n")
     return tmp_path
@@ -39,6 +40,7 @@ def test_the_environment_names_the_database() -> None:
 def test_a_data_directory_that_is_named_wins(data_dir: Path) -> None:
     found = settings_of(data_dir, needs_key=True, environment={"HELIOGRAPH_DATABASE_URL": URL})
     assert found.database_url == "postgresql://heliograph:geheim@127.0.0.1:5433/heliograph"
+    assert found.owner_database_url == "postgresql://heliograph_owner:eigner@127.0.0.1:5433/heliograph"
     assert found.secret_key == KEPT
 
 
@@ -96,7 +98,7 @@ def test_every_command_has_an_example_and_prints_json() -> None:
     wanted = (
         "up migrate api worker org key sender supplier quota contacts campaign message inbound optout webhook queue"
     )
-    assert names == set(f"{wanted} send doctor simulate whatsapp".split())
+    assert names == set(f"{wanted} send doctor simulate whatsapp user audit".split())
 
 
 def test_pairs() -> None:

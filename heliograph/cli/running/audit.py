@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -98,7 +98,7 @@ def export(
     file: Annotated[
         Path | None, typer.Argument(dir_okay=False, writable=True, help="File to write; defaults to stdout.")
     ] = None,
-    form: Annotated[Literal["csv", "json"], typer.Option("--format", help="CSV, or a JSON object per line.")] = "csv",
+    json: Annotated[bool, typer.Option("--json", help="Write a JSON object per line in place of CSV.")] = False,
     who: ByWhom = None,
     action: Action = None,
     what: Object = None,
@@ -112,7 +112,7 @@ def export(
     \b
     Examples:
       heliograph audit export audit.csv --org "Acme Lda"
-      heliograph audit export --format json --from 2027-01-01T00:00:00Z > audit.jsonl
+      heliograph audit export --json --from 2027-01-01T00:00:00Z > audit.jsonl
     """
 
     async def work(conn: Connection) -> int:
@@ -120,9 +120,9 @@ def export(
         with contextlib.ExitStack() as stack:
             out: TextIO = sys.stdout
             if file is not None:
-                encoding = "utf-8" if form == "json" else "utf-8-sig"
+                encoding = "utf-8" if json else "utf-8-sig"
                 out = stack.enter_context(private_files.open_text(file, encoding=encoding))
-            return await exporting.write(conn, shell(), wanted, file=out, as_json=form == "json")
+            return await exporting.write(conn, shell(), wanted, file=out, as_json=json)
 
     say(f"{on_database(work, settings_of(data_dir)):,} entries.")
 
