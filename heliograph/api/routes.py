@@ -14,9 +14,9 @@ from heliograph.api.operations import (
     contacts,
     discovery,
     events,
+    opt_outs,
     sender_ids,
-    sms_messages,
-    sms_send,
+    sms,
     traffic,
     webhook_deliveries,
     webhooks,
@@ -38,6 +38,10 @@ def post(path: str, handler: Handler, scope: str, bucket: str, idempotency: str 
     return described("POST", path, handler, scope, bucket, idempotency)
 
 
+def patch(path: str, handler: Handler, scope: str, bucket: str) -> Operation:
+    return described("PATCH", path, handler, scope, bucket, OPTIONAL)
+
+
 def delete(path: str, handler: Handler, scope: str, bucket: str) -> Operation:
     return described("DELETE", path, handler, scope, bucket, OPTIONAL)
 
@@ -46,11 +50,12 @@ OPERATIONS: tuple[Operation, ...] = (
     get("/", discovery.get_api_index),
     get("/health", discovery.get_health),
     get("/openapi.json", discovery.get_open_api_document),
-    post("/sms/send", sms_send.send_sms, "sms:send", SMS_SEND, REQUIRED),
-    post("/sms/preview", sms_send.preview_sms, "sms:read", READS, NONE),
-    get("/sms/messages", sms_messages.list_sms_messages, "sms:read", READS),
-    get("/sms/messages/{messageId}", sms_messages.get_sms_message, "sms:read", READS),
-    delete("/sms/messages/{messageId}", sms_messages.cancel_sms_message, "sms:send", MUTATIONS),
+    post("/sms/send", sms.send.send_sms, "sms:send", SMS_SEND, REQUIRED),
+    post("/sms/preview", sms.send.preview_sms, "sms:read", READS, NONE),
+    get("/sms/messages", sms.messages.list_sms_messages, "sms:read", READS),
+    get("/sms/messages/{messageId}", sms.messages.get_sms_message, "sms:read", READS),
+    delete("/sms/messages/{messageId}", sms.messages.cancel_sms_message, "sms:send", MUTATIONS),
+    get("/sms/inbound", sms.inbound.list_sms_inbound, "sms:read", READS),
     post("/whatsapp/messages", whatsapp.send.send_whatsapp_message, "whatsapp:send", WHATSAPP_SEND),
     get("/whatsapp/messages", whatsapp.messages.list_whatsapp_messages, "whatsapp:read", READS),
     get("/whatsapp/messages/{messageId}", whatsapp.messages.get_whatsapp_message, "whatsapp:read", READS),
@@ -69,13 +74,18 @@ OPERATIONS: tuple[Operation, ...] = (
     delete("/api-keys/{apiKeyId}", api_keys.revoke_api_key, "api_keys:write", MUTATIONS),
     get("/contacts", contacts.list_contacts, "contacts:read", READS),
     post("/contacts", contacts.create_contact, "contacts:write", MUTATIONS),
+    patch("/contacts/{contactId}", contacts.change_contact, "contacts:write", MUTATIONS),
     delete("/contacts", contacts.delete_contact, "contacts:write", MUTATIONS),
+    get("/opt-outs", opt_outs.list_opt_outs, "contacts:read", READS),
+    post("/opt-outs", opt_outs.add_opt_out, "contacts:write", MUTATIONS),
+    delete("/opt-outs", opt_outs.lift_opt_out, "contacts:write", MUTATIONS),
     get("/campaigns", campaigns.list_campaigns, "campaigns:read", READS),
     post("/campaigns", campaigns.create_campaign, "campaigns:write", CAMPAIGNS),
     get("/campaigns/{campaignId}", campaigns.get_campaign, "campaigns:read", READS),
     delete("/campaigns/{campaignId}", campaigns.cancel_campaign, "campaigns:write", CAMPAIGNS),
     get("/webhooks", webhooks.list_webhooks, "webhooks:read", READS),
     post("/webhooks", webhooks.create_webhook, "webhooks:write", MUTATIONS),
+    patch("/webhooks/{webhookEndpointId}", webhooks.change_webhook, "webhooks:write", MUTATIONS),
     delete("/webhooks/{webhookEndpointId}", webhooks.disable_webhook, "webhooks:write", MUTATIONS),
     post("/webhooks/{webhookEndpointId}/rotate-secret", webhooks.rotate_webhook_secret, "webhooks:write", MUTATIONS),
     get("/webhooks/{webhookEndpointId}/attempts", webhook_deliveries.list_webhook_attempts, "webhooks:read", READS),

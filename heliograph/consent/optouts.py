@@ -11,7 +11,7 @@ answers for them. An opt-out raises `contact.opted_out` in its own transaction, 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
@@ -33,10 +33,16 @@ class RecipientOptedOut(Refusal):
     code, status = "recipient_opted_out", 409
 
 
-KEYWORD, OPERATOR = "keyword", "operator"
+KEYWORD, OPERATOR, ORGANIZATION = "keyword", "operator", "organization"
 
 #: An organization and a recipient: E.164, or a user id.
 Pair = tuple[UUID, str]
+
+
+class NotYoursToLift(Refusal):
+    """This person opted out themselves, so only they can lift it: by replying START."""
+
+    code, status = "opt_out_not_liftable", 409
 
 
 class OptOut(msgspec.Struct, frozen=True, gc=False):
@@ -46,7 +52,7 @@ class OptOut(msgspec.Struct, frozen=True, gc=False):
     #: As they were written to, or wrote: E.164, or a user id.
     recipient: str
     since: datetime
-    #: How it came here: "keyword", "operator".
+    #: How it came here: "keyword", "operator", "organization" (by its key or a member).
     source: str
     #: The word, as `keywords.fold` writes it, and the received message that was it.
     keyword: str | None = None
@@ -151,36 +157,63 @@ SELECT {COLUMNS} FROM opt_outs JOIN names_of_1($1, $2) names ON opt_outs.person 
 """
 
 
-async def add(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
-    """An operator opts somebody out who asked for it; who had already stays as they were. Raises Invalid.
+# From the newest: an index holds this order, and only this predicate implies it.
+PAGE = f"""
+SELECT {COLUMNS}, person FROM opt_outs
+ WHERE organization_id = $1 AND source IS NOT NULL AND (since, person) < ($2, $3)
+ ORDER BY since DESC, person DESC LIMIT $4
+"""
+LATEST = (datetime(9999, 1, 1, tzinfo=UTC), "~")
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, after: tuple[datetime, str] | None, limit: int
+) -> list[tuple[OptOut, str]]:
+    """Up to `limit` of an organization's opt-outs, newest first, each with its place: the second part of `after`."""
+    rows = await conn.fetch(PAGE, actor.organization_id, *(after or LATEST), limit)
+    return [(OptOut(*values), person) for *values, person in rows]
+
+
+async def find(conn: Connection, actor: Actor, *, phone: str) -> OptOut | None:
+    """The opt-out of a person, by any of their names; None: there is none. Raises Invalid."""
+    row = await conn.fetchrow(GET, actor.organization_id, await _recipient(conn, actor, phone))
+    return None if row is None else OptOut(*row.values())
+
+
+async def add(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -> OptOut:
+    """Opt somebody out who asked for it; who had already stays as they were. Raises Invalid.
 
     `phone`: a number as people in the organization's country write it, or internationally; or a user id.
     """
     recipient = await _recipient(conn, actor, phone)
     async with conn.transaction():
         had = await current(conn, [(actor.organization_id, recipient)])
-        await suppress(conn, [OptOut(actor.organization_id, recipient, now(), OPERATOR)])
+        source = OPERATOR if actor.key_id is None else ORGANIZATION
+        await suppress(conn, [OptOut(actor.organization_id, recipient, now(), source)])
         row = await conn.fetchrow(GET, actor.organization_id, recipient)
         assert row is not None
         one = OptOut(*row.values())
         if not had:
-            await _record(conn, actor, "opt_out.added", one, after={"recipient": recipient, "how": OPERATOR})
+            told: dict[str, object] = {"recipient": recipient, "how": source}
+            await _record(conn, actor, "opt_out.added", one, after=told, reason=reason)
     return one
 
 
-async def remove(conn: Connection, actor: Actor, *, phone: str) -> OptOut:
+async def remove(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -> OptOut:
     """An operator answers for one who wants messages again; returns what it was. `phone` as in `add`.
 
-    Raises Invalid, NotFound.
+    An organization may lift what it has added itself. Raises Invalid, NotFound, NotYoursToLift.
     """
     recipient = await _recipient(conn, actor, phone)
     async with conn.transaction():
         row = await conn.fetchrow(GET, actor.organization_id, recipient)
+        if row is not None and actor.key_id is not None and row["source"] != ORGANIZATION:
+            raise NotYoursToLift(since=iso(row["since"]), source=row["source"])
         if row is None or not await lift(conn, {(actor.organization_id, recipient)}):
             raise NotFound("This number has not opted out.", resource="opt_out")
         one = OptOut(*row.values())
         told = {"recipient": one.recipient, "since": one.since, "how": one.source, "keyword": one.keyword}
-        await _record(conn, actor, "opt_out.lifted", one, before=told)
+        await _record(conn, actor, "opt_out.lifted", one, before=told, reason=reason)
     return one
 
 
@@ -192,9 +225,12 @@ async def _record(
     *,
     before: dict[str, object] | None = None,
     after: dict[str, object] | None = None,
+    reason: str = "",
 ) -> None:
     # Neither names the person: the log outlives the erasure of people.
-    await audit.record(conn, actor, action, object_id=phones.masked(one.recipient), before=before, after=after)
+    await audit.record(
+        conn, actor, action, object_id=phones.masked(one.recipient), before=before, after=after, reason=reason
+    )
 
 
 COUNTRY = "SELECT country FROM organizations WHERE id = $1"

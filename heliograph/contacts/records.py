@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
@@ -293,6 +294,60 @@ async def one(conn: Connection, actor: Actor, *, which: str, country: str | None
     if not rows:
         raise NotFound("There is no such contact.", resource="contact", id=which)
     return Contact(*rows[0].values())
+
+
+HELD = """
+SELECT name, first_name, last_name, phone, tags FROM contacts
+ WHERE organization_id = $1 AND mode = $2 AND id = $3 FOR UPDATE
+"""
+CHANGE = """
+UPDATE contacts SET name = $4, first_name = $5, last_name = $6, phone = $7, tags = $8, updated_at = $9
+ WHERE organization_id = $1 AND mode = $2 AND id = $3
+"""
+ADD_TAGS = """
+INSERT INTO contact_tags (organization_id, mode, tag, contact_id)
+SELECT $1, $2, tag, $4 FROM unnest($3::text[]) AS tag ON CONFLICT DO NOTHING
+"""
+OTHER = "SELECT id FROM contacts WHERE organization_id = $1 AND phone = $3 AND mode = $2"
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What to change of a contact, its values checked; None stays as it is."""
+
+    phone: str | None = None
+    #: (name, first name, last name): they go together.
+    names: tuple[str, str | None, str | None] | None = None
+    #: All of them.
+    tags: tuple[str, ...] | None = None
+
+
+async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) -> Contact:
+    """Change a contact. Raises NotFound, and ContactAlreadyExists if another one has the number."""
+    place = (actor.organization_id, actor.mode, id)
+    async with conn.transaction():
+        row = await conn.fetchrow(HELD, *place)
+        if row is None:
+            raise NotFound("There is no such contact.", resource="contact", id=str(id))
+        names = changes.names or (row["name"], row["first_name"], row["last_name"])
+        phone = changes.phone or row["phone"]
+        tags = list(row["tags"]) if changes.tags is None else list(changes.tags)
+        try:
+            async with conn.transaction():
+                await conn.execute(CHANGE, *place, *names, phone, tags, clock.now())
+        except asyncpg.UniqueViolationError:
+            other = await conn.fetchval(OTHER, actor.organization_id, actor.mode, phone)
+            raise ContactAlreadyExists(id=str(other)) from None
+        gone = [tag for tag in row["tags"] if tag not in tags]
+        await conn.execute(DELETE_TAGS, actor.organization_id, actor.mode, gone, id)
+        await conn.execute(ADD_TAGS, actor.organization_id, actor.mode, tags, id)
+        before = {"phone": row["phone"], "tags": row["tags"]}
+        after: dict[str, object] = {"phone": phone, "tags": tags}
+        if changes.names is not None and names[0] != row["name"]:
+            after["name"] = "(changed)"  # people are not named in what outlives their erasure
+        await audit.record(conn, actor, "contact.changed", object_id=id, before=before, after=after)
+        found = await conn.fetchrow(BY_ID, *place)
+    assert found is not None
+    return Contact(*found.values())
 
 
 # Two statements: the second sees the tags that somebody committed while the first waited for the contact's row.

@@ -373,7 +373,9 @@ CREATE TABLE opt_outs (
     person          text NOT NULL GENERATED ALWAYS AS (person_of(recipient)) STORED,
     PRIMARY KEY (organization_id, person)
 );
-COMMENT ON TABLE opt_outs IS 'tenant: recipients that asked for no more messages. Looked up with every message, so it has no second index that could be taken for the right one; lists are sorted';
+-- Only a list says that a source is there: no look-up can take this index for the right one.
+CREATE INDEX opt_outs_newest ON opt_outs (organization_id, since, person) WHERE source IS NOT NULL;
+COMMENT ON TABLE opt_outs IS 'tenant: recipients that asked for no more messages. Looked up with every message';
 COMMENT ON COLUMN opt_outs.person IS 'what is looked up: see person_of';
 COMMENT ON COLUMN opt_outs.recipient IS 'as it was written when it opted out: E.164 with +, or a user id';
 COMMENT ON COLUMN opt_outs.source IS 'keyword, operator, or another part''s name for itself';
@@ -1228,6 +1230,7 @@ CREATE TABLE webhook_endpoints (
     mode                 text NOT NULL DEFAULT 'live' CHECK (mode IN ('live', 'test')),
     url                  text NOT NULL CHECK (length(url) <= 2048),
     subscribed_events    text[] NOT NULL,
+    description          text NOT NULL DEFAULT '' CHECK (length(description) <= 200),
     status               text NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'disabled')),
     secret               bytea NOT NULL,
     old_secrets          bytea[] NOT NULL DEFAULT '{}',

@@ -62,6 +62,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     disabled_reason: str | None
     last_success_at: datetime | None
     consecutive_failures: int
+    #: What it is for, in the organization's own words.
+    description: str
 
 
 class EndpointRules(msgspec.Struct, frozen=True):
@@ -88,7 +90,7 @@ def seal_key(settings: Settings) -> bytes:
 
 _COLUMNS = (
     "id, url, subscribed_events, mode, status, created_at, disabled_at, disabled_reason, last_success_at,"
-    " consecutive_failures"
+    " consecutive_failures, description"
 )
 
 # The row lock comes first: two requests must not both become the tenth endpoint.
@@ -175,6 +177,68 @@ async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
         after = Endpoint(**row)
         if before.status != after.status:
             await audit.record(conn, actor, "webhook.disabled", object_id=id, before=before, after=after)
+    return after
+
+
+CHANGE = f"""
+UPDATE webhook_endpoints
+   SET url = $4, subscribed_events = $5, description = $6, status = $7::text,
+       disabled_at = CASE $7 WHEN 'disabled' THEN coalesce(disabled_at, now()) END,
+       disabled_reason = CASE $7 WHEN 'disabled' THEN coalesce(disabled_reason, $8) END,
+       failing_since = CASE WHEN status = 'disabled' AND $7 = 'active' THEN NULL ELSE failing_since END,
+       consecutive_failures = CASE WHEN status = 'disabled' AND $7 = 'active' THEN 0 ELSE consecutive_failures END
+ WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)
+RETURNING {_COLUMNS}
+"""
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What to change of an endpoint; None stays as it is."""
+
+    url: str | None = None
+    subscribed_events: Sequence[str] | None = None
+    description: str | None = None
+    disabled: bool | None = None
+
+
+async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, rules: EndpointRules) -> Endpoint:
+    """Change an endpoint; its secret stays. Raises Invalid, NotFound, and TooManyEndpoints if it was disabled and would
+    be one active endpoint too many.
+
+    One that is disabled loses what is queued for it, as by `disable`; one that is enabled again gets what happens from
+    then on, and begins without failures.
+    """
+    if changes.url is not None:
+        problem = check_url(changes.url, allow_http=rules.allow_http, allowed_networks=rules.networks)
+        if problem is not None:
+            raise Invalid(("url", "format", f"`url` is refused: {problem}"))
+    async with conn.transaction():
+        await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
+        before = await get(conn, actor, id=id)
+        status = before.status if changes.disabled is None else "disabled" if changes.disabled else "active"
+        comes_back = (before.status, status) == ("disabled", "active")
+        if comes_back and await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE:
+            raise TooManyEndpoints(limit=MAX_ACTIVE)
+        kinds = before.subscribed_events
+        if changes.subscribed_events is not None:
+            kinds = checked_kinds(changes.subscribed_events)
+        row = await conn.fetchrow(
+            CHANGE,
+            actor.organization_id,
+            id,
+            actor.modes,
+            changes.url or before.url,
+            kinds,
+            before.description if changes.description is None else changes.description,
+            status,
+            REQUESTED,
+        )
+        if row is None:
+            raise NotFound(resource="webhook_endpoint", id=str(id))
+        after = Endpoint(**row)
+        if (before.status, status) == ("active", "disabled"):
+            await forget_queued(conn, [id])
+        await audit.record(conn, actor, "webhook.changed", object_id=id, before=before, after=after)
     return after
 
 

@@ -40,6 +40,7 @@ SAMPLES = {
     "sender_id": "sender",
     "event_id": "event",
     "deleteContact.id": "contact",
+    "contactId": "contact",
     "getWhatsAppMessage.messageId": "whatsapp_message",
     "getWhatsAppCampaignStatus.campaignId": "whatsapp_campaign",
     "phoneNumberId": "whatsapp_number",
@@ -112,7 +113,7 @@ def operations(document: dict[str, Any]) -> list[Operation]:
                     BODIES.get(described["operationId"], media.get("example", {})) if media else None,
                 )
             )
-    return sorted(found, key=lambda one: ("GET", "POST").index(one.method) if one.method != "DELETE" else 2)
+    return sorted(found, key=lambda one: ("GET", "POST", "PATCH", "DELETE").index(one.method))
 
 
 def ids_of(document: dict[str, Any], schema: dict[str, Any], name: str = "") -> Iterator[tuple[str | int, ...]]:
@@ -174,6 +175,13 @@ SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 ROWS = "SELECT (to_jsonb(row) - 'last_used_at')::text FROM {} AS row WHERE organization_id = $1 ORDER BY 1"
 
 
+RECEIVED = """
+INSERT INTO received_messages (organization_id, id, supplier_id, sender, recipient, sender_id, segments,
+                               body, received_at)
+VALUES ($1, $2, $2, $3, 'HELIOGRAPH', $4, 1, $5, now())
+"""
+
+
 class Party:
     """An organization that asks, and what it owns: two of each kind, so that every list has a second page."""
 
@@ -230,6 +238,9 @@ class Party:
                 "/sms/send", {"to": phone, "message": name, "clientReference": name, "sendAt": at}
             )
             await self._post("/sender-ids", {"value": f"{self.name} {number}"})
+            silent = f"+25886{digits}{number}"
+            await self._post("/opt-outs", {"phone": silent})
+            self.marks |= {silent, silent[1:]}
             self.own |= {
                 "contact": contact["contact"]["id"],
                 "api_key": key["apiKey"]["id"],
@@ -257,6 +268,8 @@ class Party:
                 await events.record(conn, [event])
             await pool.execute(ATTEMPT, organization, id, endpoint)
             await pool.execute(REPLAY, organization, uuid7(), endpoint)
+            sender = UUID(self.own["sender"])
+            await pool.execute(RECEIVED, organization, uuid7(), "+258840000001", sender, self.name)
 
     async def _make_whatsapp(self, pool: Pool) -> None:
         """An account with a number, templates and a wallet; conversations with messages; a campaign."""

@@ -14,7 +14,7 @@ from heliograph.accounts import api_keys
 from heliograph.accounts.idempotency import key_hash, request_hash
 from heliograph.api.door.reading import reader
 from heliograph.api.operations import campaigns
-from heliograph.api.operations.sms_send import SendSms
+from heliograph.api.operations.sms.send import SendSms
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from tests.api.conftest import Api, Tenant, running

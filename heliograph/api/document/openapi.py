@@ -115,12 +115,14 @@ _IDS = {
     "messageId": "Id of the message, as returned by the send.",
     "apiKeyId": "Id of the API key (not its secret).",
     "campaignId": "Id of the campaign.",
+    "contactId": "Id of the contact.",
     "webhookEndpointId": "Id of the webhook endpoint.",
 }
 
 _TAGS = {
+    "opt-outs": "List, add and lift opt-outs.",
     "discovery": "Service index, health and this document. No API key is needed.",
-    "sms": "Send, preview, list, read and cancel SMS messages.",
+    "sms": "Send, preview, list, read and cancel SMS messages, and list received ones.",
     "whatsapp": (
         "Send and read WhatsApp messages; read templates, conversations, phone numbers, campaigns and the wallet."
     ),

@@ -15,7 +15,7 @@ from heliograph.api.shapes.paging import PageQuery
 from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.contacts import records
-from heliograph.contacts.records import MAX_NAME, MAX_TAG, MAX_TAGS, ContactAlreadyExists, Entry
+from heliograph.contacts.records import MAX_NAME, MAX_TAG, MAX_TAGS, Changes, ContactAlreadyExists, Entry
 
 COLLECTION = "contacts"
 
@@ -51,6 +51,28 @@ class CreateContact(
     ] = None
 
 
+class ChangeContact(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    rename={"first_name": "firstName", "last_name": "lastName", "phone_number": "phoneNumber"},
+    kw_only=True,
+):
+    """What to change of a contact. What is left out stays as it is."""
+
+    name: Annotated[
+        Name | None, Meta(description="Full name. Replaces first and last name unless they are given as well.")
+    ] = None
+    phone: Annotated[Phone | None, Meta(description="Phone number with country code, in any common format.")] = None
+    first_name: Annotated[Name | None, Meta(description="First name, together with `lastName`.")] = None
+    last_name: Annotated[Name | None, Meta(description="Last name, together with `firstName`.")] = None
+    phone_number: Annotated[Phone | None, alias_of("phone")] = None
+    tags: Annotated[
+        Annotated[list[Tag], Meta(max_length=MAX_TAGS)] | None,
+        Meta(description="All labels: those that are not listed are taken away."),
+    ] = None
+
+
 class Contact(msgspec.Struct):
     """A person and their phone number."""
 
@@ -69,6 +91,13 @@ class Contact(msgspec.Struct):
 
 class ContactCreated(msgspec.Struct):
     """The contact as stored."""
+
+    success: Success
+    contact: Annotated[Contact, Meta(description="The contact.")]
+
+
+class ContactChanged(msgspec.Struct):
+    """The contact as it is now."""
 
     success: Success
     contact: Annotated[Contact, Meta(description="The contact.")]
@@ -152,6 +181,44 @@ async def create_contact(call: Call, body: Entry) -> ContactCreated:
     agree. There is one contact per phone number.
     """
     return ContactCreated(True, _shown(await records.create(call.conn, call.actor, entry=body)))
+
+
+async def changes(body: ChangeContact) -> Changes:
+    """What is to be changed. Raises Invalid."""
+    first = None if body.first_name is None else records.name(body.first_name, "firstName")
+    last = None if body.last_name is None else records.name(body.last_name, "lastName")
+    if (first is None) != (last is None):
+        missing = "firstName" if first is None else "lastName"
+        raise Invalid((missing, "required", "`firstName` and `lastName` can only be changed together"))
+    joined = records.full_name(first, last)
+    name = joined if body.name is None else records.name(body.name)
+    if joined not in (None, name):
+        raise Invalid(("name", "disagrees", "`name` disagrees with `firstName` and `lastName`"))
+    if joined is not None:
+        name = records.name(joined, "firstName")
+    numbers = {
+        records.phone(text, field)
+        for field, text in (("phone", body.phone), ("phoneNumber", body.phone_number))
+        if text is not None
+    }
+    if len(numbers) > 1:
+        raise Invalid(("phoneNumber", "disagrees", "`phone` and `phoneNumber` disagree"))
+    if name is None and not numbers and body.tags is None:
+        raise Invalid(("name", "required", "give what to change: `name`, `phone` or `tags`"))
+    return Changes(
+        phone=next(iter(numbers), None),
+        names=None if name is None else (name, first, last),
+        tags=None if body.tags is None else records.tags(body.tags),
+    )
+
+
+@operation(canonical=changes, refusals=(ContactAlreadyExists,))
+async def change_contact(call: Call, contact_id: UUID, body: Changes) -> ContactChanged:
+    """Change a contact.
+
+    What is left out stays as it is. `tags` replaces all labels of the contact.
+    """
+    return ContactChanged(True, _shown(await records.change(call.conn, call.actor, id=contact_id, changes=body)))
 
 
 @operation(refusals=(NotFound,))

@@ -12,8 +12,9 @@ from msgspec import Meta
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.database.clock import iso
+from heliograph.base.errors import Invalid
 from heliograph.webhooks import endpoints
-from heliograph.webhooks.endpoints import Endpoint, EndpointDisabled, TooManyEndpoints
+from heliograph.webhooks.endpoints import Changes, Endpoint, EndpointDisabled, TooManyEndpoints
 from heliograph.webhooks.recording.events import KINDS
 
 
@@ -35,6 +36,27 @@ class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
 
 
+class ChangeWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What to change of a webhook endpoint. What is left out stays as it is."""
+
+    url: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=2048, extra_json_schema={"format": "uri"})] | None,
+        Meta(description="URL that events are posted to. It must resolve to a public address."),
+    ] = None
+    subscribed_events: Annotated[
+        Annotated[
+            list[Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]], Meta(min_length=1, max_length=100)
+        ]
+        | None,
+        Meta(description="All kinds of events to send to this endpoint."),
+    ] = None
+    description: Annotated[
+        Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] | None,
+        Meta(description="What the endpoint is for, in your own words."),
+    ] = None
+    disabled: Annotated[bool | None, Meta(description="`true` disables the endpoint, `false` enables it again.")] = None
+
+
 class WebhookEndpoint(msgspec.Struct):
     """A destination for events."""
 
@@ -47,6 +69,7 @@ class WebhookEndpoint(msgspec.Struct):
     disabled_reason: Annotated[str | None, Meta(description="Why it was disabled; null if it is not.")]
     last_success_at: Annotated[Time | None, Meta(description="When it last responded with a 2xx.")]
     consecutive_failures: Annotated[int, Meta(description="Failed attempts since the last success.")]
+    description: Annotated[str, Meta(description="What the endpoint is for, in your own words; may be empty.")]
 
 
 class WebhookCreated(msgspec.Struct, rename="camel"):
@@ -57,6 +80,13 @@ class WebhookCreated(msgspec.Struct, rename="camel"):
     signing_secret: Annotated[
         str, Meta(description="The secret that events are signed with. Store it now: it is not shown again.")
     ]
+
+
+class WebhookChanged(msgspec.Struct, rename="camel"):
+    """The endpoint as it is now."""
+
+    success: Success
+    webhook_endpoint: Annotated[WebhookEndpoint, Meta(description="The endpoint.")]
 
 
 class WebhookDisabled(msgspec.Struct, rename="camel"):
@@ -107,6 +137,35 @@ async def create_webhook(call: Call, body: CreateWebhook) -> WebhookCreated:
     return WebhookCreated(True, _shown(endpoint), secret)
 
 
+async def changes(body: ChangeWebhook) -> Changes:
+    """What is to be changed, the kinds as a set. Raises Invalid."""
+    found = Changes(
+        url=body.url,
+        subscribed_events=None
+        if body.subscribed_events is None
+        else sorted(endpoints.checked_kinds(body.subscribed_events)),
+        description=None if body.description is None else body.description.strip(),
+        disabled=body.disabled,
+    )
+    if found == Changes():
+        what = "give what to change: `url`, `subscribed_events`, `description` or `disabled`"
+        raise Invalid(("url", "required", what))
+    return found
+
+
+@operation(canonical=changes, refusals=(TooManyEndpoints,))
+async def change_webhook(call: Call, webhook_endpoint_id: UUID, body: Changes) -> WebhookChanged:
+    """Change a webhook endpoint.
+
+    What is left out stays as it is, and so does the secret. An endpoint that is disabled loses what is queued for it;
+    one that is enabled again gets the events that occur from then on. Use a replay for those it missed.
+    """
+    endpoint = await endpoints.change(
+        call.conn, call.actor, id=webhook_endpoint_id, changes=body, rules=call.services.webhook_rules
+    )
+    return WebhookChanged(True, _shown(endpoint))
+
+
 async def disable_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookDisabled:
     """Disable a webhook endpoint."""
     endpoint = await endpoints.disable(call.conn, call.actor, id=webhook_endpoint_id)
@@ -137,6 +196,7 @@ def _shown(endpoint: Endpoint) -> WebhookEndpoint:
         disabled_reason=endpoint.disabled_reason,
         last_success_at=_time(endpoint.last_success_at),
         consecutive_failures=endpoint.consecutive_failures,
+        description=endpoint.description,
     )
 
 

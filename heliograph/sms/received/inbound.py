@@ -13,7 +13,8 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.database import bounded_scan
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
@@ -121,6 +122,65 @@ async def received(
 async def unassigned(conn: Connection, *, limit: int) -> list[Listed]:
     """What belongs to no organization, or to several, part by part, newest first."""
     return [Listed(*row.values()) for row in await conn.fetch(UNASSIGNED, limit)]
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """A message from a handset as its organization sees it."""
+
+    id: UUID
+    sender: str
+    recipient: str
+    sender_id: UUID
+    segments: int
+    missing: int
+    keyword: str | None
+    #: None: no text, or erased.
+    body: str | None
+    received_at: datetime
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Messages, and where a look that ended before the page was full goes on."""
+
+    messages: list[Received]
+    seen: UUID | None
+
+
+PAGE = bounded_scan.statement(
+    "received_messages",
+    ", ".join(Received.__struct_fields__),
+    fits="""
+           ($6::text IS NULL OR sender = $6) AND ($7::uuid IS NULL OR sender_id = $7)
+           AND ($8::text IS NULL OR keyword IS NOT DISTINCT FROM $8)
+           AND ($9::timestamptz IS NULL OR received_at >= $9)
+           AND ($10::timestamptz IS NULL OR received_at < $10)""",
+)
+
+
+async def list_page(
+    conn: Connection,
+    actor: Actor,
+    *,
+    sender: str | None = None,
+    sender_id: UUID | None = None,
+    keyword: str | None = None,
+    date_from: datetime | None = None,
+    date_to: datetime | None = None,
+    after: UUID | None = None,
+    limit: int = 50,
+    look: int = bounded_scan.LOOK,
+) -> Found:
+    """Messages that the organization received, newest first, older than `after`: up to `limit` + 1, so that the caller
+    knows whether there are more. `sender`: the handset, E.164. A test key sees none: handsets write to live numbers.
+    """
+    if "live" not in actor.modes:
+        return Found([], None)
+    bounds = bounded_scan.bounds(after, date_from=date_from, date_to=date_to)
+    rows = await conn.fetch(
+        PAGE, actor.organization_id, *bounds, limit + 1, look, sender, sender_id, keyword, date_from, date_to
+    )
+    found, seen = bounded_scan.judged(rows, limit=limit, look=look)
+    return Found([Received(**{name: row[name] for name in Received.__struct_fields__}) for row in found], seen)
 
 
 STANDING = """

@@ -1,0 +1,155 @@
+"""Opt-outs: shapes and handlers. The rules are `consent.optouts`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from heliograph.api.door.operation import Call, operation
+from heliograph.api.shapes import paging
+from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Success, Time
+from heliograph.api.shapes.paging import PageQuery
+from heliograph.base import phones
+from heliograph.base.database.clock import iso
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.consent import optouts
+from heliograph.consent.optouts import NotYoursToLift
+from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
+
+COLLECTION = "opt_outs"
+
+#: As short as "1 4155550100" may be written; a WhatsApp user id may be as long as that.
+Who = Annotated[str, Meta(min_length=7, max_length=160)]
+Reason = Annotated[str, Meta(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class AddOptOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Somebody who asked for no more messages."""
+
+    phone: Annotated[
+        str,
+        Meta(min_length=7, max_length=40, description="Phone number with country code.", examples=["+258849990001"]),
+    ]
+    reason: Annotated[Reason | None, Meta(description="Why, for your own records: kept in the audit log.")] = None
+
+
+class OptOut(msgspec.Struct, kw_only=True):
+    """Somebody who gets no messages from your organization."""
+
+    recipient: Annotated[
+        str, Meta(description="Phone number in E.164 format, or a WhatsApp user id.", examples=["+258849990001"])
+    ]
+    since: Annotated[Time, Meta(description="When they opted out.")]
+    source: Annotated[
+        str,
+        Meta(
+            description=("How: `keyword` (they wrote STOP), `organization` (added through this API), `operator`."),
+            examples=["keyword"],
+        ),
+    ]
+    keyword: Annotated[str | None, Meta(description="The word that they wrote, if they did.")]
+    message_id: Annotated[UUID | None, Meta(description="The received message with the word, if there was one.")]
+
+
+class OptOutAnswer(msgspec.Struct, rename="camel"):
+    """The opt-out."""
+
+    success: Success
+    opt_out: Annotated[OptOut, Meta(description="The opt-out.")]
+
+
+class OptOutList(msgspec.Struct, rename="camel"):
+    """A page of opt-outs, newest first."""
+
+    success: Success
+    items: Items[OptOut]
+    next_cursor: NextCursor
+    has_more: HasMore
+
+
+class OptOutQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
+    """Filters for opt-outs."""
+
+    recipient: Annotated[
+        Who | None, Meta(description="Only this person: a phone number with country code, or a WhatsApp user id.")
+    ] = None
+
+
+class WhichOptOut(msgspec.Struct, frozen=True):
+    """The opt-out to lift."""
+
+    recipient: Annotated[Who, Meta(description="Phone number with country code, or a WhatsApp user id.")]
+    reason: Annotated[Reason | None, Meta(description="Why, for your own records: kept in the audit log.")] = None
+
+
+async def list_opt_outs(call: Call, query: OptOutQuery) -> OptOutList:
+    """List opt-outs.
+
+    Newest first. They hold for live and test keys alike.
+    """
+    position = paging.after(call, COLLECTION)
+    if query.recipient is not None:
+        one = await optouts.find(call.conn, call.actor, phone=_who(query.recipient))
+        return OptOutList(True, [] if one is None else [_shown(one)], None, False)
+    found = await optouts.list_page(
+        call.conn,
+        call.actor,
+        after=None if position is None else (datetime.fromisoformat(position[0]), position[1]),
+        limit=query.limit + 1,
+    )
+    return OptOutList(
+        True,
+        *paging.page(
+            call,
+            COLLECTION,
+            found,
+            position=lambda row: [row[0].since.isoformat(), row[1]],
+            shown=lambda row: _shown(row[0]),
+        ),
+    )
+
+
+@operation(status=201, live_only=True)
+async def add_opt_out(call: Call, body: AddOptOut) -> OptOutAnswer:
+    """Add an opt-out.
+
+    For somebody who asked for no more messages by other means than STOP. Who has opted out already stays as they were.
+    It raises `contact.opted_out`.
+    """
+    one = await optouts.add(call.conn, call.actor, phone=_who(body.phone, "phone"), reason=body.reason or "")
+    return OptOutAnswer(True, _shown(one))
+
+
+@operation(live_only=True, refusals=(NotFound, NotYoursToLift))
+async def lift_opt_out(call: Call, query: WhichOptOut) -> OptOutAnswer:
+    """Lift an opt-out that your organization has added.
+
+    Somebody who wrote STOP lifts it themselves, by writing START; nobody can do it for them.
+    """
+    one = await optouts.remove(call.conn, call.actor, phone=_who(query.recipient), reason=query.reason or "")
+    return OptOutAnswer(True, _shown(one))
+
+
+def _who(text: str, field: str = "recipient") -> str:
+    """As the rules take it: a number with +, whatever became of that in a query, or a user id. Raises Invalid."""
+    text = text.strip()
+    if is_user_id(text):
+        return text
+    number = phones.normalize(text)
+    if number is None:
+        raise Invalid((field, "pattern", f"`{field}` must be a phone number with country code"))
+    return number
+
+
+def _shown(one: optouts.OptOut) -> OptOut:
+    return OptOut(
+        recipient=one.recipient,
+        since=iso(one.since),
+        source=one.source,
+        keyword=one.keyword,
+        message_id=one.message_id,
+    )
