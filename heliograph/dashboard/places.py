@@ -35,7 +35,13 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
             Place("/docs", "API reference", "book"),
         ),
     ),
-    ("Account", (Place("/team", "Team", "users", permission=roles.TEAM),)),
+    (
+        "Account",
+        (
+            Place("/senders", "Sender IDs", "tag", scope="sender_ids:read"),
+            Place("/team", "Team", "users", permission=roles.TEAM),
+        ),
+    ),
 )
 
 

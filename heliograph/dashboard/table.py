@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard import account, home, invitation, keys, sign_in, team
+from heliograph.dashboard import account, home, invitation, keys, senders, sign_in, team
 from heliograph.pages.routes import Handler, Route, Table
 from heliograph.people.roles import TEAM, TEAM_CHANGE
 
@@ -26,6 +26,11 @@ def _public(method: str, path: str, handler: Handler) -> Route:
 def _own(method: str, path: str, handler: Handler, *, is_proved: bool = False) -> Route:
     """Of the person, whichever organization they belong to."""
     return Route(method=method, path=path, handler=handler, is_personal=True, is_proved=is_proved)
+
+
+def _shared(method: str, path: str, handler: Handler, scope: str) -> Route:
+    """Of what live and test mode share."""
+    return Route(method=method, path=path, handler=handler, scope=scope, is_shared=True)
 
 
 ROUTES: tuple[Route, ...] = (
@@ -65,6 +70,10 @@ ROUTES: tuple[Route, ...] = (
     _post("/keys", keys.make, "api_keys:write", is_proved=True),
     _get("/keys/{id}/revoke", keys.show_revoke, "api_keys:write"),
     _post("/keys/{id}/revoke", keys.revoke, "api_keys:write", is_proved=True),
+    _shared("GET", "/senders", senders.show, "sender_ids:read"),
+    _shared("GET", "/senders/new", senders.show_new, "sender_ids:write"),
+    _shared("POST", "/senders", senders.ask, "sender_ids:write"),
+    _shared("POST", "/senders/{id}/default", senders.make_default, "sender_ids:write"),
 )
 
 TABLE = Table(ROUTES)

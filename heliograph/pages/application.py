@@ -206,10 +206,9 @@ class Pages:
             return
         if request.person.organization_id is None:
             raise NotFound("You belong to no organization. Ask somebody there to invite you.")
-        if not request.may(route.scope, route.permission):
-            raise RoleRequired(
-                required=roles.holders(scope=route.scope, permission=route.permission, mode=request.mode)
-            )
+        mode = "live" if route.is_shared else request.mode
+        if not request.may(route.scope, route.permission, mode=mode):
+            raise RoleRequired(required=roles.holders(scope=route.scope, permission=route.permission, mode=mode))
 
     async def _receive_form(self, request: Request, receive: Receive) -> bytes:
         kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()

@@ -117,7 +117,11 @@ class Request:
 
     @property
     def actor(self) -> Actor:
-        """The person, for rules. Raises NotFound for one who belongs to no organization."""
+        """The person, for rules, in the mode of the address. Raises NotFound for one who belongs to no organization."""
+        return self.acting(self.mode)
+
+    def acting(self, mode: str) -> Actor:
+        """The person, for rules, in a mode: "live" for what both modes share. Raises NotFound."""
         person, role = self.person, self.role
         if person.organization_id is None or role is None:
             raise NotFound("You belong to no organization.")
@@ -125,8 +129,8 @@ class Request:
         return Actor(
             organization_id=person.organization_id,
             key_id=None,
-            mode=self.mode,
-            scopes=role.scopes(self.mode),
+            mode=mode,
+            scopes=role.scopes(mode),
             state=person.state or "active",
             smart_encoding=person.smart_encoding,
             replace_accents=person.replace_accents,
@@ -147,12 +151,12 @@ class Request:
             request_id=self.request_id,
         )
 
-    def may(self, scope: str | None = None, permission: str | None = None) -> bool:
-        """Whether the person's role has a scope in this mode, or a page permission."""
+    def may(self, scope: str | None = None, permission: str | None = None, *, mode: str | None = None) -> bool:
+        """Whether the person's role has a scope, in a mode or else in that of the address, and a page permission."""
         role = self.role
         if role is None:
             return False
-        return (scope is None or scope in role.scopes(self.mode)) and (
+        return (scope is None or scope in role.scopes(mode or self.mode)) and (
             permission is None or permission in role.permissions
         )
 

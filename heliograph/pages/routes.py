@@ -29,6 +29,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     is_public: bool = False
     #: A person who belongs to no organization may come too.
     is_personal: bool = False
+    #: What live and test mode share: the scope is judged as for live things, whatever the address says.
+    is_shared: bool = False
     #: The password must have been given within the last ten minutes.
     is_proved: bool = False
 

@@ -42,6 +42,19 @@ KEY_FORM: Mapping[str, str] = {
     "profile": "Choose one of the profiles.",
     "expires": "Choose one of the dates that are offered.",
 }
+#: Who acted, where no name is known.
+AUTHORS: Mapping[str, str] = {
+    "person": "a person",
+    "key": "an API key",
+    "operator": "the operator",
+    "cli": "the operator",
+    "system": "the service",
+    "unknown": "somebody unknown",
+}
+#: What is wrong with a field of the form for a sender ID.
+SENDER_FORM: Mapping[str, str] = {
+    "value": "Use 3 to 11 letters, digits, spaces or . - _ & with at least one letter, or 3 to 15 digits.",
+}
 STATUSES: Mapping[str, str] = {
     "accepted": "Accepted",
     "sending": "Sending",
@@ -58,4 +71,5 @@ STATUSES: Mapping[str, str] = {
     "suspended": "Suspended",
     "revoked": "Revoked",
     "pending": "Pending",
+    "approved": "Approved",
 }

@@ -283,6 +283,8 @@ SUBMITTED = {
     "/team/members/{id}/remove": "member.removed",
     "/keys": "api_key.created",
     "/keys/{id}/revoke": "api_key.revoked",
+    "/senders": "sender_id.requested",
+    "/senders/{id}/default": "sender_id.default_changed",
 }
 #: What neither a command nor an operation does.
 BY_ITSELF = {"organization.period_begun", "authentication.failed"}

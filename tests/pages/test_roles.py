@@ -19,6 +19,7 @@ def allowed(route: Route, role: str, mode: str) -> bool:
     held = ROLES[role]
     if route.is_public or route.is_personal:
         return True
+    mode = "live" if route.is_shared else mode
     return (route.scope is None or route.scope in held.scopes(mode)) and (
         route.permission is None or route.permission in held.permissions
     )

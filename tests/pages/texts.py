@@ -21,6 +21,7 @@ SHOWN_RULES = {
     "accounts/api_keys.py": {"ScopeRequired", "LiveKeyRequired", "TooManyActiveKeys"},
     "accounts/requests.py": {"IdempotencyConflict", "IdempotencyInProgress"},
     "accounts/organizations.py": {"OrganizationSuspended"},
+    "sms/accepting/sender_ids.py": {"SenderIdAlreadyExists", "SenderIdNotApproved", "TooManyPending"},
     "sms/messages.py": {"MessageNotCancelable"},
     "base/errors.py": {"Invalid", "NotFound", "Unavailable"},
     "api/shapes/refusals.py": {"RateLimited"},

@@ -130,6 +130,12 @@ async def resolve(conn: Connection, actor: Actor, *, sender_id: UUID | None, sen
     return _choose((await _look_up(conn, [asked])).get(asked, Named()), asked)
 
 
+async def named(conn: Connection, actor: Actor, *, name: str) -> SenderId | None:
+    """The organization's sender ID of a value, in any status and however its letters are written."""
+    asked = _asked(actor, None, name)
+    return (await _look_up(conn, [asked])).get(asked, Named()).by_name
+
+
 def _asked(actor: Actor, sender_id: UUID | None, sender_name: str | None) -> Asked:
     return actor.organization_id, sender_id, None if sender_name is None else sender_name.lower()
 

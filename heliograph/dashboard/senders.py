@@ -1,0 +1,109 @@
+"""D15 Sender IDs: who messages come from, asked for here and decided by the operator."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from heliograph.audit import reading as audit
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
+
+#: Sender IDs that are listed with who asked for them; older ones are listed without.
+TOLD = 200
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A sender ID, when it was asked for the last time, and by whom where that is known."""
+
+    sender: SenderId
+    asked_at: datetime
+    asked_by: str
+
+
+async def show(request: Request) -> Answer:
+    """The organization's sender IDs, newest first."""
+    actor = request.acting("live")
+    async with request.reading() as conn:
+        listed = (await sender_ids.list_all(conn, actor))[::-1]
+        told = await audit.latest(
+            conn, actor.organization_id, action="sender_id.requested", object_ids=[one.id for one in listed[:TOLD]]
+        )
+    lines = []
+    for one in listed:
+        entry = told.get(str(one.id))
+        by = "" if entry is None else entry.who_name or request.text(words.AUTHORS[entry.who])
+        lines.append(Line(one, one.created_at if entry is None else entry.at, by))
+    return Shown(template="senders.html", values={"lines": lines, "may_ask": _may_ask(request)})
+
+
+async def show_new(request: Request) -> Answer:
+    """The form; `value` in the address fills it in, to ask again."""
+    values = await _typed(request, request.query.get("value", ""))
+    return Shown(template="senders_new.html", values=values)
+
+
+async def ask(request: Request) -> Answer:
+    """Ask for a sender ID, new or rejected before."""
+    value = request.form.get("value", "").strip()
+
+    async def work(conn: Connection) -> str:
+        return (await sender_ids.request(conn, request.acting("live"), value=value)).value
+
+    try:
+        asked = await request.once(work)
+    except Invalid as refusal:
+        return refused("senders_new.html", _in_words(refusal), await _typed(request, value))
+    except (SenderIdAlreadyExists, TooManyPending) as refusal:
+        wrong = Invalid(("value", refusal.code, refusal.message))
+        return refused("senders_new.html", wrong, await _typed(request, value))
+    said = request.text("“%(value)s” waits for the operator's decision.", value=asked)
+    return Elsewhere(location=request.to("/senders"), notice=said)
+
+
+async def make_default(request: Request) -> Answer:
+    """Send as this one when a send names none."""
+    id = request.id()
+
+    async def work(conn: Connection) -> str:
+        return (await sender_ids.set_default(conn, request.acting("live"), id=id)).value
+
+    try:
+        value = await request.once(work)
+    except SenderIdNotApproved as refusal:
+        return Elsewhere(location=request.to("/senders"), notice=request.text(refusal.message))
+    said = request.text("Messages that name no sender come from “%(value)s” now.", value=value)
+    return Elsewhere(location=request.to("/senders"), notice=said)
+
+
+def _may_ask(request: Request) -> bool:
+    return request.may("sender_ids:write", mode="live")
+
+
+async def _typed(request: Request, value: str) -> dict[str, Any]:
+    """The form as it was typed, with the reason of an earlier rejection beside it."""
+    earlier = None
+    if value:
+        async with request.reading() as conn:
+            earlier = await sender_ids.named(conn, request.acting("live"), name=value)
+    return {
+        "value": value,
+        "earlier": earlier if earlier is not None and earlier.status == "rejected" else None,
+    }
+
+
+def _in_words(refusal: Invalid) -> Invalid:
+    """The rule's refusals, as a form says them."""
+    return Invalid(
+        *(
+            (one["field"], one["issue"], words.SENDER_FORM.get(one["field"], one["message"]))
+            for one in refusal.details["fields"]
+        )
+    )

@@ -1,0 +1,134 @@
+"""Sender IDs on a page: asked for, decided by an operator, asked for again; the default is chosen."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Pool
+from heliograph.people.roles import ROLES
+from heliograph.sms.accepting import sender_ids
+
+from .conftest import Browser, Page, Tenant, make_person, make_tenant
+
+
+async def decide(pool: Pool, actor: Actor, value: str, status: str, reason: str | None = None) -> None:
+    async with pool.acquire() as conn:
+        known = await sender_ids.named(conn, actor, name=value)
+        assert known is not None
+        await sender_ids.review(conn, actor, id=known.id, status=status, reason=reason)
+
+
+def line(page: Page, value: str) -> str:
+    """The row of a sender ID, as it is written."""
+    rows = re.findall(r"<tr>.*?</tr>", page.text, re.S)
+    return next(row for row in rows if f"<strong>{value}</strong>" in row)
+
+
+async def test_asked_for_rejected_and_asked_for_again(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.submit(await owner.get("/senders/new"), "/senders", value="Shop & Co")
+    assert (page.path, "“Shop & Co” waits for the operator's decision." in page.words) == ("/senders", True)
+    assert all(said in line(page, "Shop &amp; Co") for said in ("Pending", ">Ana<", "not yet"))
+    await decide(pool, tenant.actor, "Shop & Co", "rejected", "This is another company's name.")
+    page = await owner.get("/senders")
+    assert "This is another company&#39;s name." in line(page, "Shop &amp; Co")
+    again = re.search(r'href="(/senders/new[^"]*)"[^>]*>Ask again', page.text)
+    assert again
+    page = await owner.get(again[1])
+    assert page.form("/senders")["value"] == "Shop & Co"
+    assert "“Shop & Co” was rejected before. The reason: This is another company's name." in page.words
+    page = await owner.submit(page, "/senders", value="SHOP & Co")
+    assert "Pending" in line(page, "SHOP &amp; Co")
+    assert "another company" not in page.words
+
+
+async def test_a_double_click_asks_once(pool: Pool, owner: Browser) -> None:
+    form = (await owner.get("/senders/new")).form("/senders") | {"value": "BAKERY"}
+    first, second = await owner.post("/senders", form), await owner.post("/senders", form)
+    assert (first.path, second.path) == ("/senders", "/senders")
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE object_name = 'BAKERY'") == 1
+    assert await pool.fetchval("SELECT count(*) FROM idempotency WHERE status = 200") == 1
+
+
+async def test_what_is_wrong_is_said_and_what_was_typed_is_kept(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await owner.submit(await owner.get("/senders/new"), "/senders", value="BAKERY")
+    await decide(pool, tenant.actor, "BAKERY", "approved")
+    for typed, said in (
+        ("", "Use 3 to 11 letters"),
+        ("AB", "Use 3 to 11 letters"),
+        ("<b>bold</b>", "Use 3 to 11 letters"),
+        ("bakery", "This sender ID already exists."),
+    ):
+        page = await owner.submit(await owner.get("/senders/new"), "/senders", value=typed)
+        assert (page.status, said in page.words) == (422, True), typed
+        assert page.form("/senders")["value"] == typed
+        assert 'href="#value"' in page.text
+    assert "<b>bold" not in page.text
+
+
+async def test_no_more_wait_than_an_operator_can_look_at(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender_ids, "MAX_PENDING", 1)
+    await owner.submit(await owner.get("/senders/new"), "/senders", value="BAKERY")
+    page = await owner.submit(await owner.get("/senders/new"), "/senders", value="BUTCHER")
+    assert (page.status, "Wait until some have been reviewed." in page.words) == (422, True)
+
+
+async def test_the_default_is_chosen_among_approved_ones(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    for value in ("BAKERY", "BUTCHER"):
+        await owner.submit(await owner.get("/senders/new"), "/senders", value=value)
+    pending = await owner.get("/senders")
+    assert "Make default" not in line(pending, "BAKERY") + line(pending, "BUTCHER")
+    for value in ("BAKERY", "BUTCHER"):
+        await decide(pool, tenant.actor, value, "approved")
+    page = await owner.get("/senders")
+    action = re.search(r'action="([^"]+)"', line(page, "BUTCHER"))
+    assert action
+    stale = page.form(action[1])
+    page = await owner.post(action[1], stale)
+    assert "Messages that name no sender come from “BUTCHER” now." in page.words
+    assert ">default<" in line(page, "BUTCHER")
+    assert ">default<" not in line(page, "BAKERY")
+    # What was suspended meanwhile is refused, and said.
+    await decide(pool, tenant.actor, "BAKERY", "suspended")
+    form = stale | {"_once": stale["_once"] + "-other"}
+    id = await pool.fetchval("SELECT id FROM sender_ids WHERE value = 'BAKERY'")
+    page = await owner.post(f"/senders/{id}/default", form)
+    assert "This sender ID is not approved, so it cannot be used." in page.words
+    assert ">default<" in line(page, "BUTCHER")
+
+
+async def test_another_organizations_are_nobodys(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    other = await make_tenant(pool)
+    async with pool.acquire() as conn:
+        theirs = await sender_ids.request(conn, other.actor, value="THEIRS")
+        await sender_ids.review(conn, other.actor, id=theirs.id, status="approved")
+    await owner.submit(await owner.get("/senders/new"), "/senders", value="BAKERY")
+    await decide(pool, tenant.actor, "BAKERY", "approved")
+    await owner.submit(await owner.get("/senders/new"), "/senders", value="BUTCHER")
+    page = await owner.get("/senders")
+    assert "THEIRS" not in page.text
+    token = (await owner.get("/senders/new")).form("/senders")
+    assert (await owner.post(f"/senders/{theirs.id}/default", token)).status == 404
+    assert "rejected" not in (await owner.get("/senders/new?value=THEIRS")).words
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_both_modes_show_the_same_and_ask_the_same_of_a_role(
+    pool: Pool, tenant: Tenant, browser: Browser, role: str
+) -> None:
+    await make_person(pool, tenant, "someone@example.com", role)
+    await browser.sign_in("someone@example.com")
+    for mode in ("live", "test"):
+        page = await browser.get(f"/senders?mode={mode}")
+        if role == "billing":
+            assert page.status == 403
+            continue
+        assert ("Ask for one" in page.words.partition("Sender IDs The names")[2]) == (
+            role in ("owner", "admin", "sender")
+        )
+        asked = await browser.get(f"/senders/new?mode={mode}")
+        assert asked.status == (200 if role in ("owner", "admin", "sender") else 403)
