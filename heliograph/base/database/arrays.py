@@ -211,7 +211,7 @@ class _Form:
             return _DIMENSIONS.pack(0, 0, self._element)
         first = values[0]
         try:
-            if first is values[-1] and count > 1 and values.count(first) == count:
+            if first is values[-1] and (count == 1 or values.count(first) == count):
                 # What is the same for a whole batch is written once.
                 return _HEAD.pack(1, first is None, self._element, count, 1) + self._write_one(first) * count
             data = self._write_all(values)
