@@ -1416,7 +1416,7 @@ CREATE TABLE attempts (
 CREATE INDEX attempts_by_supplier_message_id ON attempts (supplier_message_id, target_id)
     WHERE supplier_message_id IS NOT NULL;
 CREATE INDEX attempts_age ON attempts USING brin (ended_at) WITH (autosummarize = on);
-CREATE TABLE attempts_rest PARTITION OF attempts DEFAULT WITH (fillfactor = 90);
+CREATE TABLE attempts_rest PARTITION OF attempts DEFAULT;
 COMMENT ON TABLE attempts IS 'tenant: how each try to hand a message over ended. One that is under way stands in its queue row';
 COMMENT ON COLUMN attempts.target_id IS 'the supplier, or the WhatsApp number, that it was handed to';
 COMMENT ON COLUMN attempts.continues IS 'the first attempt of the series that this one completes: a long message of which the supplier has some segments is completed under the same reference, and its segments are booked under that attempt; NULL: it begins one';
