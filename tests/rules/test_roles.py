@@ -20,6 +20,13 @@ from tests.rules.factories import organization
 
 AsOwner = Callable[[str], Awaitable[None]]
 
+
+@pytest.fixture(autouse=True)
+def two_roles(database_server: Cluster) -> None:
+    if database_server.url == database_server.owner_url:
+        pytest.skip("HELIOGRAPH_TEST_DATABASE_URL names one role, which is an administrator's")
+
+
 OWNED = "SELECT relname FROM pg_class WHERE relowner = current_user::regrole"
 
 
