@@ -23,7 +23,7 @@ $(VENV)/runtime.stamp: requirements.lock pyproject.toml
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/runtime.stamp requirements-dev.lock
-	$(PIP) install --require-hashes -r requirements-dev.lock
+	$(PIP) install --no-compile --require-hashes -r requirements-dev.lock
 	@touch $@
 
 # smpp.twisted3 pins old versions of what we use too, so it lives apart.
