@@ -71,3 +71,6 @@ ACTIONS = {
     "whatsapp_template.changed": "WhatsApp template enabled or disabled",
     "audit.exported": "Audit log exported",
 }
+
+#: Objects that belong to the installation: no entry of an organization is about them.
+OF_INSTALLATION = frozenset({"supplier", "rates", "whatsapp_app"})

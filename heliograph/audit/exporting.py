@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TextIO
+from uuid import UUID
 
 import msgspec
 
-from heliograph.audit.reading import Filter, Recorded, everything, shown
+from heliograph.audit.reading import PAGE, Filter, Recorded, list_page, shown
 from heliograph.audit.recording import record
 from heliograph.base.actor import Actor, Who
 from heliograph.base.csv_files import Writer
@@ -21,6 +26,16 @@ async def write(conn: Connection, who: Actor | Who, wanted: Filter, *, file: Tex
 
     `who` exports: that is recorded before the first line is out, and stands in the file.
     """
+    await begin(conn, who, wanted, as_json=as_json)
+    total = 0
+    async for count, text in pieces(lambda: contextlib.nullcontext(conn), wanted, as_json=as_json):
+        file.write(text)
+        total += count
+    return total
+
+
+async def begin(conn: Connection, who: Actor | Who, wanted: Filter, *, as_json: bool = False) -> None:
+    """Record that `who` exports."""
     told = {
         "format": "json" if as_json else "csv",
         **{name: getattr(wanted, name) for name in wanted.__struct_fields__},
@@ -33,16 +48,34 @@ async def write(conn: Connection, who: Actor | Who, wanted: Filter, *, file: Tex
         organization_id=wanted.organization_id,
         after={name: value for name, value in told.items() if value is not None},
     )
-    count = 0
-    writer = None if as_json else Writer(file, COLUMNS)
-    async for page in everything(conn, wanted):
-        for one in page:
+
+
+async def pieces(
+    connect: Callable[[], AbstractAsyncContextManager[Connection]],
+    wanted: Filter,
+    *,
+    as_json: bool = False,
+    delimiter: str = ",",
+    is_for_customers: bool = False,
+) -> AsyncIterator[tuple[int, str]]:
+    """The file, piece after piece: (entries, text). `connect` gives a connection for one piece. Raises Invalid."""
+    file = io.StringIO()
+    writer = None if as_json else Writer(file, COLUMNS, delimiter=delimiter)
+    after: UUID | None = None
+    while True:
+        async with connect() as conn:
+            looked = await list_page(conn, wanted, after=after, limit=PAGE, is_for_customers=is_for_customers)
+        for one in looked.entries:
             if writer is None:
                 file.write(msgspec.json.encode(shown(one) | {"at": iso(one.at)}).decode() + "\n")
             else:
                 writer.row([_cell(getattr(one, name) if name != "at" else iso(one.at)) for name in COLUMNS])
-        count += len(page)
-    return count
+        yield len(looked.entries), file.getvalue()
+        file.seek(0)
+        file.truncate()
+        if looked.seen is None:
+            return
+        after = looked.seen
 
 
 def _cell(value: object) -> str:

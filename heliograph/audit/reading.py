@@ -16,6 +16,8 @@ from heliograph.base.errors import Invalid
 
 #: Who may have acted; see `Who.kind`.
 KINDS = ("person", "key", "operator", "cli", "system", "unknown")
+#: Those of them who run the installation: customers read that the operator acted, and not who of them, or from where.
+OPERATORS = ("operator", "cli")
 #: Entries read at once by an export.
 PAGE = 1000
 
@@ -65,9 +67,10 @@ class Looked(msgspec.Struct, frozen=True):
 
 _COLUMNS = ", ".join(Recorded.__struct_fields__)
 # Text and look-ups by the row alone: within an organization's entries of the range there are few, and the look is
-# bounded. $6 kind, $7 who, $8 action, $9 object's kind, $10 object.
+# bounded. $6 kinds, $7 who, $8 action, $9 object's kind, $10 object.
 _FITS = """
-(looked_at.who = $6 OR $6 IS NULL) AND (looked_at.who_id::text = $7 OR looked_at.who_name = $7 OR $7 IS NULL)
+(looked_at.who = ANY ($6::text[]) OR $6 IS NULL)
+ AND (looked_at.who_id::text = $7 OR looked_at.who_name = $7 OR $7 IS NULL)
  AND (looked_at.action = $8 OR $8 IS NULL) AND (starts_with(looked_at.action, $9 || '.') OR $9 IS NULL)
  AND (looked_at.object_id = $10 OR lower(looked_at.object_name) = lower($10) OR $10 IS NULL)
 """
@@ -80,12 +83,22 @@ OF_OBJECT = bounded_scan.statement(
 
 
 async def list_page(
-    conn: Connection, wanted: Filter, *, after: UUID | None = None, limit: int, look: int = bounded_scan.LOOK
+    conn: Connection,
+    wanted: Filter,
+    *,
+    after: UUID | None = None,
+    limit: int,
+    look: int = bounded_scan.LOOK,
+    is_for_customers: bool = False,
 ) -> Looked:
-    """Up to `limit` entries, newest first, older than `after`. Raises Invalid (who, action)."""
-    who, who_kind = wanted.who, None
+    """Up to `limit` entries, newest first, older than `after`. Raises Invalid (who, action).
+
+    `is_for_customers`: who of the operators acted stays hidden, and cannot be found by.
+    """
+    who, kinds = wanted.who, None
     if who in KINDS:
-        who, who_kind = None, who
+        kinds = list(OPERATORS) if is_for_customers and who in OPERATORS else [who]
+        who = None
     action, object_kind = wanted.action, None
     if action is not None and action not in ACTIONS:
         if not any(known.startswith(f"{action}.") for known in ACTIONS):
@@ -102,7 +115,7 @@ async def list_page(
         lower,
         limit + 1,
         look,
-        who_kind,
+        kinds,
         who,
         action,
         object_kind,
@@ -111,6 +124,8 @@ async def list_page(
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     listed = [Recorded(**{name: row[name] for name in Recorded.__struct_fields__}) for row in found]
     kept = [one for one in listed if _within(one.at, wanted)]
+    if is_for_customers:
+        kept = [_hidden(one) for one in kept if who is None or one.who not in OPERATORS]
     if len(kept) > limit:
         return Looked(kept[:limit], kept[limit - 1].id)
     return Looked(kept, listed[-1].id if len(listed) > limit else seen)
@@ -158,6 +173,12 @@ def shown(one: Recorded) -> dict[str, Any]:
         text = values[name]
         values[name] = None if text is None else msgspec.json.decode(text)
     return values
+
+
+def _hidden(one: Recorded) -> Recorded:
+    if one.who not in OPERATORS:
+        return one
+    return msgspec.structs.replace(one, who="operator", who_id=None, who_name="", address="", device="")
 
 
 def _within(at: datetime, wanted: Filter) -> bool:

@@ -40,6 +40,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
         (
             Place("/senders", "Sender IDs", "tag", scope="sender_ids:read"),
             Place("/team", "Team", "users", permission=roles.TEAM),
+            Place("/audit", "Audit log", "history", permission=roles.AUDIT),
         ),
     ),
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard import account, home, invitation, keys, senders, sign_in, team
+from heliograph.dashboard import account, audit, home, invitation, keys, senders, sign_in, team
 from heliograph.pages.routes import Handler, Route, Table
-from heliograph.people.roles import TEAM, TEAM_CHANGE
+from heliograph.people.roles import AUDIT, TEAM, TEAM_CHANGE
 
 
 def _get(
@@ -74,6 +74,8 @@ ROUTES: tuple[Route, ...] = (
     _shared("GET", "/senders/new", senders.show_new, "sender_ids:write"),
     _shared("POST", "/senders", senders.ask, "sender_ids:write"),
     _shared("POST", "/senders/{id}/default", senders.make_default, "sender_ids:write"),
+    _get("/audit", audit.show, permission=AUDIT),
+    _post("/audit/export", audit.export, permission=AUDIT),
 )
 
 TABLE = Table(ROUTES)

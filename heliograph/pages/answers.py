@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
@@ -37,7 +37,15 @@ class Download(msgspec.Struct, kw_only=True):
     body: bytes
 
 
-Answer = Shown | Elsewhere | Download
+class Stream(msgspec.Struct, kw_only=True):
+    """A file to keep that goes out while it is made; one that breaks off ends the connection."""
+
+    name: str
+    kind: str
+    parts: AsyncIterator[bytes]
+
+
+Answer = Shown | Elsewhere | Download | Stream
 
 
 def refused(template: str, refusal: Invalid, values: Mapping[str, Any]) -> Shown:

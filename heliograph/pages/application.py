@@ -13,7 +13,7 @@ import gzip
 import hashlib
 import re
 import urllib.parse
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from heliograph.base.ids import uuid7_text
 from heliograph.http.static import ASKED, Headers
 from heliograph.http.static import Page as File
 from heliograph.pages import cookies, forgery, languages, requests, templates
-from heliograph.pages.answers import Answer, Download, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Download, Elsewhere, Shown, Stream
 from heliograph.pages.assets import PREFIX as ASSETS
 from heliograph.pages.assets import Assets
 from heliograph.pages.requests import Request, Services
@@ -120,6 +120,7 @@ class Pages:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         request = self._begin(scope)
         status: int
+        body: bytes | AsyncIterator[bytes]
         try:
             self._admit(request.address)
             if request.path.startswith(ASSETS):
@@ -253,11 +254,13 @@ class Pages:
 
     # ── Answers ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _made(self, request: Request, answer: Answer) -> tuple[int, Headers, bytes]:
+    def _made(self, request: Request, answer: Answer) -> tuple[int, Headers, bytes | AsyncIterator[bytes]]:
         headers: Headers = []
-        if isinstance(answer, Download):
+        if isinstance(answer, Download | Stream):
             disposition = f'attachment; filename="{answer.name}"'.encode()
             kept = [(b"content-type", answer.kind.encode()), (b"content-disposition", disposition), _NO_STORE]
+            if isinstance(answer, Stream):
+                return 200, kept, answer.parts
             return 200, [*kept, (b"content-length", b"%d" % len(answer.body))], answer.body
         headers += [(b"set-cookie", cookie.encode("latin-1")) for cookie in answer.cookies]
         if isinstance(answer, Elsewhere):
@@ -327,12 +330,19 @@ class Pages:
             status, headers, body = self._page(request, shown)
         return status, headers + [(n.encode(), v.encode("latin-1")) for n, v in refusal.headers.items()], body
 
-    async def _send(self, request: Request, send: Send, status: int, headers: Headers, body: bytes) -> None:
+    async def _send(
+        self, request: Request, send: Send, status: int, headers: Headers, body: bytes | AsyncIterator[bytes]
+    ) -> None:
         headers = [*headers, (b"x-request-id", request.request_id.encode())]
         if not request.path.startswith(ASSETS):
             headers += _ALWAYS
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else body})
+        if isinstance(body, bytes):
+            await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else body})
+            return
+        async for part in body:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 def own_address(text: str) -> str:

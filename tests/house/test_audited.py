@@ -283,6 +283,7 @@ SUBMITTED = {
     "/team/members/{id}/remove": "member.removed",
     "/keys": "api_key.created",
     "/keys/{id}/revoke": "api_key.revoked",
+    "/audit/export": "audit.exported",
     "/senders": "sender_id.requested",
     "/senders/{id}/default": "sender_id.default_changed",
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 from jinja2.ext import babel_extract
 
 from heliograph.accounts.api_keys import SCOPES
+from heliograph.audit.actions import ACTIONS
 from heliograph.dashboard import places
 from heliograph.pages import words
 from tests.house.project import ROOT
@@ -41,7 +42,7 @@ def texts() -> set[str]:
     for name, table in vars(words).items():
         if name.isupper():
             found |= set(table.values())
-    found |= set(SCOPES.values())
+    found |= {*SCOPES.values(), *ACTIONS.values()}
     for heading, group in places.GROUPS:
         found |= {heading, *(place.label for place in group)}
     return {text for text in found if text}

@@ -1,0 +1,213 @@
+"""D19 Audit log: who changed what in the organization, by the filters of the address, and as a file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from heliograph.audit import exporting, reading
+from heliograph.audit.actions import ACTIONS, OF_INSTALLATION
+from heliograph.audit.reading import Filter, Recorded
+from heliograph.base.ids import time_of
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Shown, Stream
+from heliograph.pages.requests import Request
+from heliograph.pages.templates import short
+
+#: Entries of a page.
+SIZE = 50
+#: Pages that "Newer" leads back through, one by one; the address names them.
+MOST_BACK = 30
+#: Filters of the address, and the longest that is looked for.
+FIELDS, LONGEST = ("who", "action", "object", "from", "to"), 200
+#: Years that a day may be of.
+YEARS = range(2000, 3000)
+#: Kinds of a file: what browsers are told, how it begins. Spreadsheets know by the mark that it is UTF-8.
+FORMATS = {"csv": ("text/csv; charset=utf-8", b"\xef\xbb\xbf"), "json": ("application/jsonl; charset=utf-8", b"")}
+#: What separates cells where spreadsheets read a comma as a decimal sign.
+SEPARATORS = {"pt": ";"}
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One value of what was changed, before and after; None: there was none, or there is none any more."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+class Line(msgspec.Struct, frozen=True):
+    """An entry as it is shown."""
+
+    entry: Recorded
+    action: str
+    #: Who, in words; what finds all of theirs; and what else there is to say of them.
+    who: str
+    who_sought: str
+    kind: str
+    object: str
+    changes: list[Change]
+
+
+async def show(request: Request) -> Answer:
+    """A page of entries, newest first."""
+    kept = _kept(request.query)
+    wanted, problems = _filter(request, kept)
+    trail = _trail(request.query.get("after", ""))
+    async with request.reading() as conn:
+        found = await reading.list_page(
+            conn, wanted, after=trail[-1] if trail else None, limit=SIZE, is_for_customers=True
+        )
+    older = None if found.seen is None else [*trail, found.seen][-MOST_BACK:]
+    values = {
+        "kept": kept,
+        "problems": problems,
+        "is_filtered": any(kept.values()),
+        "actions": sorted(
+            (
+                (name, request.text(label))
+                for name, label in ACTIONS.items()
+                if name.partition(".")[0] not in OF_INSTALLATION
+            ),
+            key=lambda one: one[1].casefold(),
+        ),
+        "lines": [_line(request, one) for one in found.entries],
+        "zone": request.speech.zone,
+        # The look ended before the page was full: say how far it got.
+        "looked_until": time_of(found.seen) if found.seen is not None and len(found.entries) < SIZE else None,
+        "older": None if older is None else request.to("/audit", **kept, after=_joined(older)),
+        "newer": request.to("/audit", **kept, after=_joined(trail[:-1])) if trail else None,
+        "newest": request.to("/audit", **kept) if len(trail) > 1 else None,
+    }
+    return Shown(template="audit.html", values=values, status=422 if problems else 200)
+
+
+async def export(request: Request) -> Answer:
+    """All that fits, as a file that is written while it is read."""
+    kept = _kept(request.form)
+    wanted, problems = _filter(request, kept)
+    if problems:
+        request.query = {**request.query, **kept}
+        return await show(request)
+    form = request.form.get("format")
+    form = form if form in FORMATS else "csv"
+    async with request.writing() as conn:
+        await exporting.begin(conn, request.acting("live"), wanted, as_json=form == "json")
+    kind, mark = FORMATS[form]
+    separator = SEPARATORS.get(request.speech.language, ",")
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield mark
+        # A connection for each piece: a slow reader must keep none.
+        async for _, text in exporting.pieces(
+            request.reading, wanted, as_json=form == "json", delimiter=separator, is_for_customers=True
+        ):
+            yield text.encode()
+
+    name = f"audit-log.{'csv' if form == 'csv' else 'jsonl'}"
+    return Stream(name=name, kind=kind, parts=parts())
+
+
+def _kept(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: given.get(name, "").strip()[:LONGEST] for name in FIELDS}
+
+
+def _filter(request: Request, kept: Mapping[str, str]) -> tuple[Filter, dict[str, str]]:
+    """(what is asked for, what of it could not be understood, by its field)."""
+    problems = {}
+    days: dict[str, datetime | None] = {}
+    zone = ZoneInfo(request.speech.zone)
+    for name, later in (("from", 0), ("to", 1)):
+        try:
+            days[name] = _midnight(kept[name], zone, later) if kept[name] else None
+        except ValueError:
+            problems[name] = request.text("Write a day as 2027-01-31.")
+            days[name] = None
+    if kept["action"] and kept["action"] not in ACTIONS:
+        problems["action"] = request.text("Choose one of the actions that are offered.")
+    wanted = Filter(
+        organization_id=request.acting("live").organization_id,
+        who=kept["who"] or None,
+        action=None if "action" in problems else kept["action"] or None,
+        object=kept["object"] or None,
+        date_from=days["from"],
+        date_to=days["to"],
+    )
+    return wanted, problems
+
+
+def _midnight(text: str, zone: ZoneInfo, later: int) -> datetime:
+    """When a day begins for the reader, or the one `later` days after it. Raises ValueError."""
+    day = date.fromisoformat(text)
+    if day.year not in YEARS:
+        raise ValueError(text)
+    return datetime.combine(day + timedelta(days=later), time(), zone).astimezone(UTC)
+
+
+def _trail(text: str) -> list[UUID]:
+    """Where the pages that lead here ended, the last one being the one before this; nothing if it is not ours."""
+    try:
+        return [UUID(hex=one) for one in text.split(".")][-MOST_BACK:] if text else []
+    except ValueError:
+        return []
+
+
+def _joined(trail: list[UUID]) -> str:
+    return ".".join(one.hex for one in trail)
+
+
+def _line(request: Request, one: Recorded) -> Line:
+    kind = request.text(words.AUTHORS[one.who])
+    shown = reading.shown(one)
+    return Line(
+        entry=one,
+        action=request.text(ACTIONS.get(one.action, one.action)),
+        who=one.who_name or kind,
+        who_sought=str(one.who_id) if one.who_id is not None else one.who_name or one.who,
+        kind=_kind(one, kind),
+        object=one.object_name or (short(one.object_id) if _is_id(one.object_id) else one.object_id),
+        changes=_changes(request, shown["before"] or {}, shown["after"] or {}),
+    )
+
+
+def _kind(one: Recorded, kind: str) -> str:
+    """What stands below who it was: of a key without a name its id, of whoever has one what they are."""
+    if not one.who_name:
+        return "" if one.who_id is None else short(one.who_id)
+    return "" if one.who == "person" else kind
+
+
+def _changes(request: Request, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    return [
+        Change(
+            name.replace("_", " "),
+            _value(request, before[name]) if before.get(name) is not None else None,
+            _value(request, after[name]) if name in after else None,
+        )
+        for name in {**before, **after}
+    ]
+
+
+def _value(request: Request, value: Any) -> str:
+    if value is None or value in ("", [], {}):
+        return "–"
+    if isinstance(value, bool):
+        return request.text("yes") if value else request.text("no")
+    if isinstance(value, list):
+        return ", ".join(_value(request, one) for one in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_value(request, one)}" for name, one in value.items())
+    return str(value)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True

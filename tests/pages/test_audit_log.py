@@ -1,0 +1,150 @@
+"""The audit log on a page: found by filters, paged both ways, exported whole, silent about who the operators are."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from heliograph.accounts import organizations, quota
+from heliograph.audit import exporting
+from heliograph.base.actor import Who
+from heliograph.base.database.pool import Pool
+from heliograph.dashboard import audit
+
+from .conftest import Browser, Page, Tenant, make_person, make_tenant
+
+SHELL = Who("cli", name="alice", address="192.0.2.1", device="shell", reason="ticket 7")
+
+
+def actions(page: Page) -> list[str]:
+    """What stands in the first cells."""
+    body = page.text.partition("<tbody>")[2]
+    return re.findall(r"<tr><td><strong>([^<]*)</strong>", body)
+
+
+async def test_what_was_changed_is_read_before_and_after(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with pool.acquire() as conn:
+        await organizations.rename(conn, id=tenant.id, name="<b>Bakery</b>", by=SHELL)
+    page = await owner.get("/audit")
+    assert actions(page)[0] == "Organization renamed"
+    assert "<del>Acme</del>" in page.text
+    assert "<ins>&lt;b&gt;Bakery&lt;/b&gt;</ins>" in page.text
+    assert "Reason: ticket 7" in page.words
+    # Customers read that the operator did it: not who, nor from where; and nobody finds out by asking for a name.
+    assert "the operator" in page.words
+    assert not re.search("alice|192\\.0\\.2\\.1", page.text)
+    page = await owner.get("/audit?who=alice")
+    assert (actions(page), "Nothing fits" in page.words) == ([], True)
+    assert actions(await owner.get("/audit?who=operator")) == actions(await owner.get("/audit?who=cli"))
+    assert "Organization renamed" in actions(await owner.get("/audit?who=operator"))
+
+
+async def test_filters_find(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await owner.submit(await owner.get("/senders/new"), "/senders", value="BAKERY")
+    for query, wanted in (
+        ("who=Ana&action=sender_id.requested", ["Sender ID requested"]),
+        ("object=bakery", ["Sender ID requested"]),
+        ("object=nobody", []),
+        ("who=Ana&action=api_key.created", []),
+        ("action=sender_id.requested&from=2001-01-01&to=2001-01-02", []),
+        ("object=bakery&from=2001-01-01&to=2999-12-31", ["Sender ID requested"]),
+    ):
+        assert actions(await owner.get(f"/audit?{query}")) == wanted, query
+    page = await owner.get("/audit?object=bakery")
+    everything = re.search(r'href="(/audit\?object=[0-9a-f-]{36})"', page.text)
+    assert everything
+    assert actions(await owner.get(everything[1])) == ["Sender ID requested"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("from=tomorrow", "from"),
+        ("to=2027-02-30", "to"),
+        ("to=0001-01-01", "to"),
+        ("from=9999-12-31", "from"),
+        ("action=no_such.action", "action"),
+    ],
+)
+async def test_what_cannot_be_understood_is_said_at_its_field(owner: Browser, query: str, field: str) -> None:
+    page = await owner.get(f"/audit?{query}")
+    assert (page.status, f'id="{field}-wrong"' in page.text) == (422, True)
+    page = await owner.post(
+        "/audit/export", (await owner.get("/audit")).form("/audit/export") | dict([query.split("=")])
+    )
+    assert (page.status, f'id="{field}-wrong"' in page.text) == (422, True)
+
+
+async def test_a_day_is_one_of_the_reader(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """An entry at 23:30 UTC is of the next day in Maputo, two hours ahead."""
+    await pool.execute("UPDATE users SET time_zone = 'Africa/Maputo'")
+    await owner.submit(await owner.get("/senders/new"), "/senders", value="BAKERY")
+    at = await pool.fetchval("SELECT at FROM audit_log WHERE action = 'sender_id.requested' AND object_name = 'BAKERY'")
+    day = (at + timedelta(hours=2)).date()
+    found = await owner.get(f"/audit?object=bakery&from={day}&to={day}")
+    assert actions(found) == ["Sender ID requested"]
+    for other in (day - timedelta(days=1), day + timedelta(days=1)):
+        assert actions(await owner.get(f"/audit?object=bakery&from={other}&to={other}")) == []
+
+
+async def test_pages_lead_both_ways_and_show_each_entry_once(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "SIZE", 2)
+    async with pool.acquire() as conn:
+        for number in range(5):
+            await organizations.rename(conn, id=tenant.id, name=f"Acme {number}", by=SHELL)
+    pages = [await owner.get("/audit?action=organization.renamed")]
+    while older := re.search(r'rel="next" href="([^"]+)"', pages[-1].text):
+        pages.append(await owner.get(older[1].replace("&amp;", "&")))
+    shown = [re.findall(r"<ins>(Acme \d)</ins>", page.text) for page in pages]
+    assert shown == [["Acme 4", "Acme 3"], ["Acme 2", "Acme 1"], ["Acme 0"]]
+    back = re.search(r'rel="prev" href="([^"]+)"', pages[-1].text)
+    assert back
+    assert re.findall(r"<ins>(Acme \d)</ins>", (await owner.get(back[1].replace("&amp;", "&"))).text) == shown[1]
+    # An address that is not ours begins at the newest.
+    page = await owner.get("/audit?action=organization.renamed&after=nonsense")
+    assert re.findall(r"<ins>(Acme \d)</ins>", page.text) == shown[0]
+
+
+async def test_an_export_holds_all_that_fits_and_computes_nothing(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "PAGE", 2)
+    async with pool.acquire() as conn:
+        for name in ("=cmd|' /C calc'!A0", "Acme 1", "Acme 2"):
+            await organizations.rename(conn, id=tenant.id, name=name, by=SHELL)
+        await quota.grant(conn, (await make_tenant(pool)).id, amount=7, reason="theirs")
+    page = await owner.get("/audit?action=organization.renamed")
+    form = page.form("/audit/export")
+    assert form["action"] == "organization.renamed"
+    answer = await owner.post("/audit/export", form | {"format": "csv"})
+    assert answer.headers["content-disposition"] == 'attachment; filename="audit-log.csv"'
+    assert answer.text.startswith("\ufeff")
+    rows = list(csv.DictReader(io.StringIO(answer.text.removeprefix("\ufeff"))))
+    assert [row["object_name"] for row in rows] == ["Acme 2", "Acme 1", "'=cmd|' /C calc'!A0"]
+    assert {(row["who"], row["who_name"], row["address"]) for row in rows} == {("operator", "", "")}
+    form = (await owner.get("/audit")).form("/audit/export")
+    answer = await owner.post("/audit/export", form | {"format": "json"})
+    told = [msgspec.json.decode(line) for line in answer.text.splitlines()]
+    assert [one["action"] for one in told[:2]] == ["audit.exported", "audit.exported"]
+    assert told[0]["who_name"] == "Ana"
+    assert told[1]["after"]["action"] == "organization.renamed"
+    assert {one["organization_id"] for one in told} == {str(tenant.id)}
+    assert "theirs" not in answer.text
+    await owner.post("/preferences", {"_token": form["_token"], "language": "pt", "next": "/"})
+    await pool.execute("UPDATE users SET language = 'pt'")
+    answer = await owner.post("/audit/export", form | {"format": "csv"})
+    assert answer.text.startswith("\ufeffid;organization_id;at;")
+
+
+async def test_only_owners_and_admins_come_in(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    await make_person(pool, tenant, "dev@example.com", "developer")
+    await browser.sign_in("dev@example.com")
+    assert (await browser.get("/audit")).status == 403
+    assert 'href="/audit"' not in (await browser.get("/")).text
