@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.sms.dispatch.uncertain import SHOWN
 from tests.processes import GRANT, Installation, until_true
 
 
@@ -59,7 +60,8 @@ async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int
         attempts = Counter(
             {row[0]: row[1] for row in await conn.fetch("SELECT message_id, count(*) FROM attempts GROUP BY 1")}
         )
-        unknown = await conn.fetchval("SELECT count(*) FROM attempts WHERE state = 'unknown'")
+        # Also those of which a receipt showed later that they were taken.
+        unknown = await conn.fetchval("SELECT count(*) FROM attempts WHERE state = 'unknown' OR detail = $1", SHOWN)
         unended = await conn.fetchval("SELECT count(*) FROM queue WHERE begun_at IS NOT NULL")
         balance = await conn.fetchrow(
             "SELECT total - used AS remaining, (SELECT sum(quantity) FROM usage_entries) AS ledger,"

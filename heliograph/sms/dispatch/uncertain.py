@@ -23,9 +23,11 @@ from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move
 
+#: How it is known that an attempt of unknown outcome was taken.
+SHOWN = "a receipt shows that the supplier has it"
 # Nobody doubts it any more: the attempt has ended now, as one that was taken.
-TAKEN = """
-UPDATE attempts SET state = 'accepted', ended_at = now(), detail = 'a receipt shows that the supplier has it',
+TAKEN = f"""
+UPDATE attempts SET state = 'accepted', ended_at = now(), detail = '{SHOWN}',
                     supplier_message_id = v.id_key, recipient_suffix = v.suffix
   FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::text[], $5::text[])
        AS v (organization_id, message_id, attempt, id_key, suffix)
