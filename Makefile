@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test rewritten javac check format types layers bench faults lock clean
+.PHONY: help run test rewritten javac chromium check format types layers bench faults lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -42,7 +42,7 @@ NPM := PATH="$(CURDIR)/.peers/bin:$$PATH" npm --no-audit --no-fund --no-update-n
 run: $(VENV)/runtime.stamp ## Start everything on this machine: PostgreSQL, API, worker, a simulated SMSC
 	@exec $(BIN)/python -m heliograph up $(ARGS)
 
-test: javac ## Checks, then the whole test suite
+test: javac chromium ## Checks, then the whole test suite
 	@$(MAKE) --no-print-directory -j3 check rewritten .peers/npm/stamp
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
@@ -52,6 +52,9 @@ rewritten: $(VENV)/dev.stamp
 
 javac:
 	@command -v javac > /dev/null || { echo "The tests compile a Java client, and there is no javac: on Debian, apt-get install default-jdk-headless"; exit 1; }
+
+chromium:
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q chromium > /dev/null 2>&1; } || { echo "The tests use a browser, and there is no Chromium: on Debian, apt-get install chromium"; exit 1; }
 
 check: $(VENV)/dev.stamp ## Formatting, lint, types and import layers
 	$(BIN)/ruff format --check .

@@ -2,8 +2,46 @@
 
 from __future__ import annotations
 
-from heliograph.pages.answers import Answer, Shown
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts import quota
+from heliograph.accounts.quota import Quota
+from heliograph.overview import checklist, figures, messages
+from heliograph.overview.figures import Figures
+from heliograph.pages import cookies
+from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
+from heliograph.people.roles import CONTENT, USAGE
+
+#: Hours that may be chosen, and the usual number.
+HOURS, USUAL = (24, 72, 168), 24
+#: Messages that are shown, countries that are listed, steps of a bar's height.
+LATEST, COUNTRIES, HEIGHTS = 10, 8, 20
+#: Share of the quota, in percent, below which somebody should look.
+LOW = 20
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """An hour of the chart; heights of HEIGHTS."""
+
+    label: str
+    accepted: int
+    delivered: int
+    failed: int
+    good: int
+    bad: int
+    rest: int
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A line of the checklist."""
+
+    text: str
+    is_done: bool
+    link: str = ""
+    label: str = ""
 
 
 async def front(request: Request) -> Answer:
@@ -12,4 +50,111 @@ async def front(request: Request) -> Answer:
         return Shown(template="visitor.html", values={"status": await request.services.status()})
     if request.session.organization_id is None:
         return Shown(template="nowhere.html", values={})
-    return Shown(template="home.html", values={})
+    hours = next((one for one in HOURS if str(one) == request.query.get("hours")), USUAL)
+    sees_messages = request.may("sms:read")
+    async with request.reading() as conn:
+        actor = request.actor
+        picture = await figures.picture(conn, actor, hours=hours)
+        balance = await quota.get(conn, actor.organization_id) if request.may(permission=USAGE) else None
+        latest = (
+            (await messages.list_page(conn, actor, filters=messages.Filters(), limit=LATEST)).messages[:LATEST]
+            if sees_messages
+            else []
+        )
+        done = await checklist.steps(conn, actor) if _wants_checklist(request) else None
+    values: dict[str, Any] = {
+        "hours": hours,
+        "choices": HOURS,
+        "picture": picture,
+        "cards": _cards(request, picture.now, picture.before),
+        "bars": _bars(request, picture.hours),
+        "countries": picture.countries[:COUNTRIES],
+        "quota": balance,
+        "quota_left": _left(balance),
+        "is_low": balance is not None and balance.total > 0 and 100 * balance.remaining < LOW * balance.total,
+        "latest": latest,
+        "sees_messages": sees_messages,
+        "whole": request.may(permission=CONTENT),
+        "steps": [] if done is None else _steps(request, done),
+    }
+    return Shown(template="home_live.html" if request.is_fragment else "home.html", values=values)
+
+
+async def dismiss(request: Request) -> Answer:
+    """No more checklist in this browser."""
+    kept = cookies.preference(cookies.CHECKLIST, "gone", is_secure=request.is_secure)
+    return Elsewhere(location=request.to("/"), cookies=[kept])
+
+
+def _wants_checklist(request: Request) -> bool:
+    """Who makes keys builds something; the others have nothing to tick."""
+    return request.may("api_keys:read") and request.cookies.get(cookies.CHECKLIST) != "gone"
+
+
+def _cards(request: Request, now: Figures, before: Figures) -> list[tuple[str, str, str]]:
+    """(title, figure, change) of each."""
+    speech, text = request.speech, request.text
+
+    def change(new: float | None, old: float | None, digits: int, unit: str) -> str:
+        if new is None or old is None:
+            return ""
+        gap = round(new - old, digits)
+        if gap == 0:
+            return text("as before")
+        sign = "+" if gap > 0 else "−"
+        return text("%(change)s against before", change=f"{sign}{speech.number(abs(gap), digits)}{unit}")
+
+    rate, earlier = now.rate, before.rate
+    return [
+        (text("Accepted"), speech.number(now.accepted), change(now.accepted, before.accepted, 0, "")),
+        (text("Delivered"), "–" if rate is None else f"{speech.number(rate, 1)} %", change(rate, earlier, 1, " %")),
+        (
+            text("Half within"),
+            "–" if now.p50 is None else speech.lasted(now.p50),
+            change(now.p50, before.p50, 1, " s"),
+        ),
+        (
+            text("95 % within"),
+            "–" if now.p95 is None else speech.lasted(now.p95),
+            change(now.p95, before.p95, 1, " s"),
+        ),
+    ]
+
+
+def _bars(request: Request, hours: list[figures.Hour]) -> list[Bar]:
+    most = max((one.accepted for one in hours), default=0)
+
+    def height(count: int) -> int:
+        return -(-count * HEIGHTS // most) if most else 0
+
+    return [
+        Bar(
+            label=request.speech.moment(one.at),
+            accepted=one.accepted,
+            delivered=one.delivered,
+            failed=one.failed,
+            good=height(one.delivered),
+            bad=height(one.failed),
+            rest=max(height(one.accepted) - height(one.delivered) - height(one.failed), 0),
+        )
+        for one in hours
+    ]
+
+
+def _left(balance: Quota | None) -> int:
+    return 0 if balance is None or balance.total <= 0 else 100 * balance.remaining // balance.total
+
+
+def _steps(request: Request, done: checklist.Steps) -> list[Step]:
+    text = request.text
+    listed = [
+        Step(text("Create a test key"), done.key, "/keys/new?mode=test", text("Create")),
+        Step(text("Send a first message with it"), done.sent, "/docs/guide/api.md", text("How")),
+        Step(text("See it delivered"), done.delivered, "/messages?mode=test", text("Look")),
+        Step(text("Have outcomes sent to your program"), done.webhook, "/docs/guide/webhooks.md", text("How")),
+        Step(text("Get a sender ID approved"), done.sender, "/docs/guide/api.md", text("How")),
+        Step(text("Invite a colleague"), done.team, "/team/invite", text("Invite")),
+        Step(text("Turn on a second factor"), request.person.has_totp, "/account/factor", text("Turn on")),
+        Step(text("Send a first live message"), done.live),
+    ]
+    return [] if all(one.is_done for one in listed) else listed

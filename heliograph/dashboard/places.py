@@ -27,7 +27,13 @@ class Place(msgspec.Struct, frozen=True):
 
 #: Groups of the rail with their headings.
 GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
-    ("", (Place("/", "Home", "house"),)),
+    (
+        "",
+        (
+            Place("/", "Home", "house"),
+            Place("/messages", "Messages", "messages", scope="sms:read"),
+        ),
+    ),
     (
         "Developers",
         (
@@ -45,6 +51,16 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
     ),
 )
 
+#: What the palette offers beside the places: (label, path, scope).
+ACTIONS = (
+    ("Create an API key", "/keys/new", "api_keys:write"),
+    ("Create a test key", "/keys/new?mode=test", "api_keys:write"),
+    ("Switch to test mode", "/?mode=test", None),
+    ("Switch to live mode", "/?mode=live", None),
+    ("My account", "/account", None),
+    ("Change my password", "/account/password", None),
+)
+
 
 def frame(request: Request) -> dict[str, Any]:
     """What the templates of the frame need."""
@@ -52,7 +68,16 @@ def frame(request: Request) -> dict[str, Any]:
         (heading, [place for place in places if request.may(place.scope, place.permission)])
         for heading, places in GROUPS
     ]
+    reached = [
+        {"label": request.text(place.label), "path": request.to(place.path)} for _, places in groups for place in places
+    ]
+    reached += [
+        {"label": request.text(label), "path": path}
+        for label, path, scope in ACTIONS
+        if scope is None or request.may(scope)
+    ]
     return {
+        "palette": reached,
         "rail": [(heading, places) for heading, places in groups if places],
         "is_folded": request.cookies.get("hg-rail") == "folded",
         "version": __version__,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard import account, audit, home, invitation, keys, senders, sign_in, team
+from heliograph.dashboard import account, audit, home, invitation, keys, messages, senders, sign_in, team
 from heliograph.pages.routes import Handler, Route, Table
 from heliograph.people.roles import AUDIT, TEAM, TEAM_CHANGE
 
@@ -57,6 +57,12 @@ ROUTES: tuple[Route, ...] = (
     _public("GET", "/invitation", invitation.show),
     _public("POST", "/invitation", invitation.read),
     _public("POST", "/invitation/accept", invitation.accept),
+    _own("POST", "/checklist/dismiss", home.dismiss),
+    _get("/messages", messages.show_list, "sms:read"),
+    _get("/messages/{id}", messages.show, "sms:read"),
+    _post("/messages/{id}/cancel", messages.cancel, "sms:send"),
+    _get("/go", messages.go, "sms:read"),
+    _get("/go/{anything}", messages.go, "sms:read"),
     _get("/team", team.show, permission=TEAM),
     _get("/team/invite", team.show_invite, permission=TEAM_CHANGE, is_proved=True),
     _post("/team/invite", team.invite, permission=TEAM_CHANGE, is_proved=True),

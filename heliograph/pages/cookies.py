@@ -9,6 +9,7 @@ from collections.abc import Mapping
 #: By https the name itself makes browsers refuse a cookie that another host or plain http set (RFC 6265bis §4.1.3.2).
 SESSION, SECURE_SESSION = "hg", "__Host-hg"
 THEME, LANGUAGE, RAIL, NOTICE = "hg-theme", "hg-language", "hg-rail", "hg-notice"
+CHECKLIST = "hg-checklist"
 THEMES = ("system", "light", "dark")
 YEAR = 31_536_000
 #: Seconds for which "keep me signed in" keeps.

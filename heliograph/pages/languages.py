@@ -82,6 +82,10 @@ class Speech:
         local = at.astimezone(self._zone)
         return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03d} {self.zone}"
 
+    def country(self, region: str) -> str:
+        """The name of an ISO region; `001` is a number of no country."""
+        return self.text("No country") if region == "001" else self._locale.territories.get(region, region)
+
     def day(self, at: datetime) -> str:
         """`12 May 2026`."""
         return dates.format_date(at.astimezone(self._zone), "d MMM y", locale=self._locale)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
@@ -14,6 +14,7 @@ from markupsafe import Markup
 from heliograph.base.database.clock import iso
 from heliograph.pages import words
 from heliograph.pages.assets import Assets
+from heliograph.why.words import Kind, why
 
 FOLDER = Path(__file__).with_name("templates")
 
@@ -65,6 +66,8 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "status_name": _named(words.STATUSES),
         "device": device,
         "mode_name": _named(words.MODES),
+        "country_name": _country,
+        "why": _why,
     }
     for name in made.list_templates(extensions=["html"]):
         made.get_template(name)
@@ -92,6 +95,19 @@ def device(agent: str) -> str:
     browser = next((name for sign, name in _BROWSERS if sign in agent), agent.partition("/")[0][:40] or "?")
     system = next((name for sign, name in _SYSTEMS if sign in agent), "")
     return f"{browser}, {system}" if system else browser
+
+
+@pass_context
+def _country(context: Context, region: str) -> str:
+    found: str = context["speech"].country(region)
+    return found
+
+
+@pass_context
+def _why(context: Context, code: str, kind: Kind, part: Literal["customer", "cause", "remedy"] = "customer") -> str:
+    """What a status or failure means to a customer; nothing for a code that needs no words."""
+    found = why(kind, code)
+    return "" if found is None else str(getattr(found.words(context["speech"].language), part))
 
 
 def _named(known: Mapping[str, str]) -> Callable[[Context, str], str]:

@@ -57,6 +57,8 @@ SENDER_FORM: Mapping[str, str] = {
 }
 STATUSES: Mapping[str, str] = {
     "accepted": "Accepted",
+    "queued": "Queued",
+    "received": "Received",
     "sending": "Sending",
     "sent": "Sent",
     "delivered": "Delivered",

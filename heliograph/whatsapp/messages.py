@@ -57,6 +57,7 @@ class Filters(msgspec.Struct, frozen=True):
     template_name: str | None = None
     #: As `Message.recipient`; messages under any name of this person are meant.
     recipient: str | None = None
+    client_reference: str | None = None
     #: Accepted at this time or later.
     date_from: datetime | None = None
     #: Accepted before this.
@@ -84,12 +85,13 @@ _FITS = """
            AND ($8::text IS NULL OR coalesce(billing_category = $8, false))
            AND ($9::text IS NULL OR coalesce(template_name = $9, false))
            AND ($10::timestamptz IS NULL OR accepted_at >= $10)
-           AND ($11::timestamptz IS NULL OR accepted_at < $11)"""
+           AND ($11::timestamptz IS NULL OR accepted_at < $11)
+           AND ($12::text IS NULL OR coalesce(client_reference = $12, false))"""
 LIST = bounded_scan.statement("whatsapp_messages m", _COLUMNS, fits=_FITS)
 # The only filter with an index: what went between an organization and one user is what is asked for most. A user writes
 # and is written to by several names; each is a look of its own, so that none reads more than is looked at.
 _OF_NAMES = """
-(SELECT message.* FROM unnest($12::text[]) AS given (name) CROSS JOIN LATERAL (
+(SELECT message.* FROM unnest($13::text[]) AS given (name) CROSS JOIN LATERAL (
         SELECT * FROM whatsapp_messages
          WHERE organization_id = $1 AND recipient = given.name AND id < $2 AND id >= $3
          ORDER BY id DESC LIMIT $5) message) m"""
@@ -115,6 +117,7 @@ async def list_page(
         filters.template_name,
         filters.date_from,
         filters.date_to,
+        filters.client_reference,
     )
     if filters.recipient is None:
         rows = await conn.fetch(LIST, *values)

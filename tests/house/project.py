@@ -17,6 +17,7 @@ _FOLDERS = ("heliograph", "tests", "bench", "docs", ".ci")
 _FILES = ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore", "pyproject.toml")
 #: What others wrote, kept as they published it.
 VENDORED = ROOT / "heliograph" / "api" / "document" / "viewer"
+VENDORS = (VENDORED, ROOT / "heliograph" / "pages" / "static" / "vendor", ROOT / "tests" / "browser" / "vendor")
 _LEFT_OUT = frozenset({"__pycache__", "results", ".hypothesis", ".pytest_cache"})
 
 

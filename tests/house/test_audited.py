@@ -276,6 +276,8 @@ SUBMITTED = {
     "/organizations/{id}/look": OWN,
     "/invitation": READS,
     "/invitation/accept": "member.added",
+    "/checklist/dismiss": OWN,
+    "/messages/{id}/cancel": WORK,
     "/team/invite": "invitation.made",
     "/team/invitations/{id}/renew": "invitation.made",
     "/team/invitations/{id}/withdraw": "invitation.withdrawn",

@@ -43,6 +43,7 @@ def texts() -> set[str]:
         if name.isupper():
             found |= set(table.values())
     found |= {*SCOPES.values(), *ACTIONS.values()}
+    found |= {label for label, _, _ in places.ACTIONS}
     for heading, group in places.GROUPS:
         found |= {heading, *(place.label for place in group)}
     return {text for text in found if text}

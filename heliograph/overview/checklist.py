@@ -1,0 +1,48 @@
+"""The first steps of an organization, ticked by what really happened: a key, a send, its delivery, and so on."""
+
+from __future__ import annotations
+
+import msgspec
+
+from heliograph.accounts import api_keys
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.overview import messages
+from heliograph.people import invitations, memberships
+from heliograph.sms.accepting import sender_ids
+from heliograph.webhooks import endpoints
+
+#: Messages that are looked at for one that was delivered.
+LATELY = 50
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """What is done."""
+
+    key: bool
+    sent: bool
+    delivered: bool
+    webhook: bool
+    sender: bool
+    team: bool
+    live: bool
+
+
+async def steps(conn: Connection, actor: Actor) -> Steps:
+    """What the actor's organization has done, in either mode."""
+    test, live = (msgspec.structs.replace(actor, mode=mode) for mode in ("test", "live"))
+    keys = [one for each in (test, live) for one in await api_keys.list_all(conn, each)]
+    sent = [await messages.list_page(conn, each, filters=messages.Filters(), limit=LATELY) for each in (test, live)]
+    listed = [one for found in sent for one in found.messages]
+    hooks = [one for each in (test, live) for one in await endpoints.list_all(conn, each)]
+    senders = await sender_ids.list_all(conn, live)
+    colleagues = await memberships.list_all(conn, actor)
+    return Steps(
+        key=any(one.status == "active" for one in keys),
+        sent=bool(listed),
+        delivered=any(one.delivered_at is not None for one in listed),
+        webhook=any(one.status == "active" for one in hooks),
+        sender=any(one.status == "approved" for one in senders),
+        team=len(colleagues) > 1 or bool(await invitations.list_all(conn, actor)),
+        live=bool(sent[1].messages),
+    )

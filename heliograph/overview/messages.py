@@ -1,0 +1,214 @@
+"""The messages of an organization, of both channels in one list, and one of them with what happened to it.
+
+Below API, pages and command line; above the channels, which know nothing of each other. The rule nobody may break: what
+is told here is for customers, and a page of the list leaves nothing out that lies between its first and last message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.bounded_scan import LOOK
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.sms import messages as sms
+from heliograph.sms.messages import Step
+from heliograph.whatsapp import messages as whatsapp
+from heliograph.why.words import Kind
+
+CHANNELS = ("sms", "whatsapp")
+#: All that a message may be shown as, in the order of a message's life.
+STATUSES = tuple(dict.fromkeys((*sms.SHOWN_STATUSES, *whatsapp.SHOWN_STATUSES)))
+#: From these on, nothing more is waited for.
+FINAL = frozenset({"undelivered", "failed", "expired", "rejected", "canceled", "unknown", "read", "received"})
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of either channel."""
+
+    id: UUID
+    channel: str
+    #: "outbound" or "inbound"; SMS that were received are no messages here.
+    direction: str = "outbound"
+    status: str
+    recipient: str
+    #: SMS: the sender's value; WhatsApp: None.
+    sender: str | None = None
+    #: WhatsApp: of the template, if it is one.
+    template: str | None = None
+    client_reference: str | None
+    campaign_id: UUID | None = None
+    encoding: str | None = None
+    segments: int | None = None
+    accepted_at: datetime
+    send_at: datetime | None = None
+    expires_at: datetime | None = None
+    sent_at: datetime | None
+    delivered_at: datetime | None
+    read_at: datetime | None = None
+    failed_at: datetime | None
+    failure_code: str | None
+
+    @property
+    def failure_kind(self) -> Kind:
+        """Where the words of its failure stand."""
+        return "sms_failure" if self.channel == "sms" else "whatsapp_failure"
+
+    @property
+    def is_final(self) -> bool:
+        """Nothing more will come. WhatsApp tells of reading, too, for as long as it is not told."""
+        return self.status in FINAL or (self.channel == "sms" and self.status == "delivered")
+
+
+class Filters(msgspec.Struct, frozen=True):
+    """Which messages are wanted; None: all."""
+
+    channel: str | None = None
+    status: str | None = None
+    #: E.164 with `+`.
+    recipient: str | None = None
+    client_reference: str | None = None
+    campaign_id: UUID | None = None
+    date_from: datetime | None = None
+    date_to: datetime | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Up to `limit` + 1 messages, newest first. `seen`: the id that the look ended at before it had found as many."""
+
+    messages: list[Message]
+    seen: UUID | None
+
+
+class Story(msgspec.Struct, frozen=True):
+    """A message, what it says (None: it is forgotten, or a channel's that keeps none), and what happened, in order."""
+
+    message: Message
+    text: str | None
+    steps: list[Step]
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
+) -> Found:
+    """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
+
+    Each channel looks at most at `look` messages. If one stopped before it had found enough, nothing older than where
+    it stopped is shown, for something of it could stand between; `seen` is that place.
+    """
+    pages: list[tuple[list[Message], UUID | None]] = []
+    if filters.channel in (None, "sms") and filters.status in (None, *sms.SHOWN_STATUSES):
+        listed = await sms.list_page(
+            conn,
+            actor,
+            filters=sms.Filters(
+                status=filters.status,
+                recipient=filters.recipient,
+                client_reference=filters.client_reference,
+                campaign_id=filters.campaign_id,
+                date_from=filters.date_from,
+                date_to=filters.date_to,
+            ),
+            after=after,
+            limit=limit,
+            look=look,
+        )
+        pages.append(([_of_sms(one) for one in listed.messages], listed.seen))
+    # A campaign of WhatsApp has a page of its own; its messages are not told by it here.
+    if (
+        filters.channel in (None, "whatsapp")
+        and filters.status in (None, *whatsapp.SHOWN_STATUSES)
+        and filters.campaign_id is None
+    ):
+        found = await whatsapp.list_page(
+            conn,
+            actor,
+            filters=whatsapp.Filters(
+                status=filters.status,
+                recipient=filters.recipient,
+                client_reference=filters.client_reference,
+                date_from=filters.date_from,
+                date_to=filters.date_to,
+            ),
+            after=after,
+            limit=limit,
+            look=look,
+        )
+        pages.append(([_of_whatsapp(one) for one in found.messages], found.seen))
+    return merged(pages, limit=limit)
+
+
+def merged(pages: Sequence[tuple[list[Message], UUID | None]], *, limit: int) -> Found:
+    """One page of several: (messages, where the look ended) each."""
+    together = sorted((one for listed, _ in pages for one in listed), key=lambda one: one.id, reverse=True)
+    ended = [seen for _, seen in pages if seen is not None]
+    if not ended:
+        return Found(together[: limit + 1], None)
+    known = [one for one in together if one.id >= max(ended)]
+    return Found(known[: limit + 1], None if len(known) > limit else max(ended))
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> Story:
+    """A message of either channel. Raises NotFound."""
+    try:
+        story = await sms.get(conn, actor, id=id)
+    except NotFound:
+        message = _of_whatsapp(await whatsapp.get(conn, actor, id=id))
+        return Story(message, None, sorted(_steps(message), key=lambda step: step.at))
+    return Story(_of_sms(story.message), story.text, story.steps)
+
+
+def _of_sms(one: sms.Message) -> Message:
+    return Message(
+        id=one.id,
+        channel="sms",
+        status=one.status,
+        recipient=one.recipient,
+        sender=one.sender,
+        client_reference=one.client_reference,
+        campaign_id=one.campaign_id,
+        encoding=one.encoding,
+        segments=one.segments,
+        accepted_at=one.accepted_at,
+        send_at=one.send_at,
+        expires_at=one.expires_at,
+        sent_at=one.sent_at,
+        delivered_at=one.delivered_at,
+        failed_at=one.failed_at,
+        failure_code=one.failure_code,
+    )
+
+
+def _of_whatsapp(one: whatsapp.Message) -> Message:
+    return Message(
+        id=one.id,
+        channel="whatsapp",
+        direction=one.direction,
+        status=one.status,
+        recipient=one.recipient,
+        template=one.template_name,
+        client_reference=one.client_reference,
+        accepted_at=one.accepted_at,
+        sent_at=one.sent_at,
+        delivered_at=one.delivered_at,
+        read_at=one.read_at,
+        failed_at=one.failed_at,
+        failure_code=one.failure_code,
+    )
+
+
+def _steps(message: Message) -> Iterable[Step]:
+    yield Step(message.accepted_at, "received" if message.direction == "inbound" else "accepted")
+    for at, status in (
+        (message.sent_at, "sent"),
+        (message.delivered_at, "delivered"),
+        (message.read_at, "read"),
+        (message.failed_at, "failed"),
+    ):
+        if at is not None and message.direction == "outbound":
+            yield Step(at, status, message.failure_code if status == "failed" else None)

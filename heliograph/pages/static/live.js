@@ -1,0 +1,73 @@
+// Regions that renew themselves: the page's own address is asked again with its ETag, so that nothing new costs nothing.
+// After 2 s, then 1.5 times longer each time nothing changed, at most 15 s; never while nobody looks.
+
+const FIRST = 2000, MOST = 15000, GROWS = 1.5;
+
+function live(region) {
+  let pause = FIRST, tag = "", timer = 0, asking = false, paused = false, over = false;
+
+  const foot = document.createElement("p");
+  foot.className = "renewed muted small";
+  const said = document.createElement("span");
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "button quiet small";
+  foot.append(said, button);
+  region.after(foot);
+  const words = document.documentElement.dataset;
+
+  function tell() {
+    const time = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium" }).format(new Date());
+    said.textContent = over ? "" : `${words.renewed} ${time}`;
+    button.textContent = paused ? words.goOn : words.pause;
+    foot.hidden = over;
+  }
+
+  function later() {
+    clearTimeout(timer);
+    if (!paused && !over && !document.hidden) timer = setTimeout(ask, pause);
+  }
+
+  async function ask() {
+    if (asking) return;
+    asking = true;
+    try {
+      const headers = { "HX-Request": "true", Accept: "text/html" };
+      if (tag) headers["If-None-Match"] = tag;
+      const answer = await fetch(location.href, { headers, redirect: "error" });
+      if (answer.status === 304) {
+        pause = Math.min(pause * GROWS, MOST);
+      } else if (answer.ok) {
+        const text = await answer.text();
+        const first = tag === "";
+        tag = answer.headers.get("etag") || "";
+        await window.htmx.swap({ sourceElement: region, target: region, text, swap: "innerMorph" });
+        document.dispatchEvent(new CustomEvent("renewed", { detail: region }));
+        pause = first ? pause : FIRST;
+        over = region.querySelector("[data-final]") !== null;
+      } else {
+        pause = MOST;
+      }
+    } catch {
+      pause = MOST;
+    } finally {
+      asking = false;
+    }
+    tell();
+    later();
+  }
+
+  button.addEventListener("click", () => {
+    paused = !paused;
+    tell();
+    if (!paused) ask();
+  });
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(timer);
+    if (!document.hidden && !paused && !over) ask();
+  });
+  tell();
+  later();
+}
+
+for (const region of document.querySelectorAll("[data-live]")) live(region);

@@ -1,0 +1,95 @@
+"""Short journeys in a real browser."""
+
+from __future__ import annotations
+
+import re
+
+import aiohttp
+import pytest
+
+from .conftest import PASSWORD, Site
+
+WHERE = re.compile(r"/messages/[0-9a-f-]{36}$")
+
+
+@pytest.mark.lasts(20)
+async def test_from_the_first_link_to_a_delivered_message(site: Site) -> None:
+    """The link signs in, a key is made, a program sends with it, and the page sees the message delivered by itself."""
+    page = site.page
+    await page.goto(await site.link())
+    await page.wait_for_url(site.base + "/")
+    assert "#" not in page.url
+    await page.get_by_role("link", name="API keys").click()
+    await page.get_by_role("link", name="New key").click()
+    await page.get_by_label("Name").fill("web shop")
+    await page.get_by_role("button", name="Create key").click()
+    secret = await page.get_by_label("Secret").input_value()
+    assert secret.startswith("hg_live_")
+    body = {"to": "+258841234567", "message": "Hello", "clientReference": "order-1"}
+    headers = {"authorization": f"Bearer {secret}", "idempotency-key": "order-1"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(site.base + "/v1/sms/send", json=body, headers=headers) as answer,
+    ):
+        assert answer.status == 202
+    # The palette finds it by what was pasted.
+    await page.keyboard.press("Control+k")
+    await page.locator(".palette input").fill("order-1")
+    await page.keyboard.press("Enter")
+    await page.get_by_role("link", name="+258841234567").click()
+    await page.wait_for_url(WHERE)
+    await page.locator("#state", has_text="Delivered").wait_for()
+    await page.locator("#state[data-final]").wait_for()
+
+
+async def test_without_scripts(site: Site) -> None:
+    """Sign in with a pasted link, choose a password, sign in with it, make a key, find a message: all of it works."""
+    link = await site.link()
+    page = await site.context.new_page()
+    site.watch(page)
+    await page.route("**/*.js", lambda route: route.abort())
+    await page.goto(site.base + "/enter")
+    await page.get_by_label("Link").fill(link)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.wait_for_url(site.base + "/")
+    await page.get_by_role("link", name="Choose a password").click()
+    await page.get_by_label("New password").fill(PASSWORD)
+    await page.get_by_role("button", name="Save").click()
+    await page.get_by_text("The password is changed.").wait_for()
+    await page.locator("summary", has_text="You").click()
+    await page.get_by_role("button", name="Sign out").click()
+    await page.get_by_label("E-mail").fill("owner@example.com")
+    await page.get_by_label("Password").fill(PASSWORD)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.wait_for_url(site.base + "/")
+    await page.get_by_role("link", name="API keys").click()
+    await page.get_by_role("link", name="New key").click()
+    await page.get_by_label("Name").fill("web shop")
+    await page.get_by_role("button", name="Create key").click()
+    assert (await page.get_by_label("Secret").input_value()).startswith("hg_live_")
+    await page.locator("select[name=theme]").select_option("dark")
+    await page.get_by_role("button", name="Apply").click()
+    assert await page.locator("html").get_attribute("data-theme") == "dark"
+    # Scripts that were kept away are what the console complains of, and nothing else.
+    site.complaints = [one for one in site.complaints if "ERR_FAILED" not in one]
+
+
+async def test_by_keyboard_alone(site: Site) -> None:
+    """From the sign-in form to a page of the rail without a pointer; the skip link leads to the content."""
+    page = site.page
+    await site.link(password=True)
+    await page.goto(site.base + "/login")
+    await page.keyboard.type("owner@example.com")
+    await page.keyboard.press("Tab")
+    await page.keyboard.type(PASSWORD)
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(site.base + "/")
+    await page.keyboard.press("Tab")
+    assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    await page.keyboard.press("Enter")
+    assert await page.evaluate("document.activeElement.id") == "main"
+    await page.get_by_role("link", name="Messages", exact=True).focus()
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(site.base + "/messages")
+    await page.keyboard.press("/")
+    assert await page.evaluate("document.activeElement.id") == "q"

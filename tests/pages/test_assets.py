@@ -1,0 +1,58 @@
+"""Static files: what was published is what is kept, pages load little, and nothing in a template needs an exception."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+
+from heliograph.pages.application import POLICY
+from heliograph.pages.assets import FOLDER
+from tests.house.project import ROOT
+
+from .conftest import Browser
+
+VENDOR = FOLDER / "vendor"
+TEMPLATES = [path for folder in ("pages", "dashboard") for path in (ROOT / "heliograph" / folder).rglob("*.html")]
+#: Bytes: of the stylesheet as it is, and of a first visit, packed.
+STYLES, FIRST_LOAD = 40_000, 60_000
+
+
+def test_vendored_files_are_as_they_were_published() -> None:
+    listed = re.findall(r"^([0-9a-f]{64})  (\S+)$", (VENDOR / "README.md").read_text(), re.M)
+    assert {name for _, name in listed} == {path.name for path in VENDOR.iterdir()} - {"README.md"}
+    for digest, name in listed:
+        assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest, name
+
+
+def test_no_template_holds_a_script_a_style_or_anything_that_runs() -> None:
+    assert len(TEMPLATES) > 20
+    for path in TEMPLATES:
+        text = path.read_text()
+        assert re.search(r"<style|\sstyle=|\son\w+=|javascript:|hx-on|hx-vals|hx-boost|\bjs:", text) is None, path.name
+        inline = re.findall(r"<script(?![^>]*\ssrc=)[^>]*>", text)
+        assert all('type="application/json"' in one for one in inline), path.name
+        # What is not escaped is only what we drew ourselves.
+        assert re.findall(r"\|\s*safe", text) == (["|safe"] if path.name == "account_factor.html" else []), path.name
+
+
+def test_every_icon_that_is_asked_for_is_there() -> None:
+    drawn = set(re.findall(r'<symbol id="([a-z-]+)"', (FOLDER / "icons.svg").read_text()))
+    asked = {name for path in TEMPLATES for name in re.findall(r'kit\.icon\("([a-z-]+)"\)', path.read_text())}
+    assert asked - drawn == set()
+
+
+async def test_a_first_visit_is_small_and_comes_under_the_policy(owner: Browser) -> None:
+    assert (FOLDER / "pages.css").stat().st_size <= STYLES
+    assert "unsafe" not in POLICY
+    page = await owner.get("/")
+    assert page.headers["content-security-policy"] == POLICY
+    files = set(re.findall(r'(?:src|href)="(/assets/[^"#]+)', page.text))
+    assert {name.rpartition("/")[2] for name in files} >= {"pages.css", "pages.js", "htmx.min.js", "icons.svg"}
+    size = len(gzip.compress(page.text.encode(), 4))
+    for file in files:
+        async with owner.session.get(owner.base_url + file, auto_decompress=False) as answer:
+            assert (answer.status, answer.headers["cache-control"]) == (200, "public, max-age=31536000, immutable")
+            assert answer.headers["content-security-policy"] == POLICY
+            size += len(await answer.read())
+    assert size <= FIRST_LOAD

@@ -1,0 +1,86 @@
+"""D1 Home: figures from the roll-ups, and first steps that are ticked by what really happened."""
+
+from __future__ import annotations
+
+import re
+
+from heliograph import traffic
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.dashboard.home import LATEST
+from heliograph.overview import figures
+from heliograph.traffic import Point
+
+from .conftest import Api, Browser, Tenant, make_person
+from .test_messages import send
+
+
+def open_steps(text: str) -> int:
+    return len(re.findall(r'<li class=""><span class="tickmark"', text))
+
+
+async def test_figures_are_those_of_the_roll_ups(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    assert "Nothing was accepted in this time." in (await owner.get("/")).words
+    for _ in range(LATEST + 2):
+        await send(api, tenant)
+    async with pool.acquire() as conn:
+        while await traffic.fold(conn):
+            pass
+    page = await owner.get("/")
+    assert "12 accepted, 0 delivered, 0 failed." in page.words
+    assert "Mozambique 12" in page.words
+    assert "Quota left 988 98 % of 1,000" in page.words
+    assert len(re.findall(r'<tr id="m-', page.text)) == LATEST
+    assert "Nothing was accepted in this time." in (await owner.get("/?mode=test")).words
+    assert "12 accepted" in (await owner.get("/?hours=168")).words
+
+
+async def test_steps_are_ticked_by_what_happened(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.get("/")
+    before = open_steps(page.text)
+    assert "First steps" in page.words
+    await send(api, tenant)  # the first message, and a live one
+    page = await owner.get("/")
+    assert open_steps(page.text) == before - 2
+    await pool.execute("UPDATE messages SET status = 'delivered', sent_at = now(), delivered_at = now()")
+    assert open_steps((await owner.get("/")).text) == before - 3
+    await owner.submit(await owner.get("/team/invite"), "/team/invite", email="rui@example.com", role="viewer")
+    assert open_steps((await owner.get("/")).text) == before - 4
+    page = await owner.submit(page, "/checklist/dismiss")
+    assert "First steps" not in page.words
+
+
+async def test_little_quota_is_said(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    assert "Less than a fifth" not in (await owner.get("/")).words
+    await pool.execute("UPDATE quotas SET used = total - 10")
+    assert "Less than a fifth of the quota is left: 10 messages." in (await owner.get("/")).words
+
+
+async def test_billing_sees_figures_and_no_messages(api: Api, pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    await send(api, tenant)
+    await make_person(pool, tenant, "eva@example.com", "billing")
+    page = await browser.sign_in("eva@example.com")
+    assert "Quota left" in page.words
+    assert "Latest messages" not in page.words
+    assert "First steps" not in page.words
+    assert (await browser.get("/messages")).status == 403
+
+
+async def test_a_visitor_sees_where_to_sign_in(browser: Browser) -> None:
+    page = await browser.get("/")
+    assert (page.status, 'href="/login"' in page.text) == (200, True)
+    assert "Sending is disturbed" in page.words  # no worker runs here
+
+
+def test_hours_in_which_nothing_arrived_have_no_histogram() -> None:
+    at = clock.now()
+    found = figures.summed(
+        [
+            Point(at, "MZ", {"accepted": 2}, 2, [], []),
+            Point(at, "MZ", {"delivered": 3, "failed": 1}, 4, [], [0] * 10 + [3] + [0] * 21),
+        ]
+    )
+    assert (found.accepted, found.delivered, found.failed, found.rate) == (6, 3, 1, 75.0)
+    assert found.p50 is not None
+    assert 1.0 < found.p50 < 2.1
+    assert figures.summed([]).rate is None

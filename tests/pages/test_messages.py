@@ -1,0 +1,154 @@
+"""D3 and D4: both channels in one list, found by number, id and reference; one message with what happened to it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.overview.messages import Message, merged
+
+from .conftest import Api, Browser, Page, Tenant, make_person
+
+NUMBER = "+258841234567"
+
+
+async def send(api: Api, tenant: Tenant, to: str = NUMBER, message: str = "Your code is 4711", **more: object) -> str:
+    status, _, answer = await api.ask(
+        "POST",
+        "/sms/send",
+        json={"to": to, "message": message, **more},
+        headers=tenant.headers | {"idempotency-key": str(uuid.uuid4())},
+    )
+    assert status == 202, answer
+    found: str = answer["messageId"] if "messageId" in answer else answer["message"]["id"]
+    return found
+
+
+def shown(page: Page) -> list[str]:
+    """Ids of the list's rows."""
+    return re.findall(r'<tr id="m-([0-9a-f-]{36})">', page.text)
+
+
+async def test_a_message_is_found_by_number_id_and_reference(api: Api, tenant: Tenant, owner: Browser) -> None:
+    first = await send(api, tenant, clientReference="order-1")
+    second = await send(api, tenant, to="+258849999999")
+    assert shown(await owner.get("/messages")) == [second, first]
+    for query, ids in (
+        ("q=%2B258841234567", [first]),
+        ("q=258%2084%20123%204567", [first]),
+        ("q=order-1", [first]),
+        ("q=order-2", []),
+        ("status=accepted", [second, first]),
+        ("status=delivered", []),
+        ("channel=sms&range=1h", [second, first]),
+        ("channel=whatsapp", []),
+        ("status=none&channel=none&range=none&limit=none", [second, first]),
+    ):
+        assert shown(await owner.get(f"/messages?{query}")) == ids, query
+    assert (await owner.get(f"/messages?q={first}")).path == f"/messages/{first}"
+    assert (await owner.get(f"/go/{first.upper()}")).path == f"/messages/{first}"
+    assert (await owner.get("/go?q=order-1")).path == "/messages?q=order-1"
+    assert (await owner.get(f"/go/{uuid.uuid4()}")).status == 404
+    page = await owner.get("/messages?q=%2B1")
+    assert "This is no phone number with a country code" in page.words
+    assert 'value="+1"' in page.text
+
+
+async def test_pages_go_on_where_the_last_one_ended(api: Api, tenant: Tenant, owner: Browser) -> None:
+    sent = [await send(api, tenant) for _ in range(27)]
+    page = await owner.get("/messages?limit=25")
+    found = shown(page)
+    older = re.search(r'rel="next" href="([^"]+)"', page.text)
+    assert older
+    page = await owner.get(older[1].replace("&amp;", "&"))
+    found += shown(page)
+    assert found == sent[::-1]
+    assert 'rel="next"' not in page.text
+    # An altered place leads back to the beginning.
+    assert (await owner.get("/messages?after=AAAA")).path == "/messages"
+    foreign = older[1].replace("&amp;", "&") + "&status=accepted"
+    assert (await owner.get(foreign)).path == "/messages?status=accepted"
+
+
+async def test_a_message_says_what_happened_and_why(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    id = await send(api, tenant, clientReference="order-1")
+    page = await owner.get(f"/messages/{id}")
+    for said in (NUMBER, "Accepted", "Your code is 4711", "order-1", "HELIOGRAPH", "1 segment", "Waiting; given up"):
+        assert said in page.words, said
+    etag = page.headers["etag"]
+    fragment = await owner.get(f"/messages/{id}", HX_Request="true")
+    assert "<html" not in fragment.text
+    assert (await owner.get(f"/messages/{id}", HX_Request="true", If_None_Match=fragment.headers["etag"])).status == 304
+    assert fragment.headers["etag"] != etag
+    page = await owner.submit(page, f"/messages/{id}/cancel")
+    assert "The message is canceled" in page.words
+    assert "Canceled before it was sent" in page.words
+    assert f'action="/messages/{id}/cancel"' not in page.text
+    gone = await owner.get(f"/messages/{id}", HX_Request="true", If_None_Match=fragment.headers["etag"])
+    assert (gone.status, "data-final" in gone.text) == (200, True)
+    await pool.execute("UPDATE messages SET body = NULL")
+    assert "The text was erased" in (await owner.get(f"/messages/{id}")).words
+
+
+async def test_what_is_written_in_a_message_stays_text(api: Api, tenant: Tenant, owner: Browser) -> None:
+    hostile = "<img src=x onerror=alert(1)>{{7*7}}\u202e"
+    id = await send(api, tenant, message=hostile, clientReference='"><script>alert(1)</script>')
+    for path in (f"/messages/{id}", "/messages", "/"):
+        page = await owner.get(path)
+        assert "<script>alert" not in page.text
+        assert "<img src=x" not in page.text
+    assert "{{7*7}}" in (await owner.get(f"/messages/{id}")).words
+
+
+@pytest.mark.parametrize("role", ["developer", "viewer", "sender"])
+async def test_texts_and_whole_numbers_are_for_some_roles(
+    api: Api, pool: Pool, tenant: Tenant, browser: Browser, role: str
+) -> None:
+    id = await send(api, tenant)
+    await make_person(pool, tenant, "rui@example.com", role)
+    await browser.sign_in("rui@example.com")
+    for path in ("/messages", f"/messages/{id}", "/", f"/go/{id}"):
+        page = await browser.get(path)
+        assert page.status == 200
+        assert NUMBER not in page.text, path
+        assert "4711" not in page.text, path
+        assert "4567" in page.text, path
+
+
+async def test_other_organizations_and_modes_have_their_own(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    id = await send(api, tenant)
+    assert (await owner.get(f"/messages/{id}?mode=test")).status == 404
+    assert shown(await owner.get("/messages?mode=test")) == []
+    assert (await owner.get(f"/go/{id}?mode=test")).path == f"/messages/{id}"
+    await pool.execute("UPDATE messages SET organization_id = gen_random_uuid()")
+    page = await owner.get(f"/messages/{id}")
+    assert (page.status, NUMBER in page.text) == (404, False)
+
+
+def message(number: int, channel: str = "sms") -> Message:
+    now = clock.now()
+    return Message(
+        id=UUID(int=number), channel=channel, status="sent", recipient=NUMBER, client_reference=None, accepted_at=now,
+        sent_at=now, delivered_at=None, failed_at=None, failure_code=None,
+    )  # fmt: skip
+
+
+def test_a_page_of_both_channels_leaves_nothing_out() -> None:
+    """A channel that stopped looking at 50 may have something at 40: nothing below 50 of the other one is shown."""
+    sms, whatsapp = [message(n) for n in (90, 70, 30)], [message(n, "whatsapp") for n in (80, 60)]
+    found = merged([(sms, None), (whatsapp, UUID(int=50))], limit=10)
+    assert ([one.id.int for one in found.messages], found.seen) == ([90, 80, 70, 60], UUID(int=50))
+    found = merged([(sms, UUID(int=20)), (whatsapp, UUID(int=50))], limit=10)
+    assert ([one.id.int for one in found.messages], found.seen) == ([90, 80, 70, 60], UUID(int=50))
+    found = merged([(sms, None), (whatsapp, None)], limit=3)
+    assert ([one.id.int for one in found.messages], found.seen) == ([90, 80, 70, 60], None)
+    found = merged([(sms, None), (whatsapp, UUID(int=50))], limit=2)
+    assert ([one.id.int for one in found.messages], found.seen) == ([90, 80, 70], None)
+    assert merged([], limit=2).messages == []
