@@ -16,7 +16,7 @@ from heliograph.overview import messages
 from heliograph.overview.messages import Filters, Message, Story
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
-from heliograph.people.roles import CONTENT
+from heliograph.people.roles import CONTENT, REVEAL
 from heliograph.sms import messages as sms
 from heliograph.sms.messages import MessageNotCancelable, Step
 
@@ -100,6 +100,13 @@ async def show(request: Request) -> Answer:
     return Shown(template="message_live.html" if request.is_fragment else "message.html", values=values)
 
 
+async def reveal(request: Request) -> Answer:
+    """One message with its number and text, for who sees them one at a time."""
+    async with request.writing() as conn:
+        story = await messages.reveal(conn, request.actor, id=request.id())
+    return Shown(template="message.html", values=_values(request, story, is_revealed=True))
+
+
 async def cancel(request: Request) -> Answer:
     """Take an SMS back that nobody has yet."""
     id = request.id()
@@ -160,7 +167,7 @@ def _id(text: str) -> UUID | None:
         return None
 
 
-def _values(request: Request, story: Story) -> dict[str, Any]:
+def _values(request: Request, story: Story, *, is_revealed: bool = False) -> dict[str, Any]:
     message, steps = story.message, story.steps
     gaps = [(late.at - early.at).total_seconds() for early, late in pairwise(steps)]
     longest = max(gaps, default=0.0)
@@ -168,8 +175,10 @@ def _values(request: Request, story: Story) -> dict[str, Any]:
     lines += [
         Line(step, gap, round(10 * gap / longest) if longest else 0) for step, gap in zip(steps[1:], gaps, strict=True)
     ]
-    whole = request.may(permission=CONTENT)
+    whole = is_revealed or request.may(permission=CONTENT)
     return {
+        "is_revealed": is_revealed,
+        "may_reveal": not whole and request.may(permission=REVEAL),
         "message": message,
         "text": story.text if whole else None,
         "lines": lines,

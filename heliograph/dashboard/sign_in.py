@@ -51,6 +51,7 @@ async def sign_in(request: Request) -> Answer:
             is_kept=is_kept,
             request_id=request.request_id,
         )
+    await _end_former(request)
     return _signed_in(request, token, following, is_kept=is_kept)
 
 
@@ -82,6 +83,7 @@ async def sign_in_code(request: Request) -> Answer:
         request.services.failures.note(request.address, door="dashboard")
         values = {"next": following, "ticket": form.get("ticket", "")}
         return refused("sign_in_code.html", Invalid(("code", "refused", _said(request, refusal))), values)
+    await _end_former(request)
     return _signed_in(request, token, following, is_kept=is_kept)
 
 
@@ -117,6 +119,7 @@ async def enter(request: Request) -> Answer:
     except links.LinkUsed as refusal:
         request.services.failures.note(request.address, door="dashboard")
         return refused("enter.html", Invalid(("link", "refused", refusal.message)), {})
+    await _end_former(request)
     return _signed_in(request, session, "/", is_kept=False)
 
 
@@ -142,6 +145,14 @@ async def set_preferences(request: Request) -> Answer:
 async def prove(request: Request) -> Answer:
     """Back to where the password was asked for: giving it is what this route declares."""
     return Elsewhere(location=own_address(request.query.get("next", "/")))
+
+
+async def _end_former(request: Request) -> None:
+    """Whoever signs in where somebody was signed in takes their place."""
+    if request.session is not None:
+        async with request.writing() as conn:
+            await sessions.end_token(conn, token=request.token)
+        request.services.sessions.forget(request.token)
 
 
 def _signed_in(request: Request, token: str, following: str, *, is_kept: bool) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.dashboard import account, audit, home, invitation, keys, messages, senders, sign_in, team
 from heliograph.pages.routes import Handler, Route, Table
-from heliograph.people.roles import AUDIT, TEAM, TEAM_CHANGE
+from heliograph.people.roles import AUDIT, REVEAL, TEAM, TEAM_CHANGE
 
 
 def _get(
@@ -61,6 +61,7 @@ ROUTES: tuple[Route, ...] = (
     _get("/messages", messages.show_list, "sms:read"),
     _get("/messages/{id}", messages.show, "sms:read"),
     _post("/messages/{id}/cancel", messages.cancel, "sms:send"),
+    _post("/messages/{id}/reveal", messages.reveal, "sms:read", REVEAL, is_proved=True),
     _get("/go", messages.go, "sms:read"),
     _get("/go/{anything}", messages.go, "sms:read"),
     _get("/team", team.show, permission=TEAM),

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
@@ -161,6 +162,14 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Story:
         message = _of_whatsapp(await whatsapp.get(conn, actor, id=id))
         return Story(message, None, sorted(_steps(message), key=lambda step: step.at))
     return Story(_of_sms(story.message), story.text, story.steps)
+
+
+async def reveal(conn: Connection, actor: Actor, *, id: UUID) -> Story:
+    """As `get`, for somebody who sees numbers and texts only one at a time: the audit log says that they did."""
+    async with conn.transaction():
+        story = await get(conn, actor, id=id)
+        await audit.record(conn, actor, "message.revealed", object_id=id)
+    return story
 
 
 def _of_sms(one: sms.Message) -> Message:

@@ -52,6 +52,8 @@ _ALWAYS: Headers = [
 _NO_STORE = (b"cache-control", b"no-store")
 #: Bytes of a form; and from which size on a page is packed.
 LONGEST_FORM, WORTH_PACKING = 65_536, 1_024
+#: What stands in an address as it is (RFC 3986 §2.2, 2.3, and what is quoted already).
+_IN_ADDRESS = "/?#%&=+:;,@!$'()*~-._"
 #: What of a page differs with each showing, and says nothing.
 _FLEETING = re.compile(rb'name="(?:_token|_once)" value="[^"]*"|data-token="[^"]*"')
 
@@ -267,7 +269,8 @@ class Pages:
             if answer.notice:
                 said = cookies.notice(answer.notice, is_secure=request.is_secure)
                 headers.append((b"set-cookie", said.encode()))
-            headers += [(b"location", answer.location.encode()), (b"content-length", b"0"), _NO_STORE]
+            location = urllib.parse.quote(answer.location, safe=_IN_ADDRESS)
+            headers += [(b"location", location.encode()), (b"content-length", b"0"), _NO_STORE]
             return 303, headers, b""
         if request.notice and not request.is_fragment:
             headers.append((b"set-cookie", cookies.notice("", is_secure=request.is_secure).encode()))

@@ -14,6 +14,8 @@ from heliograph.base.errors import Invalid, Refusal
 
 #: See whole phone numbers and texts; without it, the last four digits and no text.
 CONTENT = "content"
+#: See the number and text of one message at a time, which is recorded.
+REVEAL = "reveal"
 #: See the team and its invitations; change them; change owners too.
 TEAM, TEAM_CHANGE, OWNERS = "team", "team_change", "owners"
 #: See quota, usage and wallet.
@@ -23,7 +25,7 @@ AUDIT = "audit"
 #: See requests, events and webhook attempts.
 DEVELOP = "develop"
 
-PERMISSIONS = frozenset({CONTENT, TEAM, TEAM_CHANGE, OWNERS, USAGE, AUDIT, DEVELOP})
+PERMISSIONS = frozenset({CONTENT, REVEAL, TEAM, TEAM_CHANGE, OWNERS, USAGE, AUDIT, DEVELOP})
 
 
 class RoleRequired(Refusal):
@@ -60,7 +62,7 @@ ROLES: dict[str, Role] = {
         Role("owner", _ALL, _ALL, PERMISSIONS),
         Role("admin", _ALL, _ALL, PERMISSIONS - {OWNERS}),
         # Tries everything out with test keys and test sends; live keys are for owners and admins to make.
-        Role("developer", _DEVELOPER, _ALL, frozenset({DEVELOP, USAGE})),
+        Role("developer", _DEVELOPER, _ALL, frozenset({DEVELOP, USAGE, REVEAL})),
         Role("sender", _SENDER, _SENDER, frozenset()),
         Role("viewer", _SEEN | {"webhooks:read"}, _SEEN | {"webhooks:read"}, frozenset({DEVELOP})),
         Role("billing", frozenset({"account:read"}), frozenset({"account:read"}), frozenset({USAGE})),

@@ -278,6 +278,7 @@ SUBMITTED = {
     "/invitation/accept": "member.added",
     "/checklist/dismiss": OWN,
     "/messages/{id}/cancel": WORK,
+    "/messages/{id}/reveal": "message.revealed",
     "/team/invite": "invitation.made",
     "/team/invitations/{id}/renew": "invitation.made",
     "/team/invitations/{id}/withdraw": "invitation.withdrawn",

@@ -120,6 +120,21 @@ async def test_texts_and_whole_numbers_are_for_some_roles(
         assert "4567" in page.text, path
 
 
+async def test_a_developer_looks_at_one_message_and_that_is_recorded(
+    api: Api, pool: Pool, tenant: Tenant, browser: Browser
+) -> None:
+    id = await send(api, tenant)
+    await make_person(pool, tenant, "rui@example.com", "developer")
+    await browser.sign_in("rui@example.com")
+    page = await browser.submit(await browser.get(f"/messages/{id}"), f"/messages/{id}/reveal")
+    assert NUMBER in page.words
+    assert "4711" in page.words
+    assert NUMBER not in (await browser.get(f"/messages/{id}")).text
+    told = await pool.fetchrow("SELECT object_id, who_name FROM audit_log WHERE action = 'message.revealed'")
+    assert told is not None
+    assert tuple(told) == (id, "Rui")
+
+
 async def test_other_organizations_and_modes_have_their_own(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:

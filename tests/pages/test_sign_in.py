@@ -59,6 +59,19 @@ async def test_an_address_of_others_is_not_led_to(pool: Pool, tenant: Tenant, br
         await browser.submit(page, "/logout")
 
 
+async def test_whoever_signs_in_takes_the_place_of_who_was(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    rui = await make_person(pool, tenant, "rui@example.com")
+    page = await owner.enter(await link_for(pool, rui, tenant))
+    assert "Rui" in page.words
+    assert await pool.fetchval("SELECT count(*) FROM sessions") == 1
+    # What leads back may be written in any script.
+    await owner.submit(page, "/logout")
+    page = await owner.submit(
+        await owner.get("/login"), "/login", email="rui@example.com", password=PASSWORD, next="/messages?q=ação"
+    )
+    assert (page.status, "Messages" in page.words) == (200, True)
+
+
 async def test_whatever_is_wrong_there_is_one_sentence(pool: Pool, tenant: Tenant, browser: Browser) -> None:
     await make_person(pool, tenant, "ana@example.com")
     await make_person(pool, tenant, "new@example.com", password=None)
@@ -274,7 +287,7 @@ async def test_the_first_paint_has_the_theme_and_language_that_were_chosen(brows
     page = await browser.submit(page, "/preferences", theme="dark", language="en")
     assert page.path == "/login"
     page = await browser.get("/login", Accept_Language="pt-PT")
-    assert '<html lang="en" data-theme="dark">' in page.text
+    assert '<html lang="en" data-theme="dark"' in page.text
 
 
 async def test_what_is_not_there_says_so_and_tells_nothing(owner: Browser, browser: Browser) -> None:
