@@ -196,7 +196,14 @@ async def list_whatsapp_messages(call: Call, query: WhatsAppMessageQuery) -> Wha
         billing_category=one_of("category", query.billing_category, "billingCategory", query.category),
         category=None,
     )
-    filters = Filters(**{name: getattr(query, name) for name in Filters.__struct_fields__})
+    filters = Filters(
+        status=query.status,
+        billing_category=query.billing_category,
+        template_name=query.template_name,
+        recipient=query.recipient,
+        date_from=query.date_from,
+        date_to=query.date_to,
+    )
     found = await messages.list_page(
         call.conn, call.actor, filters=filters, after=paging.after_id(call, "whatsapp_messages"), limit=query.limit
     )
