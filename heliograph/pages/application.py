@@ -72,12 +72,6 @@ class WrongMethod(Refusal):
     code, status = "method_not_allowed", 405
 
 
-class ProveAgain(Refusal):
-    """Give your password once more: this is a change that only you should be able to make."""
-
-    code, status = "password_needed", 403
-
-
 class Disconnected(Exception):
     """The client went away while it was sending."""
 

@@ -48,7 +48,6 @@ class Role(msgspec.Struct, frozen=True):
 
 
 _ALL = frozenset(SCOPES)
-_KEYS = frozenset({"api_keys:read", "api_keys:write"})
 _WEBHOOKS = frozenset({"webhooks:read", "webhooks:write"})
 #: What is read by all who see messages.
 _SEEN = frozenset({"sms:read", "whatsapp:read", "account:read", "contacts:read", "campaigns:read", "sender_ids:read"})
