@@ -31,10 +31,20 @@ def catalogue(language: str) -> dict[str, str | tuple[str, ...]]:
     """Texts by their English; a plural form is a tuple. Empty for English."""
     if language == DEFAULT:
         return {}
-    with (FOLDER / f"{language}.po").open("rb") as file:
-        read = read_po(file, locale=language)
+    return {text: twin for path in files(language) for text, twin in read(path, language).items()}
+
+
+def files(language: str) -> list[Path]:
+    """The files of a catalogue: one a room, and the kit's, which has what several rooms say."""
+    return sorted((FOLDER / language).glob("*.po"))
+
+
+def read(path: Path, language: str) -> dict[str, str | tuple[str, ...]]:
+    """The texts of one file, as in `catalogue`."""
+    with path.open("rb") as file:
+        messages = read_po(file, locale=language)
     found: dict[str, str | tuple[str, ...]] = {}
-    for message in read:
+    for message in messages:
         if message.id and message.string:
             key = message.id[0] if isinstance(message.id, tuple | list) else message.id
             found[key] = tuple(message.string) if isinstance(message.string, tuple | list) else message.string

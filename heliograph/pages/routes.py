@@ -35,6 +35,35 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     is_proved: bool = False
 
 
+def get(
+    path: str, handler: Handler, scope: str | None = None, permission: str | None = None, *, is_proved: bool = False
+) -> Route:
+    """A page of the organization, for who holds scope and permission."""
+    return Route(method="GET", path=path, handler=handler, scope=scope, permission=permission, is_proved=is_proved)
+
+
+def post(
+    path: str, handler: Handler, scope: str | None = None, permission: str | None = None, *, is_proved: bool = False
+) -> Route:
+    """A write of the organization, for who holds scope and permission."""
+    return Route(method="POST", path=path, handler=handler, scope=scope, permission=permission, is_proved=is_proved)
+
+
+def public(method: str, path: str, handler: Handler) -> Route:
+    """For everybody, signed in or not."""
+    return Route(method=method, path=path, handler=handler, is_public=True)
+
+
+def own(method: str, path: str, handler: Handler, *, is_proved: bool = False) -> Route:
+    """Of the person, whichever organization they belong to."""
+    return Route(method=method, path=path, handler=handler, is_personal=True, is_proved=is_proved)
+
+
+def shared(method: str, path: str, handler: Handler, scope: str, *, is_proved: bool = False) -> Route:
+    """Of what live and test mode share."""
+    return Route(method=method, path=path, handler=handler, scope=scope, is_shared=True, is_proved=is_proved)
+
+
 class Table:
     """All routes, found by method and path."""
 

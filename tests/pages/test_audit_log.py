@@ -14,7 +14,7 @@ from heliograph.accounts import organizations, quota
 from heliograph.audit import exporting
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
-from heliograph.dashboard import audit
+from heliograph.dashboard.organization import audit
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant
 

@@ -7,7 +7,7 @@ import re
 from heliograph import traffic
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.dashboard.home import LATEST
+from heliograph.dashboard.messaging.home import LATEST
 from heliograph.overview import figures
 from heliograph.traffic import Point
 

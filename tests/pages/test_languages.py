@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from heliograph.base.database import clock
-from heliograph.pages.languages import DEFAULT, LANGUAGES, accepted, catalogue, speech
+from heliograph.pages.languages import DEFAULT, LANGUAGES, accepted, catalogue, files, read, speech
 
 from .texts import texts
 
@@ -21,6 +21,12 @@ def test_every_text_has_its_twin_and_no_twin_is_left_over(language: str) -> None
     assert len(wanted) > 50
     assert wanted - known == set()
     assert known - wanted == set()
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_a_text_stands_in_one_file(language: str) -> None:
+    found = [text for path in files(language) for text in read(path, language)]
+    assert sorted(text for text in set(found) if found.count(text) > 1) == []
 
 
 @pytest.mark.parametrize("language", OTHERS)

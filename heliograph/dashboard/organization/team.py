@@ -17,12 +17,12 @@ from heliograph.people.roles import RoleRequired
 
 async def show(request: Request) -> Answer:
     """Members and pending invitations."""
-    return Shown(template="team.html", values=await _values(request))
+    return Shown(template="organization/team.html", values=await _values(request))
 
 
 async def show_invite(request: Request) -> Answer:
     """The form for an invitation."""
-    return Shown(template="team_invite.html", values=_typed(request))
+    return Shown(template="organization/team_invite.html", values=_typed(request))
 
 
 async def invite(request: Request) -> Answer:
@@ -43,7 +43,7 @@ async def invite(request: Request) -> Answer:
         made = await request.once(work, has_secret=True)
     except (Invalid, AlreadyMember) as refusal:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid(("email", "member", refusal.message))
-        return refused("team_invite.html", wrong, _typed(request))
+        return refused("organization/team_invite.html", wrong, _typed(request))
     return _link(request, form.get("email", "").strip(), made["token"])
 
 
@@ -68,7 +68,7 @@ async def withdraw(request: Request) -> Answer:
 async def show_member(request: Request) -> Answer:
     """One member: another role, or the end of the membership."""
     member = await _member(request)
-    return Shown(template="team_member.html", values=_of(request, member))
+    return Shown(template="organization/team_member.html", values=_of(request, member))
 
 
 async def change_role(request: Request) -> Answer:
@@ -80,7 +80,9 @@ async def change_role(request: Request) -> Answer:
                 conn, request.actor, user_id=member.user_id, role=request.form.get("role", "")
             )
     except LastOwner as refusal:
-        return refused("team_member.html", Invalid(("role", "last_owner", refusal.message)), _of(request, member))
+        return refused(
+            "organization/team_member.html", Invalid(("role", "last_owner", refusal.message)), _of(request, member)
+        )
     return Elsewhere(location="/team", notice=request.text("The role is changed."))
 
 
@@ -91,7 +93,9 @@ async def remove(request: Request) -> Answer:
         async with request.writing() as conn:
             await memberships.remove(conn, request.actor, user_id=member.user_id)
     except LastOwner as refusal:
-        return refused("team_member.html", Invalid(("role", "last_owner", refusal.message)), _of(request, member))
+        return refused(
+            "organization/team_member.html", Invalid(("role", "last_owner", refusal.message)), _of(request, member)
+        )
     return Elsewhere(location="/team", notice=request.text("%(name)s is no member any more.", name=member.name))
 
 
@@ -143,4 +147,6 @@ def _of(request: Request, member: Colleague) -> dict[str, Any]:
 
 def _link(request: Request, email: str, token: str) -> Answer:
     base = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
-    return Shown(template="team_link.html", values={"link": invitations.address(base, token), "email": email})
+    return Shown(
+        template="organization/team_link.html", values={"link": invitations.address(base, token), "email": email}
+    )

@@ -84,7 +84,7 @@ async def show(request: Request) -> Answer:
         "newer": request.to("/audit", **kept, after=_joined(trail[:-1])) if trail else None,
         "newest": request.to("/audit", **kept) if len(trail) > 1 else None,
     }
-    return Shown(template="audit.html", values=values, status=422 if problems else 200)
+    return Shown(template="organization/audit.html", values=values, status=422 if problems else 200)
 
 
 async def export(request: Request) -> Answer:

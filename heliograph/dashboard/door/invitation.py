@@ -15,7 +15,7 @@ from heliograph.people.invitations import InvitationEnded, Offer
 
 async def show(request: Request) -> Answer:
     """Where the link leads: the token stands after `#`."""
-    return Shown(template="invitation.html", values={})
+    return Shown(template="door/invitation.html", values={})
 
 
 async def read(request: Request) -> Answer:
@@ -27,8 +27,8 @@ async def read(request: Request) -> Answer:
             offer = await invitations.offer(conn, token=token)
     except InvitationEnded as refusal:
         request.services.failures.note(request.address, door="dashboard")
-        return refused("invitation.html", Invalid(("link", "ended", refusal.message)), {})
-    return Shown(template="invitation_offer.html", values=_values(request, offer, token))
+        return refused("door/invitation.html", Invalid(("link", "ended", refusal.message)), {})
+    return Shown(template="door/invitation_offer.html", values=_values(request, offer, token))
 
 
 async def accept(request: Request) -> Answer:
@@ -44,13 +44,13 @@ async def accept(request: Request) -> Answer:
         request.services.sessions.forget(request.token)
         return Elsewhere(location="/")
     if offer.is_known:
-        return Shown(template="invitation_offer.html", values=_values(request, offer, token))
+        return Shown(template="door/invitation_offer.html", values=_values(request, offer, token))
     try:
         passwords.check_strength(form.get("password", ""), email=offer.email)
         users.checked_name(form.get("name", ""))
         session = await _with_new_account(request, offer, token)
     except Invalid as refusal:
-        return refused("invitation_offer.html", refusal, _values(request, offer, token))
+        return refused("door/invitation_offer.html", refusal, _values(request, offer, token))
     cookie = cookies.session(session, is_secure=request.is_secure, is_kept=False)
     return Elsewhere(location="/", cookies=[cookie])
 

@@ -18,7 +18,7 @@ async def show_form(request: Request) -> Answer:
     following = own_address(request.query.get("next", "/"))
     if request.session is not None:
         return Elsewhere(location=following)
-    return Shown(template="sign_in.html", values={"next": following, "email": ""})
+    return Shown(template="door/sign_in.html", values={"next": following, "email": ""})
 
 
 async def sign_in(request: Request) -> Answer:
@@ -37,10 +37,10 @@ async def sign_in(request: Request) -> Answer:
         )
     except (WrongSignIn, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
-        return refused("sign_in.html", Invalid(("email", "refused", _said(request, refusal))), values)
+        return refused("door/sign_in.html", Invalid(("email", "refused", _said(request, refusal))), values)
     if proved.needs_code:
         ticket = signing_in.ticket(_ticket_key(request), user_id=proved.user_id, is_kept=is_kept)
-        return Shown(template="sign_in_code.html", values={"next": following, "ticket": ticket})
+        return Shown(template="door/sign_in_code.html", values={"next": following, "ticket": ticket})
     async with request.writing() as conn:
         token = await sessions.open_for(
             conn,
@@ -63,7 +63,9 @@ async def sign_in_code(request: Request) -> Answer:
         user_id, is_kept = signing_in.read_ticket(_ticket_key(request), form.get("ticket", ""))
     except WrongSignIn as refusal:
         return refused(
-            "sign_in.html", Invalid(("email", "refused", _said(request, refusal))), {"next": following, "email": ""}
+            "door/sign_in.html",
+            Invalid(("email", "refused", _said(request, refusal))),
+            {"next": following, "email": ""},
         )
     try:
         async with request.writing() as conn:
@@ -82,7 +84,7 @@ async def sign_in_code(request: Request) -> Answer:
     except (WrongCode, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
         values = {"next": following, "ticket": form.get("ticket", "")}
-        return refused("sign_in_code.html", Invalid(("code", "refused", _said(request, refusal))), values)
+        return refused("door/sign_in_code.html", Invalid(("code", "refused", _said(request, refusal))), values)
     await _end_former(request)
     return _signed_in(request, token, following, is_kept=is_kept)
 
@@ -97,7 +99,7 @@ async def sign_out(request: Request) -> Answer:
 
 async def show_enter(request: Request) -> Answer:
     """Where a one-time link leads: the token stands after `#`, so a script fills it in, or the reader pastes it."""
-    return Shown(template="enter.html", values={})
+    return Shown(template="door/enter.html", values={})
 
 
 async def enter(request: Request) -> Answer:
@@ -118,14 +120,14 @@ async def enter(request: Request) -> Answer:
             )
     except links.LinkUsed as refusal:
         request.services.failures.note(request.address, door="dashboard")
-        return refused("enter.html", Invalid(("link", "refused", refusal.message)), {})
+        return refused("door/enter.html", Invalid(("link", "refused", refusal.message)), {})
     await _end_former(request)
     return _signed_in(request, session, "/", is_kept=False)
 
 
 async def forgotten(request: Request) -> Answer:
     """Who can make a link that lets one in."""
-    return Shown(template="forgotten.html", values={})
+    return Shown(template="door/forgotten.html", values={})
 
 
 async def set_preferences(request: Request) -> Answer:

@@ -47,9 +47,9 @@ class Step(msgspec.Struct, frozen=True):
 async def front(request: Request) -> Answer:
     """Home, or what a visitor sees first."""
     if request.session is None:
-        return Shown(template="visitor.html", values={"status": await request.services.status()})
+        return Shown(template="door/visitor.html", values={"status": await request.services.status()})
     if request.session.organization_id is None:
-        return Shown(template="nowhere.html", values={})
+        return Shown(template="door/nowhere.html", values={})
     hours = next((one for one in HOURS if str(one) == request.query.get("hours")), USUAL)
     sees_messages = request.may("sms:read")
     async with request.reading() as conn:
@@ -77,7 +77,7 @@ async def front(request: Request) -> Answer:
         "whole": request.may(permission=CONTENT),
         "steps": [] if done is None else _steps(request, done),
     }
-    return Shown(template="home_live.html" if request.is_fragment else "home.html", values=values)
+    return Shown(template="messaging/home_live.html" if request.is_fragment else "messaging/home.html", values=values)
 
 
 async def dismiss(request: Request) -> Answer:

@@ -89,7 +89,9 @@ async def show_list(request: Request) -> Answer:
         # The look ended before the page was full: say how far it got.
         "looked_until": None if found.seen is None else _time_of(found.seen),
     }
-    return Shown(template="messages_rows.html" if request.is_fragment else "messages.html", values=values)
+    return Shown(
+        template="messaging/messages_rows.html" if request.is_fragment else "messaging/messages.html", values=values
+    )
 
 
 async def show(request: Request) -> Answer:
@@ -97,14 +99,16 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         story = await messages.get(conn, request.actor, id=request.id())
     values = _values(request, story)
-    return Shown(template="message_live.html" if request.is_fragment else "message.html", values=values)
+    return Shown(
+        template="messaging/message_live.html" if request.is_fragment else "messaging/message.html", values=values
+    )
 
 
 async def reveal(request: Request) -> Answer:
     """One message with its number and text, for who sees them one at a time."""
     async with request.writing() as conn:
         story = await messages.reveal(conn, request.actor, id=request.id())
-    return Shown(template="message.html", values=_values(request, story, is_revealed=True))
+    return Shown(template="messaging/message.html", values=_values(request, story, is_revealed=True))
 
 
 async def cancel(request: Request) -> Answer:

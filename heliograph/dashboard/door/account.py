@@ -18,7 +18,7 @@ from heliograph.people import factors, sessions, users
 
 async def show(request: Request) -> Answer:
     """Everything about the person."""
-    return Shown(template="account.html", values=await _values(request))
+    return Shown(template="door/account.html", values=await _values(request))
 
 
 async def change(request: Request) -> Answer:
@@ -39,7 +39,7 @@ async def change(request: Request) -> Answer:
             )
     except Invalid as refusal:
         typed = {"name": form.get("name", ""), "time_zone": zone, "language": form.get("language", "")}
-        return refused("account.html", refusal, await _values(request) | typed)
+        return refused("door/account.html", refusal, await _values(request) | typed)
     request.services.sessions.forget(request.token)
     language = form.get("language") or request.speech.language
     said = languages.speech(language).text("Saved.")
@@ -52,7 +52,7 @@ async def change(request: Request) -> Answer:
 
 async def show_password(request: Request) -> Answer:
     """The form for another password."""
-    return Shown(template="account_password.html", values={})
+    return Shown(template="door/account_password.html", values={})
 
 
 async def change_password(request: Request) -> Answer:
@@ -72,7 +72,7 @@ async def change_password(request: Request) -> Answer:
             )
             await sessions.prove(conn, id=person.id, user_id=person.user_id)
     except Invalid as refusal:
-        return refused("account_password.html", refusal, {})
+        return refused("door/account_password.html", refusal, {})
     request.services.sessions.forget(request.token)
     return Elsewhere(
         location="/account", notice=request.text("The password is changed. Your other sessions were ended.")
@@ -82,7 +82,7 @@ async def change_password(request: Request) -> Answer:
 async def show_factor(request: Request) -> Answer:
     """Turn an authenticator app on: its QR code, its secret as text, and a field for the first code."""
     secret = factors.new_secret()
-    return Shown(template="account_factor.html", values=_factor(request, secret))
+    return Shown(template="door/account_factor.html", values=_factor(request, secret))
 
 
 async def turn_factor_on(request: Request) -> Answer:
@@ -105,9 +105,9 @@ async def turn_factor_on(request: Request) -> Answer:
                 given=request.form.get("code", ""),
             )
     except Invalid as refusal:
-        return refused("account_factor.html", refusal, _factor(request, secret))
+        return refused("door/account_factor.html", refusal, _factor(request, secret))
     request.services.sessions.forget(request.token)
-    return Shown(template="account_codes.html", values={"codes": codes})
+    return Shown(template="door/account_codes.html", values={"codes": codes})
 
 
 async def turn_factor_off(request: Request) -> Answer:

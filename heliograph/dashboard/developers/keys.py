@@ -47,12 +47,12 @@ async def show(request: Request) -> Answer:
         "may_make": bool(_profiles(request)) and request.may("api_keys:write"),
         "may_revoke": request.may("api_keys:write"),
     }
-    return Shown(template="keys.html", values=values)
+    return Shown(template="developers/keys.html", values=values)
 
 
 async def show_new(request: Request) -> Answer:
     """The form for a key."""
-    return Shown(template="keys_new.html", values=_typed(request))
+    return Shown(template="developers/keys_new.html", values=_typed(request))
 
 
 async def make(request: Request) -> Answer:
@@ -76,16 +76,16 @@ async def make(request: Request) -> Answer:
     try:
         made = await request.once(work, has_secret=True)
     except Invalid as refusal:
-        return refused("keys_new.html", _in_words(refusal), _typed(request))
+        return refused("developers/keys_new.html", _in_words(refusal), _typed(request))
     except TooManyActiveKeys as refusal:
-        return refused("keys_new.html", Invalid(("name", "limit", refusal.message)), _typed(request))
+        return refused("developers/keys_new.html", Invalid(("name", "limit", refusal.message)), _typed(request))
     base = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
-    return Shown(template="keys_made.html", values={"made": made, "base": base.rstrip("/")})
+    return Shown(template="developers/keys_made.html", values={"made": made, "base": base.rstrip("/")})
 
 
 async def show_revoke(request: Request) -> Answer:
     """What revoking a key would end."""
-    return Shown(template="keys_revoke.html", values={"key": await _key(request)})
+    return Shown(template="developers/keys_revoke.html", values={"key": await _key(request)})
 
 
 async def revoke(request: Request) -> Answer:

@@ -41,13 +41,13 @@ async def show(request: Request) -> Answer:
         entry = told.get(str(one.id))
         by = "" if entry is None else entry.who_name or request.text(words.AUTHORS[entry.who])
         lines.append(Line(one, one.created_at if entry is None else entry.at, by))
-    return Shown(template="senders.html", values={"lines": lines, "may_ask": _may_ask(request)})
+    return Shown(template="organization/senders.html", values={"lines": lines, "may_ask": _may_ask(request)})
 
 
 async def show_new(request: Request) -> Answer:
     """The form; `value` in the address fills it in, to ask again."""
     values = await _typed(request, request.query.get("value", ""))
-    return Shown(template="senders_new.html", values=values)
+    return Shown(template="organization/senders_new.html", values=values)
 
 
 async def ask(request: Request) -> Answer:
@@ -60,10 +60,10 @@ async def ask(request: Request) -> Answer:
     try:
         asked = await request.once(work)
     except Invalid as refusal:
-        return refused("senders_new.html", _in_words(refusal), await _typed(request, value))
+        return refused("organization/senders_new.html", _in_words(refusal), await _typed(request, value))
     except (SenderIdAlreadyExists, TooManyPending) as refusal:
         wrong = Invalid(("value", refusal.code, refusal.message))
-        return refused("senders_new.html", wrong, await _typed(request, value))
+        return refused("organization/senders_new.html", wrong, await _typed(request, value))
     said = request.text("“%(value)s” waits for the operator's decision.", value=asked)
     return Elsewhere(location=request.to("/senders"), notice=said)
 

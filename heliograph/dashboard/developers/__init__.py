@@ -1,0 +1,1 @@
+"""For developers: keys of the API."""

@@ -1,0 +1,31 @@
+"""Addresses of the door: for everybody, or for a person whichever organization they belong to."""
+
+from __future__ import annotations
+
+from heliograph.dashboard.door import account, invitation, sign_in
+from heliograph.pages.routes import Route, own, public
+
+ROUTES: tuple[Route, ...] = (
+    public("GET", "/login", sign_in.show_form),
+    public("POST", "/login", sign_in.sign_in),
+    public("POST", "/login/code", sign_in.sign_in_code),
+    public("GET", "/login/forgotten", sign_in.forgotten),
+    public("GET", "/enter", sign_in.show_enter),
+    public("POST", "/enter", sign_in.enter),
+    public("POST", "/preferences", sign_in.set_preferences),
+    own("POST", "/logout", sign_in.sign_out),
+    own("POST", "/prove", sign_in.prove, is_proved=True),
+    own("GET", "/account", account.show),
+    own("POST", "/account", account.change),
+    own("GET", "/account/password", account.show_password, is_proved=True),
+    own("POST", "/account/password", account.change_password, is_proved=True),
+    own("GET", "/account/factor", account.show_factor, is_proved=True),
+    own("POST", "/account/factor", account.turn_factor_on, is_proved=True),
+    own("POST", "/account/factor/off", account.turn_factor_off, is_proved=True),
+    own("POST", "/account/sessions/end", account.end_others),
+    own("POST", "/account/sessions/{id}/end", account.end_session),
+    own("POST", "/organizations/{id}/look", account.switch),
+    public("GET", "/invitation", invitation.show),
+    public("POST", "/invitation", invitation.read),
+    public("POST", "/invitation/accept", invitation.accept),
+)

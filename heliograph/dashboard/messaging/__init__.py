@@ -1,0 +1,1 @@
+"""Messaging: home, and the messages of both channels, each with what happened and why."""

@@ -1,0 +1,24 @@
+"""Addresses of the organization's own affairs."""
+
+from __future__ import annotations
+
+from heliograph.dashboard.organization import audit, senders, team
+from heliograph.pages.routes import Route, get, post, shared
+from heliograph.people.roles import AUDIT, TEAM, TEAM_CHANGE
+
+ROUTES: tuple[Route, ...] = (
+    get("/team", team.show, permission=TEAM),
+    get("/team/invite", team.show_invite, permission=TEAM_CHANGE, is_proved=True),
+    post("/team/invite", team.invite, permission=TEAM_CHANGE, is_proved=True),
+    post("/team/invitations/{id}/renew", team.renew, permission=TEAM_CHANGE, is_proved=True),
+    post("/team/invitations/{id}/withdraw", team.withdraw, permission=TEAM_CHANGE),
+    get("/team/members/{id}", team.show_member, permission=TEAM_CHANGE, is_proved=True),
+    post("/team/members/{id}/role", team.change_role, permission=TEAM_CHANGE, is_proved=True),
+    post("/team/members/{id}/remove", team.remove, permission=TEAM_CHANGE, is_proved=True),
+    shared("GET", "/senders", senders.show, "sender_ids:read"),
+    shared("GET", "/senders/new", senders.show_new, "sender_ids:write"),
+    shared("POST", "/senders", senders.ask, "sender_ids:write"),
+    shared("POST", "/senders/{id}/default", senders.make_default, "sender_ids:write"),
+    get("/audit", audit.show, permission=AUDIT),
+    post("/audit/export", audit.export, permission=AUDIT),
+)
