@@ -1,4 +1,4 @@
-"""Growth: accepts on a database that holds millions of messages, against the same database without any.
+"""Growth: accepts and pages on a database that holds millions of messages, against the same database without any.
 
 The messages are made in SQL as a month of traffic would have left them: ids of the last 30 days, half of them of the
 organization that sends now, each with its text, idempotency record, attempt, supplier id, receipt and
@@ -17,6 +17,7 @@ import asyncpg
 
 from bench import machine
 from bench.accept import Lengths, once
+from bench.dashboards import dashboards
 from bench.figures import Report
 from bench.load import TEXT
 from bench.stage import BenchError, Stage
@@ -102,6 +103,7 @@ async def growth(stage: Stage, report: Report, lengths: Lengths) -> None:
     report.add("growth_full", f"accepted, 64 connections, {amount} stored", [one.rate for one in results], "/s")
     report.ratio("growth_ratio", f"accepted with {amount} stored ÷ with none", "growth_full", "growth_none")
     report.costs["accept, grown"] = results[-1].costs(results[-1].accepted)
+    await dashboards(stage, report, lengths)
     await stage.empty()
 
 

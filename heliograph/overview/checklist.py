@@ -12,8 +12,10 @@ from heliograph.people import invitations, memberships
 from heliograph.sms.accepting import sender_ids
 from heliograph.webhooks import endpoints
 
-#: Messages that are looked at for one that was delivered.
+#: Messages of a mode that are looked at for one that was delivered.
 LATELY = 50
+#: Messages of both modes among which they are looked for: every renewal of a home page pays for it.
+LOOKED = 500
 
 
 class Steps(msgspec.Struct, frozen=True):
@@ -32,7 +34,10 @@ async def steps(conn: Connection, actor: Actor) -> Steps:
     """What the actor's organization has done, in either mode."""
     test, live = (msgspec.structs.replace(actor, mode=mode) for mode in ("test", "live"))
     keys = [one for each in (test, live) for one in await api_keys.list_all(conn, each)]
-    sent = [await messages.list_page(conn, each, filters=messages.Filters(), limit=LATELY) for each in (test, live)]
+    sent = [
+        await messages.list_page(conn, each, filters=messages.Filters(), limit=LATELY, look=LOOKED)
+        for each in (test, live)
+    ]
     listed = [one for found in sent for one in found.messages]
     hooks = [one for each in (test, live) for one in await endpoints.list_all(conn, each)]
     senders = await sender_ids.list_all(conn, live)
