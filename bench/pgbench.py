@@ -22,11 +22,11 @@ INSERT = f"""
 INSERT INTO bench_rows (id, recipient, body, accepted_at)
 VALUES (uuidv7(), '+25884' || :recipient::text, '{TEXT}', now());
 """
-# The arguments of sms_accept_2 in their order: the message, and one unit of a rate window.
+# The arguments of sms_accept in their order: the message, and one unit of a rate window.
 # A colon before a letter or digit would be a variable of pgbench's.
 NAIVE = """
 \\set recipient random(1000000, 9999999)
-SELECT verdict FROM sms_accept_2(now(), interval '72 hours', ARRAY['{organization}']::uuid[], ARRAY[uuidv7()],
+SELECT verdict FROM sms_accept(now(), interval '72 hours', ARRAY['{organization}']::uuid[], ARRAY[uuidv7()],
   ARRAY[true], ARRAY[true], ARRAY[gen_random_uuid()], ARRAY[sha256(:recipient::text::bytea)],
   ARRAY['+25884' || :recipient::text], ARRAY['MZ'], ARRAY['HELIOGRAPH'], ARRAY['{sender}']::uuid[],
   ARRAY[NULL]::text[], ARRAY[NULL]::uuid[], ARRAY['gsm7'], ARRAY[1]::smallint[],

@@ -38,7 +38,7 @@ class OverLimit(Exception):
 
 
 class RateUnit:
-    """One unit of a key's rate window, to be taken (`rate_windows_1`) in the very commit that stores the message.
+    """One unit of a key's rate window, to be taken (`count_requests`) in the very commit that stores the message.
 
     A rate_unit that was not taken (`used` is 0) belongs to a request that never came to a commit.
     """

@@ -90,7 +90,7 @@ async def numbers(listed: Sequence[str]) -> Numbers:
 # made while a table was empty thinks.
 ANY_LISTED = """
 SELECT EXISTS (SELECT FROM unnest($2::text[]) AS listed (phone) LEFT JOIN LATERAL (
-       SELECT since FROM silence_1($1, listed.phone) LIMIT 1) silence ON true
+       SELECT since FROM opted_out_since($1, listed.phone) LIMIT 1) silence ON true
         WHERE silence.since IS NULL)
 """
 ANY_TAGGED = """
@@ -99,7 +99,7 @@ SELECT EXISTS (SELECT FROM unnest($2::text[]) AS wanted (tag) CROSS JOIN LATERAL
               SELECT phone, tags FROM contacts
                WHERE organization_id = $1 AND mode = $4 AND id = t.contact_id LIMIT 1) c
          LEFT JOIN LATERAL (
-              SELECT since FROM silence_1($1, c.phone) LIMIT 1) silence ON true
+              SELECT since FROM opted_out_since($1, c.phone) LIMIT 1) silence ON true
         WHERE t.organization_id = $1 AND t.mode = $4 AND t.tag = wanted.tag AND c.tags @> $3 AND silence.since IS NULL
         LIMIT 1) found)
 """
@@ -196,13 +196,13 @@ async def gather(
 # bytes, and the indexes of the others are not: a comparison that did not say so would go through all of each.
 NEXT = """
 SELECT r.phone, r.name, r.first_name, r.last_name,
-       (SELECT since FROM silence_1($1, r.phone COLLATE "default")) IS NOT NULL AS opted_out
+       (SELECT since FROM opted_out_since($1, r.phone COLLATE "default")) IS NOT NULL AS opted_out
   FROM campaign_recipients r
  WHERE r.organization_id = $1 AND r.campaign_id = $2 AND r.phone > $3 ORDER BY r.phone LIMIT $4
 """
 NEXT_WITH_CONTACT = """
 SELECT r.phone, c.name, c.first_name, c.last_name,
-       (SELECT since FROM silence_1($1, r.phone COLLATE "default")) IS NOT NULL AS opted_out
+       (SELECT since FROM opted_out_since($1, r.phone COLLATE "default")) IS NOT NULL AS opted_out
   FROM campaign_recipients r LEFT JOIN LATERAL (
        SELECT name, first_name, last_name FROM contacts
         WHERE organization_id = $1 AND mode = $5 AND phone = r.phone COLLATE "default" LIMIT 1) c ON true

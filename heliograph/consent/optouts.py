@@ -1,7 +1,7 @@
 """Opt-outs: people that an organization may not write to, because they said so.
 
-They are looked at (`silence_1` in people.sql) when a message is accepted, when a campaign is staged, and again when a
-message is about to leave. An opt-out is kept under the name that it was said by, and holds for all names of that person
+They are checked (`opted_out_since` in people.sql) when a message is accepted, when a campaign is staged, and again when
+a message is about to leave. An opt-out is stored under the name that was used, and applies to all names of that person
 (`people.py`): spellings of the number, other numbers, user ids.
 
 The rule nobody may break: a person who opted out stays so until they ask for messages again themselves, or an operator
@@ -66,7 +66,7 @@ SUPPRESS = f"""
 INSERT INTO opt_outs ({COLUMNS})
 SELECT item.* FROM unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::text[], $5::text[], $6::uuid[])
     AS item ({COLUMNS})
-  LEFT JOIN LATERAL (SELECT since FROM silence_1(item.organization_id, item.recipient)) silence ON true
+  LEFT JOIN LATERAL (SELECT since FROM opted_out_since(item.organization_id, item.recipient)) silence ON true
  WHERE silence.since IS NULL
  ORDER BY item.organization_id, person_of(item.recipient)
 ON CONFLICT DO NOTHING
@@ -98,7 +98,7 @@ async def suppress(conn: Connection, wanted: Sequence[OptOut]) -> int:
 LIFT = """
 DELETE FROM opt_outs
  USING unnest($1::uuid[], $2::text[]) AS item (organization_id, recipient)
-       CROSS JOIN LATERAL names_of_1(item.organization_id, item.recipient) names
+       CROSS JOIN LATERAL names_of_person(item.organization_id, item.recipient) names
  WHERE opt_outs.organization_id = item.organization_id AND opt_outs.person = names.name
 """
 
@@ -115,7 +115,7 @@ async def lift(conn: Connection, pairs: Collection[Pair]) -> set[Pair]:
 LIFT_EARLIER = """
 DELETE FROM opt_outs
  USING unnest($1::uuid[], $2::text[], $3::timestamptz[]) AS item (organization_id, recipient, at)
-       CROSS JOIN LATERAL names_of_1(item.organization_id, item.recipient) names
+       CROSS JOIN LATERAL names_of_person(item.organization_id, item.recipient) names
  WHERE opt_outs.organization_id = item.organization_id AND opt_outs.person = names.name
    AND opt_outs.since <= item.at
 """
@@ -131,7 +131,7 @@ async def lift_earlier(conn: Connection, said: Mapping[Pair, datetime]) -> None:
 CURRENT = """
 SELECT item.organization_id, item.recipient
   FROM unnest($1::uuid[], $2::text[]) AS item (organization_id, recipient)
-       CROSS JOIN LATERAL (SELECT since FROM silence_1(item.organization_id, item.recipient)) silence
+       CROSS JOIN LATERAL (SELECT since FROM opted_out_since(item.organization_id, item.recipient)) silence
 """
 
 
@@ -152,7 +152,7 @@ async def list_all(conn: Connection, actor: Actor, *, limit: int = 1000) -> list
 
 
 GET = f"""
-SELECT {COLUMNS} FROM opt_outs JOIN names_of_1($1, $2) names ON opt_outs.person = names.name
+SELECT {COLUMNS} FROM opt_outs JOIN names_of_person($1, $2) names ON opt_outs.person = names.name
  WHERE organization_id = $1 ORDER BY since LIMIT 1
 """
 

@@ -70,7 +70,7 @@ async def link(conn: Connection, links: Collection[Link]) -> list[Link]:
     return new
 
 
-NAMES = "SELECT name FROM names_of_1($1, $2)"
+NAMES = "SELECT name FROM names_of_person($1, $2)"
 
 
 async def names(conn: Connection, organization_id: UUID, address: str) -> list[str]:

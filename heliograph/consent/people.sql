@@ -1,8 +1,8 @@
--- names_of_1: the names of one person in an organization: the given one's key first, then those that are linked to it.
+-- names_of_person: the names of one person in an organization: the given one's key first, then those linked to it.
 --
 -- It is inlined into the statement that asks, so that each look-up stays one of a whole key. LIMIT keeps it one,
 -- whatever a plan that was made while a table was empty thinks.
-CREATE OR REPLACE FUNCTION names_of_1(p_organization uuid, p_address text) RETURNS TABLE (name text)
+CREATE OR REPLACE FUNCTION names_of_person(p_organization uuid, p_address text) RETURNS TABLE (name text)
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT person_of(p_address)
     UNION ALL
@@ -16,11 +16,11 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
             LIMIT 100) linked
 $$;
 
--- silence_1: since when a recipient's person has opted out, by whatever name; no row: they have not.
-CREATE OR REPLACE FUNCTION silence_1(p_organization uuid, p_address text) RETURNS TABLE (since timestamptz)
+-- opted_out_since: since when a recipient's person has opted out, by whatever name; no row: they have not.
+CREATE OR REPLACE FUNCTION opted_out_since(p_organization uuid, p_address text) RETURNS TABLE (since timestamptz)
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT said.since
-      FROM names_of_1(p_organization, p_address) names
+      FROM names_of_person(p_organization, p_address) names
       CROSS JOIN LATERAL (
            SELECT opt_outs.since FROM opt_outs
             WHERE opt_outs.organization_id = p_organization AND opt_outs.person = names.name LIMIT 1) said

@@ -130,7 +130,7 @@ def full_name(first_name: str | None, last_name: str | None) -> str | None:
 # Not EXISTS: that may be answered by reading all opt-outs of the organization into a hash first, for one page.
 _COLUMNS = """
 c.id, c.name, c.first_name, c.last_name, c.phone, c.tags,
-(SELECT since FROM silence_1(c.organization_id, c.phone))
+(SELECT since FROM opted_out_since(c.organization_id, c.phone))
     IS NOT NULL AS opted_out,
 c.created_at, c.updated_at
 """

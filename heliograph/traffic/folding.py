@@ -21,12 +21,12 @@ WITH gone AS (
     INSERT INTO traffic AS known (organization_id, hour, channel, mode, country, sender, supplier_id, status, count,
                                   segments, to_sent, to_delivered)
     SELECT organization_id, hour, channel, mode, country, sender, supplier_id, status, sum(count)::bigint,
-           sum(segments)::bigint, histogram_sum_1(to_sent), histogram_sum_1(to_delivered)
+           sum(segments)::bigint, histogram_sum(to_sent), histogram_sum(to_delivered)
       FROM gone GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY 1, 2, 3, 4, 5, 6, 7, 8
     ON CONFLICT (organization_id, hour, channel, mode, country, sender, supplier_id, status) DO UPDATE
        SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
-           to_sent = histogram_add_1(known.to_sent, excluded.to_sent),
-           to_delivered = histogram_add_1(known.to_delivered, excluded.to_delivered)
+           to_sent = histogram_add(known.to_sent, excluded.to_sent),
+           to_delivered = histogram_add(known.to_delivered, excluded.to_delivered)
 )
 SELECT count(*) FROM gone
 """

@@ -44,11 +44,11 @@ class Point(msgspec.Struct, frozen=True):
 
 READ = """
 SELECT at, value, jsonb_object_agg(status, count)::text AS counts, sum(segments)::bigint AS segments,
-       histogram_sum_1(to_sent) AS to_sent, histogram_sum_1(to_delivered) AS to_delivered
+       histogram_sum(to_sent) AS to_sent, histogram_sum(to_delivered) AS to_delivered
   FROM (SELECT date_trunc($4, hour, 'UTC') AS at,
                CASE $5 WHEN 'channel' THEN channel WHEN 'country' THEN country WHEN 'sender' THEN sender END AS value,
                status, sum(count)::bigint AS count, sum(segments)::bigint AS segments,
-               histogram_sum_1(to_sent) AS to_sent, histogram_sum_1(to_delivered) AS to_delivered
+               histogram_sum(to_sent) AS to_sent, histogram_sum(to_delivered) AS to_delivered
           FROM traffic
          WHERE organization_id = $1 AND hour >= $2 AND hour < $3 AND mode = ANY ($6)
            AND ($7::text IS NULL OR channel = $7) AND ($8::text IS NULL OR country = $8)

@@ -1,9 +1,9 @@
 -- Histograms are arrays of counts; they are added place by place, and a shorter one ends with zeros.
-CREATE OR REPLACE FUNCTION histogram_add_1(p_one bigint[], p_other bigint[]) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION histogram_add(p_one bigint[], p_other bigint[]) RETURNS bigint[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN p_other = '{}' THEN p_one WHEN p_one = '{}' THEN p_other
            ELSE ARRAY(SELECT coalesce(one, 0) + coalesce(other, 0)
                         FROM unnest(p_one, p_other) WITH ORDINALITY AS item (one, other, n) ORDER BY n) END
 $$;
-CREATE OR REPLACE AGGREGATE histogram_sum_1(bigint[]) (
-    sfunc = histogram_add_1, stype = bigint[], initcond = '{}', parallel = safe, combinefunc = histogram_add_1);
+CREATE OR REPLACE AGGREGATE histogram_sum(bigint[]) (
+    sfunc = histogram_add, stype = bigint[], initcond = '{}', parallel = safe, combinefunc = histogram_add);

@@ -286,7 +286,7 @@ CONVERSATIONS_OF_RECIPIENT = bounded_scan.statement(
     _CONVERSATION,
     fits=_FITS,
     where="""merged_into IS NULL AND id = ANY (ARRAY(
-               SELECT named.conversation_id FROM names_of_1($1, $10) names CROSS JOIN LATERAL (
+               SELECT named.conversation_id FROM names_of_person($1, $10) names CROSS JOIN LATERAL (
                       SELECT conversation_id FROM whatsapp_aliases
                        WHERE organization_id = $1
                          AND alias = CASE WHEN $6 = 'test' THEN 'test:' || $10 ELSE ltrim(names.name, '+') END

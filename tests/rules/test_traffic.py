@@ -52,7 +52,7 @@ SELECT organization_id, date_trunc('hour', accepted_at, 'UTC'), 'whatsapp', mode
   FROM whatsapp_messages WHERE direction = 'outbound' GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
 """
 HISTOGRAMS = """
-SELECT histogram_sum_1(to_sent) AS to_sent, histogram_sum_1(to_delivered) AS to_delivered
+SELECT histogram_sum(to_sent) AS to_sent, histogram_sum(to_delivered) AS to_delivered
   FROM (SELECT to_sent, to_delivered FROM traffic UNION ALL SELECT to_sent, to_delivered FROM traffic_deltas) one
 """
 TIMES = "SELECT accepted_at, send_at, sent_at, delivered_at FROM messages"

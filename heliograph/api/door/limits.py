@@ -1,6 +1,6 @@
 """Rate limits: how many requests a key may make in a minute, exact across processes.
 
-A window is a row of `rate_windows`, keyed by organization, key and bucket, and `rate_windows_1` (accounts/requests.sql)
+A window is a row of `rate_windows`, keyed by organization, key and bucket, and `count_requests` (accounts/requests.sql)
 is the only one that takes of it. Requests that arrive while a batch of counts is being written go into the next one, so
 a minute of traffic costs one small statement per round trip, not one per request. The rule nobody may break: minutes
 are the database's, never this machine's.
@@ -35,7 +35,7 @@ CAPACITY = 100_000
 
 TAKE = """
 SELECT organization_id, key_id, bucket, taken, window_start, clock_timestamp() AS at
-  FROM rate_windows_1($1::uuid[], $2::uuid[], $3::text[], $4::int[])
+  FROM count_requests($1::uuid[], $2::uuid[], $3::text[], $4::int[])
 """
 
 

@@ -1,6 +1,6 @@
 """Accepting messages: the promise behind a 202.
 
-What arrives while one batch is being committed goes into the next (`sending/intake.py`). One call of `sms_accept_2`
+What arrives while one batch is being committed goes into the next (`sending/intake.py`). One call of `sms_accept`
 (accept.sql) stores message, queue row, quota debit and idempotency record of a whole batch in one commit, and only then
 does anybody get an answer. HTTP and the command line come through here.
 
@@ -90,7 +90,7 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
 # accepted, is due and expires is the database's time, whatever this machine's clock says.
 ACCEPT = """
 SELECT remaining, used, window_start, at, verdict, since, message, reference
-  FROM sms_accept_2(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
+  FROM sms_accept(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
     $16, $17,
     ARRAY(SELECT greatest(due, date_trunc('milliseconds', now())) + life
             FROM unnest($18::interval[], $19::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),

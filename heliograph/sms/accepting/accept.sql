@@ -1,4 +1,4 @@
--- sms_accept_2: accept a batch of messages in one transaction and one round trip.
+-- sms_accept: accept a batch of messages in one transaction and one round trip.
 --
 -- First the balance rows of the batch's organizations are locked, in one order, so that two processes never wait
 -- for each other in a circle. From then on nobody else accepts for these organizations, and the second statement's
@@ -17,7 +17,7 @@
 -- Of a batch that is stored as a whole only the balances come back (and what the rate windows said); verdict and what
 -- belongs to it are NULL then. Of a replay, that comes back from which its answer is made again: message, reference and
 -- what remained.
-CREATE OR REPLACE FUNCTION sms_accept_2(
+CREATE OR REPLACE FUNCTION sms_accept(
     p_at timestamptz, p_kept interval,
     p_organization uuid[], p_id uuid[], p_eligible boolean[], p_billed boolean[], p_key uuid[], p_request bytea[],
     p_recipient text[], p_country text[], p_sender text[], p_sender_id uuid[], p_reference text[], p_campaign uuid[],
@@ -49,7 +49,7 @@ BEGIN
     SELECT array_agg(counted.taken ORDER BY counted.organization_id, counted.key_id),
            array_agg(counted.window_start ORDER BY counted.organization_id, counted.key_id)
       INTO v_taken, v_start
-      FROM rate_windows_1(p_rate_organization, p_rate_key,
+      FROM count_requests(p_rate_organization, p_rate_key,
                           array_fill(p_bucket, ARRAY[cardinality(p_rate_units)]), p_rate_units) AS counted;
 
     -- 2. The organizations' turn.
@@ -97,7 +97,7 @@ BEGIN
                   -- The confirmation of an opt-out is the one message that still goes to such a number. Counted,
                   -- because EXISTS may be planned as a hash of the whole table.
                   LEFT JOIN LATERAL (
-                       SELECT silent.since FROM silence_1(item.organization, item.recipient) silent
+                       SELECT silent.since FROM opted_out_since(item.organization, item.recipient) silent
                         WHERE (SELECT count(*) FROM automatic_replies reply
                                 WHERE reply.organization_id = item.organization AND reply.recipient = item.recipient
                                   AND reply.message_id = item.id) = 0

@@ -1,6 +1,6 @@
 """Accepting messages of one campaign by the thousand, in a transaction of the caller's.
 
-One call of `sms_accept_bulk_1` (bulk.sql) stores what `Acceptor` would store of each of them. The caller moves its
+One call of `sms_accept_bulk` (bulk.sql) stores what `Acceptor` would store of each of them. The caller moves its
 cursor in the same transaction, so that a message exists exactly if the cursor has passed its recipient; that stands
 where a single send has its idempotency key.
 
@@ -46,7 +46,7 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ACCEPT = """
-SELECT sms_accept_bulk_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+SELECT sms_accept_bulk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 """
 
 

@@ -1,12 +1,12 @@
--- sms_accept_bulk_1: accept messages of one organization, sender and campaign, all of them or none.
+-- sms_accept_bulk: accept messages of one organization, sender and campaign, all of them or none.
 --
--- The same rows as `sms_accept_2` writes, and the same books; but there are no idempotency keys and no rate windows to
+-- The same rows as `sms_accept` writes, and the same books; but there are no idempotency keys and no rate windows to
 -- look at, and the caller has judged each recipient. The balance's row, on which all accepts of the organization take
 -- turns, is locked as late as can be: a message's row says what it left of the quota.
 --
 -- p_text may be shorter than the others: p_body stands for what is missing. Returns the remaining quota, or NULL if it
 -- does not cover all of them; then nothing is stored. Test messages cost none and return what there is.
-CREATE OR REPLACE FUNCTION sms_accept_bulk_1(
+CREATE OR REPLACE FUNCTION sms_accept_bulk(
     p_at timestamptz, p_organization uuid, p_billed boolean, p_sender text, p_sender_id uuid, p_campaign uuid,
     p_guarantee text, p_request_id text, p_lane smallint, p_body text,
     p_id uuid[], p_recipient text[], p_country text[], p_text text[], p_encoding text[], p_segments smallint[],

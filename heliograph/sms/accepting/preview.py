@@ -62,7 +62,7 @@ class Preview(msgspec.Struct, frozen=True):
 
 
 STANDING = """
-SELECT (SELECT since FROM silence_1($1, $2)) AS since,
+SELECT (SELECT since FROM opted_out_since($1, $2)) AS since,
        coalesce((SELECT total - used FROM quotas WHERE organization_id = $1), 0) AS remaining
 """
 

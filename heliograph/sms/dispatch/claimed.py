@@ -81,7 +81,7 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accep
   LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
   LEFT JOIN LATERAL (SELECT status FROM sender_ids
                       WHERE organization_id = item.organization_id AND id = m.sender_id LIMIT 1) s ON true
-  LEFT JOIN LATERAL (SELECT since FROM silence_1(item.organization_id, m.recipient)
+  LEFT JOIN LATERAL (SELECT since FROM opted_out_since(item.organization_id, m.recipient)
                       WHERE (SELECT count(*) FROM automatic_replies
                               WHERE organization_id = item.organization_id AND recipient = m.recipient
                                 AND message_id = item.id) = 0 LIMIT 1) silence ON true

@@ -1,7 +1,7 @@
 """Accepting WhatsApp messages: the promise behind a 202.
 
 What arrives while one batch is being committed goes into the next (`sending/intake.py`). One call of
-`whatsapp_accept_2` (accept.sql) stores message, conversation, queue row, reservation and idempotency record of
+`whatsapp_accept` (accept.sql) stores message, conversation, queue row, reservation and idempotency record of
 a whole batch in one commit, and only then does anybody get an answer.
 
 The rule nobody may break: nothing is answered that is not committed, one bad message never sinks its batch, and what is
@@ -118,7 +118,7 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
 # accepted, is due and has expired is the database's time, whatever this machine's clock says.
 ACCEPT = """
 SELECT used, window_start, at, verdict, price, available, since, expires, message, reference
-  FROM whatsapp_accept_2(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
+  FROM whatsapp_accept(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
     $15, $16, $17, $18, $19,
     ARRAY(SELECT coalesce(due, date_trunc('milliseconds', now())) + life
             FROM unnest($20::interval[], $21::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),

@@ -1,4 +1,4 @@
--- whatsapp_accept_2: accept a batch of WhatsApp messages in one transaction and one round trip.
+-- whatsapp_accept: accept a batch of WhatsApp messages in one transaction and one round trip.
 --
 -- First the wallets of the batch's organizations are locked, in one order, so that two processes never wait for each
 -- other in a circle. From then on nobody else accepts for these organizations, and the later statements' snapshots see
@@ -18,7 +18,7 @@
 --
 -- p_price is the list price in millionths, of which a conversation that is free for now takes nothing. p_margin: how
 -- long before its end, in seconds, a service window counts as closed. p_conversation: ids for new conversations.
-CREATE OR REPLACE FUNCTION whatsapp_accept_2(
+CREATE OR REPLACE FUNCTION whatsapp_accept(
     p_at timestamptz, p_kept interval, p_margin float8,
     p_organization uuid[], p_id uuid[], p_eligible boolean[], p_live boolean[], p_key uuid[], p_request bytea[],
     p_recipient text[], p_number uuid[], p_conversation uuid[], p_type text[], p_template uuid[], p_name text[],
@@ -73,7 +73,7 @@ BEGIN
     SELECT array_agg(counted.taken ORDER BY counted.organization_id, counted.key_id),
            array_agg(counted.window_start ORDER BY counted.organization_id, counted.key_id)
       INTO v_taken, v_start
-      FROM rate_windows_1(p_rate_organization, p_rate_key,
+      FROM count_requests(p_rate_organization, p_rate_key,
                           array_fill(p_bucket, ARRAY[cardinality(p_rate_units)]), p_rate_units) AS counted;
 
     -- 3. Decide, as if every wallet covered what is asked of it; v_short: one does not.
@@ -120,11 +120,11 @@ BEGIN
                         WHERE organization_id = item.organization AND key_hash = item.key
                           AND made_on BETWEEN v_first AND v_today + 1 AND created_at > v_oldest LIMIT 1) known ON true
                   LEFT JOIN LATERAL (
-                       SELECT silent.since FROM silence_1(item.organization, item.recipient) silent LIMIT 1
+                       SELECT silent.since FROM opted_out_since(item.organization, item.recipient) silent LIMIT 1
                        ) silence ON true
                   LEFT JOIN LATERAL (
                        SELECT found.conversation_id
-                         FROM whatsapp_conversation_of_1(item.organization, item.number,
+                         FROM whatsapp_conversation_of(item.organization, item.number,
                                                          CASE WHEN item.live THEN '' ELSE 'test:' END || item.recipient) found
                        ) known_as ON true
                   LEFT JOIN LATERAL (
@@ -163,7 +163,7 @@ BEGIN
               FROM unnest(v_thread) WITH ORDINALITY AS item (thread, n)
               LEFT JOIN (
                 SELECT unnest(wanted.n) AS n,
-                       unnest(whatsapp_conversations_2(p_at, wanted.organization, wanted.number, wanted.recipient,
+                       unnest(whatsapp_ensure_conversations(p_at, wanted.organization, wanted.number, wanted.recipient,
                                                        wanted.id)) AS thread
                   FROM (
                     SELECT array_agg(n) AS n, array_agg(organization) AS organization, array_agg(number) AS number,

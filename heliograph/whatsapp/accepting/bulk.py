@@ -1,6 +1,6 @@
 """Accepting messages of one campaign by the thousand, in a transaction of the caller's.
 
-One call of `whatsapp_accept_bulk_1` (bulk.sql) stores what `Acceptor` would store of each of them. The caller moves its
+One call of `whatsapp_accept_bulk` (bulk.sql) stores what `Acceptor` would store of each of them. The caller moves its
 cursor in the same transaction, so that a message exists exactly if the cursor has passed its recipient.
 
 The rule nobody may break: whoever is handed over here was judged first (number, template and its values, country, rate,
@@ -51,7 +51,7 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ACCEPT = """
-SELECT whatsapp_accept_bulk_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+SELECT whatsapp_accept_bulk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
 """
 
 

@@ -1,6 +1,6 @@
--- whatsapp_accept_bulk_1: accept messages of one organization, number, template and campaign, all of them or none.
+-- whatsapp_accept_bulk: accept messages of one organization, number, template and campaign, all of them or none.
 --
--- The same rows as `whatsapp_accept_2` writes, and the same books; but there are no idempotency keys and no rate
+-- The same rows as `whatsapp_accept` writes, and the same books; but there are no idempotency keys and no rate
 -- windows to look at, and the caller has judged each recipient. Single sends of the organization wait while the wallet
 -- is locked, so it is locked last; but first where there are users whom nobody has written to, because whoever makes
 -- conversations does so behind it.
@@ -9,7 +9,7 @@
 -- conversation that is free for now takes nothing. p_conversation: ids for new conversations. Returns what is available
 -- in the wallet afterwards, or NULL if it does not cover all of them; then nothing is stored. Test messages cost
 -- nothing and return what there is.
-CREATE OR REPLACE FUNCTION whatsapp_accept_bulk_1(
+CREATE OR REPLACE FUNCTION whatsapp_accept_bulk(
     p_at timestamptz, p_organization uuid, p_billed boolean, p_number uuid, p_campaign uuid, p_template uuid,
     p_name text, p_language text, p_category text, p_currency text, p_life interval, p_request_id text, p_lane smallint,
     p_id uuid[], p_recipient text[], p_conversation uuid[], p_content text[], p_price bigint[], p_country text[],
@@ -26,10 +26,10 @@ DECLARE
     v_price bigint[];
     v_sum bigint;
 BEGIN
-    v_thread := whatsapp_known_conversations_2(v_organization, v_number, v_address);
+    v_thread := whatsapp_find_conversations(v_organization, v_number, v_address);
     IF array_position(v_thread, NULL) IS NOT NULL THEN
         PERFORM FROM wallets WHERE organization_id = p_organization FOR UPDATE;
-        v_thread := whatsapp_conversations_2(p_at, v_organization, v_number, v_address, p_conversation);
+        v_thread := whatsapp_ensure_conversations(p_at, v_organization, v_number, v_address, p_conversation);
     END IF;
 
     -- LIMIT keeps each look-up a look-up, whatever a plan that was made while the table was empty thinks.

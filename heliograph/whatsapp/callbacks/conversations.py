@@ -55,7 +55,7 @@ class Heard(msgspec.Struct, frozen=True, gc=False):
     referred: bool
 
 
-MAKE = "SELECT whatsapp_conversations_2($1, $2, $3, $4, $5)"
+MAKE = "SELECT whatsapp_ensure_conversations($1, $2, $3, $4, $5)"
 
 
 async def of_users(conn: Connection, users: Sequence[User]) -> list[UUID]:
@@ -71,7 +71,7 @@ async def of_users(conn: Connection, users: Sequence[User]) -> list[UUID]:
     return made
 
 
-MERGE = "SELECT whatsapp_merge_1($1, $2)"
+MERGE = "SELECT whatsapp_merge_conversations($1, $2)"
 
 
 async def link(conn: Connection, links: Collection[Link]) -> None:

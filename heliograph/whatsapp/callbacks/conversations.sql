@@ -1,12 +1,12 @@
 -- Whose conversation it is. A user is asked for by any name: a number in E.164, or a user id. whatsapp_aliases has one
--- row for each conversation, under one of the person's names; `names_of_1` finds it by the others. Test keys have
+-- row for each conversation, under one of the person's names; `names_of_person` finds it by the others. Test keys have
 -- conversations of their own: they ask for `test:` and the number.
 
--- whatsapp_conversation_of_1: the conversation of a number of ours and a user; no row: there is none. It is inlined.
-CREATE OR REPLACE FUNCTION whatsapp_conversation_of_1(p_organization uuid, p_number uuid, p_address text)
+-- whatsapp_conversation_of: the conversation of a number of ours and a user; no row: there is none. It is inlined.
+CREATE OR REPLACE FUNCTION whatsapp_conversation_of(p_organization uuid, p_number uuid, p_address text)
 RETURNS TABLE (conversation_id uuid) LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT found.conversation_id
-      FROM names_of_1(p_organization, p_address) names
+      FROM names_of_person(p_organization, p_address) names
       CROSS JOIN LATERAL (
            SELECT known.conversation_id FROM whatsapp_aliases known
             WHERE known.organization_id = p_organization AND known.number_id = p_number
@@ -14,25 +14,25 @@ RETURNS TABLE (conversation_id uuid) LANGUAGE sql STABLE PARALLEL SAFE AS $$
      LIMIT 1
 $$;
 
--- whatsapp_known_conversations_2: those that exist, in order; NULL where there is none.
-CREATE OR REPLACE FUNCTION whatsapp_known_conversations_2(p_organization uuid[], p_number uuid[], p_address text[])
+-- whatsapp_find_conversations: those that exist, in order; NULL where there is none.
+CREATE OR REPLACE FUNCTION whatsapp_find_conversations(p_organization uuid[], p_number uuid[], p_address text[])
 RETURNS uuid[] LANGUAGE sql VOLATILE AS $$
     SELECT array_agg(known.conversation_id ORDER BY n)
       FROM unnest(p_organization, p_number, p_address) WITH ORDINALITY AS item (organization, number, address, n)
       LEFT JOIN LATERAL (SELECT conversation_id
-                           FROM whatsapp_conversation_of_1(item.organization, item.number, item.address)) known ON true
+                           FROM whatsapp_conversation_of(item.organization, item.number, item.address)) known ON true
 $$;
 
--- whatsapp_conversations_2: the conversations of pairs of number and user, made where there are none.
+-- whatsapp_ensure_conversations: the conversations of pairs of number and user, made where there are none.
 --
 -- The answer has a conversation for each asked pair, in order; p_id are the ids that new ones get. Runs in the caller's
 -- transaction, after what it locks of wallets: who makes a conversation waits for one who is making the same, so wallets
 -- always come first.
-CREATE OR REPLACE FUNCTION whatsapp_conversations_2(
+CREATE OR REPLACE FUNCTION whatsapp_ensure_conversations(
     p_at timestamptz, p_organization uuid[], p_number uuid[], p_address text[], p_id uuid[]
 ) RETURNS uuid[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_found uuid[] := whatsapp_known_conversations_2(p_organization, p_number, p_address);
+    v_found uuid[] := whatsapp_find_conversations(p_organization, p_number, p_address);
 BEGIN
     IF array_position(v_found, NULL) IS NULL THEN
         RETURN v_found;
@@ -45,7 +45,7 @@ BEGIN
           FROM unnest(v_found, p_organization, p_number, p_address, p_id) WITH ORDINALITY
                AS item (known, organization, number, address, id, n)
          CROSS JOIN LATERAL (SELECT min(ltrim(names.name, '+')) AS alias
-                               FROM names_of_1(item.organization, item.address) names) person
+                               FROM names_of_person(item.organization, item.address) names) person
          WHERE known IS NULL
          ORDER BY organization, number, person.alias, n
     ), mine AS (
@@ -60,14 +60,14 @@ BEGIN
       FROM wanted WHERE id IN (SELECT conversation_id FROM mine);
 
     -- Again, with what others made at the same time: they are committed now.
-    RETURN whatsapp_known_conversations_2(p_organization, p_number, p_address);
+    RETURN whatsapp_find_conversations(p_organization, p_number, p_address);
 END $$;
 
--- whatsapp_merge_1: make one conversation of those that a person has with one of our numbers, for each of the numbers.
+-- whatsapp_merge_conversations: make one conversation of those that a person has with one of our numbers, for each of the numbers.
 --
 -- The oldest one stays. The window that ends last is the person's, since either was opened by them. The others stay as
 -- pointers to it: a message that is being accepted now may still name one.
-CREATE OR REPLACE FUNCTION whatsapp_merge_1(p_organization uuid[], p_address text[])
+CREATE OR REPLACE FUNCTION whatsapp_merge_conversations(p_organization uuid[], p_address text[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_pair record;
@@ -80,7 +80,7 @@ BEGIN
     LOOP
         FOR v_found IN
             SELECT a.number_id, array_agg(DISTINCT a.conversation_id) AS ids
-              FROM names_of_1(v_pair.organization, v_pair.address) names
+              FROM names_of_person(v_pair.organization, v_pair.address) names
               JOIN whatsapp_aliases a ON a.organization_id = v_pair.organization AND a.alias = ltrim(names.name, '+')
              GROUP BY a.number_id HAVING count(DISTINCT a.conversation_id) > 1
              ORDER BY a.number_id
@@ -115,10 +115,7 @@ BEGIN
               WHERE organization_id = v_pair.organization AND number_id = v_found.number_id
                 AND conversation_id = ANY (v_found.ids) AND conversation_id <> v_kept
                 AND alias = ANY (ARRAY(SELECT ltrim(name, '+')
-                                         FROM names_of_1(v_pair.organization, v_pair.address)));
+                                         FROM names_of_person(v_pair.organization, v_pair.address)));
         END LOOP;
     END LOOP;
 END $$;
-
-DROP FUNCTION IF EXISTS whatsapp_conversations_1(timestamptz, uuid[], uuid[], text[], text[], uuid[]);
-DROP FUNCTION IF EXISTS whatsapp_known_conversations_1(uuid[], uuid[], text[]);

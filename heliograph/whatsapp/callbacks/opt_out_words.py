@@ -86,7 +86,7 @@ WITH newest AS (
 )
 SELECT newest.organization_id, newest.person FROM newest
   LEFT JOIN LATERAL (
-       SELECT said.said_at FROM names_of_1(newest.organization_id, newest.person) names CROSS JOIN LATERAL (
+       SELECT said.said_at FROM names_of_person(newest.organization_id, newest.person) names CROSS JOIN LATERAL (
               SELECT other.said_at FROM whatsapp_words other
                WHERE other.organization_id = newest.organization_id AND other.person = names.name
                  AND (other.said_at, other.word = 'stop') > (newest.said_at, newest.word = 'stop') LIMIT 1) said

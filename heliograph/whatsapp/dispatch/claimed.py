@@ -102,7 +102,7 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
   LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
   LEFT JOIN LATERAL (SELECT expires_at, merged_into FROM whatsapp_conversations
                       WHERE organization_id = item.organization_id AND id = m.conversation_id LIMIT 1) c ON true
-  LEFT JOIN LATERAL (SELECT since FROM silence_1(item.organization_id, m.recipient) LIMIT 1) silence ON true
+  LEFT JOIN LATERAL (SELECT since FROM opted_out_since(item.organization_id, m.recipient) LIMIT 1) silence ON true
   LEFT JOIN LATERAL (
        SELECT attempt, state, started_at, count(*) FILTER (WHERE state = 'unknown') OVER () AS unknowns
          FROM attempts
