@@ -86,7 +86,7 @@ class Found(msgspec.Struct, frozen=True):
     seen: UUID | None
 
 
-class Story(msgspec.Struct, frozen=True):
+class MessageDetail(msgspec.Struct, frozen=True):
     """A message, what it says (None: it is forgotten, or a channel's that keeps none), and what happened, in order."""
 
     message: Message
@@ -154,22 +154,22 @@ def merged(pages: Sequence[tuple[list[Message], UUID | None]], *, limit: int) ->
     return Found(known[: limit + 1], None if len(known) > limit else max(ended))
 
 
-async def get(conn: Connection, actor: Actor, *, id: UUID) -> Story:
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
     """A message of either channel. Raises NotFound."""
     try:
-        story = await sms.get(conn, actor, id=id)
+        detail = await sms.get(conn, actor, id=id)
     except NotFound:
         message = _of_whatsapp(await whatsapp.get(conn, actor, id=id))
-        return Story(message, None, sorted(_steps(message), key=lambda step: step.at))
-    return Story(_of_sms(story.message), story.text, story.steps)
+        return MessageDetail(message, None, sorted(_steps(message), key=lambda step: step.at))
+    return MessageDetail(_of_sms(detail.message), detail.text, detail.steps)
 
 
-async def reveal(conn: Connection, actor: Actor, *, id: UUID) -> Story:
+async def reveal(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
     """As `get`, for somebody who sees numbers and texts only one at a time: the audit log says that they did."""
     async with conn.transaction():
-        story = await get(conn, actor, id=id)
+        detail = await get(conn, actor, id=id)
         await audit.record(conn, actor, "message.revealed", object_id=id)
-    return story
+    return detail
 
 
 def _of_sms(one: sms.Message) -> Message:

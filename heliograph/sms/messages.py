@@ -1,4 +1,4 @@
-"""An organization's messages: listed, read with their story, and canceled while no supplier has them.
+"""An organization's messages: listed, read with their history, and canceled while no supplier has them.
 
 The rule nobody may break: what is told here is for customers. No supplier's name, id, code or word is in it; those are
 in `timeline`, for operators. A key sees messages of its own mode only, so that whoever is given a test key to try
@@ -21,6 +21,7 @@ from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.queue.holds import Overtaken
+from heliograph.sending import timeline as timelines
 from heliograph.sending.listing import shown_status
 from heliograph.sms import timeline
 from heliograph.sms.accepting import withdrawal
@@ -104,7 +105,7 @@ class Delivery(msgspec.Struct, frozen=True):
     duration_ms: int
 
 
-class Story(msgspec.Struct, frozen=True):
+class MessageDetail(msgspec.Struct, frozen=True):
     """A message, what it says (None once that is forgotten), and what happened to it, in order of time."""
 
     message: Message
@@ -170,15 +171,15 @@ SELECT least((SELECT min(started_at) FROM attempts WHERE organization_id = $1 AN
 """
 
 
-async def get(conn: Connection, actor: Actor, *, id: UUID) -> Story:
-    """A message with its text and its story. Raises NotFound."""
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
+    """A message with its text and what happened to it. Raises NotFound."""
     row = await _row(conn, actor, id)
     begun = await conn.fetchval(FIRST_ATTEMPT, actor.organization_id, id)
-    raised = await timeline.raised(conn, actor.organization_id, row)
+    raised = await timelines.raised(conn, timeline.SOURCE, actor.organization_id, row)
     tried = await webhook_timeline.tried(conn, actor.organization_id, raised)
     kinds = {one["id"]: one["kind"] for one in raised}
     steps = [*_steps(row, begun), *(_delivery(one, kinds[one["event_id"]]) for one in tried)]
-    return Story(_message(row), row["body"], sorted(steps, key=lambda step: step.at))
+    return MessageDetail(_message(row), row["body"], sorted(steps, key=lambda step: step.at))
 
 
 async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:

@@ -1,7 +1,4 @@
-"""What operators see of one message, of whatever channel: what happened to it, in order of time.
-
-The rule nobody may break: this is for operators only. What a customer may see of a message is its channel's to say.
-"""
+"""A message's webhook events and attempts as entries of its timeline (`sending/timeline.py`)."""
 
 from __future__ import annotations
 
@@ -19,23 +16,11 @@ from heliograph.webhooks.recording import successes
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """Something that happened. `detail` holds only what is known."""
+    """Something that happened. `detail` holds only what is known. For operators only."""
 
     at: datetime
     what: str
     detail: dict[str, Any]
-
-
-class Timeline(msgspec.Struct, frozen=True):
-    """A message and its story."""
-
-    #: Its row, with its organization's name.
-    message: dict[str, Any]
-    #: What it says; None unless asked for, or when it was erased.
-    text: str | None
-    entries: list[Entry]
-    #: Its rows in the queue, and those of its webhook deliveries.
-    queued: list[dict[str, Any]]
 
 
 # $3: `successes.since` of each event.

@@ -75,14 +75,14 @@ async def test_a_message_is_read_as_it_was_sent(pool: Pool) -> None:
         pool, actor, "olá", client_reference="order-1", send_at=at, validity_seconds=600, guarantee="at_most_once"
     )
     async with pool.acquire() as conn:
-        story = await messages.get(conn, actor, id=id)
-    found = story.message
+        detail = await messages.get(conn, actor, id=id)
+    found = detail.message
     assert (found.id, found.status, found.mode, found.recipient, found.sender) == (id, "accepted", "live", TO, SENDER)
     assert (found.client_reference, found.guarantee, found.send_at) == ("order-1", "at_most_once", at)
     assert found.expires_at == at + timedelta(seconds=600)
     assert (found.encoding, found.segments, found.failure_code) == ("gsm7", 1, None) or found.encoding == "ucs2"
-    assert story.text == "olá"
-    assert [(step.status, step.at) for step in story.steps] == [("accepted", found.accepted_at)]
+    assert detail.text == "olá"
+    assert [(step.status, step.at) for step in detail.steps] == [("accepted", found.accepted_at)]
 
 
 async def test_without_a_validity_it_expires_with_the_retry_schedule(pool: Pool) -> None:
@@ -110,14 +110,14 @@ async def test_the_story_is_told_in_order_and_without_the_supplier(pool: Pool) -
         hook,
     )
     async with pool.acquire() as conn:
-        story = await messages.get(conn, actor, id=id)
-    assert [step.status for step in story.steps] == ["accepted", "sending", "sent", "delivered", None]
-    assert [step.at for step in story.steps] == sorted(step.at for step in story.steps)
-    delivery = story.steps[-1].delivery
+        detail = await messages.get(conn, actor, id=id)
+    assert [step.status for step in detail.steps] == ["accepted", "sending", "sent", "delivered", None]
+    assert [step.at for step in detail.steps] == sorted(step.at for step in detail.steps)
+    delivery = detail.steps[-1].delivery
     assert delivery is not None
     assert (delivery.event_id, delivery.kind, delivery.endpoint_id) == (event["id"], "message.delivered", hook)
     assert (delivery.attempt, delivery.result, delivery.status, delivery.duration_ms) == (1, "delivered", 200, 12)
-    told = msgspec.json.encode(story).decode()
+    told = msgspec.json.encode(detail).decode()
     for secret in (str(bench.only_id), f"{id}-1", bench.accounts[bench.only_id].supplier.name + '"'):
         assert secret not in told
 
@@ -129,9 +129,9 @@ async def test_a_failure_is_told_by_its_code_alone(pool: Pool) -> None:
     id = await accepted(pool, actor)
     await bench.round()
     async with pool.acquire() as conn:
-        story = await messages.get(conn, actor, id=id)
-    assert (story.steps[-1].status, story.steps[-1].failure_code) == ("rejected", "rejected")
-    told = msgspec.json.encode(story).decode()
+        detail = await messages.get(conn, actor, id=id)
+    assert (detail.steps[-1].status, detail.steps[-1].failure_code) == ("rejected", "rejected")
+    told = msgspec.json.encode(detail).decode()
     assert "0000000B" not in told
     assert "invalid destination" not in told
 
@@ -143,8 +143,8 @@ async def test_an_end_without_an_answer_has_its_time(pool: Pool) -> None:
     id = await accepted(pool, actor, guarantee="at_most_once")
     await bench.round(2)
     async with pool.acquire() as conn:
-        story = await messages.get(conn, actor, id=id)
-    assert [step.status for step in story.steps] == ["accepted", "sending", "unknown"]
+        detail = await messages.get(conn, actor, id=id)
+    assert [step.status for step in detail.steps] == ["accepted", "sending", "unknown"]
 
 
 async def test_forgotten_text_is_none(pool: Pool) -> None:
@@ -273,8 +273,8 @@ async def test_a_message_that_waits_is_canceled_and_its_unit_comes_back(pool: Po
         found = await messages.cancel(conn, actor, id=id)
         assert (found.status, found.ended_at is not None) == ("canceled", True)
         assert await messages.cancel(conn, actor, id=id) == found
-        story = await messages.get(conn, actor, id=id)
-    assert [step.status for step in story.steps] == ["accepted", "canceled"]
+        detail = await messages.get(conn, actor, id=id)
+    assert [step.status for step in detail.steps] == ["accepted", "canceled"]
     assert await books(pool, actor) == (10, 10)
     refunds = await pool.fetch("SELECT quantity, balance_after FROM usage_entries WHERE type = 'refund'")
     assert [tuple(row) for row in refunds] == [(1, 10)]

@@ -29,8 +29,8 @@ from heliograph.cli.terminal.console import (
     show,
     table,
 )
+from heliograph.sending.timeline import Timeline
 from heliograph.sms import messages, timeline
-from heliograph.webhooks.timeline import Timeline
 from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
 from heliograph.why import words

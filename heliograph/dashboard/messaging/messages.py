@@ -13,7 +13,7 @@ from heliograph.base import phones
 from heliograph.base.database import clock, cursor
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.overview import messages
-from heliograph.overview.messages import Filters, Message, Story
+from heliograph.overview.messages import Filters, Message, MessageDetail
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, REVEAL
@@ -97,8 +97,8 @@ async def show_list(request: Request) -> Answer:
 async def show(request: Request) -> Answer:
     """One message."""
     async with request.reading() as conn:
-        story = await messages.get(conn, request.actor, id=request.id())
-    values = _values(request, story)
+        detail = await messages.get(conn, request.actor, id=request.id())
+    values = _values(request, detail)
     return Shown(
         template="messaging/message_live.html" if request.is_fragment else "messaging/message.html", values=values
     )
@@ -107,8 +107,8 @@ async def show(request: Request) -> Answer:
 async def reveal(request: Request) -> Answer:
     """One message with its number and text, for who sees them one at a time."""
     async with request.writing() as conn:
-        story = await messages.reveal(conn, request.actor, id=request.id())
-    return Shown(template="messaging/message.html", values=_values(request, story, is_revealed=True))
+        detail = await messages.reveal(conn, request.actor, id=request.id())
+    return Shown(template="messaging/message.html", values=_values(request, detail, is_revealed=True))
 
 
 async def cancel(request: Request) -> Answer:
@@ -171,8 +171,8 @@ def _id(text: str) -> UUID | None:
         return None
 
 
-def _values(request: Request, story: Story, *, is_revealed: bool = False) -> dict[str, Any]:
-    message, steps = story.message, story.steps
+def _values(request: Request, detail: MessageDetail, *, is_revealed: bool = False) -> dict[str, Any]:
+    message, steps = detail.message, detail.steps
     gaps = [(late.at - early.at).total_seconds() for early, late in pairwise(steps)]
     longest = max(gaps, default=0.0)
     lines = [Line(steps[0], None, 0)] if steps else []
@@ -184,7 +184,7 @@ def _values(request: Request, story: Story, *, is_revealed: bool = False) -> dic
         "is_revealed": is_revealed,
         "may_reveal": not whole and request.may(permission=REVEAL),
         "message": message,
-        "text": story.text if whole else None,
+        "text": detail.text if whole else None,
         "lines": lines,
         "whole": whole,
         "took": None if message.delivered_at is None else _took(message),

@@ -185,9 +185,9 @@ async def list_sms_messages(call: Call, query: MessageQuery) -> SmsMessageList:
 
 async def get_sms_message(call: Call, message_id: UUID) -> SmsMessageRead:
     """Get a message and its timeline."""
-    story = await messages.get(call.conn, call.actor, id=message_id)
-    message = SmsMessageWithText(message=story.text, **_shown(story.message))
-    return SmsMessageRead(True, message, [_step(step) for step in story.steps])
+    detail = await messages.get(call.conn, call.actor, id=message_id)
+    message = SmsMessageWithText(message=detail.text, **_shown(detail.message))
+    return SmsMessageRead(True, message, [_step(step) for step in detail.steps])
 
 
 @operation(refusals=(MessageNotCancelable,))
