@@ -142,6 +142,10 @@ DELETE_REPLAYS = """
 DELETE FROM webhook_replays WHERE ctid IN (
     SELECT ctid FROM webhook_replays WHERE status <> 'running' AND created_at < $1 LIMIT $2)
 """
+# By blocks: the roll-ups of an endpoint that was disabled long ago stand among those of its time.
+DELETE_WEBHOOK_TRAFFIC = """
+DELETE FROM webhook_traffic WHERE ctid IN (SELECT ctid FROM webhook_traffic WHERE hour < $1 LIMIT $2)
+"""
 DELETE_WORKERS = "DELETE FROM workers WHERE id IN (SELECT id FROM workers WHERE seen_at < $1 LIMIT $2)"
 PARTITIONS = """
 SELECT child.relname
@@ -265,6 +269,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         deletes("reached users", DELETE_REACHED, now - timedelta(hours=REACHED_HOURS)),
         deletes("conversations", DELETE_CONVERSATIONS, months),
         deletes("replays", DELETE_REPLAYS, webhook),
+        deletes("roll-ups of webhook attempts", DELETE_WEBHOOK_TRAFFIC, webhook),
         deletes("sessions", sessions.FORGET, now),
         deletes("links to sign in", links.FORGET, now),
         deletes("failures to sign in", tries.FORGET, now - tries.FORGOTTEN),

@@ -36,6 +36,7 @@ from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sms.received import inbox
 from heliograph.sms.work import SmsWork
 from heliograph.webhooks.delivery.work import WebhookWork
+from heliograph.webhooks.recording import traffic as webhook_traffic
 from heliograph.webhooks.recording.handover import Deliveries
 from heliograph.whatsapp.work import WhatsAppWork
 
@@ -105,7 +106,7 @@ class Worker:
             Timer("beat", self._beat, 5.0),
             Timer("renew", self._renew, self._settings.lease_seconds / 3),
             SharedTimer("keys", self._forget_keys, 600.0, in_steps=True),
-            SharedTimer(traffic.TIMER, traffic.fold, traffic.EVERY, in_steps=True),
+            SharedTimer(traffic.TIMER, _fold, traffic.EVERY, in_steps=True),
             SharedTimer("forget", self._forget, 3600.0, in_steps=True),
             SharedTimer("plans", self._renew_plans, 30.0, in_steps=True),
             *(one for part in self._parts for one in part.timers()),
@@ -180,6 +181,11 @@ class Worker:
         step = retention.Step("recipients of campaigns", _forget_recipients)
         if not await retention.forget(conn, self._settings, also=[step]):
             await timers.hasten(conn, "forget")
+
+
+async def _fold(conn: Connection) -> None:
+    await traffic.fold(conn)
+    await webhook_traffic.fold(conn)
 
 
 async def _forget_recipients(conn: Connection) -> bool:

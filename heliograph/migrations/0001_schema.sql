@@ -1312,6 +1312,34 @@ CREATE INDEX webhook_replays_next ON webhook_replays (stepped_at) WHERE status =
 COMMENT ON TABLE webhook_replays IS 'tenant: ranges of time that an endpoint is sent again, and how far each has come';
 COMMENT ON COLUMN webhook_replays.position IS 'the last event that was looked at';
 
+-- Attempts counted by the hour in which they began and by what came of them; histograms are as in traffic.
+CREATE TABLE webhook_traffic_deltas (
+    organization_id uuid NOT NULL,
+    batch           uuid NOT NULL,
+    n               smallint NOT NULL,
+    endpoint_id     uuid NOT NULL,
+    hour            timestamptz NOT NULL,
+    result          text NOT NULL,
+    count           bigint NOT NULL,
+    took            bigint[] NOT NULL,
+    PRIMARY KEY (organization_id, batch, n)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+COMMENT ON TABLE webhook_traffic_deltas IS 'tenant: what commits add to webhook_traffic, appended by them, folded and deleted every ten seconds';
+COMMENT ON COLUMN webhook_traffic_deltas.batch IS 'tells commits apart';
+
+CREATE TABLE webhook_traffic (
+    organization_id uuid NOT NULL,
+    endpoint_id     uuid NOT NULL,
+    hour            timestamptz NOT NULL,
+    result          text NOT NULL,
+    count           bigint NOT NULL,
+    took            bigint[] NOT NULL,
+    PRIMARY KEY (organization_id, endpoint_id, hour, result)
+) WITH (fillfactor = 70);
+CREATE INDEX webhook_traffic_age ON webhook_traffic USING brin (hour) WITH (autosummarize = on);
+COMMENT ON TABLE webhook_traffic IS 'tenant: attempts of an endpoint by hour and result, from which its page is drawn';
+COMMENT ON COLUMN webhook_traffic.took IS 'how long the attempts took';
+
 
 -- -- Traffic ----------------------------------------------------------------------------------------------------------
 -- Messages counted by the hour in which they were accepted and by the status that they have now. Histograms are arrays

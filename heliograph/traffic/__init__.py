@@ -8,7 +8,7 @@ deltas are written in the commit that they tell of, so that roll-ups, once folde
 
 from heliograph.traffic.deltas import Change, record
 from heliograph.traffic.folding import EVERY, TIMER, fold
-from heliograph.traffic.histogram import percentile
+from heliograph.base.histogram import percentile
 from heliograph.traffic.reading import Point, Query, read
 
 __all__ = ["EVERY", "TIMER", "Change", "Point", "Query", "fold", "percentile", "read", "record"]

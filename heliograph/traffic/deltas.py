@@ -14,7 +14,7 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.traffic.histogram import LENGTH, bucket
+from heliograph.base.histogram import LENGTH, bucket
 
 #: Statuses of messages that no supplier has: one to whoever looks at traffic.
 WAITING = {"sending": "accepted", "queued": "accepted"}

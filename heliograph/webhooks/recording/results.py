@@ -22,7 +22,7 @@ from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, Attempt, Ended
-from heliograph.webhooks.recording import successes
+from heliograph.webhooks.recording import successes, traffic
 
 log = structlog.get_logger()
 
@@ -36,6 +36,8 @@ CALM = 1.0
 REMEMBERED = 10_000
 
 _COLUMNS = "organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail"
+#: What of a row that was stored goes into the roll-ups.
+_COUNTED = "organization_id, endpoint_id, started_at, result, duration_ms"
 _ITEMS = f"""unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::timestamptz[], $6::integer[],
               $7::smallint[], $8::text[], $9::text[], $10::uuid[])
        AS item ({_COLUMNS}, since)"""
@@ -49,6 +51,7 @@ SELECT {", ".join(f"item.{name}" for name in _COLUMNS.split(", "))}
   FROM {_ITEMS}
  WHERE item.attempt > 1 OR NOT EXISTS (SELECT FROM webhook_successes s WHERE {_SUCCESS})
 ON CONFLICT DO NOTHING
+RETURNING {_COUNTED}
 """
 
 # Attempts whose number is taken: the event was queued anew (a resend, a replay), or two workers held its row one after
@@ -73,6 +76,7 @@ SELECT item.organization_id, item.event_id, item.endpoint_id,
        ) known
  WHERE NOT known.stored
 ON CONFLICT DO NOTHING
+RETURNING {_COUNTED}
 """
 
 # Why this batch disables an endpoint, or NULL.
@@ -283,9 +287,14 @@ async def _insert(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> N
         [attempt.detail for _, attempt in tried],
         [successes.since(lease.id) for lease, _ in tried],
     )
-    done = await conn.execute(INSERT, *columns)
-    if int(done.rpartition(" ")[2]) < len(tried):
-        await conn.execute(INSERT_AGAIN, *columns)
+    stored = await conn.fetch(INSERT, *columns)
+    if len(stored) < len(tried):
+        stored += await conn.fetch(INSERT_AGAIN, *columns)
+    if stored:
+        tally = traffic.Tally()
+        for *key, took in stored:
+            tally.add(*key, took=[took])
+        await traffic.record(conn, tally)
 
 
 def _beginning(one: tuple[Lease, Attempt]) -> datetime:

@@ -15,8 +15,9 @@ from datetime import datetime
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.ids import MILLISECOND
+from heliograph.base.ids import MILLISECOND, uuid7
 from heliograph.webhooks.delivery.attempts import DELIVERED, Attempt, Ended
+from heliograph.webhooks.recording import traffic
 
 #: The attempts of a row began within so many seconds.
 SPAN = 10
@@ -43,7 +44,7 @@ STARTED = "s.started_from + s.started_ms[{at}] * interval '1 millisecond'"
 
 # All of it or, when one of the leases was lost, nothing: then each result is stored by itself. A part is what goes into
 # one row: from $7 to $8 of the arrays.
-STORE = """
+STORE = f"""
 WITH part AS MATERIALIZED (
     SELECT * FROM unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::integer[], $8::integer[], $9::timestamptz[],
                          $10::timestamptz[])
@@ -66,6 +67,7 @@ WITH part AS MATERIALIZED (
     SELECT organization_id, endpoint_id, ($1::uuid[])[low], ($1::uuid[])[low:high], ($2::integer[])[low:high],
            ($3::integer[])[low:high], ($11::smallint[])[low:high], started_from, started_to
       FROM part WHERE (SELECT yes FROM whole)
+), counted AS ({traffic.ROWS.format(*range(14, 21))} WHERE (SELECT yes FROM whole)
 ), told AS (
     UPDATE webhook_endpoints e SET last_success_at = now(), consecutive_failures = 0, failing_since = NULL
       FROM unnest($12::uuid[], $13::uuid[]) AS well (organization_id, id)
@@ -105,7 +107,8 @@ async def store(conn: Connection, ended: Sequence[Ended], well: Sequence[tuple[U
     low: list[int] = []
     first: list[datetime] = []
     last: list[datetime] = []
-    for part in parts.values():
+    tally = traffic.Tally()
+    for key, part in parts.items():
         part.sort(key=_number)
         starts = [attempt.started_at for _, attempt, _ in part]
         begun = min(starts)
@@ -114,7 +117,9 @@ async def store(conn: Connection, ended: Sequence[Ended], well: Sequence[tuple[U
         last.append(max(starts))
         ids += [id for *_, id in part]
         started_ms += [(at - begun) // MILLISECOND for at in starts]
-        duration_ms += [round(attempt.duration * 1000) for _, attempt, _ in part]
+        took = [round(attempt.duration * 1000) for _, attempt, _ in part]
+        duration_ms += took
+        tally.add(key[0], key[1], begun, DELIVERED, took)
         status += [attempt.status for _, attempt, _ in part]
     whole: bool = await conn.fetchval(
         STORE,
@@ -131,6 +136,8 @@ async def store(conn: Connection, ended: Sequence[Ended], well: Sequence[tuple[U
         status,
         [organization_id for organization_id, _ in well],
         [id for _, id in well],
+        uuid7(),
+        *tally.columns(),
     )
     return whole
 

@@ -13,7 +13,12 @@ LENGTH = 32
 def bucket(seconds: float) -> int:
     """The bucket of a duration: number n holds those from 2^n up to 2^(n+1) milliseconds; the first one also what is
     less, the last one also what is more."""
-    return min(max(int(seconds * 1000).bit_length() - 1, 0), LENGTH - 1)
+    return bucket_of(int(seconds * 1000))
+
+
+def bucket_of(milliseconds: int) -> int:
+    """The same for whole milliseconds."""
+    return min(max(milliseconds.bit_length() - 1, 0), LENGTH - 1)
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:

@@ -1,0 +1,132 @@
+"""How an organization's endpoints do: attempts by hour and result, how long they took, and what waits.
+
+The rule nobody may break: no attempt and no delivery is counted here without a bound. Figures come from the roll-ups,
+which are some ten seconds old; what waits is counted up to MOST_WAITING.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import histogram
+from heliograph.base.actor import Actor
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery.attempts import DELIVERED
+from heliograph.webhooks.endpoints import Endpoint
+
+#: Deliveries that wait are counted up to here; more are "more".
+MOST_WAITING = 1_000
+HOUR = timedelta(hours=1)
+
+
+class Hour(msgspec.Struct, frozen=True):
+    """Attempts that began within the hour from `at` on. `results`: how many, by result."""
+
+    at: datetime
+    results: dict[str, int]
+
+    @property
+    def delivered(self) -> int:
+        return self.results.get(DELIVERED, 0)
+
+    @property
+    def failed(self) -> int:
+        return sum(self.results.values()) - self.delivered
+
+
+class Health(msgspec.Struct, frozen=True):
+    """An endpoint and how it does. `waiting`: deliveries in the queue, MOST_WAITING + 1 standing for more than that;
+    `next_at`: when the first of them is due; `oldest`: the event that has waited longest."""
+
+    endpoint: Endpoint
+    failing_since: datetime | None
+    hours: list[Hour]
+    #: Seconds within which half of the successes, and 95 of 100, were answered.
+    p50: float | None
+    p95: float | None
+    waiting: int
+    next_at: datetime | None
+    oldest: UUID | None
+
+    @property
+    def delivered(self) -> int:
+        return sum(hour.delivered for hour in self.hours)
+
+    @property
+    def failed(self) -> int:
+        return sum(hour.failed for hour in self.hours)
+
+    @property
+    def state(self) -> str:
+        """In a word: disabled, failing, new (nothing was tried yet) or well."""
+        if self.endpoint.status != "active":
+            return "disabled"
+        if self.endpoint.consecutive_failures:
+            return "failing"
+        return "well" if self.endpoint.last_success_at is not None else "new"
+
+
+TRAFFIC = """
+SELECT endpoint_id, hour, result, count, took FROM webhook_traffic
+ WHERE organization_id = $1 AND endpoint_id = ANY ($2) AND hour >= $3 AND hour < $4
+"""
+WAITING = """
+SELECT e.id, e.failing_since, found.waiting, found.next_at, found.oldest
+  FROM webhook_endpoints e
+       CROSS JOIN LATERAL (
+       SELECT count(*) AS waiting, min(due_at) AS next_at, min(id::text)::uuid AS oldest
+         FROM (SELECT id, due_at FROM queue
+                WHERE kind = 'webhook' AND line = e.id AND organization_id = $1 LIMIT $3) few) found
+ WHERE e.organization_id = $1 AND e.id = ANY ($2)
+"""
+
+
+async def overview(conn: Connection, actor: Actor, *, hours: int = 24) -> list[Health]:
+    """The actor's endpoints as `endpoints.list_all` has them, active ones first, with the last so many hours."""
+    listed = await endpoints.list_all(conn, actor)
+    listed.sort(key=lambda one: one.status != "active")
+    return await _healths(conn, actor, listed, hours)
+
+
+async def of(conn: Connection, actor: Actor, *, id: UUID, hours: int = 24) -> Health:
+    """One endpoint. Raises NotFound."""
+    endpoint = await endpoints.get(conn, actor, id=id)
+    return (await _healths(conn, actor, [endpoint], hours))[0]
+
+
+async def _healths(conn: Connection, actor: Actor, listed: Sequence[Endpoint], hours: int) -> list[Health]:
+    now = clock.now()
+    end = now.replace(minute=0, second=0, microsecond=0) + HOUR
+    start = end - hours * HOUR
+    # What was disabled before the range has nothing in it.
+    asked = [one.id for one in listed if one.disabled_at is None or one.disabled_at >= start]
+    counted: dict[UUID, dict[datetime, dict[str, int]]] = {id: {} for id in asked}
+    took: dict[UUID, list[int]] = {id: [0] * histogram.LENGTH for id in asked}
+    for id, hour, result, count, durations in await conn.fetch(TRAFFIC, actor.organization_id, asked, start, end):
+        counted[id].setdefault(hour, {})[result] = count
+        if result == DELIVERED:
+            took[id] = [one + other for one, other in zip(took[id], durations, strict=True)]
+    found = {row["id"]: row for row in await conn.fetch(WAITING, actor.organization_id, asked, MOST_WAITING + 1)}
+    healths = []
+    for one in listed:
+        row = found.get(one.id)
+        by_hour, durations = counted.get(one.id, {}), took.get(one.id, [])
+        healths.append(
+            Health(
+                endpoint=one,
+                failing_since=None if row is None else row["failing_since"],
+                hours=[Hour(at, by_hour.get(at, {})) for at in (start + n * HOUR for n in range(hours))],
+                p50=histogram.percentile(durations, 0.5),
+                p95=histogram.percentile(durations, 0.95),
+                waiting=0 if row is None else row["waiting"],
+                next_at=None if row is None else row["next_at"],
+                oldest=None if row is None else row["oldest"],
+            )
+        )
+    return healths

@@ -1,0 +1,96 @@
+"""Roll-ups of attempts: how many of each endpoint ended how, in which hour, and how long they took.
+
+    results ── deltas, in the same commit ──► webhook_traffic_deltas ── folded every ten seconds ──► webhook_traffic
+
+The rule nobody may break: a delta is written by the statement, or in the transaction, that records its attempts, so an
+attempt counts once, and no page ever counts attempts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from uuid import UUID
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.histogram import LENGTH, bucket_of
+from heliograph.base.ids import uuid7
+
+#: Deltas of one step of folding, and steps of one round.
+STEP, STEPS = 5000, 20
+
+#: organization, endpoint, hour, result
+Key = tuple[UUID, UUID, datetime, str]
+
+
+class Tally:
+    """What a batch adds, a row for each endpoint, hour and result in it."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[Key, list[int]] = {}
+
+    def add(self, organization_id: UUID, endpoint_id: UUID, began: datetime, result: str, took: Iterable[int]) -> None:
+        """Attempts that began within the hour of `began`, and how long each took, milliseconds."""
+        key = (organization_id, endpoint_id, began.replace(minute=0, second=0, microsecond=0), result)
+        counts = self._counts.get(key)
+        if counts is None:
+            counts = self._counts[key] = [0] * LENGTH
+        for one in took:
+            counts[bucket_of(one)] += 1
+
+    def columns(self) -> tuple[list[UUID], list[UUID], list[datetime], list[str], list[int], list[str]]:
+        """As `ROWS` takes them. Histograms go as text: arrays of arrays must not differ in length."""
+        keys = self._counts
+        return (
+            [key[0] for key in keys],
+            [key[1] for key in keys],
+            [key[2] for key in keys],
+            [key[3] for key in keys],
+            [sum(counts) for counts in keys.values()],
+            [f"{{{','.join(map(str, counts))}}}" for counts in keys.values()],
+        )
+
+
+#: A statement's rows: `{n}` are the numbers of its parameters, the batch first and then the columns of a tally.
+ROWS = """
+INSERT INTO webhook_traffic_deltas (organization_id, batch, n, endpoint_id, hour, result, count, took)
+SELECT organization_id, ${0}::uuid, n, endpoint_id, hour, result, count, took::bigint[]
+  FROM unnest(${1}::uuid[], ${2}::uuid[], ${3}::timestamptz[], ${4}::text[], ${5}::bigint[], ${6}::text[])
+       WITH ORDINALITY AS item (organization_id, endpoint_id, hour, result, count, took, n)
+"""
+APPEND = ROWS.format(*range(1, 8))
+
+
+async def record(conn: Connection, tally: Tally) -> None:
+    """Append a tally in the caller's transaction, which records its attempts."""
+    await conn.execute(APPEND, uuid7(), *tally.columns())
+
+
+# In the order of the key, so that two who fold at once cannot deadlock.
+FOLD = """
+WITH gone AS (
+    DELETE FROM webhook_traffic_deltas
+     WHERE ctid = ANY (ARRAY(SELECT ctid FROM webhook_traffic_deltas LIMIT $1 FOR UPDATE SKIP LOCKED))
+    RETURNING *
+), added AS (
+    INSERT INTO webhook_traffic AS known (organization_id, endpoint_id, hour, result, count, took)
+    SELECT organization_id, endpoint_id, hour, result, sum(count)::bigint, histogram_sum(took)
+      FROM gone GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    ON CONFLICT (organization_id, endpoint_id, hour, result) DO UPDATE
+       SET count = known.count + excluded.count, took = histogram_add(known.took, excluded.took)
+)
+SELECT count(*) FROM gone
+"""
+
+
+async def fold(conn: Connection) -> int:
+    """Fold what has gathered, each step in a transaction of its own; returns how many deltas that were."""
+    folded = 0
+    for _ in range(STEPS):
+        done: int = await conn.fetchval(FOLD, STEP)
+        folded += done
+        if done < STEP:
+            break
+    return folded
