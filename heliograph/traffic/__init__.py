@@ -6,9 +6,9 @@ A message counts in the hour in which it was accepted, under the status that it 
 deltas are written in the commit that they tell of, so that roll-ups, once folded, are what a count over messages says.
 """
 
+from heliograph.base.histogram import percentile
 from heliograph.traffic.deltas import Change, record
 from heliograph.traffic.folding import EVERY, TIMER, fold
-from heliograph.base.histogram import percentile
 from heliograph.traffic.reading import Point, Query, read
 
 __all__ = ["EVERY", "TIMER", "Change", "Point", "Query", "fold", "percentile", "read", "record"]

@@ -13,8 +13,8 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.ids import uuid7
 from heliograph.base.histogram import LENGTH, bucket
+from heliograph.base.ids import uuid7
 
 #: Statuses of messages that no supplier has: one to whoever looks at traffic.
 WAITING = {"sending": "accepted", "queued": "accepted"}

@@ -55,6 +55,24 @@ async def test_an_operator_sends_again(database_url: str, pool: Pool) -> None:
     assert await cli.data("attempts", str(id)) == []
 
 
+async def test_an_operator_makes_one_changes_it_and_sees_how_it_does(database_url: str, pool: Pool) -> None:
+    cli, actor = Cli(database_url), await organization(pool)
+    made = await cli.data("create", URL, "--event", "message.failed", "--mode", "test")
+    assert made["signing_secret"].startswith("whsec_")
+    assert (made["mode"], made["subscribed_events"]) == ("test", ["message.failed"])
+    shown = await cli.data("show", made["id"], "--hours", "48")
+    assert (shown["state"], shown["attempts"], shown["waiting"]) == ("new", {}, 0)
+    changed = await cli.data("change", made["id"], "--event", "message.read", "--description", "shop", "--disable")
+    assert (changed["status"], changed["disabled_reason"]) == ("disabled", "requested")
+    assert (changed["subscribed_events"], changed["description"]) == (["message.read"], "shop")
+    assert (await cli.data("change", made["id"], "--enable"))["status"] == "active"
+    assert (await cli("change", made["id"])).exit_code == 2
+    assert isinstance((await cli("create", "http://10.0.0.1/")).exception, Refusal)
+    assert len((await cli.data("create", URL))["subscribed_events"]) > 10
+    told = await pool.fetch("SELECT action FROM audit_log WHERE organization_id = $1", actor.organization_id)
+    assert {row["action"] for row in told} == {"webhook.created", "webhook.changed"}
+
+
 async def test_an_operator_replaces_a_secret(database_url: str, pool: Pool) -> None:
     cli, actor = Cli(database_url), await organization(pool)
     id, old = await endpoint(pool, actor, URL)

@@ -17,11 +17,11 @@ from hypothesis.stateful import initialize, invariant, rule
 from heliograph import traffic
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
+from heliograph.base.histogram import LENGTH, bucket, percentile
 from heliograph.base.ids import uuid7
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk, accept_bulk
 from heliograph.sms.status import STATUSES, Move, move_many
-from heliograph.base.histogram import LENGTH, bucket, percentile
 from tests.rules import test_whatsapp_accept as whatsapp
 from tests.rules import whatsapp_factories
 from tests.rules.factories import organization, send

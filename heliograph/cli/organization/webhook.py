@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
+import msgspec
 import typer
 
 from heliograph.accounts import organizations
@@ -27,12 +28,14 @@ from heliograph.cli.terminal.console import (
     settings_of,
     show,
 )
-from heliograph.webhooks import endpoints, history, replays
-from heliograph.webhooks.endpoints import Endpoint
+from heliograph.webhooks import endpoints, figures, history, replays
+from heliograph.webhooks.endpoints import Changes, Endpoint
+from heliograph.webhooks.figures import MOST_WAITING, Health
 from heliograph.webhooks.history import Tried
+from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import Replay
 
-app = group("List webhook endpoints and attempts, resend, replay and test, and rotate secrets.")
+app = group("Create, list, show, change and disable webhook endpoints; see attempts, resend, replay, test, rotate.")
 
 EndpointId = Annotated[UUID, typer.Argument(metavar="ENDPOINT_ID", help="Id of the endpoint, from `webhook list`.")]
 
@@ -63,6 +66,101 @@ def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None
         return await endpoints.list_all(conn, await operator(conn, org))
 
     show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("create")
+def create(
+    url: Annotated[str, typer.Argument(help="URL that events are posted to.")],
+    event: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="Kind of event to send there. Repeatable. [default: all]")
+    ] = None,
+    mode: Annotated[Literal["live", "test"], typer.Option(help="Whether it gets live or test events.")] = "live",
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create a webhook endpoint. Its signing secret is shown only once.
+
+    \b
+    Example:
+      heliograph webhook create https://example.com/hooks --event message.delivered --event message.failed --org Acme
+    """
+    settings = settings_of(data_dir, needs_key=True)
+
+    async def work(conn: Connection) -> tuple[Endpoint, str]:
+        actor = msgspec.structs.replace(await operator(conn, org), mode=mode)
+        rules = endpoints.rules(settings)
+        return await endpoints.create(conn, actor, url=url, subscribed_events=event or KINDS, rules=rules)
+
+    endpoint, secret = on_database(work, settings)
+    show(as_plain(endpoint) | {"signing_secret": secret}, json)
+    say("Store the secret now: it is not shown again.")
+
+
+@app.command("show")
+def show_one(
+    id: EndpointId,
+    hours: Annotated[int, typer.Option(min=1, max=720, help="How far back attempts are counted.")] = 24,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show how an endpoint does: its state, attempts by result, how long they take, and what waits.
+
+    \b
+    Example:
+      heliograph webhook show 0199c0de-0000-7000-8000-000000000000 --hours 72
+    """
+
+    async def work(conn: Connection) -> Health:
+        return await figures.of(conn, await _owner(conn, id), id=id, hours=hours)
+
+    health = on_database(work, settings_of(data_dir))
+    results: dict[str, int] = {}
+    for hour in health.hours:
+        for result, count in hour.results.items():
+            results[result] = results.get(result, 0) + count
+    told = {
+        "state": health.state,
+        "failing_since": health.failing_since,
+        "attempts": results,
+        "p50_seconds": health.p50,
+        "p95_seconds": health.p95,
+        "waiting": min(health.waiting, MOST_WAITING),
+        "more_are_waiting": health.waiting > MOST_WAITING,
+        "next_attempt_at": health.next_at,
+    }
+    show(as_plain(health.endpoint) | {name: as_plain(value) for name, value in told.items()}, json)
+
+
+@app.command("change")
+def change(
+    id: EndpointId,
+    url: Annotated[str | None, typer.Option(help="Another URL.")] = None,
+    event: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="All kinds of events to send there. Repeatable.")
+    ] = None,
+    description: Annotated[str | None, typer.Option(help="What the endpoint is for, up to 200 characters.")] = None,
+    enable: Annotated[bool | None, typer.Option("--enable/--disable", help="Enable it again, or disable it.")] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Change an endpoint. Its secret stays. A disabled one loses what is queued for it.
+
+    \b
+    Example:
+      heliograph webhook change 0199c0de-0000-7000-8000-000000000000 --url https://example.com/new --enable
+    """
+    asked = Changes(url=url, subscribed_events=event, description=description, disabled=_inverse(enable))
+    if asked == Changes():
+        raise typer.BadParameter("give what to change: --url, --event, --description, --enable or --disable")
+    settings = settings_of(data_dir, needs_key=True)
+
+    async def work(conn: Connection) -> Endpoint:
+        return await endpoints.change(
+            conn, await _owner(conn, id), id=id, changes=asked, rules=endpoints.rules(settings)
+        )
+
+    show(on_database(work, settings), json, COLUMNS)
 
 
 @app.command("attempts")
@@ -204,6 +302,10 @@ def rotate(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None
     endpoint, secret, old_until = on_database(work, settings)
     show(as_plain(endpoint) | {"signing_secret": secret, "previous_secret_expires_at": as_plain(old_until)}, json)
     say("Store the secret now: it is not shown again.")
+
+
+def _inverse(given: bool | None) -> bool | None:
+    return None if given is None else not given
 
 
 async def _owner(conn: Connection, id: UUID) -> Actor:

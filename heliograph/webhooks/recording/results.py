@@ -292,8 +292,8 @@ async def _insert(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> N
         stored += await conn.fetch(INSERT_AGAIN, *columns)
     if stored:
         tally = traffic.Tally()
-        for *key, took in stored:
-            tally.add(*key, took=[took])
+        for organization_id, endpoint_id, began, result, took in stored:
+            tally.add(organization_id, endpoint_id, began, result, [took])
         await traffic.record(conn, tally)
 
 
