@@ -31,8 +31,10 @@ from heliograph.pages.assets import Assets
 from heliograph.pages.requests import Request, Services
 from heliograph.pages.routes import Route, Table
 from heliograph.people import roles, sessions, signing_in
+from heliograph.people.passwords import TooManySignIns
 from heliograph.people.roles import RoleRequired
 from heliograph.people.signing_in import WrongSignIn
+from heliograph.people.tries import TooManyTries
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -237,8 +239,8 @@ class Pages:
                     await sessions.prove(conn, id=person.id, user_id=person.user_id)
                 self.services.sessions.forget(request.token)
                 return None
-            except WrongSignIn as wrong:
-                refusal = Invalid((PROVE_FIELD, "wrong", wrong.message))
+            except (WrongSignIn, TooManyTries, TooManySignIns) as wrong:  # what was typed is kept, whichever it is
+                refusal = Invalid((PROVE_FIELD, wrong.code, wrong.message))
         kept = {name: value for name, value in request.form.items() if name not in (PROVE_FIELD, forgery.FIELD)}
         action = request.to(request.path, **{name: value for name, value in request.query.items() if name != "mode"})
         return Shown(

@@ -55,15 +55,18 @@ def check_origin(headers: dict[bytes, bytes], *, host: str, public_url: str) -> 
     site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
     if site not in (None, b"same-origin") or origin is None:
         raise ForeignForm
-    given = urllib.parse.urlsplit(origin.decode("latin-1"))
+    scheme, _, given = origin.decode("latin-1").partition("://")
     known = {host} if host else set()
     if public_url:
         known.add(urllib.parse.urlsplit(public_url).netloc)
-    if given.scheme not in ("http", "https") or given.netloc not in known:
+    if scheme not in ("http", "https") or given not in known:
         raise ForeignForm
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a Host header names this machine, as seen from the browser on it."""
-    name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+    """Whether a Host header names this machine, as seen from the browser on it. One that names nothing does not."""
+    try:
+        name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # a bracket without its twin
+        return False
     return name in ("localhost", "::1") or name.startswith("127.") or name.endswith(".localhost")

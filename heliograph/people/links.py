@@ -54,6 +54,14 @@ async def use(conn: Connection, *, token: str) -> UUID:
     return user_id
 
 
+END = "DELETE FROM sign_in_links WHERE user_id = $1"
+
+
+async def end(conn: Connection, *, user_id: UUID) -> None:
+    """The link that a person may have signs nobody in any more."""
+    await conn.execute(END, user_id)
+
+
 # Of retention: $1 is now, $2 how many at once.
 FORGET = """
 DELETE FROM sign_in_links WHERE token_hash IN (SELECT token_hash FROM sign_in_links WHERE expires_at < $1 LIMIT $2)

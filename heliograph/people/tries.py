@@ -53,12 +53,11 @@ COUNT_ACCOUNT = _statement(FREE_ACCOUNT, LONGEST_ACCOUNT)
 COUNT_ADDRESS = _statement(FREE_ADDRESS, LONGEST_ADDRESS)
 
 
-async def count(conn: Connection, *, account: str, address: str) -> None:
-    """Count a try, as if it will fail. Raises TooManyTries. `account`: what was typed, in lower case."""
-    for statement, subject in (
-        (COUNT_ADDRESS, _subject("address", sharer(address))),
-        (COUNT_ACCOUNT, _subject("account", account)),
-    ):
+async def count(conn: Connection, *, account: str, address: str | None = None) -> None:
+    """Count a try, as if it will fail. Raises TooManyTries. `account`: what was typed, in lower case. `address`: where
+    it comes from; None: somebody who is signed in does what costs as much as a try."""
+    counted = [(COUNT_ADDRESS, _subject("address", sharer(address)))] if address is not None else []
+    for statement, subject in (*counted, (COUNT_ACCOUNT, _subject("account", account))):
         row = await conn.fetchrow(statement, subject)
         assert row is not None
         if not row["counted"]:

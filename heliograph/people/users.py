@@ -15,10 +15,10 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor, Who
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.people import passwords, sessions
+from heliograph.people import links, passwords, sessions, tries
 
 LANGUAGES = ("en", "pt")
 
@@ -148,19 +148,26 @@ SET_PASSWORD = "UPDATE users SET password = $2 WHERE id = $1"  # noqa: S105
 
 
 async def set_password(
-    conn: Connection, by: Actor | Who, *, user: User, password: str, keep_session: UUID | None = None
+    pool: Pool, by: Actor | Who, *, user: User, password: str, keep_session: UUID | None = None
 ) -> None:
-    """Give a person another password and end their sessions, save `keep_session`. Raises Invalid, TooManySignIns."""
+    """Give a person another password and end their sessions, save `keep_session`, and the link that they may have.
+
+    No connection is held while the hash is made. Raises Invalid, TooManyTries, TooManySignIns.
+    """
     passwords.check_strength(password, email=user.email)
+    async with pool.acquire() as conn:
+        await tries.count(conn, account=f"password {user.id}")
     hashed = await passwords.hashed(password)
-    async with conn.transaction():
+    async with pool.acquire() as conn, conn.transaction():
         await keep_password(conn, by, user=user, hashed=hashed)
         await sessions.end_all(conn, by, user_id=user.id, keep=keep_session)
 
 
 async def keep_password(conn: Connection, by: Actor | Who, *, user: User, hashed: str) -> None:
-    """Store the hash of a password whose strength was checked, in the caller's transaction."""
+    """Store the hash of a password whose strength was checked, in the caller's transaction. A link that signs the
+    person in ends: whoever has it may be why the password is changed."""
     await conn.execute(SET_PASSWORD, user.id, hashed)
+    await links.end(conn, user_id=user.id)
     await audit.record(conn, by, "user.password_changed", object_id=user.id, name=user.email)
 
 

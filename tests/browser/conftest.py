@@ -62,8 +62,9 @@ class Site:
         async with self.pool.acquire() as conn:
             user, _ = await users.ensure(conn, self.made.actor, email=email, name="Ana Silva")
             await memberships.add(conn, self.made.actor, user_id=user.id, role="owner")
-            if password:
-                await users.set_password(conn, self.made.actor, user=user, password=PASSWORD)
+        if password:
+            await users.set_password(self.pool, self.made.actor, user=user, password=PASSWORD)
+        async with self.pool.acquire() as conn:
             return links.address(self.base, await links.make(conn, self.made.actor, user_id=user.id))
 
 

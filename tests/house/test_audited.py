@@ -42,6 +42,7 @@ UNRECORDED = {
     "heliograph.people.sessions.touch": "when a session was last used",
     "heliograph.people.invitations.accept": "the membership is recorded",
     "heliograph.people.links.use": "the session that it begins is recorded",
+    "heliograph.people.links.end": "the password that ends it is recorded",
     "heliograph.campaigns.audience.forget": "recipients are forgotten by retention",
     "heliograph.retention._steps": "replays that have ended are forgotten by retention",
     "heliograph.campaigns.counting.recount": PROGRESS,

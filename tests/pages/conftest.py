@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from heliograph.base.database.pool import Pool
-from heliograph.people import links, memberships, users
+from heliograph.people import links, memberships, passwords, users
 from tests.api.conftest import Api, Tenant, api, make_tenant, running, tenant
 
 __all__ = ["api", "running", "tenant"]
@@ -94,7 +94,7 @@ async def make_person(
         user, _ = await users.ensure(conn, tenant.actor, email=email, name=email.partition("@")[0].title())
         await memberships.add(conn, tenant.actor, user_id=user.id, role=role)
         if password:
-            await users.set_password(conn, tenant.actor, user=user, password=password)
+            await users.keep_password(conn, tenant.actor, user=user, hashed=await passwords.hashed(password))
     return user
 
 

@@ -9,7 +9,7 @@ import pyotp
 import pytest
 
 from heliograph.base.database.pool import Pool
-from heliograph.people import memberships, sessions, tries, users
+from heliograph.people import memberships, passwords, sessions, tries, users
 from heliograph.people.sessions import Known
 
 from .conftest import PASSWORD, Api, Browser, Tenant, link_for, make_person
@@ -303,3 +303,83 @@ async def test_what_is_not_there_says_so_and_tells_nothing(owner: Browser, brows
         assert page.headers["x-request-id"] in page.text
     page = await owner.post("/account", {"x": "a" * 70_000})
     assert page.status == 413
+
+
+@pytest.mark.parametrize("name", ["[", "[::1", "a]b", "\u00bd", ""])
+async def test_an_address_that_is_none_is_a_foreign_one(browser: Browser, name: str) -> None:
+    """A bracket without its twin was a mistake of ours, told without the policy that every page carries."""
+    page = await browser.post("/login", {"email": "a", "password": "b"}, Origin=f"http://{name}")
+    assert (page.status, "did not come from a page of ours" in page.words) == (403, True)
+    host, port = browser.base_url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(b"GET /login HTTP/1.1\r\nHost: " + name.encode("latin-1") + b"\r\nConnection: close\r\n\r\n")
+        said = await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    head = said.partition(b"\r\n\r\n")[0].lower()
+    assert head.startswith(b"http/1.1 200")
+    assert b"content-security-policy" in head
+
+
+async def test_making_hashes_costs_nobody_else_a_connection(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight passwords that were changed at once held all connections of the process, and messages waited for them."""
+    assert pool.get_max_size() == 4
+    user = await make_person(pool, tenant, "rui@example.com", password=None)
+    waiting, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow(password: str) -> str:
+        waiting.release()
+        await go_on.wait()
+        return "hash"
+
+    monkeypatch.setattr(passwords, "hashed", slow)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(users.set_password(pool, tenant.actor, user=user, password=PASSWORD))
+        for _ in range(5):
+            await waiting.acquire()
+        assert await pool.fetchval("SELECT 1") == 1
+        go_on.set()
+    # Who is signed in cannot keep the threads busy either, with passwords that are all right.
+    with pytest.raises(tries.TooManyTries):
+        await users.set_password(pool, tenant.actor, user=user, password=PASSWORD)
+    for _ in range(tries.FREE_ACCOUNT + 1):
+        form = (await owner.get("/account/password")).form("/account/password")
+        page = await owner.post("/account/password", form | {"password": "a new long passphrase"})
+    assert (page.status, "Too many failures. Try again in" in page.words) == (422, True)
+
+
+async def test_another_password_ends_the_link_that_was_made(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    async with pool.acquire() as conn:
+        ana = await users.find(conn, email="ana@example.com")
+    token = await link_for(pool, ana, tenant)
+    await owner.submit(await owner.get("/account/password"), "/account/password", password="a new long passphrase")
+    assert (await other_browser.enter(token)).status == 422
+
+
+async def test_who_is_signed_in_is_asked_before_a_link_takes_their_place(browser: Browser, owner: Browser) -> None:
+    """Otherwise whoever sends somebody a link of their own has them work in their own name, unnoticed."""
+    page = await owner.get("/enter")
+    assert "You are signed in as ana@example.com" in page.words
+    assert 'data-from-address=""' in page.text
+    await owner.submit(await owner.get("/account"), "/logout")
+    assert 'data-from-address="submit"' in (await browser.get("/enter")).text
+
+
+async def test_too_many_wrong_passwords_on_the_way_lose_nothing(pool: Pool, owner: Browser) -> None:
+    await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
+    form = {"_token": (await owner.get("/account")).form("/account")["_token"], "password": "a new long passphrase"}
+    async with asyncio.timeout(5):
+        while "Confirm that it is you" not in (await owner.get("/account/password")).words:
+            pass
+    page = await owner.post("/account/password", form)
+    for _ in range(tries.FREE_ACCOUNT + 1):
+        page = await owner.submit(page, "/account/password", _password="wrong")
+    assert (page.status, "Too many failures" in page.words) == (422, True)
+    assert page.form("/account/password")["password"] == "a new long passphrase"

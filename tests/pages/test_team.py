@@ -166,3 +166,21 @@ async def test_a_role_that_was_taken_away_is_gone_at_once(pool: Pool, tenant: Te
         await memberships.change_role(conn, tenant.actor, user_id=eva.id, role="viewer")
         with pytest.raises(memberships.RoleRequired):
             await invitations.invite(conn, actor, email="b@example.com", role="viewer")
+
+
+async def test_an_account_made_by_invitation_takes_the_place_of_who_was(pool: Pool, owner: Browser) -> None:
+    link = await invite(owner, "rui@example.com")
+    page = await owner.submit(await owner.get("/invitation"), "/invitation", link=link)
+    page = await owner.submit(page, "/invitation/accept", name="Rui Costa", password=PASSWORD)
+    assert (page.path, "Rui Costa" in page.words) == ("/", True)
+    assert await pool.fetchval("SELECT count(*) FROM sessions") == 1
+
+
+async def test_an_account_is_not_made_over_plain_http(owner: Browser, other_browser: Browser) -> None:
+    link = await invite(owner, "rui@example.com")
+    page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
+    form = page.form("/invitation/accept") | {"name": "Rui", "password": PASSWORD}
+    page = await other_browser.post(
+        "/invitation/accept", form, Host="heliograph.example", Origin="http://heliograph.example"
+    )
+    assert (page.status, "Signing in needs https here" in page.words) == (403, True)

@@ -10,10 +10,12 @@ import segno
 from heliograph.base.actor import Actor, Who
 from heliograph.base.crypto import Unsealable, seal, unseal
 from heliograph.base.errors import Invalid
+from heliograph.dashboard.door.sign_in import said
 from heliograph.pages import cookies, languages
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people import factors, sessions, users
+from heliograph.people.tries import TooManyTries
 
 
 async def show(request: Request) -> Answer:
@@ -61,18 +63,21 @@ async def change_password(request: Request) -> Answer:
     try:
         if request.form.get("password", "") != request.form.get("again", request.form.get("password", "")):
             raise Invalid(("again", "differs", "The two passwords differ."))
-        async with request.services.pool.acquire() as conn:
+        async with request.reading() as conn:
             user = await users.get(conn, id=person.user_id)
-            await users.set_password(
-                conn,
-                _self(request),
-                user=user,
-                password=request.form.get("password", ""),
-                keep_session=person.id,
-            )
+        await users.set_password(
+            request.services.pool,
+            _self(request),
+            user=user,
+            password=request.form.get("password", ""),
+            keep_session=person.id,
+        )
+        async with request.writing() as conn:
             await sessions.prove(conn, id=person.id, user_id=person.user_id)
     except Invalid as refusal:
         return refused("door/account_password.html", refusal, {})
+    except TooManyTries as refusal:
+        return refused("door/account_password.html", Invalid(("password", "refused", said(request, refusal))), {})
     request.services.sessions.forget(request.token)
     return Elsewhere(
         location="/account", notice=request.text("The password is changed. Your other sessions were ended.")

@@ -6,7 +6,7 @@ from typing import Any
 
 from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid
-from heliograph.pages import cookies
+from heliograph.dashboard.door.sign_in import demand_https, end_former, signed_in
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people import invitations, passwords, sessions, users
@@ -34,6 +34,7 @@ async def read(request: Request) -> Answer:
 async def accept(request: Request) -> Answer:
     """Become a member: with the account that is signed in, or with a new one."""
     form, token = request.form, request.form.get("invitation", "")
+    demand_https(request)
     async with request.reading() as conn:
         offer = await invitations.offer(conn, token=token)
     person = request.session
@@ -51,8 +52,8 @@ async def accept(request: Request) -> Answer:
         session = await _with_new_account(request, offer, token)
     except Invalid as refusal:
         return refused("door/invitation_offer.html", refusal, _values(request, offer, token))
-    cookie = cookies.session(session, is_secure=request.is_secure, is_kept=False)
-    return Elsewhere(location="/", cookies=[cookie])
+    await end_former(request)
+    return signed_in(request, session, "/", is_kept=False)
 
 
 async def _with_new_account(request: Request, offer: Offer, token: str) -> str:

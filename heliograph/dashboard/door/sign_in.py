@@ -27,7 +27,7 @@ async def sign_in(request: Request) -> Answer:
     following = own_address(form.get("next", "/"))
     values = {"next": following, "email": form.get("email", "")}
     is_kept = form.get("keep") == "yes"
-    _demand_https(request)
+    demand_https(request)
     try:
         proved = await signing_in.password(
             request.services.pool,
@@ -37,7 +37,7 @@ async def sign_in(request: Request) -> Answer:
         )
     except (WrongSignIn, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
-        return refused("door/sign_in.html", Invalid(("email", "refused", _said(request, refusal))), values)
+        return refused("door/sign_in.html", Invalid(("email", "refused", said(request, refusal))), values)
     if proved.needs_code:
         ticket = signing_in.ticket(_ticket_key(request), user_id=proved.user_id, is_kept=is_kept)
         return Shown(template="door/sign_in_code.html", values={"next": following, "ticket": ticket})
@@ -51,8 +51,8 @@ async def sign_in(request: Request) -> Answer:
             is_kept=is_kept,
             request_id=request.request_id,
         )
-    await _end_former(request)
-    return _signed_in(request, token, following, is_kept=is_kept)
+    await end_former(request)
+    return signed_in(request, token, following, is_kept=is_kept)
 
 
 async def sign_in_code(request: Request) -> Answer:
@@ -64,7 +64,7 @@ async def sign_in_code(request: Request) -> Answer:
     except WrongSignIn as refusal:
         return refused(
             "door/sign_in.html",
-            Invalid(("email", "refused", _said(request, refusal))),
+            Invalid(("email", "refused", said(request, refusal))),
             {"next": following, "email": ""},
         )
     try:
@@ -84,9 +84,9 @@ async def sign_in_code(request: Request) -> Answer:
     except (WrongCode, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
         values = {"next": following, "ticket": form.get("ticket", "")}
-        return refused("door/sign_in_code.html", Invalid(("code", "refused", _said(request, refusal))), values)
-    await _end_former(request)
-    return _signed_in(request, token, following, is_kept=is_kept)
+        return refused("door/sign_in_code.html", Invalid(("code", "refused", said(request, refusal))), values)
+    await end_former(request)
+    return signed_in(request, token, following, is_kept=is_kept)
 
 
 async def sign_out(request: Request) -> Answer:
@@ -104,11 +104,11 @@ async def show_enter(request: Request) -> Answer:
 
 async def enter(request: Request) -> Answer:
     """Use a one-time link."""
-    _demand_https(request)
+    demand_https(request)
     # The whole link may be pasted as well.
     token = request.form.get("link", "").strip().rpartition("#")[2]
     try:
-        async with request.writing() as conn:
+        async with request.writing() as conn, conn.transaction():
             user_id = await links.use(conn, token=token)
             session = await sessions.open_for(
                 conn,
@@ -121,8 +121,8 @@ async def enter(request: Request) -> Answer:
     except links.LinkUsed as refusal:
         request.services.failures.note(request.address, door="dashboard")
         return refused("door/enter.html", Invalid(("link", "refused", refusal.message)), {})
-    await _end_former(request)
-    return _signed_in(request, session, "/", is_kept=False)
+    await end_former(request)
+    return signed_in(request, session, "/", is_kept=False)
 
 
 async def forgotten(request: Request) -> Answer:
@@ -149,7 +149,7 @@ async def prove(request: Request) -> Answer:
     return Elsewhere(location=own_address(request.query.get("next", "/")))
 
 
-async def _end_former(request: Request) -> None:
+async def end_former(request: Request) -> None:
     """Whoever signs in where somebody was signed in takes their place."""
     if request.session is not None:
         async with request.writing() as conn:
@@ -157,18 +157,20 @@ async def _end_former(request: Request) -> None:
         request.services.sessions.forget(request.token)
 
 
-def _signed_in(request: Request, token: str, following: str, *, is_kept: bool) -> Answer:
+def signed_in(request: Request, token: str, following: str, *, is_kept: bool) -> Answer:
+    """To a page of ours, as whoever the session is of."""
     cookie = cookies.session(token, is_secure=request.is_secure, is_kept=is_kept)
     return Elsewhere(location=following, cookies=[cookie])
 
 
-def _demand_https(request: Request) -> None:
+def demand_https(request: Request) -> None:
     """A browser keeps no session of ours that came over plain http, unless it is on this machine."""
     if request.is_secure and request.headers.get(b"origin", b"").startswith(b"http://"):
         raise forgery.PlainHttp
 
 
-def _said(request: Request, refusal: Refusal) -> str:
+def said(request: Request, refusal: Refusal) -> str:
+    """A refusal, in the reader's language, with how long to wait."""
     if isinstance(refusal, TooManyTries):
         return request.text("Too many failures. Try again in %(seconds)s s.", seconds=refusal.details["retry_after"])
     return refusal.message
