@@ -32,18 +32,20 @@ class TooManyTries(Refusal):
 
 
 # The wait doubles with each try beyond the free ones. Whoever comes too early is not counted, so that waiting helps.
+# A free try is never early: of two at once, the one that waited for the other's row has the earlier now().
 _WAIT = """CASE WHEN known.tries < excluded_free THEN interval '0'
                 ELSE make_interval(secs => least(excluded_most, 2.0 ^ least(known.tries - excluded_free, 20))) END"""
 
 
 def _statement(free: int, most: int) -> str:
     wait = _WAIT.replace("excluded_free", str(free)).replace("excluded_most", str(most))
+    early = f"known.tries >= {free} AND now() < known.tried_at + {wait}"
     return f"""
 INSERT INTO sign_in_tries AS known (subject, tries, tried_at) VALUES ($1, 1, now())
     ON CONFLICT (subject) DO UPDATE
    SET tries = CASE WHEN known.tried_at < now() - interval '{FORGOTTEN.total_seconds():.0f} seconds' THEN 1
-                    WHEN now() < known.tried_at + {wait} THEN known.tries ELSE known.tries + 1 END,
-       tried_at = CASE WHEN now() < known.tried_at + {wait} THEN known.tried_at ELSE now() END
+                    WHEN {early} THEN known.tries ELSE known.tries + 1 END,
+       tried_at = CASE WHEN {early} THEN known.tried_at ELSE now() END
 RETURNING tried_at = now() AS counted,
           ceil(extract(epoch FROM tried_at + {wait} - now()))::int AS wait
 """

@@ -136,6 +136,18 @@ async def test_a_thousand_tries_at_once_are_not_free(pool: Pool) -> None:
     assert sum(counted) == tries.FREE_ACCOUNT
 
 
+async def test_two_who_try_at_once_do_not_wait(pool: Pool) -> None:
+    """Of two colleagues behind one address, one was told of too many failures when there had been none."""
+    async with pool.acquire() as first, pool.acquire() as second:
+        transaction = second.transaction()
+        await transaction.start()
+        await second.fetchval("SELECT now()")  # it began earlier, and comes to the row later
+        await tries.count(first, account="a", address="203.0.113.7")
+        await tries.count(second, account="b", address="203.0.113.7")
+        await transaction.commit()
+    assert await pool.fetchval("SELECT max(tries) FROM sign_in_tries") == 2
+
+
 async def test_a_code_is_asked_for_and_good_once(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     page = await owner.get("/account/factor")
     secret = re.search(r"\b(?:[A-Z2-7]{4} ){7}[A-Z2-7]{4}\b", page.words)
