@@ -14,10 +14,15 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.traffic import Point, Query
 
-#: Points of one look: hours times countries.
+#: Points of one look: intervals times countries.
 MOST = 10_000
 ARRIVED = ("delivered", "read")
 LOST = ("undelivered", "failed", "expired", "rejected")
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+#: A longer stretch is told by the day (of UTC), and one of countries by the day sooner.
+LONGEST_BY_HOUR, LONGEST_OF_COUNTRIES = timedelta(days=8), timedelta(days=2)
+#: Roll-ups go back further; a page needs no more.
+LONGEST = timedelta(days=366)
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -36,56 +41,57 @@ class Figures(msgspec.Struct, frozen=True):
         return None if known == 0 else 100 * self.delivered / known
 
 
-class Hour(msgspec.Struct, frozen=True):
-    """One bar of the chart."""
+class Country(msgspec.Struct, frozen=True):
+    """What became of the messages to one. `region`: ISO 3166, "001" for none; `course`: accepted, by interval."""
 
-    at: datetime
-    accepted: int
-    delivered: int
-    failed: int
+    region: str
+    figures: Figures
+    course: list[int]
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A stretch of time. `countries`: (ISO region, its figures), those with most messages first."""
+    """A stretch of time, [since, until). `intervals`: (when one began, its figures), every `step`; `countries`: those
+    with most messages first."""
 
     since: datetime
     until: datetime
+    step: timedelta
     now: Figures
     before: Figures
-    hours: list[Hour]
-    countries: list[tuple[str, Figures]]
+    intervals: list[tuple[datetime, Figures]]
+    countries: list[Country]
 
 
-async def picture(conn: Connection, actor: Actor, *, hours: int = 24) -> Picture:
-    """The last so many hours, the present one included, with the same number before them."""
-    until = clock.now().astimezone(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-    since = until - timedelta(hours=hours)
-    points = await traffic.read(
-        conn,
-        actor,
-        query=Query(
-            date_from=since - timedelta(hours=hours),
+async def picture(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> Picture:
+    """A stretch of time in whole hours, or whole days if it is long, with as much before it."""
+    step = HOUR if until - since <= LONGEST_BY_HOUR else DAY
+    since, until = _floor(max(since, until - LONGEST), step), _floor(until - timedelta(microseconds=1), step) + step
+    length = until - since
+
+    async def read(date_from: datetime, interval: timedelta, split: str | None) -> list[Point]:
+        query = Query(
+            date_from=date_from,
             date_to=until,
-            interval="hour",
-            split="country",
+            interval="hour" if interval == HOUR else "day",
+            split=split,
             mode=actor.mode,
             limit=MOST,
-        ),
-    )
-    recent = [point for point in points if point.at >= since]
-    by_country: dict[str, list[Point]] = {}
-    for point in recent:
-        by_country.setdefault(point.value or "001", []).append(point)
-    countries = sorted(
-        ((name, summed(of)) for name, of in by_country.items()), key=lambda one: one[1].accepted, reverse=True
-    )
+        )
+        return await traffic.read(conn, actor, query=query)
+
+    points = await read(since - length, step, None)
+    by_time: dict[datetime, list[Point]] = {}
+    for point in points:
+        by_time.setdefault(point.at, []).append(point)
+    coarse = HOUR if length <= LONGEST_OF_COUNTRIES else DAY
     return Picture(
         since=since,
         until=until,
-        now=summed(recent),
+        step=step,
+        now=summed(point for point in points if point.at >= since),
         before=summed(point for point in points if point.at < since),
-        hours=[_hour(since + timedelta(hours=n), recent) for n in range(hours)],
-        countries=countries,
+        intervals=[(at, summed(by_time.get(at, ()))) for at in _times(since, until, step)],
+        countries=_countries(await read(since, coarse, "country"), _times(_floor(since, coarse), until, coarse)),
     )
 
 
@@ -102,10 +108,24 @@ def summed(points: Iterable[Point]) -> Figures:
     )
 
 
-def _hour(at: datetime, points: Sequence[Point]) -> Hour:
-    within = [point for point in points if point.at == at]
-    accepted = sum(sum(point.counts.values()) for point in within)
-    return Hour(at, accepted, _of(within, ARRIVED), _of(within, LOST))
+def _countries(points: Iterable[Point], times: Sequence[datetime]) -> list[Country]:
+    by_country: dict[str, list[Point]] = {}
+    for point in points:
+        by_country.setdefault(point.value or "001", []).append(point)
+    found = []
+    for region, listed in by_country.items():
+        accepted = {point.at: sum(point.counts.values()) for point in listed}
+        found.append(Country(region, summed(listed), [accepted.get(at, 0) for at in times]))
+    return sorted(found, key=lambda one: one.figures.accepted, reverse=True)
+
+
+def _times(since: datetime, until: datetime, step: timedelta) -> list[datetime]:
+    return [since + step * n for n in range(-(-(until - since) // step))]
+
+
+def _floor(at: datetime, step: timedelta) -> datetime:
+    """The hour or day (of UTC) that a moment lies in."""
+    return clock.EPOCH + (at.astimezone(UTC) - clock.EPOCH) // step * step
 
 
 def _of(points: Iterable[Point], statuses: Sequence[str]) -> int:

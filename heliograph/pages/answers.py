@@ -22,10 +22,12 @@ class Shown(msgspec.Struct, kw_only=True):
 
 
 class Elsewhere(msgspec.Struct, kw_only=True):
-    """Go and look there (303). `notice` is said on the next page, in the reader's language already."""
+    """Go and look there (303). `notice` is said on the next page, in the reader's language already; with `undo`, an
+    address that takes a POST without fields, a button "Undo" stands beside it."""
 
     location: str
     notice: str = ""
+    undo: str = ""
     cookies: list[str] = []
 
 

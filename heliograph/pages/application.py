@@ -153,7 +153,8 @@ class Pages:
         request.token = request.cookies.get(cookies.session_name(request.is_secure), "")
         theme = request.cookies.get(cookies.THEME, "")
         request.theme = theme if theme in cookies.THEMES else "system"
-        request.notice = cookies.read_notice(request.cookies.get(cookies.NOTICE, ""))
+        request.notice, undo = cookies.read_notice(request.cookies.get(cookies.NOTICE, ""))
+        request.undo = "" if own_address(undo) == "/" else undo
         chosen = request.cookies.get(cookies.LANGUAGE, "")
         spoken = headers.get(b"accept-language", b"").decode("latin-1")
         request.speech = languages.speech(chosen if chosen in languages.LANGUAGES else languages.accepted(spoken))
@@ -263,7 +264,7 @@ class Pages:
         headers += [(b"set-cookie", cookie.encode("latin-1")) for cookie in answer.cookies]
         if isinstance(answer, Elsewhere):
             if answer.notice:
-                said = cookies.notice(answer.notice, is_secure=request.is_secure)
+                said = cookies.notice(answer.notice, answer.undo, is_secure=request.is_secure)
                 headers.append((b"set-cookie", said.encode()))
             location = urllib.parse.quote(answer.location, safe=_IN_ADDRESS)
             headers += [(b"location", location.encode()), (b"content-length", b"0"), _NO_STORE]

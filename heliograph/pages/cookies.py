@@ -9,7 +9,7 @@ from collections.abc import Mapping
 #: By https the name itself makes browsers refuse a cookie that another host or plain http set (RFC 6265bis §4.1.3.2).
 SESSION, SECURE_SESSION = "hg", "__Host-hg"
 THEME, LANGUAGE, RAIL, NOTICE = "hg-theme", "hg-language", "hg-rail", "hg-notice"
-CHECKLIST = "hg-checklist"
+CHECKLIST, ROWS = "hg-checklist", "hg-rows"
 THEMES = ("system", "light", "dark")
 YEAR = 31_536_000
 #: Seconds for which "keep me signed in" keeps.
@@ -47,19 +47,20 @@ def preference(name: str, value: str, *, is_secure: bool) -> str:
     return _set(name, value, is_secure=is_secure, age=YEAR)
 
 
-def notice(text: str, *, is_secure: bool) -> str:
-    """What the next page says, or with "" that it was said."""
-    value = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-    return _set(NOTICE, value, is_secure=is_secure, age=60 if text else 0)
+def notice(text: str, undo: str = "", *, is_secure: bool) -> str:
+    """What the next page says, and where it can be undone; or with "" that it was said."""
+    value = base64.urlsafe_b64encode(f"{undo} {text}".encode()).decode().rstrip("=")
+    return _set(NOTICE, value if text else "", is_secure=is_secure, age=60 if text else 0)
 
 
-def read_notice(value: str) -> str:
-    """What `notice` was given."""
+def read_notice(value: str) -> tuple[str, str]:
+    """(text, undo) that `notice` was given."""
     try:
-        text = base64.urlsafe_b64decode(value[:2_000] + "=" * (-len(value[:2_000]) % 4)).decode()
+        said = base64.urlsafe_b64decode(value[:2_000] + "=" * (-len(value[:2_000]) % 4)).decode()
     except (binascii.Error, ValueError):
-        return ""
-    return text if text.isprintable() else ""
+        return "", ""
+    undo, _, text = said.partition(" ")
+    return (text, undo) if said.isprintable() else ("", "")
 
 
 def _set(name: str, value: str, *, is_secure: bool, age: int | None) -> str:

@@ -77,6 +77,7 @@ class Request:
         "speech",
         "theme",
         "token",
+        "undo",
     )
 
     services: Services
@@ -103,6 +104,8 @@ class Request:
     #: The session's, as the browser sent it.
     token: str
     notice: str
+    #: Where the form behind the notice's "Undo" goes to; "": there is none.
+    undo: str
 
     @property
     def person(self) -> Known:
@@ -177,6 +180,10 @@ class Request:
         if self.mode == "test" and "mode" not in wanted:
             wanted["mode"] = "test"
         return path + ("?" + urllib.parse.urlencode(wanted) if wanted else "")
+
+    def again(self, **changes: object) -> str:
+        """This very address with some values of its query changed; those that become None or empty are left out."""
+        return self.to(self.path, **(self.query | changes))
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[Connection]:

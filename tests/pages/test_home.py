@@ -20,7 +20,7 @@ def open_steps(text: str) -> int:
 
 
 async def test_figures_are_those_of_the_roll_ups(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    assert "Nothing was accepted in this time." in (await owner.get("/")).words
+    assert "Nothing happened in this time." in (await owner.get("/")).words
     for _ in range(LATEST + 2):
         await send(api, tenant)
     async with pool.acquire() as conn:
@@ -31,8 +31,8 @@ async def test_figures_are_those_of_the_roll_ups(api: Api, pool: Pool, tenant: T
     assert "Mozambique 12" in page.words
     assert "Quota left 988 98 % of 1,000" in page.words
     assert len(re.findall(r'<tr id="m-', page.text)) == LATEST
-    assert "Nothing was accepted in this time." in (await owner.get("/?mode=test")).words
-    assert "12 accepted" in (await owner.get("/?hours=168")).words
+    assert "Nothing happened in this time." in (await owner.get("/?mode=test")).words
+    assert "12 accepted" in (await owner.get("/?range=7d")).words
 
 
 async def test_steps_are_ticked_by_what_happened(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:

@@ -7,6 +7,7 @@ from heliograph.base.errors import Invalid, Refusal
 from heliograph.pages import cookies, forgery
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.application import own_address
+from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.people import links, sessions, signing_in
 from heliograph.people.signing_in import WrongCode, WrongSignIn
@@ -131,12 +132,13 @@ async def forgotten(request: Request) -> Answer:
 
 
 async def set_preferences(request: Request) -> Answer:
-    """Theme, language and the folded rail, kept in cookies, for visitors too."""
+    """Theme, language, the folded rail and rows of a page, kept in cookies, for visitors too."""
     kept = []
     for field, name, allowed in (
         ("theme", cookies.THEME, cookies.THEMES),
         ("language", cookies.LANGUAGE, ("en", "pt")),
         ("rail", cookies.RAIL, ("folded", "open")),
+        ("rows", cookies.ROWS, tuple(map(str, leafing.SIZES))),
     ):
         value = request.form.get(field, "")
         if value in allowed:

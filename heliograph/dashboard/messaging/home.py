@@ -8,31 +8,23 @@ import msgspec
 
 from heliograph.accounts import quota
 from heliograph.accounts.quota import Quota
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
 from heliograph.overview import checklist, figures, messages
-from heliograph.overview.figures import Figures
+from heliograph.overview.figures import Figures, Picture
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.pieces import charts, ranges
+from heliograph.pages.pieces.charts import Chart, Series
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, USAGE
 
-#: Hours that may be chosen, and the usual number.
-HOURS, USUAL = (24, 72, 168), 24
-#: Messages that are shown, countries that are listed, steps of a bar's height.
-LATEST, COUNTRIES, HEIGHTS = 10, 8, 20
+#: The range that is shown if none is asked for.
+USUAL = "24h"
+#: Messages that are shown, countries that are listed.
+LATEST, COUNTRIES = 10, 8
 #: Share of the quota, in percent, below which somebody should look.
 LOW = 20
-
-
-class Bar(msgspec.Struct, frozen=True):
-    """An hour of the chart; heights of HEIGHTS."""
-
-    label: str
-    accepted: int
-    delivered: int
-    failed: int
-    good: int
-    bad: int
-    rest: int
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -50,11 +42,13 @@ async def front(request: Request) -> Answer:
         return Shown(template="door/visitor.html", values={"status": await request.services.status()})
     if request.session.organization_id is None:
         return Shown(template="door/nowhere.html", values={})
-    hours = next((one for one in HOURS if str(one) == request.query.get("hours")), USUAL)
+    range = ranges.read(request, usual=USUAL)
+    until = range.until or clock.now()
+    since = range.since or until - ranges.LENGTHS[USUAL]
     sees_messages = request.may("sms:read")
     async with request.reading() as conn:
         actor = request.actor
-        picture = await figures.picture(conn, actor, hours=hours)
+        picture = await figures.picture(conn, actor, since=since, until=until)
         balance = await quota.get(conn, actor.organization_id) if request.may(permission=USAGE) else None
         latest = (
             (await messages.list_page(conn, actor, filters=messages.Filters(), limit=LATEST)).messages[:LATEST]
@@ -62,12 +56,14 @@ async def front(request: Request) -> Answer:
             else []
         )
         done = await checklist.steps(conn, actor) if _wants_checklist(request) else None
+    drawn = _charts(request, picture)
+    if (file := charts.download(request, drawn)) is not None:
+        return file
     values: dict[str, Any] = {
-        "hours": hours,
-        "choices": HOURS,
+        "range": range,
+        "charts": drawn,
         "picture": picture,
         "cards": _cards(request, picture.now, picture.before),
-        "bars": _bars(request, picture.hours),
         "countries": picture.countries[:COUNTRIES],
         "quota": balance,
         "quota_left": _left(balance),
@@ -121,24 +117,58 @@ def _cards(request: Request, now: Figures, before: Figures) -> list[tuple[str, s
     ]
 
 
-def _bars(request: Request, hours: list[figures.Hour]) -> list[Bar]:
-    most = max((one.accepted for one in hours), default=0)
-
-    def height(count: int) -> int:
-        return -(-count * HEIGHTS // most) if most else 0
-
+def _charts(request: Request, picture: Picture) -> list[Chart]:
+    """What became of messages, and how long they took, by hour or day."""
+    text, speech = request.text, request.speech
+    figures = [one for _, one in picture.intervals]
+    common: dict[str, Any] = {
+        "speech": speech,
+        "times": [at for at, _ in picture.intervals],
+        "step": int(picture.step.total_seconds()),
+        "links": _links(request, picture) if request.may("sms:read") else (),
+    }
+    now = picture.now
     return [
-        Bar(
-            label=request.speech.moment(one.at),
-            accepted=one.accepted,
-            delivered=one.delivered,
-            failed=one.failed,
-            good=height(one.delivered),
-            bad=height(one.failed),
-            rest=max(height(one.accepted) - height(one.delivered) - height(one.failed), 0),
-        )
-        for one in hours
+        Chart(
+            id="messages",
+            title=text(
+                "%(accepted)s accepted, %(delivered)s delivered, %(failed)s failed.",
+                accepted=speech.number(now.accepted),
+                delivered=speech.number(now.delivered),
+                failed=speech.number(now.failed),
+            ),
+            unit=text("messages"),
+            kind="bars",
+            series=[
+                Series(text("Accepted"), "way", [one.accepted for one in figures]),
+                Series(text("Delivered"), "good", [one.delivered for one in figures]),
+                Series(text("Failed"), "bad", [one.failed for one in figures]),
+            ],
+            **common,
+        ),
+        Chart(
+            id="delivery-time",
+            title=text("No delivery was reported.")
+            if now.p50 is None or now.p95 is None
+            else text(
+                "Half of the messages arrived within %(half)s, 95 of 100 within %(most)s.",
+                half=speech.lasted(now.p50),
+                most=speech.lasted(now.p95),
+            ),
+            unit=text("seconds"),
+            kind="lines",
+            digits=1,
+            series=[
+                Series(text("Half within"), "way", [one.p50 for one in figures]),
+                Series(text("95 % within"), "warn", [one.p95 for one in figures]),
+            ],
+            **common,
+        ),
     ]
+
+
+def _links(request: Request, picture: Picture) -> list[str]:
+    return [request.to("/messages", **{"from": iso(at), "to": iso(at + picture.step)}) for at, _ in picture.intervals]
 
 
 def _left(balance: Quota | None) -> int:

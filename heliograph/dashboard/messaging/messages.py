@@ -15,6 +15,8 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.overview import messages
 from heliograph.overview.messages import Filters, Message, MessageDetail
 from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.pieces import ranges
+from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, REVEAL
 from heliograph.sms import messages as sms
@@ -22,8 +24,6 @@ from heliograph.sms.messages import MessageNotCancelable, Step
 
 #: Rows of a page that may be chosen; the first is the usual one.
 SIZES = (50, 25, 100, 200)
-#: Ranges of time that may be chosen; "": all.
-RANGES = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 #: An id in any of its spellings has so many hexadecimal digits.
 ID_DIGITS = 32
 COLLECTION = "messages of a page"
@@ -43,7 +43,8 @@ async def show_list(request: Request) -> Answer:
     """The list, by the filters of the address."""
     query = request.query
     searched = query.get("q", "").strip()
-    wanted, problem = _filters(request, searched)
+    range = ranges.read(request)
+    wanted, problem = _filters(request, searched, range)
     if isinstance(wanted, UUID):
         return Elsewhere(location=request.to(f"/messages/{wanted}"))
     limit = next((size for size in SIZES if str(size) == query.get("limit")), SIZES[0])
@@ -52,13 +53,13 @@ async def show_list(request: Request) -> Answer:
         "problem": problem,
         "channel": wanted.channel or "",
         "status": wanted.status or "",
-        "range": query.get("range", ""),
+        "range": range,
         "statuses": messages.STATUSES,
-        "is_filtered": bool(searched or wanted.channel or wanted.status or query.get("range")),
+        "is_filtered": bool(searched or wanted.channel or wanted.status or range.name),
         "whole": request.may(permission=CONTENT),
         "limit": limit,
     }
-    kept = {name: query.get(name, "") for name in ("q", "channel", "status", "range")}
+    kept = {name: query.get(name, "") for name in ("q", "channel", "status", "range", "from", "to")}
     # A page that stands still: what is relative to now would move while somebody leafs through it.
     bound = {name: value for name, value in kept.items() if value} | {"mode": request.mode}
     organization_id = request.actor.organization_id
@@ -141,15 +142,15 @@ async def go(request: Request) -> Answer:
     return Elsewhere(location=request.to("/messages", q=text))
 
 
-def _filters(request: Request, searched: str) -> tuple[Filters | UUID, str]:
+def _filters(request: Request, searched: str, range: Range) -> tuple[Filters | UUID, str]:
     """(what is asked for, what of it could not be understood); an id is a message of its own."""
     query = request.query
     channel, status = query.get("channel"), query.get("status")
-    asked = RANGES.get(query.get("range", ""))
     found = Filters(
         channel=channel if channel in messages.CHANNELS else None,
         status=status if status in messages.STATUSES else None,
-        date_from=None if asked is None else clock.now() - asked,
+        date_from=range.since,
+        date_to=range.until,
     )
     if not searched:
         return found, ""

@@ -23,6 +23,13 @@ for (const form of $("form[data-auto]")) {
   form.addEventListener("change", () => form.requestSubmit());
 }
 
+// What was just done can be taken back for ten seconds.
+for (const form of $("form[data-brief]")) {
+  setTimeout(() => {
+    if (!form.contains(document.activeElement)) form.hidden = true;
+  }, 10000);
+}
+
 // The token of a one-time link stands after `#`, so that it is in no log: here it gets into the form.
 for (const field of $("input[data-from-address]")) {
   const token = location.hash.slice(1);

@@ -1,0 +1,135 @@
+"""Charts: what one shows, as the template draws it (`kit.chart`), as a table beside it, and as a file.
+
+A screen makes a `Chart`, hands it to its template, and answers `charts.download(request, [chart, …])` where that is not
+None. The rule nobody may break: whatever a chart shows stands in its table too, for those who cannot see it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from heliograph.base.csv_files import Writer
+from heliograph.base.database.clock import iso
+from heliograph.pages.answers import Download
+from heliograph.pages.languages import Speech
+from heliograph.pages.requests import Request
+
+Tone = Literal["good", "bad", "warn", "way", "calm"]
+DAY = 86_400
+#: What separates cells where spreadsheets read a comma as a decimal sign.
+SEPARATORS = {"pt": ";"}
+#: By this mark spreadsheets know that a file is UTF-8.
+MARK = "\ufeff"
+
+
+class Series(msgspec.Struct, frozen=True):
+    """A value for each time of the chart; None: there is none."""
+
+    name: str
+    tone: Tone
+    values: Sequence[float | None]
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Something that happened, with its name."""
+
+    at: datetime
+    name: str
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """Bars: a small plot for each series on one scale, none above another. Lines: all series in one plot."""
+
+    #: Of letters and `-`, one of its kind on the page.
+    id: str
+    #: A sentence that says what is to be seen, such as "98.2 % were delivered, 0.6 less than before."
+    title: str
+    #: What the values are, such as "messages" or "seconds".
+    unit: str
+    kind: Literal["bars", "lines"]
+    speech: Speech
+    #: When each interval begins, and how many seconds it lasts.
+    times: Sequence[datetime]
+    step: int
+    series: Sequence[Series]
+    #: Digits behind the point.
+    digits: int = 0
+    marks: Sequence[Mark] = ()
+    #: Where an interval leads to, one for each; or none at all.
+    links: Sequence[str] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """There is nothing to draw."""
+        return not any(value for one in self.series for value in one.values)
+
+    @property
+    def range(self) -> str:
+        """From when until when."""
+        if not self.times:
+            return ""
+        return f"{self._label(self.times[0])} – {self._label(self.times[-1])}"
+
+    @property
+    def rows(self) -> list[tuple[str, str, list[str]]]:
+        """The table: (interval, where it leads to, a figure for each series); intervals without any are left out."""
+        found = []
+        for number, at in enumerate(self.times):
+            values = [one.values[number] for one in self.series]
+            if any(values):
+                link = self.links[number] if self.links else ""
+                found.append((self._label(at), link, [self._figure(value) for value in values]))
+        return found
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What `charts.js` draws from."""
+        return {
+            "kind": self.kind,
+            "unit": self.unit,
+            "digits": self.digits,
+            "zone": self.speech.zone,
+            "step": self.step,
+            "times": [int(at.timestamp()) for at in self.times],
+            "labels": [self._label(at) for at in self.times],
+            "series": [
+                {
+                    "name": one.name,
+                    "tone": one.tone,
+                    "values": [None if value is None else round(value, self.digits) for value in one.values],
+                }
+                for one in self.series
+            ],
+            "marks": [{"at": int(one.at.timestamp()), "name": one.name} for one in self.marks],
+            "links": list(self.links),
+        }
+
+    def _label(self, at: datetime) -> str:
+        return self.speech.day(at) if self.step >= DAY else self.speech.moment(at)
+
+    def _figure(self, value: float | None) -> str:
+        return "–" if value is None else self.speech.number(value, self.digits)
+
+
+def download(request: Request, charts: Iterable[Chart]) -> Download | None:
+    """The file of the chart that the address names by `csv`; None: it names none."""
+    wanted = request.query.get("csv")
+    found = next((one for one in charts if one.id == wanted), None) if wanted else None
+    if found is None:
+        return None
+    file = io.StringIO()
+    writer = Writer(
+        file,
+        [request.text("Time"), *(one.name for one in found.series)],
+        delimiter=SEPARATORS.get(request.speech.language, ","),
+    )
+    for number, at in enumerate(found.times):
+        values = (one.values[number] for one in found.series)
+        writer.row([iso(at), *("" if value is None else f"{value:.{found.digits}f}" for value in values)])
+    body = (MARK + file.getvalue()).encode()
+    return Download(name=f"{found.id}.csv", kind="text/csv; charset=utf-8", body=body)

@@ -1,0 +1,14 @@
+"""Confirming what ends a thing for everybody: its name has to be typed (`kit.confirm`)."""
+
+from __future__ import annotations
+
+from heliograph.base.errors import Invalid
+from heliograph.pages.requests import Request
+
+FIELD = "typed"
+
+
+def check(request: Request, word: str) -> None:
+    """Whether the form says `word`. Raises Invalid."""
+    if " ".join(request.form.get(FIELD, "").split()).casefold() != " ".join(word.split()).casefold():
+        raise Invalid((FIELD, "differs", "This is not what has to be typed."))

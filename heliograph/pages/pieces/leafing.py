@@ -1,0 +1,69 @@
+"""Leafing through a list by key: older, newer, newest, and how many rows a page has. There are no page numbers.
+
+Reading older rows is a look by key from the last row of a page. Newer ones need no look in the other direction: the
+address (`after`) names where the pages that lead here ended, so "Newer" shows the very page that was there before. Only
+positions stand in it; which rows may be seen is decided by the query that reads them.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from heliograph.pages import cookies
+from heliograph.pages.requests import Request
+
+#: Rows of a page that may be chosen; the choice is remembered in a cookie.
+SIZES, USUAL = (25, 50, 100, 200), 50
+#: Pages that "Newer" leads back through, one by one; from there it leads to the newest.
+MOST_BACK = 30
+
+
+class Pages(msgspec.Struct, frozen=True):
+    """Where a page's neighbours are (None: there is none), for `kit.pager`."""
+
+    newest: str | None
+    newer: str | None
+    older: str | None
+    size: int
+    #: The address of the page itself, with its filters.
+    here: str
+
+
+def size(request: Request) -> int:
+    """Rows of a page: as the address says, else as was chosen last."""
+    for chosen in (request.query.get("limit", ""), request.cookies.get(cookies.ROWS, "")):
+        if chosen in map(str, SIZES):
+            return int(chosen)
+    return USUAL
+
+
+def after(request: Request) -> UUID | None:
+    """The id that the page before this one ended with; None: this is the newest page."""
+    return next(reversed(_trail(request)), None)
+
+
+def pages(request: Request, last: UUID | None) -> Pages:
+    """The neighbours of a page. `last`: the id of its last row if there are more behind it."""
+    trail = _trail(request)
+    back = trail[:-1]
+    return Pages(
+        newest=request.again(after="") if trail else None,
+        newer=request.again(after=_joined(back)) if trail else None,
+        older=None if last is None else request.again(after=_joined([*trail, last][-MOST_BACK:])),
+        size=size(request),
+        here=request.again(limit=""),
+    )
+
+
+def _trail(request: Request) -> list[UUID]:
+    text = request.query.get("after", "")
+    try:
+        return [UUID(hex=one) for one in text.split(".")][-MOST_BACK:] if text else []
+    except ValueError:
+        return []
+
+
+def _joined(trail: list[UUID]) -> str:
+    return ".".join(one.hex for one in trail)

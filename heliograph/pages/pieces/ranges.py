@@ -1,0 +1,98 @@
+"""Ranges of time that a list or a chart is about: 1h, 24h, 7d, 30d, or times of one's own, as the address says.
+
+range=24h                                     the last 24 hours, whenever that is
+from=2027-01-31&to=2027-02-01T12:00           times in the reader's zone; a day without a time is the whole day
+from=2027-01-31T10:00:00Z                     a moment, for links that are handed on
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from heliograph.base.database import clock
+from heliograph.pages.requests import Request
+
+LENGTHS = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7), "30d": timedelta(days=30)}
+CUSTOM = "custom"
+#: Years that a time may be of.
+YEARS = range(2000, 3000)
+
+
+class Range(msgspec.Struct, frozen=True, kw_only=True):
+    """[since, until); None: without an end on that side."""
+
+    #: Of LENGTHS, CUSTOM, or "" for all time.
+    name: str
+    since: datetime | None = None
+    until: datetime | None = None
+    #: As the fields for it show them: times in the reader's zone.
+    typed_since: str = ""
+    typed_until: str = ""
+    #: What of it could not be understood, by field, in the reader's language; that side is left open.
+    problems: dict[str, str] = {}
+    #: The same range in times that stay, to be handed on.
+    fixed: dict[str, str] = {}
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What of an address names this range."""
+        if self.name == CUSTOM:
+            return {"from": self.typed_since, "to": self.typed_until}
+        return {"range": self.name}
+
+
+def read(request: Request, *, usual: str = "") -> Range:
+    """The range of the address. `usual`: if it names none."""
+    query = request.query
+    name = query.get("range", "")
+    typed = {field: query.get(field, "").strip() for field in ("from", "to")}
+    if name != CUSTOM and (name in LENGTHS or not any(typed.values())):
+        name = name if name in LENGTHS else usual
+        if not name:
+            return Range(name="")
+        now = clock.now()
+        began = now - LENGTHS[name]
+        return Range(name=name, since=began, fixed={"from": clock.iso(began), "to": clock.iso(now)})
+    zone = ZoneInfo(request.speech.zone)
+    ends: dict[str, datetime | None] = {}
+    problems = {}
+    for field, text in typed.items():
+        try:
+            ends[field] = _moment(text, zone, is_end=field == "to") if text else None
+        except (ValueError, OverflowError):
+            ends[field] = None
+            problems[field] = request.text("Write a time as 2027-01-31 or 2027-01-31 14:30.")
+    since, until = ends["from"], ends["to"]
+    if since is not None and until is not None and since >= until:
+        problems["to"] = request.text("The end must be later than the beginning.")
+        until = None
+    return Range(
+        name=CUSTOM,
+        since=since,
+        until=until,
+        typed_since=_local(since, zone) if since else typed["from"],
+        typed_until=_local(until, zone) if until else typed["to"],
+        problems=problems,
+    )
+
+
+def _moment(text: str, zone: ZoneInfo, *, is_end: bool) -> datetime:
+    """Raises ValueError."""
+    if len(text) == len("2027-01-31"):
+        day = date.fromisoformat(text)
+        if day.year not in YEARS:
+            raise ValueError(text)
+        return datetime.combine(day + timedelta(days=is_end), time(), zone).astimezone(UTC)
+    at = datetime.fromisoformat(text)
+    if at.year not in YEARS:
+        raise ValueError(text)
+    return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
+
+
+def _local(at: datetime, zone: ZoneInfo) -> str:
+    """As a field for a time takes it; seconds only where there are some."""
+    local = at.astimezone(zone).replace(tzinfo=None)
+    return local.isoformat(timespec="minutes" if local.second == 0 and local.microsecond == 0 else "seconds")

@@ -1,0 +1,174 @@
+// Charts: drawn by uPlot from the JSON beside them. By keyboard: ← → move the crosshair, Home and End go to the ends,
+// Enter opens what the interval leads to, Escape takes the crosshair away. The table below each says the same.
+
+const HEIGHTS = { bars: 88, lines: 200 }, AXIS = 28;
+const DASHES = [[], [6, 4], [2, 3]];
+const drawn = new Map();
+
+const probe = document.createElement("span");
+probe.hidden = true;
+document.body.append(probe);
+
+// A colour of the theme, as a canvas takes it.
+function colour(name) {
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
+}
+
+const tones = () => ({ good: colour("good"), bad: colour("bad"), warn: colour("warn"), way: colour("way"), calm: colour("muted"), text: colour("muted"), line: colour("line") });
+
+function marking(figures, colours, named) {
+  return (plot) => {
+    const { ctx } = plot;
+    ctx.save();
+    ctx.strokeStyle = colours.warn;
+    ctx.fillStyle = colours.text;
+    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    for (const mark of figures.marks) {
+      const x = Math.round(plot.valToPos(mark.at, "x", true));
+      if (x < plot.bbox.left || x > plot.bbox.left + plot.bbox.width) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, plot.bbox.top);
+      ctx.lineTo(x, plot.bbox.top + plot.bbox.height);
+      ctx.stroke();
+      if (named) ctx.fillText(mark.name, x + 4 * devicePixelRatio, plot.bbox.top + 10 * devicePixelRatio);
+    }
+    ctx.restore();
+  };
+}
+
+function options(figures, series, { width, height, top, hasTimes, isFirst, sync, told }) {
+  const colours = tones(), bars = figures.kind === "bars";
+  const first = figures.times[0], last = figures.times.at(-1), half = bars ? figures.step / 2 : 0;
+  const lang = document.documentElement.lang;
+  const day = new Intl.DateTimeFormat(lang, { timeZone: figures.zone, day: "numeric", month: "short" });
+  const hour = new Intl.DateTimeFormat(lang, { timeZone: figures.zone, hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  const number = new Intl.NumberFormat(lang, { maximumFractionDigits: figures.digits, notation: top >= 100000 ? "compact" : "standard" });
+  const axis = { stroke: colours.text, font: "11px system-ui, sans-serif", ticks: { show: false } };
+  return {
+    width, height, legend: { show: false }, padding: [10, 8, hasTimes ? 0 : 7, 0],
+    tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), figures.zone),
+    scales: { x: { range: () => [first - half, Math.max(last, first + 1) + half] }, y: { range: () => [0, top] } },
+    cursor: { sync: { key: sync }, y: false, drag: { x: false, y: false }, points: { show: !bars } },
+    axes: [
+      { ...axis, show: hasTimes, size: AXIS, grid: { show: false }, space: 72, values: (plot, at) => {
+        let before = "";
+        return at.map((one) => {
+          const date = day.format(new Date(one * 1000)), time = hour.format(new Date(one * 1000));
+          const label = figures.step >= 86400 || (date !== before && time === "00:00") ? date : time;
+          before = date;
+          return label;
+        });
+      } },
+      { ...axis, size: 52, space: bars ? 30 : 40, grid: { stroke: colours.line, width: 1 }, values: (plot, at) => at.map((one) => number.format(one)),
+        incrs: figures.digits ? undefined : [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7, 1e8] },
+    ],
+    series: [{}, ...series.map((one) => bars
+      ? { fill: colours[one.tone], width: 0, points: { show: false }, paths: window.uPlot.paths.bars({ size: [0.76, 36] }) }
+      : { stroke: colours[one.tone], width: 2, dash: DASHES[figures.series.indexOf(one) % DASHES.length], spanGaps: false, points: { size: 5 } })],
+    hooks: { draw: [marking(figures, colours, isFirst)], setCursor: [told] },
+  };
+}
+
+function draw(figure) {
+  const source = figure.querySelector("[data-figures]"), place = figure.querySelector("[data-plot]");
+  if (!source || !place) return;
+  const known = drawn.get(figure);
+  if (known && known.text === source.textContent && known.place === place) return;
+  const at = known ? known.at : null;
+  known?.end();
+  const figures = JSON.parse(source.textContent), readout = figure.querySelector("[data-readout]");
+  const number = new Intl.NumberFormat(document.documentElement.lang, { maximumFractionDigits: figures.digits });
+  const top = Math.max(...figures.series.flatMap((one) => one.values.map((value) => value ?? 0)), figures.digits ? 0 : 4) * 1.08;
+  const state = { text: source.textContent, place, at, plots: [], end };
+
+  function tell(index) {
+    state.at = index;
+    readout.textContent = index === null ? "" : `${figures.labels[index]}: ${figures.series.map((one) => `${one.name} ${one.values[index] === null ? "–" : number.format(one.values[index])}`).join(", ")}`;
+  }
+
+  function build() {
+    for (const plot of state.plots) plot.destroy();
+    place.replaceChildren();
+    state.plots = [];
+    const groups = figures.kind === "bars" ? figures.series.map((one) => [one]) : [figures.series];
+    const sync = `chart-${figure.id}`;
+    groups.forEach((group, number) => {
+      const name = document.createElement("p");
+      name.className = "chart-names";
+      for (const one of group) {
+        const label = document.createElement("span");
+        const key = document.createElement("i");
+        key.className = `chart-key ${one.tone} dash-${figures.kind === "bars" ? 0 : figures.series.indexOf(one) % DASHES.length}`;
+        label.append(key, one.name);
+        name.append(label);
+      }
+      const box = document.createElement("div");
+      place.append(name, box);
+      const hasTimes = number === groups.length - 1;
+      const set = options(figures, group, {
+        width: place.clientWidth, height: HEIGHTS[figures.kind] + (hasTimes ? AXIS : 0), top, hasTimes, isFirst: number === 0, sync,
+        told: (plot) => number === 0 && tell(plot.cursor.left >= 0 && plot.cursor.idx !== undefined ? plot.cursor.idx : null),
+      });
+      state.plots.push(new window.uPlot(set, [figures.times, ...group.map((one) => one.values)], box));
+    });
+    if (state.at !== null) move(state.at);
+  }
+
+  function move(index) {
+    const last = figures.times.length - 1, plot = state.plots[0];
+    const to = Math.min(Math.max(index, 0), last);
+    plot.setCursor({ left: plot.valToPos(figures.times[to], "x"), top: 10 });
+    tell(to);
+  }
+
+  function open() {
+    const link = state.at === null ? "" : figures.links[state.at];
+    if (link) location.assign(link);
+  }
+
+  function pressed(event) {
+    const last = figures.times.length - 1;
+    if (event.key === "ArrowRight") move(state.at === null ? 0 : state.at + 1);
+    else if (event.key === "ArrowLeft") move(state.at === null ? last : state.at - 1);
+    else if (event.key === "Home") move(0);
+    else if (event.key === "End") move(last);
+    else if (event.key === "Enter") open();
+    else if (event.key === "Escape" && state.at !== null) state.plots[0].setCursor({ left: -10, top: -10 });
+    else return;
+    event.preventDefault();
+  }
+
+  place.tabIndex = 0;
+  place.setAttribute("role", "group");
+  place.setAttribute("aria-label", figure.querySelector("figcaption").textContent.replace(/\s+/g, " ").trim());
+  place.classList.toggle("leads", figures.links.length > 0);
+  place.addEventListener("keydown", pressed);
+  place.addEventListener("click", open);
+  const resized = new ResizeObserver(() => {
+    if (state.plots[0] && Math.abs(state.plots[0].width - place.clientWidth) > 1) for (const plot of state.plots) plot.setSize({ width: place.clientWidth, height: plot.height });
+  });
+  resized.observe(place);
+  const theme = matchMedia("(prefers-color-scheme: dark)");
+  theme.addEventListener("change", build);
+
+  function end() {
+    resized.disconnect();
+    theme.removeEventListener("change", build);
+    place.removeEventListener("keydown", pressed);
+    place.removeEventListener("click", open);
+    for (const plot of state.plots) plot.destroy();
+    drawn.delete(figure);
+  }
+  drawn.set(figure, state);
+  build();
+}
+
+function all(root) {
+  for (const figure of root.querySelectorAll("[data-chart]")) draw(figure);
+  for (const [figure, state] of drawn) if (!figure.isConnected) state.end();
+}
+
+all(document);
+document.addEventListener("renewed", (event) => all(event.detail));

@@ -1,0 +1,221 @@
+"""The kit's pieces: charts with their table and file, ranges of time, pages of a list, and undoing."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import re
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2 import Environment
+
+from heliograph import traffic
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.base.errors import Invalid
+from heliograph.pages import cookies, templates
+from heliograph.pages.application import kit
+from heliograph.pages.languages import speech
+from heliograph.pages.pieces import charts, confirming, leafing, ranges
+from heliograph.pages.pieces.charts import Chart, Mark, Series
+from heliograph.pages.requests import Request
+
+from .conftest import Api, Browser, Tenant
+from .test_messages import send
+
+NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
+
+
+def asked(query: dict[str, str], *, language: str = "en", zone: str = "UTC", **more: Any) -> Request:
+    """A request for a list."""
+    made = Request()
+    made.query, made.path, made.mode, made.speech = query, "/list", "live", speech(language, zone)
+    made.cookies, made.form = more.get("cookies", {}), more.get("form", {})
+    return made
+
+
+def chart(**changes: Any) -> Chart:
+    values: dict[str, Any] = {
+        "id": "sent",
+        "title": "Two were sent.",
+        "unit": "messages",
+        "kind": "bars",
+        "speech": speech("en"),
+        "times": [NOON, NOON + timedelta(hours=1)],
+        "step": 3600,
+        "series": [Series("Sent", "way", [2, 0]), Series("=Failed", "bad", [None, 0])],
+        "marks": [Mark(NOON, "</script><b>paused")],
+        "links": ["/messages?a", "/messages?b"],
+    }
+    return Chart(**(values | changes))
+
+
+def drawn(it: Chart) -> str:
+    env: Environment = kit((Path(templates.__file__).with_name("templates"),))[1]
+    text = '{% import "kit.html" as kit with context %}{{ kit.chart(it) }}'
+    values = {"request": asked({}), "token": "", "once": "", "fields": {}, "theme": "system", "languages": {}}
+    return env.from_string(text).render(it=it, speech=it.speech, to=lambda path: path, **values)
+
+
+def test_a_chart_says_in_its_table_what_it_shows() -> None:
+    text = drawn(chart())
+    block = re.search(r'<script type="application/json" data-figures>(.*?)</script>', text, re.S)
+    assert block
+    figures = json.loads(block[1])
+    assert figures["series"][0]["values"] == [2, 0]
+    assert figures["marks"][0]["name"] == "</script><b>paused"
+    assert re.findall(r'<th scope="row"><a href="([^"]*)">([^<]*)</a></th><td class="end">([^<]*)', text) == [
+        ("/messages?a", "31 Jan 2027, 12:00", "2")
+    ]
+    assert "Two were sent." in text
+    assert 'class="plot bars-2"' in text
+    empty = drawn(chart(series=[Series("Sent", "way", [0, None])]))
+    assert ("data-plot" in empty, "Nothing happened in this time." in empty) == (False, True)
+
+
+def test_the_file_of_a_chart_opens_in_a_spreadsheet_of_the_reader() -> None:
+    assert charts.download(asked({}), [chart()]) is None
+    assert charts.download(asked({"csv": "other"}), [chart()]) is None
+    for language, separator in (("en", ","), ("pt", ";")):
+        found = charts.download(asked({"csv": "sent"}, language=language), [chart()])
+        assert found
+        rows = list(csv.reader(io.StringIO(found.body.decode("utf-8-sig")), delimiter=separator))
+        assert rows[0][1:] == ["Sent", "'=Failed"]
+        assert rows[1:] == [["2027-01-31T12:00:00.000Z", "2", ""], ["2027-01-31T13:00:00.000Z", "0", "0"]]
+
+
+@pytest.mark.parametrize(
+    ("query", "since", "until"),
+    [
+        ({"from": "2027-01-31"}, "2027-01-30T22:00:00+00:00", None),
+        ({"to": "2027-01-31"}, None, "2027-01-31T22:00:00+00:00"),
+        ({"from": "2027-01-31T14:30"}, "2027-01-31T12:30:00+00:00", None),
+        ({"from": "2027-01-31T10:00:00Z", "range": "custom"}, "2027-01-31T10:00:00+00:00", None),
+    ],
+)
+def test_times_of_a_range_are_the_readers(query: dict[str, str], since: str | None, until: str | None) -> None:
+    found = ranges.read(asked(query, zone="Africa/Maputo"))
+    assert found.name == "custom"
+    assert (found.since and found.since.isoformat(), found.until and found.until.isoformat()) == (since, until)
+    assert found.problems == {}
+    again = ranges.read(asked(found.query, zone="Africa/Maputo"))
+    assert (again.since, again.until) == (found.since, found.until)
+
+
+def test_a_range_by_name_wins_over_times_and_can_be_made_to_stay() -> None:
+    found = ranges.read(asked({"range": "24h", "from": "2027-01-31"}))
+    assert (found.name, found.until) == ("24h", None)
+    fixed = ranges.read(asked(found.fixed))
+    assert (fixed.name, fixed.since) == ("custom", found.since)
+    assert ranges.read(asked({})).name == ""
+    assert ranges.read(asked({"range": "9h"}), usual="7d").name == "7d"
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "0001-01-01", "9999-12-31T23:59+00:00", "2027-02-30", "2027-01-31T25:00"])
+def test_a_time_that_is_none_is_said_and_the_rest_stands(text: str) -> None:
+    found = ranges.read(asked({"from": text, "to": "2027-01-31"}))
+    assert (found.since, set(found.problems), found.typed_since) == (None, {"from"}, text)
+    assert found.until is not None
+
+
+def test_an_end_before_the_beginning_is_said() -> None:
+    found = ranges.read(asked({"from": "2027-01-31", "to": "2027-01-30"}))
+    assert (found.until, set(found.problems)) == (None, {"to"})
+
+
+def test_newer_leads_back_page_by_page() -> None:
+    ids = [uuid.uuid4() for _ in range(leafing.MOST_BACK + 5)]
+    at, seen = {"status": "failed"}, []
+    for last in ids:
+        request = asked(at)
+        seen.append(leafing.after(request))
+        older = leafing.pages(request, last).older
+        assert older
+        at = query_of(older)
+    assert seen == [None, *ids[:-1]]
+    request = asked(at)
+    assert leafing.pages(request, None).older is None
+    for last in reversed(ids[-leafing.MOST_BACK : -1]):
+        newer = leafing.pages(request, None).newer
+        assert newer
+        request = asked(query_of(newer))
+        assert leafing.after(request) == last
+        assert request.query["status"] == "failed"
+    assert leafing.pages(asked({}), None).newer is None
+    assert leafing.after(asked({"after": "no.id"})) is None
+
+
+def query_of(address: str) -> dict[str, str]:
+    return dict(one.split("=") for one in address.partition("?")[2].split("&"))
+
+
+def test_rows_of_a_page_are_those_chosen_last() -> None:
+    assert leafing.size(asked({})) == leafing.USUAL
+    assert leafing.size(asked({}, cookies={cookies.ROWS: "100"})) == 100
+    assert leafing.size(asked({"limit": "25"}, cookies={cookies.ROWS: "100"})) == 25
+    assert leafing.size(asked({"limit": "1000000"})) == leafing.USUAL
+
+
+def test_what_has_to_be_typed_is_typed() -> None:
+    confirming.check(asked({}, form={"typed": " web  Shop"}), "Web shop")
+    with pytest.raises(Invalid):
+        confirming.check(asked({}, form={}), "Web shop")
+
+
+def test_a_notice_can_carry_where_it_is_undone() -> None:
+    said = cookies.notice("The contact is deleted.", "/contacts/1/restore", is_secure=False)
+    value = said.partition("=")[2].partition(";")[0]
+    assert cookies.read_notice(value) == ("The contact is deleted.", "/contacts/1/restore")
+    assert cookies.read_notice("!") == ("", "")
+
+
+async def test_undo_stands_beside_what_was_done_and_leads_nowhere_else(owner: Browser) -> None:
+    for undo, is_there in (("/contacts/1/restore", True), ("//elsewhere.example/x", False), ("", False)):
+        value = cookies.notice("Done.", undo, is_secure=False).partition("=")[2].partition(";")[0]
+        owner.session.cookie_jar.update_cookies({cookies.NOTICE: value})
+        page = await owner.get("/account")
+        assert "Done." in page.words
+        assert ("Undo" in page.words, f'action="{undo}"' in page.text and bool(undo)) == (is_there, is_there)
+
+
+async def test_rows_are_remembered(owner: Browser) -> None:
+    page = await owner.get("/account")
+    fields = {"_token": page.form("/logout")["_token"], "rows": "25", "next": "/account"}
+    assert (await owner.post("/preferences", fields)).status == 200
+    kept = {one.key: one.value for one in owner.session.cookie_jar}
+    assert kept[cookies.ROWS] == "25"
+
+
+async def test_charts_of_home_lead_to_the_messages_they_are_made_of(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    await send(api, tenant)
+    async with pool.acquire() as conn:
+        while await traffic.fold(conn):
+            pass
+    page = await owner.get("/?range=7d")
+    assert "1 accepted, 0 delivered, 0 failed." in page.words
+    links = re.findall(r'<th scope="row"><a href="(/messages\?from=[^"]*)"', page.text)
+    assert len(links) == 1
+    hour = clock.now().replace(minute=0, second=0, microsecond=0)
+    file = await owner.get("/?range=7d&csv=messages")
+    assert file.headers["content-disposition"] == 'attachment; filename="messages.csv"'
+    rows = list(csv.reader(io.StringIO(file.text.lstrip("\ufeff"))))
+    assert rows[0] == ["Time", "Accepted", "Delivered", "Failed"]
+    assert len(rows) in (169, 170)
+    assert next(row for row in rows[1:] if row[1] != "0")[0][:13] in (
+        f"{hour:%Y-%m-%dT%H}",
+        f"{hour - timedelta(hours=1):%Y-%m-%dT%H}",
+    )
+    listed = await owner.get(html.unescape(links[0]))
+    assert len(re.findall(r'<tr id="m-', listed.text)) == 1
+    assert len(re.findall(r'<tr id="m-', (await owner.get("/messages?to=2021-01-01")).text)) == 0
+    long = await owner.get("/?from=2020-01-01")
+    assert "1 accepted" in long.words
+    assert "Nothing happened in this time." in (await owner.get("/?from=2021-01-01&to=2021-01-02")).words
