@@ -68,6 +68,8 @@ class Dispatcher(Generic[Message, Report]):
         self._lease_seconds = lease_seconds
         self.flights = Flights(late=channel.grace)
         self.wake = channel.wake
+        #: Answers that make room worth another round.
+        self._wake_after = 0
 
     @property
     def in_flight(self) -> int:
@@ -88,6 +90,8 @@ class Dispatcher(Generic[Message, Report]):
             return 1  # somebody else's transaction went first: nothing was done, and the next round sees what it did
         crash_point(f"{channel.kind}.dispatch.after_commit")
         self.flights.add(outgoing)
+        if outgoing:
+            self._wake_after = (len(outgoing) + 1) // 2
         for attempt in outgoing:
             channel.submit(attempt)
         if outgoing:
@@ -106,6 +110,10 @@ class Dispatcher(Generic[Message, Report]):
         if outcome.verdict is Verdict.UNKNOWN:
             self.flights.give_up(key)
         self._results.answer(Answered(attempt, outcome))
+        # The next round need not wait until this is recorded.
+        self._wake_after -= 1
+        if self._wake_after == 0 and self._channel.is_full:
+            self.wake.set()
 
     async def renew(self) -> None:
         """Hold the leases of what is in flight; called each third of a lease."""

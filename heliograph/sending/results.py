@@ -1,6 +1,8 @@
-"""The one batch writer of a channel: how attempts ended, and what is reported of messages, in one transaction a batch.
+"""The one writer of a channel: how attempts ended, and what is reported of messages, in one transaction a batch.
 
-Answers come before reports within a batch, so that a report which follows its answer at once finds it there.
+Answers and reports are written beside each other, so that neither waits for the other's commit. A report waits for the
+answers that came before it: one that follows its answer at once finds it there.
+
 The rule nobody may break: nothing is told to anybody before its commit, and what only this process knows (an answer) is
 kept until the database takes it.
 """
@@ -8,6 +10,7 @@ kept until the database takes it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -39,6 +42,18 @@ class Answered(msgspec.Struct, frozen=True, gc=False):
     attempt: Attempt[Any]
     #: The channel's own; it has a `verdict`.
     outcome: Any
+
+
+class Ahead(Exception):
+    """Some reports fit nothing, but what they fit may be about to be committed: they are written again, alone."""
+
+
+class _Reported(msgspec.Struct, Generic[Report], frozen=True, gc=False):
+    """What was reported at once."""
+
+    reports: Sequence[Report]
+    #: How many answers had come by then.
+    after: int
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
@@ -88,9 +103,12 @@ class Writer(Protocol[Report_contra]):
         reports: Sequence[Report_contra],
         prepared: Any,
         handover: Handover | None,
+        *,
+        alone: bool,
     ) -> int:
         """Record all of it in the caller's transaction. Returns the webhook deliveries that were queued, besides those
-        that `handover` took."""
+        that `handover` took. `alone`: nothing else of this channel is being written here; otherwise it may raise
+        Ahead."""
 
 
 class Results(Generic[Report]):
@@ -105,31 +123,37 @@ class Results(Generic[Report]):
         self._writer = writer
         #: Told of answers that are recorded, or never will be: then with the reason.
         self.landed: Callable[[Sequence[Any], BaseException | None], object] = lambda answered, error: None
-        self._batcher: Batcher[Answered | Sequence[Report], None] = Batcher(
-            self._commit, limit=limit, indivisible=is_down, settled=lambda items, error: self.landed(items, error)
+        self._answers: Batcher[Answered, None] = Batcher(
+            self._record, limit=limit, indivisible=is_down, settled=self._settled
         )
-        #: Held while a batch is written; see `Flights.renew`.
+        self._reports: Batcher[_Reported[Report], None] = Batcher(self._store, limit=limit, indivisible=is_down)
+        #: Answers that came, and how many of them are recorded, or never will be: they are in their order.
+        self._came = self._done = 0
+        #: Set when there are more of the latter.
+        self._progress = asyncio.Event()
+        #: Held while answers are written; see `Flights.renew`.
         self.writing = asyncio.Lock()
 
     @property
     def waiting(self) -> int:
         """What is not yet in a batch."""
-        return self._batcher.waiting
+        return self._answers.waiting + self._reports.waiting
 
     def answer(self, answered: Answered) -> None:
         """Record the end of an attempt; `landed` is told once it is committed."""
-        self._batcher.add(answered)
+        self._came += 1
+        self._answers.add(answered)
 
     async def report(self, reports: Sequence[Report]) -> None:
         """Record what is said of messages; returns once that is committed. Raises when one of them is not."""
         if not reports:
             return
         try:
-            await self._batcher.put(reports)
+            await self._reports.put(_Reported(reports, self._came))
         except Exception as error:
             if is_down(error) or len(reports) == 1:
                 raise
-            await asyncio.gather(*[self._batcher.put([one]) for one in reports])
+            await asyncio.gather(*[self._reports.put(_Reported([one], self._came)) for one in reports])
 
     def queued(self) -> None:
         """Webhook deliveries were queued."""
@@ -138,19 +162,19 @@ class Results(Generic[Report]):
 
     async def drain(self) -> None:
         """Wait until all is committed."""
-        await self._batcher.drain()
+        # Reports first: a test key's answer follows what is reported of it.
+        await self._reports.drain()
+        await self._answers.drain()
 
-    async def _commit(self, items: list[Answered | Sequence[Report]]) -> list[None]:
-        answered = [item for item in items if isinstance(item, Answered)]
-        reports = [one for item in items if not isinstance(item, Answered) for one in item]
+    async def _record(self, answered: list[Answered]) -> list[None]:
         while True:
             try:
-                await despite_deadlocks(partial(self._write, answered, reports))
-                return [None] * len(items)
+                await despite_deadlocks(partial(self._write, answered, [], self.writing))
+                return [None] * len(answered)
             except Exception as error:
-                # Reports alone go back to whoever brought them, and come again. Answers exist only here.
-                if not is_down(error) or not answered:
+                if not is_down(error):
                     raise
+                # They exist only here.
                 log.warning(
                     "outcomes waiting for the database",
                     channel=self._writer.kind,
@@ -159,13 +183,33 @@ class Results(Generic[Report]):
                 )
                 await asyncio.sleep(RETRY)
 
-    async def _write(self, answered: list[Answered], reports: list[Report]) -> None:
+    def _settled(self, answered: Sequence[Answered], error: BaseException | None) -> None:
+        self._done += len(answered)
+        self._progress.set()
+        self.landed(answered, error)
+
+    async def _store(self, reported: list[_Reported[Report]]) -> list[None]:
+        """Reports that cannot be stored go back to whoever brought them, and come again."""
+        after = max(one.after for one in reported)
+        while self._done < after:
+            self._progress.clear()
+            await self._progress.wait()
+        reports = [one for each in reported for one in each.reports]
+        try:
+            await despite_deadlocks(partial(self._write, [], reports, None))
+        except Ahead:
+            await despite_deadlocks(partial(self._write, [], reports, self.writing))
+        return [None] * len(reported)
+
+    async def _write(self, answered: list[Answered], reports: list[Report], turn: asyncio.Lock | None) -> None:
         prepared = await self._writer.prepare(answered, reports)
         # What is rolled back is forgotten with its handover.
         handover = self._deliveries.handover() if self._deliveries is not None else None
         crash_point(f"{self._writer.kind}.record.before_commit")
-        async with self.writing, self._pool.acquire() as conn, conn.transaction():
-            queued = await self._writer.write(conn, answered, reports, prepared, handover)
+        async with turn or contextlib.nullcontext(), self._pool.acquire() as conn, conn.transaction():
+            queued = await self._writer.write(
+                conn, answered, reports, prepared, handover, alone=turn is not None and not answered
+            )
         crash_point(f"{self._writer.kind}.record.after_commit")
         if handover is not None:
             handover.deliver()

@@ -243,6 +243,8 @@ class EmailChannel:
         reports: Sequence[Move],
         prepared: None,
         handover: Handover | None,
+        *,
+        alone: bool,
     ) -> int:
         moves = await settle(conn, [_settled(one) for one in answered])
         return await move_many(conn, moves, handover)

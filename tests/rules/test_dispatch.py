@@ -855,6 +855,24 @@ async def test_another_worker_gives_a_lost_answer_the_time_to_be_recorded(pool: 
     assert await status_of(pool, id) == "sent"
 
 
+async def test_room_is_filled_before_the_answers_that_made_it_are_recorded(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.room = 2
+    bench.only.script = lambda submission: None
+    actor = await organization(pool)
+    for _ in range(4):
+        await message(pool, actor)
+    await bench.dispatcher.round()
+    async with bench.results.writing:
+        bench.dispatcher.wake.clear()
+        for submission in bench.only.submitted[:2]:
+            bench.answer(submission, accepted(f"S{submission.message_id}"))
+        assert bench.dispatcher.wake.is_set()
+        await bench.dispatcher.round()
+        assert len(bench.only.submitted) == 4
+    await bench.settle()
+
+
 # -- who waits for whom ------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 from datetime import timedelta
 from itertools import permutations
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -15,6 +16,8 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import timers
+from heliograph.sending.results import Ahead, Results
+from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.reports import keys, parts, receipts, silence, waiting
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.sms.reports.receipts import Applied
@@ -654,6 +657,60 @@ async def test_a_receipt_that_cannot_be_stored_sinks_no_other(pool: Pool) -> Non
     )
     assert [isinstance(one, Exception) for one in outcomes] == [False] * 5 + [True]
     assert {await status_of(pool, id) for id in ids} == {"delivered"}
+
+
+async def test_a_receipt_waits_for_the_answers_before_it_and_for_no_others(pool: Pool) -> None:
+    bench = Bench(pool)
+    bench.only.script = lambda submission: None
+    actor = await organization(pool)
+    earlier = await sent(pool, actor, bench.only_id, "7")
+    later = await message(pool, actor)
+    await bench.round()
+    async with bench.results.writing:  # answers cannot be recorded
+        await asyncio.wait_for(bench.receive(bench.only_id, receipt("7")), 10)
+        assert await status_of(pool, earlier) == "delivered"
+        bench.answer(bench.only.submitted[0], accepted("8"))
+        receiving = asyncio.create_task(bench.receive(bench.only_id, receipt("8")))
+        await pool.fetchval("SELECT 1")
+        assert not receiving.done()
+        assert await status_of(pool, later) == "sending"
+    await receiving
+    assert await status_of(pool, later) == "delivered"
+    assert await pool.fetchval("SELECT count(*) FROM receipts") == 0
+
+
+class Telling(SmsChannel):
+    """Says when a receipt was found to be ahead of its answer."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool, dict, grace=90.0)
+        self.met = asyncio.Event()
+
+    async def write(self, *batch: Any, alone: bool) -> int:
+        try:
+            return await super().write(*batch, alone=alone)
+        except Ahead:
+            self.met.set()
+            raise
+
+
+async def test_a_receipt_that_fits_nothing_yet_is_stored_while_no_answer_is_recorded(pool: Pool) -> None:
+    """Else each might miss the other, and the message would wait for the next look."""
+    bench, channel = Bench(pool), Telling(pool)
+    bench.results = Results(pool, channel)
+    bench.restart()
+    bench.only.script = lambda submission: None
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    async with bench.results.writing:
+        ahead = asyncio.create_task(bench.receive(bench.only_id, receipt("8")))
+        await asyncio.wait_for(channel.met.wait(), 10)
+        bench.answer(bench.only.submitted[0], accepted("8"))
+        assert await pool.fetchval("SELECT count(*) FROM receipts") == 0
+        assert not ahead.done()
+    await ahead
+    await bench.settle()
+    assert await status_of(pool, id) == "delivered"
 
 
 async def test_any_order_of_answers_and_receipts_ends_the_same(pool: Pool) -> None:

@@ -224,11 +224,13 @@ class SmsChannel:
         reports: Sequence[ReceivedReceipt],
         prepared: Any,
         handover: Handover | None,
+        *,
+        alone: bool,
     ) -> int:
         moves: list[Move] = []
         if answered:
             moves += await outcomes.record(conn, answered, grace=self.grace, policies=self.policies)
-        found = await receipts.match(conn, reports, policies=self.policies) if reports else None
+        found = await receipts.match(conn, reports, policies=self.policies, alone=alone) if reports else None
         if found is not None:
             moves += found.moves
         moved = await move_many(conn, moves, announce_sent=prepared, handover=handover)

@@ -29,6 +29,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
 from heliograph.base.ids import uuid7
 from heliograph.base.retry import receipt_pause
+from heliograph.sending.results import Ahead
 from heliograph.sms.reports import nameless, parts
 from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, ids, look, suffix, weak_key
 from heliograph.sms.status import BY_RECEIPT, Move, Moved, move_many
@@ -92,9 +93,15 @@ SELECT found.organization_id, found.message_id, found.attempt, found.part, found
 
 
 async def match(
-    conn: Connection, received: Sequence[ReceivedReceipt], *, policies: Mapping[UUID, str], again: bool = False
+    conn: Connection,
+    received: Sequence[ReceivedReceipt],
+    *,
+    policies: Mapping[UUID, str],
+    again: bool = False,
+    alone: bool = True,
 ) -> Matched:
-    """Match receipts, and store those that no move will note.
+    """Match receipts, and store those that no move will note. Raises Ahead, with nothing stored, if one fits nothing
+    and answers may be being recorded meanwhile (not `alone`).
 
     `policies`: for each supplier, whose receipts decide a message of several parts ("all", "any", "first", "last").
     `again`: they were looked at before. One that names an id may be ahead of its answer, so only then it is taken for
@@ -103,6 +110,8 @@ async def match(
     at = now()
     unique = {fingerprint(one, one.at or at): one for one in received}
     found: dict[UUID, asyncpg.Record] = dict(zip(unique, await _find(conn, list(unique.values()), at), strict=True))
+    if not alone and any(row["message_id"] is None for row in found.values()):
+        raise Ahead
     moves = _moves(unique, found, at, by_id=True)
     riding = {move.receipt: (unique[move.receipt], found[move.receipt]) for move in moves.values() if move.receipt}
     rest = {key: unique[key] for key in sorted(unique.keys() - riding.keys())}

@@ -364,6 +364,8 @@ class WhatsAppChannel:
         reports: Sequence[Move],
         prepared: Any,
         handover: Handover | None,
+        *,
+        alone: bool,
     ) -> int:
         moves = await outcomes.record(conn, answered, grace=self.grace) if answered else []
         # Answers first: a status that follows its answer at once is not to be early.
