@@ -13,6 +13,7 @@ import fcntl
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import urllib.parse
@@ -23,12 +24,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
+import psutil
 
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import ROLE, Embedded
 
 Result = TypeVar("Result")
 
+#: How directories for servers are called: those of single tests, and among them the numbered ones of test processes.
+PREFIX = "heliograph-"
+NUMBERED = f"{PREFIX}tests-"
 #: Clones that are there before anybody asks for them.
 READY = 2
 
@@ -163,11 +168,80 @@ def cluster() -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def public_directory(prefix: str = "heliograph-") -> Iterator[Path]:
-    """A temporary directory that every account may pass through, so that root's PostgreSQL can live in it."""
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=_quick_place(), ignore_cleanup_errors=True) as name:
-        os.chmod(name, 0o711)  # noqa: S103 (that is its purpose)
-        yield Path(name)
+def public_directory() -> Iterator[Path]:
+    """A temporary directory that every account may pass through, so that root's PostgreSQL can live in it.
+
+    No server outlives it: neither where a test ends before it stops what it started, nor, from the next run on, where
+    the test process was killed. Whoever holds the lock beside it is alive.
+    """
+    remove_remains()
+    while True:
+        directory = _quick_place() / f"{PREFIX}{uuid.uuid4().hex[:8]}"
+        lock = os.open(f"{directory}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not _is_locked(lock) or os.fstat(lock).st_nlink == 0:  # taken for remains, before we had it
+                continue
+            directory.mkdir(0o711)
+            try:
+                directory.chmod(0o711)  # whatever the mask
+                yield directory
+            finally:
+                end_servers(directory)
+                shutil.rmtree(directory, ignore_errors=True)
+                os.unlink(f"{directory}.lock")
+            return
+        finally:
+            os.close(lock)
+
+
+def remove_remains() -> None:
+    """End what test processes that were killed have left in public directories, and remove it."""
+    for path in _quick_place().glob(f"{PREFIX}*.lock"):
+        directory = path.with_suffix("")
+        if directory.name.startswith(NUMBERED):  # these are taken over
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if _is_locked(lock):
+                    end_servers(directory)
+                    shutil.rmtree(directory, ignore_errors=True)
+                    path.unlink()
+            finally:
+                os.close(lock)
+
+
+def _is_locked(lock: int) -> bool:
+    """Whether it is ours now."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def end_servers(directory: Path) -> None:
+    """End all servers on something below a directory that is about to go, suspended ones too."""
+    found = [psutil.Process(pid) for pid in processes("postgres", directory) if psutil.pid_exists(pid)]
+    for number in (signal.SIGQUIT, signal.SIGKILL):
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+                process.send_signal(signal.SIGCONT)
+        _, found = psutil.wait_procs(found, timeout=10)
+
+
+def processes(program: str, directory: Path) -> list[int]:
+    """Live processes that were started as `program` on something below `directory`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                arguments = (entry / "cmdline").read_bytes()
+                inside = os.fsencode(directory) + b"/" in arguments
+                if os.path.basename(arguments.split(b"\0")[0]) == program.encode() and inside:
+                    found.append(int(entry.name))
+    return found
 
 
 @contextlib.contextmanager
@@ -191,7 +265,7 @@ def _embedded(loop: _Loop) -> Iterator[Embedded]:
 @contextlib.contextmanager
 def _numbered_directory() -> Iterator[Path]:
     """The first directory that no other test process holds."""
-    base = _quick_place() / f"heliograph-tests-{os.geteuid()}"
+    base = _quick_place() / f"{NUMBERED}{os.geteuid()}"
     for number in range(1000):
         lock = os.open(f"{base}-{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

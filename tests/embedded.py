@@ -18,7 +18,9 @@ import pytest
 
 from heliograph.base.embedded.server import Embedded
 from tests.database import QUICK as QUICKEST
-from tests.database import public_directory
+from tests.database import processes, public_directory
+
+__all__ = ["processes"]
 
 ROOT = os.geteuid() == 0
 #: The archive has a part in some of these tests.
@@ -137,18 +139,6 @@ async def started(process: subprocess.Popen[str]) -> int:
     while not (line := await asyncio.to_thread(process.stdout.readline)).startswith("started"):
         assert line, "it ended"
     return int(line.split()[1])
-
-
-def processes(program: str, home: Path) -> list[int]:
-    """Live processes that were started as `program` on something below `home`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                arguments = (entry / "cmdline").read_bytes()
-                if os.path.basename(arguments.split(b"\0")[0]) == program.encode() and os.fsencode(home) in arguments:
-                    found.append(int(entry.name))
-    return found
 
 
 def log_of(home: Path) -> str:

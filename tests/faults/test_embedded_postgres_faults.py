@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import asyncpg
@@ -13,6 +14,7 @@ import pytest
 
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import owner_url_of, url_of
+from tests.database import remove_remains
 from tests.embedded import QUICK, ROOT, Start, ask, execute, log_of, processes, slow, started, supervisor, until
 
 
@@ -222,3 +224,40 @@ async def test_stopping_twice_or_before_a_start_is_fine(cluster_home: Path, embe
     await server.stop()
     await server.stop()
     assert await server.wait() == 0
+
+
+#: What a test process does that is killed while its servers run.
+LEAVE = """
+import asyncio, os, signal, subprocess, sys
+from tests.database import public_directory
+from tests.embedded import started, supervisor
+
+with public_directory() as directory:
+    home = directory / "postgres"
+    subprocess.run(["cp", "-a", sys.argv[1], home], check=True)
+    with supervisor(home) as process:
+        asyncio.run(started(process))
+        process.kill()
+        print(directory, flush=True)
+        if sys.argv[2] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise SystemExit("the test failed")
+"""
+
+
+@pytest.mark.parametrize("how", ["failed", "killed"])
+async def test_no_server_outlives_the_tests_that_started_it(cluster_model: Path, how: str) -> None:
+    """What was left on a killed supervisor's directory ran for days, with nobody to adopt it."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", LEAVE, str(cluster_model), how),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    said, _ = await process.communicate()
+    directory = Path(said.decode().strip())
+    assert process.returncode == (1 if how == "failed" else -signal.SIGKILL)
+    if how == "killed" and directory.exists():  # or another test process was quicker
+        remove_remains()
+    await until(lambda: not directory.exists())
+    assert not processes("postgres", directory)
+    assert not Path(f"{directory}.lock").exists()
