@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -42,4 +43,33 @@ async def test_it_is_not_given_back_while_somebody_begins_to_use_it(database_url
         ended.set()
         await others
     finally:
+        pool.terminate()
+
+
+@pytest.mark.parametrize("how", ["the pool is gone", "it is closed"])
+async def test_it_leaves_nothing_behind_that_a_closing_loop_would_not_run(database_url: str, how: str) -> None:
+    """A task that was made in the last turn of a loop never began, and Python said so, at the end of any process."""
+    pool: Pool = await open_pool(database_url, size=1)
+    made: list[Any] = []
+    loop = asyncio.get_running_loop()
+
+    def note(running: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(work)
+        return asyncio.Task(work, loop=running, **options)
+
+    try:
+        kept = Hasty(pool)
+        async with kept.use() as conn:
+            assert await conn.fetchval("SELECT 1") == 1
+        if how == "it is closed":
+            await kept.close()
+            assert pool.get_idle_size() == 1
+        else:
+            pool.terminate()
+        loop.set_task_factory(note)
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        assert made == []
+    finally:
+        loop.set_task_factory(None)
         pool.terminate()

@@ -209,6 +209,14 @@ class Kept:
         finally:
             self._busy = False
 
+    async def close(self) -> None:
+        """Give the connection back now, unless it is in use."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._busy:
+            await self._give_back(self._let_go())
+
     def _look(self) -> None:
         if self._busy or self._used:
             self._used = self._busy
@@ -216,7 +224,10 @@ class Kept:
             return
         self._timer = None
         # Let go of here and now: until the task runs, somebody may come who wants to use it.
-        self._returns = asyncio.create_task(self._give_back(self._let_go()))
+        connection = self._let_go()
+        # One that was lost the pool has already, and the loop may be about to close: a task would never begin.
+        if connection is not None and is_open(connection):
+            self._returns = asyncio.create_task(self._give_back(connection))
 
     def _let_go(self) -> PoolConnectionProxy[asyncpg.Record] | None:
         connection, self._connection = self._connection, None

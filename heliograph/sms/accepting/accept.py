@@ -130,6 +130,7 @@ class Acceptor:
     async def drain(self) -> None:
         """Wait until every batch is committed."""
         await self._intake.drain()
+        await self._kept.close()
 
     async def _prepare(self, send: Send) -> _Item:
         kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding, accents=send.actor.replace_accents)

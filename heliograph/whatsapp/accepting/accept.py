@@ -159,6 +159,7 @@ class Acceptor:
     async def drain(self) -> None:
         """Wait until every batch is committed."""
         await self._intake.drain()
+        await self._kept.close()
 
     async def _prepare(self, send: Send) -> _Item:
         content, country = send.content, phones.country(send.to)

@@ -103,6 +103,7 @@ class CallbackIntake:
     async def drain(self) -> None:
         """Wait until every batch is committed."""
         await self._batcher.drain()
+        await self._kept.close()
 
     async def _commit(self, items: list[Stored]) -> list[None]:
         for piece in _pieces(items):
