@@ -105,7 +105,8 @@ WITH message AS (
     INSERT INTO whatsapp_wamids (born_on, number_id, wamid, organization_id, message_id, created_at)
     SELECT (now() AT TIME ZONE 'UTC')::date, $2, 'wamid.bench' || id, $1, id, now() FROM message
 ), booked AS (
-    INSERT INTO wallet_ledger (organization_id, id, movement, message_id, available, reserved, consumed, created_at)
+    INSERT INTO wallet_movements (organization_id, id, movement, message_id, available, reserved, consumed,
+                                  created_at)
     SELECT $1, id, 'reserve', id, -20000, 20000, 0, now() FROM message
 )
 UPDATE wallets SET available = available - 20000 * cardinality($3::uuid[]),

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from typing import Protocol
 from uuid import UUID
 
 import asyncpg
@@ -27,6 +28,7 @@ from heliograph.base.database.pool import RANGED, Connection, is_open
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.people import links, sessions, tries
+from heliograph.whatsapp.money import closing
 
 log = structlog.get_logger()
 
@@ -56,6 +58,18 @@ class Step(msgspec.Struct, frozen=True):
 
     name: str
     run: Callable[[Connection], Awaitable[bool]]
+
+
+class Count(Protocol):
+    """Adds some rows of a partition to the sums that will stand for them; None: that was all."""
+
+    async def __call__(
+        self, conn: Connection, *, partition: str, month: date, after: tuple[UUID, UUID], limit: int
+    ) -> usage.Counted | None: ...
+
+
+#: What is summed up by the month before it goes, so that balances can be added up for ever.
+SUMMED: dict[str, Count] = {"messages": usage.count, "wallet_movements": closing.count}
 
 
 class _Budget:
@@ -174,11 +188,14 @@ NEWEST = {
     "events": "created_at",
     "received_messages": "received_at",
     "whatsapp_messages": "accepted_at",
+    "wallet_movements": "created_at",
     "receipts": "received_at",
     "webhook_attempts": "started_at",
     "webhook_successes": "started_to",
     "audit_log": "at",
 }
+#: The audit log takes no deletions, and a wallet's entries add up.
+UNDELETED = ("audit_log", "wallet_movements")
 NIL = UUID(int=0)
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -238,6 +255,8 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         ("receipts", receipts),
         ("sms_parts", now - EVIDENCE),
         ("whatsapp_wamids", now - WAMIDS),
+        # Behind the messages that they are of.
+        ("wallet_movements", months),
         ("events", max(months, now - timedelta(days=EVENT_DAYS))),
         ("webhook_attempts", webhook),
         ("webhook_successes", webhook),
@@ -253,8 +272,8 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
     return [
         Step("partitions ahead", partial(_make_partitions, now=now)),
         *(Step(f"days of {table}", partial(_drop_days, table=table, bound=at)) for table, at in days),
-        # What came with an id of another time lies in no partition of its own. The audit log takes no deletions.
-        *(deletes(f"stray {table}", _stray(table), at) for table, at in (*days, *dropped) if table != "audit_log"),
+        # What came with an id of another time lies in no partition of its own.
+        *(deletes(f"stray {table}", _stray(table), at) for table, at in (*days, *dropped) if table not in UNDELETED),
         *(Step(f"partitions of {table}", partial(_drop_before, table=table, bound=at)) for table, at in dropped),
         *(Step(f"text in {table}", partial(_sweep, table=table, until=text)) for table in TEXTS),
         deletes("parts of received messages", DELETE_INBOUND, uuid7_floor(text)),
@@ -363,27 +382,32 @@ async def _drop_before(conn: Connection, *, table: str, bound: datetime) -> bool
         if await _holds_young(conn, name, NEWEST[table], bound):
             log.warning("expired partition contains recent rows", partition=name)
             continue
-        if table == "messages" and not await _count_usage(conn, name, datetime(year, month, 1, tzinfo=UTC)):
+        first = datetime(year, month, 1, tzinfo=UTC)
+        if table == "wallet_movements" and not await closing.is_ready(conn, month=first.date()):
+            continue
+        if table in SUMMED and not await _sum_up(conn, SUMMED[table], name, first):
             return False
         async with conn.transaction():
             await conn.execute("SET LOCAL lock_timeout = '500ms'")
             await conn.execute(DROP, name)
             if table == "messages":
                 await usage.close(conn, source=name)
+            elif table == "wallet_movements":
+                await closing.close(conn, month=first.date())
     return True
 
 
-async def _count_usage(conn: Connection, partition: str, month: datetime) -> bool:
-    """Write down what organizations used in a month whose messages are about to go, from where the last round ended.
-    Nothing reads it before the partition is gone."""
-    budget, name = _Budget(), f"usage of {partition}"
+async def _sum_up(conn: Connection, count: Count, partition: str, month: datetime) -> bool:
+    """Write down the sums of a partition that is about to go, from where the last round ended. Nothing reads them
+    before it is gone."""
+    budget, name = _Budget(), f"sums of {partition}"
     while True:
         place = await conn.fetchrow(PLACE, name)
         after = msgspec.json.decode(place["mark"]) if place is not None else [str(NIL), str(NIL)]
         async with conn.transaction():
             await conn.execute(RANGED)
             await conn.execute(f"SET LOCAL statement_timeout = {STATEMENT_MS}")
-            counted = await usage.count(
+            counted = await count(
                 conn, partition=partition, month=month.date(), after=(UUID(after[0]), UUID(after[1])), limit=STEP
             )
             if counted is None:

@@ -1188,20 +1188,65 @@ COMMENT ON COLUMN wallets.available IS 'may go below zero only when Meta deliver
 CREATE TABLE wallet_ledger (
     organization_id uuid NOT NULL,
     id              uuid NOT NULL,
-    movement        text NOT NULL CHECK (movement IN ('top_up', 'adjustment', 'reserve', 'consume', 'release', 'reprice')),
-    message_id      uuid,
-    key             text NOT NULL DEFAULT '',
+    movement        text NOT NULL CHECK (movement IN ('top_up', 'adjustment')),
     available       bigint NOT NULL,
-    reserved        bigint NOT NULL,
-    consumed        bigint NOT NULL,
     reason          text,
     created_at      timestamptz NOT NULL,
     PRIMARY KEY (organization_id, id)
 );
-CREATE UNIQUE INDEX wallet_ledger_once ON wallet_ledger (organization_id, message_id, movement, key)
-    WHERE message_id IS NOT NULL;
-COMMENT ON TABLE wallet_ledger IS 'tenant: append-only changes of a wallet; the sums of available, reserved and consumed are the wallet''s';
-COMMENT ON COLUMN wallet_ledger.key IS 'tells movements of one kind and message apart: what Meta said of the price';
+COMMENT ON TABLE wallet_ledger IS 'tenant: what changed a wallet other than messages; append-only, kept for ever. See wallet_entries';
+
+CREATE TABLE wallet_movements (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    movement        text NOT NULL CHECK (movement IN ('reserve', 'consume', 'release', 'reprice')),
+    message_id      uuid NOT NULL,
+    key             text NOT NULL DEFAULT '',
+    available       bigint NOT NULL,
+    reserved        bigint NOT NULL,
+    consumed        bigint NOT NULL,
+    created_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, message_id, movement, key)
+) PARTITION BY RANGE (message_id);
+CREATE INDEX wallet_movements_newest ON wallet_movements (organization_id, id);
+CREATE INDEX wallet_movements_age ON wallet_movements USING brin (created_at) WITH (autosummarize = on);
+CREATE TABLE wallet_movements_rest PARTITION OF wallet_movements DEFAULT;
+COMMENT ON TABLE wallet_movements IS 'tenant: what messages changed in a wallet; append-only. A month of messages is a partition, so that the key holds over all of time';
+COMMENT ON COLUMN wallet_movements.key IS 'tells movements of one kind and message apart: what Meta said of the price';
+
+CREATE TABLE wallet_months (
+    organization_id uuid NOT NULL,
+    month           date NOT NULL,
+    available       bigint NOT NULL,
+    reserved        bigint NOT NULL,
+    consumed        bigint NOT NULL,
+    is_closed       boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (organization_id, month)
+);
+COMMENT ON TABLE wallet_months IS 'tenant: sums of a month of wallet_movements, in their place once they are gone';
+COMMENT ON COLUMN wallet_months.is_closed IS 'set in the commit that drops the movements. Until then they are being counted, and nobody reads the sum';
+
+CREATE VIEW wallet_sums AS
+SELECT organization_id,
+       -- The last UUIDv7 of the month: where the sum stands among the entries.
+       (lpad(to_hex((extract(epoch FROM (month + interval '1 month') AT TIME ZONE 'UTC') * 1000)::bigint - 1), 12, '0')
+           || '7fffbfffffffffffffff')::uuid AS id,
+       available, reserved, consumed, 'sum of ' || to_char(month, 'YYYY-MM') AS reason,
+       (month + interval '1 month') AT TIME ZONE 'UTC' - interval '1 millisecond' AS created_at
+  FROM wallet_months WHERE is_closed;
+COMMENT ON VIEW wallet_sums IS 'one entry of a wallet for each month whose messages are gone';
+
+-- Everything that changed a wallet. Its sums are the wallet's at every commit.
+CREATE VIEW wallet_entries AS
+SELECT organization_id, id, movement, NULL::uuid AS message_id, '' AS key, available, 0::bigint AS reserved,
+       0::bigint AS consumed, reason, created_at
+  FROM wallet_ledger
+UNION ALL
+SELECT organization_id, id, movement, message_id, key, available, reserved, consumed, NULL, created_at
+  FROM wallet_movements
+UNION ALL
+SELECT organization_id, id, 'month', NULL, '', available, reserved, consumed, reason, created_at FROM wallet_sums;
+COMMENT ON VIEW wallet_entries IS 'what changed each organization''s wallet, entry by entry';
 
 
 -- -- Events and webhooks ----------------------------------------------------------------------------------------------

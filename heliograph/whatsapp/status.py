@@ -134,8 +134,8 @@ COLUMNS = (
 # What was reserved first, for messages whose reservation is gone and whose price Meta never said.
 LISTED = """
 SELECT item.id, booked.amount FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
-       SELECT -available AS amount FROM wallet_ledger
-        WHERE organization_id = item.organization_id AND message_id = item.id AND message_id IS NOT NULL
+       SELECT -available AS amount FROM wallet_movements
+        WHERE organization_id = item.organization_id AND message_id = item.id
           AND movement = 'reserve' LIMIT 1) booked
 """
 

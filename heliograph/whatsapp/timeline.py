@@ -25,8 +25,8 @@ SELECT DISTINCT w.wamid, w.created_at FROM unnest($3::timestamptz[]) AS answer (
           AND created_at BETWEEN answer.at - interval '5 s' AND answer.at + interval '5 s') w
 """
 MONEY = """
-SELECT movement, key, available, reserved, consumed, created_at FROM wallet_ledger
- WHERE organization_id = $1 AND message_id = $2 AND message_id IS NOT NULL
+SELECT movement, key, available, reserved, consumed, created_at FROM wallet_movements
+ WHERE organization_id = $1 AND message_id = $2
 """
 QUEUE = """
 SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, n.display_phone_number AS number,

@@ -18,6 +18,7 @@ KEYS = {
     "events": "organization_id id",
     "usage_ledger": "organization_id id",
     "wallet_ledger": "organization_id id",
+    "wallet_movements": "organization_id message_id",
     "contacts": "organization_id mode id",
     "campaigns": "organization_id id",
 }

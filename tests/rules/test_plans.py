@@ -145,7 +145,7 @@ STATEMENTS = {
     "endpoints of events": (events.RECORD, {"webhook_endpoints": "organization_id"}),
     "parts of messages that are erased": (erasure.PARTS, {"inbound_messages": "id"}),
     "charges of messages": (wallet.CHARGES, {"whatsapp_messages": "organization_id id"}),
-    "what is booked of messages": (wallet.SEEN, {"wallet_ledger": "organization_id message_id"}),
+    "what is booked of messages": (wallet.SEEN, {"wallet_movements": "organization_id message_id"}),
 }
 
 # The plan that a prepared statement keeps: EXPLAIN is not a statement that can be given parameters from outside.

@@ -42,6 +42,7 @@ class Charge(msgspec.Struct):
 
 class Money(Machine):
     tables = (
+        "wallet_movements",
         "wallet_ledger",
         "send_keys",
         "queue",

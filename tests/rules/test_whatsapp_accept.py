@@ -184,7 +184,7 @@ async def test_a_test_key_costs_nothing_and_needs_neither_wallet_nor_rate(accept
     row = await pool.fetchrow("SELECT mode, charge, reserved FROM whatsapp_messages WHERE id = $1", id)
     assert tuple(row) == ("test", "none", 0)
     assert await pool.fetchval("SELECT line FROM queue WHERE id = $1", id) == UUID(int=1)
-    assert await pool.fetchval("SELECT count(*) FROM wallet_ledger") == 0
+    assert await pool.fetchval("SELECT count(*) FROM wallet_entries") == 0
     assert await pool.fetchrow("SELECT currency, total FROM wallets") == ("EUR", 0)
 
 

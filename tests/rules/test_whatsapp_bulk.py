@@ -24,7 +24,7 @@ PRICE = 10_000
 BOOKED = """
 SELECT bool_and(EXISTS (
            SELECT FROM pg_locks
-            WHERE pid = waiting.pid AND relation = 'wallet_ledger'::regclass AND mode = 'RowExclusiveLock'))
+            WHERE pid = waiting.pid AND relation = 'wallet_movements'::regclass AND mode = 'RowExclusiveLock'))
   FROM pg_locks waiting WHERE NOT waiting.granted
 """
 
@@ -96,7 +96,7 @@ async def test_the_rows_are_those_of_a_single_send(pool: Pool) -> None:
     assert {k: v for k, v in rows[0].items() if k not in own} == {k: v for k, v in rows[1].items() if k not in own}
     contents = await pool.fetch("SELECT content FROM whatsapp_messages")
     assert len({msgspec.json.encode(msgspec.json.decode(row[0])) for row in contents}) == 1
-    for table in ("queue", "wallet_ledger"):
+    for table in ("queue", "wallet_movements"):
         kept = await pool.fetch(f"SELECT * FROM {table} WHERE id = ANY ($1) ORDER BY id", [row["id"] for row in rows])
         changing = {"id", "due_at", "created_at", "message_id"}
         first, second = ({k: v for k, v in row.items() if k not in changing} for row in kept)

@@ -496,7 +496,7 @@ async def test_cancel_releases_what_is_not_sent(pool: Pool) -> None:
     assert (await cancel(pool, known, campaign.id)).counts == counts(queued=2, sent=1, canceled=17)
     assert {row[0] for row in await pool.fetch("SELECT id FROM queue")} == {ids[number(1)], ids[number(2)]}
     assert tuple(await pool.fetchrow("SELECT available, reserved FROM wallets")) == (7 * PRICE, 3 * PRICE)
-    assert await pool.fetchval("SELECT count(*) FROM wallet_ledger WHERE movement = 'release'") == 7
+    assert await pool.fetchval("SELECT count(*) FROM wallet_movements WHERE movement = 'release'") == 7
     assert await pool.fetchval("SELECT step_at FROM campaigns") is None
     await check_wallets(pool, [known.organization_id])
 

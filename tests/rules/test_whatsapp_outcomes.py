@@ -228,7 +228,7 @@ async def test_a_status_finds_its_message_by_metas_id_however_old_it_is(pool: Po
     id, old = await message(pool, who), UUID(int=uuid7_floor(clock.now() - timedelta(days=days)).int + 1)
     for table in ("whatsapp_messages", "queue"):
         await pool.execute(f"UPDATE {table} SET id = $2 WHERE id = $1", id, old)
-    await pool.execute("UPDATE wallet_ledger SET message_id = $2 WHERE message_id = $1", id, old)
+    await pool.execute("UPDATE wallet_movements SET message_id = $2 WHERE message_id = $1", id, old)
     await bench.round()
     await bench.hear(who, says(who, old if named else None, "delivered", wamid=wamid(old)))
     assert (await row_of(pool, old))["status"] == "delivered"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
+import pytest
 
 from heliograph import retention
+from heliograph.base.database import clock
+from heliograph.base.database.migrate import make_partitions
 from heliograph.base.database.pool import Pool
-from heliograph.base.ids import uuid7_floor
+from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.whatsapp.callbacks.intake import KIND
+from heliograph.whatsapp.money import wallet
 from tests.rules.callback_factories import Meta, message
 from tests.rules.factories import TO, endpoint
 from tests.rules.whatsapp_factories import Made, conversation, made
@@ -150,3 +155,56 @@ async def test_a_user_who_was_forgotten_begins_anew(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 0
     await meta.say(who, message(who, "hello again"))
     assert await known_as(pool, who) == {TO.removeprefix("+")}
+
+
+# A message that was delivered, as its two movements; $2: its id.
+DELIVERED = """
+INSERT INTO wallet_movements (organization_id, id, movement, message_id, available, reserved, consumed, created_at)
+VALUES ($1, $2, 'reserve', $2, -70, 70, 0, $3), ($1, $4, 'consume', $2, 10, -70, 60, $3)
+"""
+
+
+async def test_a_wallet_adds_up_after_its_movements_are_gone(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A month is summed up in steps and rounds, once its messages are gone, and shows in the commit that drops it."""
+    monkeypatch.setattr(retention, "STEP", 4)
+    monkeypatch.setattr(retention, "ROWS", 8)
+    past = clock.now() - timedelta(days=500)
+    async with pool.acquire() as conn:
+        await make_partitions(conn, past.date(), ahead=0)
+    first, second = await made(pool, balance=1000), await made(pool, balance=1000)
+    floor = uuid7_floor(past).int
+    for n, who in enumerate([first] * 11 + [second] * 4):
+        await pool.execute(DELIVERED, who.organization_id, UUID(int=floor + n), past, UUID(int=floor + 1000 + n))
+    spent = "UPDATE wallets SET available = available - $2, consumed = consumed + $2 WHERE organization_id = $1"
+    await pool.execute(spent, first.organization_id, 11 * 60)
+    await pool.execute(spent, second.organization_id, 4 * 60)
+    month, partition = f"{past:%Y_%m}", f"wallet_movements_{past:%Y_%m}"
+    sums = "SELECT sum(available), sum(reserved), sum(consumed) FROM wallet_entries WHERE organization_id = $1"
+    rounds = 0
+    while await pool.fetchval("SELECT to_regclass($1) IS NOT NULL", partition):
+        await forget(pool)
+        rounds += 1
+        assert tuple(await pool.fetchrow(sums, first.organization_id)) == (340, 0, 660)
+        assert tuple(await pool.fetchrow(sums, second.organization_id)) == (760, 0, 240)
+    assert rounds > 2
+    assert await pool.fetchval("SELECT to_regclass($1)", f"whatsapp_messages_{month}") is None
+    assert await pool.fetchval("SELECT count(*) FROM wallet_movements") == 0
+    async with pool.acquire() as conn:
+        topped_up, summed = await wallet.ledger(conn, first.actor)
+    assert (topped_up.movement, topped_up.available) == ("top_up", 1000)
+    assert (summed.movement, summed.reason, summed.consumed) == ("month", f"sum of {past:%Y-%m}", 660)
+
+
+async def test_movements_stay_while_a_message_could_still_move_money(pool: Pool) -> None:
+    past = clock.now() - timedelta(days=500)
+    async with pool.acquire() as conn:
+        await make_partitions(conn, past.date(), ahead=0)
+        who = await made(pool)
+        id = uuid7_floor(past)
+        await conn.execute(DELIVERED, who.organization_id, id, past, uuid7())
+        # A message whose id was made by a wrong clock holds its month back.
+        young = await outbound(pool, who)
+        await conn.execute("UPDATE whatsapp_messages SET id = $2 WHERE id = $1", young, UUID(int=id.int + 1))
+        await forget(pool)
+        assert await conn.fetchval("SELECT count(*) FROM wallet_movements WHERE message_id = $1", id) == 2
+        assert await conn.fetchval("SELECT count(*) FROM wallet_months") == 0

@@ -199,7 +199,7 @@ def test_every_failure_has_a_sentence() -> None:
 class Order(Machine):
     """Statuses of one message, each with its time and its price, in any order, number and company."""
 
-    tables = ("wallet_ledger", "events", "queue", "whatsapp_messages", "whatsapp_aliases",
+    tables = ("wallet_movements", "wallet_ledger", "events", "queue", "whatsapp_messages", "whatsapp_aliases",
               "whatsapp_conversations", "whatsapp_templates", "whatsapp_numbers", "whatsapp_accounts", "whatsapp_apps",
               "wallets", "sender_ids", "usage_ledger", "quotas", "organizations")  # fmt: skip
     words = ("sent", "failed", "delivered", "read")

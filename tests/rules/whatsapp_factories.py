@@ -125,8 +125,8 @@ async def wallet(pool: Pool, organization_id: UUID, balance: int, *, currency: s
             clock.now(),
         )
         await conn.execute(
-            "INSERT INTO wallet_ledger (organization_id, id, movement, available, reserved, consumed, created_at)"
-            " VALUES ($1, $2, 'top_up', $3, 0, 0, $4)",
+            "INSERT INTO wallet_ledger (organization_id, id, movement, available, created_at)"
+            " VALUES ($1, $2, 'top_up', $3, $4)",
             organization_id,
             uuid7(),
             balance,
@@ -353,8 +353,8 @@ async def message(
         )
         if mode == "live":
             await conn.execute(
-                "INSERT INTO wallet_ledger (organization_id, id, movement, message_id, available, reserved, consumed,"
-                " created_at) VALUES ($1, $2, 'reserve', $2, -$3::bigint, $3, 0, now())",
+                "INSERT INTO wallet_movements (organization_id, id, movement, message_id, available, reserved,"
+                " consumed, created_at) VALUES ($1, $2, 'reserve', $2, -$3::bigint, $3, 0, now())",
                 made.organization_id,
                 id,
                 price,
@@ -405,7 +405,7 @@ async def check_wallets(pool: Pool, organizations: Iterable[UUID]) -> None:
             "SELECT coalesce(sum(available), 0) AS available, coalesce(sum(reserved), 0) AS reserved,"
             "       coalesce(sum(consumed), 0) AS consumed,"
             "       coalesce(sum(available + reserved + consumed), 0) AS total"
-            "  FROM wallet_ledger WHERE organization_id = $1",
+            "  FROM wallet_entries WHERE organization_id = $1",
             id,
         )
         held = await pool.fetchrow(
@@ -417,7 +417,7 @@ async def check_wallets(pool: Pool, organizations: Iterable[UUID]) -> None:
         assert known["total"] == known["available"] + known["reserved"] + known["consumed"]
         assert (known["reserved"], known["consumed"]) == (int(held["reserved"]), int(held["consumed"]))
         again = await pool.fetchval(
-            "SELECT count(*) FROM (SELECT FROM wallet_ledger WHERE organization_id = $1 AND message_id IS NOT NULL"
+            "SELECT count(*) FROM (SELECT FROM wallet_movements WHERE organization_id = $1"
             " GROUP BY message_id, movement HAVING count(*) > 1 AND movement IN ('reserve', 'consume', 'release')) two",
             id,
         )

@@ -93,6 +93,7 @@ PARTITIONED = {
     "received_messages": "uuid",
     "whatsapp_messages": "uuid",
     "whatsapp_wamids": "date",
+    "wallet_movements": "uuid",
 }
 #: Tables that are partitioned by date, a day each, and how many days ahead are made.
 DAILY, DAYS_AHEAD = ("send_keys", "receipt_bytes"), 3

@@ -198,7 +198,8 @@ BEGIN
          WHERE stored GROUP BY organization, live, country, number;
 
         -- Every live message has its reservation, one that is free as well: each is charged in the same way.
-        INSERT INTO wallet_ledger (organization_id, id, movement, message_id, available, reserved, consumed, created_at)
+        INSERT INTO wallet_movements (organization_id, id, movement, message_id, available, reserved, consumed,
+                                      created_at)
         SELECT organization, id, 'reserve', id, -item.price, item.price, 0, p_at
           FROM unnest(v_stored, p_organization, p_id, p_live, v_price) AS item(stored, organization, id, live, price)
          WHERE stored AND live;

@@ -70,7 +70,8 @@ BEGIN
         RETURN coalesce(v_left, 0);
     END IF;
     -- Every live message has its reservation, one that is free as well: each is charged in the same way.
-    INSERT INTO wallet_ledger (organization_id, id, movement, message_id, available, reserved, consumed, created_at)
+    INSERT INTO wallet_movements (organization_id, id, movement, message_id, available, reserved, consumed,
+                                  created_at)
     SELECT p_organization, id, 'reserve', id, -price, price, 0, p_at FROM unnest(p_id, v_price) AS item (id, price);
     IF v_sum > 0 THEN
         UPDATE wallets SET available = available - v_sum, reserved = reserved + v_sum, updated_at = p_at

@@ -5,9 +5,10 @@
         └───release, lower────┘◀──────reprice───────┘   (a reprice may also take more)
 
 A message reserves its price when it is accepted (`accept.sql`), and what becomes of it moves the rest (`settle`). The
-balance is a maintained row, and each change of it is a row of `wallet_ledger`, in the same transaction.
+balance is a maintained row. Each change of it is a row in the same transaction: of `wallet_movements` if a message made
+it, of `wallet_ledger` otherwise. When a month's messages are gone, its sum stands for its movements (`closing.py`).
 
-The rules nobody may break: total = available + reserved + consumed at every commit; the ledger is append-only, and its
+The rules nobody may break: total = available + reserved + consumed at every commit; entries are append-only, and their
 sums are the wallet's; a message is charged once, whatever comes how often in whatever order. Only what Meta delivers
 after it was given up for lost may drive `available` below zero.
 """
@@ -93,11 +94,11 @@ class _Charge:
     def __init__(self, state: str, reserved: int, consumed: int) -> None:
         self.state, self.reserved, self.consumed = state, reserved, consumed
         self.before = (state, reserved, consumed)
-        #: (movement, key) of what is in the ledger.
+        #: (movement, key) of what was booked before.
         self.seen: set[tuple[str, str]] = set()
 
     def apply(self, movement: Movement) -> tuple[str, str] | None:
-        """Change it; returns the (movement, key) of the ledger's row, or None if it changes nothing."""
+        """Change it; returns the (movement, key) of its entry, or None if it changes nothing."""
         match movement.kind, self.state:
             case "consume", "reserved" | "released":
                 booked, after = ("consume", movement.key), ("consumed", 0, movement.amount)
@@ -130,7 +131,7 @@ SELECT item.organization_id, item.id, m.charge, m.reserved, m.consumed
 SEEN = """
 SELECT item.id, booked.movement, booked.key
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
-       SELECT movement, key FROM wallet_ledger
+       SELECT movement, key FROM wallet_movements
         WHERE organization_id = item.organization_id AND message_id = item.id OFFSET 0) booked
 """
 
@@ -141,7 +142,7 @@ WITH charged AS (
            AS v (organization_id, id, charge, reserved, consumed)
      WHERE m.organization_id = v.organization_id AND m.id = v.id
 )
-INSERT INTO wallet_ledger (organization_id, id, movement, message_id, key, available, reserved, consumed, created_at)
+INSERT INTO wallet_movements (organization_id, id, movement, message_id, key, available, reserved, consumed, created_at)
 SELECT v.*, $14 FROM unnest($6::uuid[], $7::uuid[], $8::text[], $9::uuid[], $10::text[], $11::bigint[], $12::bigint[],
                             $13::bigint[]) AS v
 """
@@ -217,7 +218,7 @@ async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[U
 
 
 async def _charges(conn: Connection, movements: Sequence[Movement]) -> dict[tuple[UUID, UUID], _Charge]:
-    """The charges of the messages, locked, with what is in the ledger where that decides."""
+    """The charges of the messages, locked, with what was booked before where that decides."""
     keys = sorted({(one.organization_id, one.message_id) for one in movements}, key=lambda key: key[1].int)
     if not keys:
         return {}
@@ -250,10 +251,9 @@ UPDATE wallets SET available = available + $2, total = total + $2, currency = $3
 RETURNING {COLUMNS}
 """
 RECORD = """
-INSERT INTO wallet_ledger (organization_id, id, movement, available, reserved, consumed, reason, created_at)
-VALUES ($1, $2, $3, $4, 0, 0, $5, $6)
+INSERT INTO wallet_ledger (organization_id, id, movement, available, reason, created_at) VALUES ($1, $2, $3, $4, $5, $6)
 """
-USED = "SELECT EXISTS (SELECT FROM wallet_ledger WHERE organization_id = $1)"
+USED = "SELECT EXISTS (SELECT FROM wallet_entries WHERE organization_id = $1)"
 
 
 async def top_up(
@@ -338,11 +338,20 @@ async def show(conn: Connection, actor: Actor) -> Wallet:
 
 
 LEDGER = """
-SELECT id, movement, message_id, key, available, reserved, consumed, reason, created_at
-  FROM wallet_ledger WHERE organization_id = $1 ORDER BY id DESC LIMIT $2
+SELECT * FROM (
+    (SELECT id, movement, NULL::uuid AS message_id, '' AS key, available, 0 AS reserved, 0 AS consumed, reason,
+            created_at
+       FROM wallet_ledger WHERE organization_id = $1 ORDER BY id DESC LIMIT $2)
+    UNION ALL
+    (SELECT id, movement, message_id, key, available, reserved, consumed, NULL, created_at
+       FROM wallet_movements WHERE organization_id = $1 ORDER BY id DESC LIMIT $2)
+    UNION ALL
+    SELECT id, 'month', NULL, '', available, reserved, consumed, reason, created_at
+      FROM wallet_sums WHERE organization_id = $1) entry
+ ORDER BY id DESC LIMIT $2
 """
 
 
 async def ledger(conn: Connection, actor: Actor, *, limit: int = 50) -> list[Entry]:
-    """The wallet's latest changes, newest first."""
+    """The wallet's latest changes, newest first; one entry for each month whose messages are gone."""
     return [Entry(*row) for row in await conn.fetch(LEDGER, actor.organization_id, limit)]
