@@ -60,7 +60,13 @@ UPDATE quotas SET total = total + $2
 RETURNING total, used, resets_at
 """
 
+# The month's counts go along: the balance's row is locked, so nobody else adds to them.
 RECORD = """
+WITH counted AS (
+    INSERT INTO usage_counts AS known (organization_id, month, channel, type, quantity, segments)
+    VALUES ($1, date_trunc('month', $7::timestamptz AT TIME ZONE 'UTC')::date, 'sms', $3, $4, 0)
+    ON CONFLICT (organization_id, month, channel, type) DO UPDATE SET quantity = known.quantity + excluded.quantity
+)
 INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, reason, created_at)
 VALUES ($1, $2, $3, 'sms', $4, $5, $6, $7)
 """
@@ -119,11 +125,12 @@ LOCK = "SELECT FROM quotas WHERE organization_id = ANY ($1) ORDER BY organizatio
 # from, it is added to the total.
 REFUND = """
 WITH due AS MATERIALIZED (
-    SELECT asked.*, paid.campaign_id, row_number() OVER (PARTITION BY asked.organization_id ORDER BY asked.id) AS so_far
+    SELECT asked.*, paid.campaign_id, paid.country, paid.sender,
+           row_number() OVER (PARTITION BY asked.organization_id ORDER BY asked.id) AS so_far
       FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[])
            AS asked (organization_id, id, message_id, segments)
      CROSS JOIN LATERAL (
-           SELECT campaign_id, mode FROM messages
+           SELECT campaign_id, mode, country, sender FROM messages
             WHERE organization_id = asked.organization_id AND id = asked.message_id LIMIT 1) paid
      WHERE paid.mode = 'live'
        AND NOT EXISTS (SELECT FROM usage_ledger refund
@@ -134,6 +141,12 @@ WITH due AS MATERIALIZED (
       FROM (SELECT organization_id, count(*) AS units FROM due GROUP BY organization_id) credit
      WHERE quotas.organization_id = credit.organization_id
     RETURNING quotas.organization_id, total - used - credit.units AS before
+), counted AS (
+    INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,
+                                count, segments, campaign_id, refunds, refunded)
+    SELECT organization_id, (array_agg(id))[1], 0, date_trunc('hour', $6::timestamptz, 'UTC'), 'sms', 'live', country,
+           sender, '00000000-0000-0000-0000-000000000000', 'accepted', 0, 0, campaign_id, count(*), sum(segments)
+      FROM due GROUP BY organization_id, country, sender, campaign_id
 )
 INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, segments, message_id,
                           campaign_id, reason, created_at)
@@ -174,13 +187,20 @@ WITH item AS MATERIALIZED (
 ), reset AS (
     UPDATE quotas SET total = item.allowance, used = 0, resets_at = item.resets_at
       FROM item WHERE quotas.organization_id = item.organization_id
+), entry AS MATERIALIZED (
+    SELECT organization_id, ending AS id, 'adjustment' AS type, -remaining AS quantity, 0::bigint AS balance_after,
+           $6 || ': what remained' AS reason
+      FROM item WHERE remaining > 0
+    UNION ALL
+    SELECT organization_id, beginning, 'grant', allowance, allowance, $6 FROM item WHERE allowance > 0
+), counted AS (
+    INSERT INTO usage_counts AS known (organization_id, month, channel, type, quantity, segments)
+    SELECT organization_id, date_trunc('month', $7::timestamptz AT TIME ZONE 'UTC')::date, 'sms', type, quantity, 0
+      FROM entry
+    ON CONFLICT (organization_id, month, channel, type) DO UPDATE SET quantity = known.quantity + excluded.quantity
 )
 INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, reason, created_at)
-SELECT organization_id, ending, 'adjustment', 'sms', -remaining, 0, $6 || ': what remained', $7::timestamptz
-  FROM item WHERE remaining > 0
-UNION ALL
-SELECT organization_id, beginning, 'grant', 'sms', allowance, allowance, $6, $7::timestamptz
-  FROM item WHERE allowance > 0
+SELECT organization_id, id, type, 'sms', quantity, balance_after, reason, $7::timestamptz FROM entry
 """
 
 

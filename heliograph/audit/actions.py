@@ -70,6 +70,7 @@ ACTIONS = {
     "whatsapp_number.released": "Hold of a WhatsApp number released",
     "whatsapp_template.changed": "WhatsApp template enabled or disabled",
     "audit.exported": "Audit log exported",
+    "usage.exported": "Usage exported",
 }
 
 #: Objects that belong to the installation: no entry of an organization is about them.

@@ -32,6 +32,7 @@ ROOMS = {
     "sender": "organization",
     "supplier": "carriage",
     "quota": "organization",
+    "usage": "organization",
     "contacts": "organization",
     "campaign": "organization",
     "message": "carriage",

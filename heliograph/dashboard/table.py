@@ -5,6 +5,7 @@ from __future__ import annotations
 from heliograph.dashboard.developers.routes import ROUTES as DEVELOPERS
 from heliograph.dashboard.door.routes import ROUTES as DOOR
 from heliograph.dashboard.messaging.routes import ROUTES as MESSAGING
+from heliograph.dashboard.money.routes import ROUTES as MONEY
 from heliograph.dashboard.organization.routes import ROUTES as ORGANIZATION
 from heliograph.pages.routes import Route, Table
 
@@ -12,6 +13,7 @@ ROUTES: tuple[Route, ...] = (
     *DOOR,
     *MESSAGING,
     *DEVELOPERS,
+    *MONEY,
     *ORGANIZATION,
 )
 

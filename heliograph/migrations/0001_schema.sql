@@ -269,6 +269,36 @@ COMMENT ON TABLE usage_months IS 'tenant: what an organization used in a month, 
 COMMENT ON COLUMN usage_months.source IS 'the partition of messages that is counted, whose sums are valid once it is in usage_closed; or `stray`: rows that were deleted one by one, valid at once';
 COMMENT ON COLUMN usage_months.balance_after IS 'what the last of them left';
 
+CREATE TABLE usage_days (
+    organization_id uuid NOT NULL,
+    day             date NOT NULL,
+    channel         text NOT NULL,
+    country         text NOT NULL,
+    sender          text NOT NULL,
+    campaign_id     uuid NOT NULL,
+    key_id          uuid NOT NULL,
+    messages        bigint NOT NULL,
+    segments        bigint NOT NULL,
+    refunds         bigint NOT NULL,
+    refunded        bigint NOT NULL,
+    PRIMARY KEY (organization_id, day, channel, country, sender, campaign_id, key_id)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE usage_days IS 'tenant: live messages by the day (UTC) in which they were accepted, and refunds by the day in which they were made; bills are drawn from it. What traffic_deltas holds is still to be added';
+COMMENT ON COLUMN usage_days.sender IS 'as in traffic';
+COMMENT ON COLUMN usage_days.campaign_id IS 'zeros: none. The same for key_id: a person, a campaign or the command line sent it, or it is a refund';
+
+CREATE TABLE usage_counts (
+    organization_id uuid NOT NULL,
+    month           date NOT NULL,
+    channel         text NOT NULL,
+    type            text NOT NULL CHECK (type IN ('usage', 'refund', 'adjustment', 'grant')),
+    quantity        bigint NOT NULL,
+    segments        bigint NOT NULL,
+    PRIMARY KEY (organization_id, month, channel, type)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE usage_counts IS 'tenant: the usage list by month (UTC), maintained with it and kept when its messages are gone. With traffic_deltas, the quantities of SMS add up to what remains of the quota';
+COMMENT ON COLUMN usage_counts.quantity IS 'signed, as in usage_entries';
+
 CREATE TABLE usage_closed (
     source    text PRIMARY KEY,
     closed_at timestamptz NOT NULL DEFAULT now()
@@ -1405,10 +1435,16 @@ CREATE TABLE traffic_deltas (
     segments        bigint NOT NULL,
     to_sent         bigint[] NOT NULL DEFAULT '{}',
     to_delivered    bigint[] NOT NULL DEFAULT '{}',
+    campaign_id     uuid,
+    key_id          uuid,
+    refunds         bigint NOT NULL DEFAULT 0,
+    refunded        bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (organization_id, batch, n)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-COMMENT ON TABLE traffic_deltas IS 'tenant: what commits changed of traffic, appended by them, folded and deleted every ten seconds';
+COMMENT ON TABLE traffic_deltas IS 'tenant: what commits changed of traffic and usage, appended by them, folded and deleted every ten seconds';
 COMMENT ON COLUMN traffic_deltas.batch IS 'tells commits apart';
+COMMENT ON COLUMN traffic_deltas.campaign_id IS 'only usage is told apart by it, and by the key; known where messages are accepted';
+COMMENT ON COLUMN traffic_deltas.refunds IS 'messages that were refunded in the hour; such a row changes nothing of traffic. refunded: their segments';
 
 CREATE TABLE traffic (
     organization_id uuid NOT NULL,

@@ -7,7 +7,7 @@ no page is half in one language; a test extracts every text and looks for its tw
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache
 from pathlib import Path
 from zoneinfo import ZoneInfo, available_timezones
@@ -99,6 +99,14 @@ class Speech:
     def day(self, at: datetime) -> str:
         """`12 May 2026`."""
         return dates.format_date(at.astimezone(self._zone), "d MMM y", locale=self._locale)
+
+    def date(self, day: date) -> str:
+        """A day of the calendar: `12 May 2026`."""
+        return dates.format_date(day, "d MMM y", locale=self._locale)
+
+    def month(self, day: date) -> str:
+        """`May 2026`."""
+        return dates.format_skeleton("yMMMM", day, locale=self._locale)
 
     def hour(self, at: datetime) -> str:
         """`10:00`."""

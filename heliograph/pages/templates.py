@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,6 +58,8 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "number": _number,
         "moment": _moment,
         "ago": _ago,
+        "date": _date,
+        "month": _month,
         "lasted": _lasted,
         "short": short,
         "tail": tail,
@@ -146,6 +148,18 @@ def _lasted(context: Context, seconds: float) -> str:
 @pass_context
 def _moment(context: Context, at: datetime) -> Markup:
     return _time(context, at, context["speech"].moment(at))
+
+
+@pass_context
+def _date(context: Context, day: date) -> str:
+    found: str = context["speech"].date(day)
+    return found
+
+
+@pass_context
+def _month(context: Context, day: date) -> str:
+    found: str = context["speech"].month(day)
+    return found
 
 
 @pass_context

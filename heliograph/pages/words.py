@@ -42,6 +42,22 @@ KEY_FORM: Mapping[str, str] = {
     "profile": "Choose one of the profiles.",
     "expires": "Choose one of the dates that are offered.",
 }
+#: Entries of the usage list, and what usage is split by.
+USAGE_ENTRIES: Mapping[str, str] = {
+    "usage": "Message",
+    "refund": "Refund",
+    "adjustment": "Adjustment",
+    "grant": "Grant",
+}
+USAGE_SPLITS: Mapping[str, str] = {
+    "channel": "By channel",
+    "sender": "By sender",
+    "country": "By country",
+    "campaign": "By campaign",
+    "key": "By API key",
+    "day": "By day",
+}
+USAGE_FORM: Mapping[str, str] = {"month": "Write a month as 2026-11.", "by": "Choose one of the splits."}
 #: Who acted, where no name is known.
 AUTHORS: Mapping[str, str] = {
     "person": "a person",

@@ -1,4 +1,4 @@
-"""Folding deltas into the roll-ups, in steps, by whichever worker's turn it is.
+"""Folding deltas into the roll-ups of traffic and usage, in steps, by whichever worker's turn it is.
 
 The rule nobody may break: a delta goes in the very commit in which it is added, so it counts once.
 """
@@ -6,13 +6,15 @@ The rule nobody may break: a delta goes in the very commit in which it is added,
 from __future__ import annotations
 
 from heliograph.base.database.pool import Connection
+from heliograph.traffic.deltas import NONE
 
 #: Every ten seconds.
 TIMER, EVERY = "traffic", 10.0
 #: Deltas of one step, and steps of one round.
 STEP, STEPS = 5000, 20
 
-# In the order of the key, so that two who fold at once cannot deadlock.
+# In the order of the keys, so that two who fold at once cannot deadlock. A message that moves from status to status
+# adds and takes off as much, so of usage only what was accepted and what was refunded is left.
 FOLD = """
 WITH gone AS (
     DELETE FROM traffic_deltas WHERE ctid = ANY (ARRAY(SELECT ctid FROM traffic_deltas LIMIT $1 FOR UPDATE SKIP LOCKED))
@@ -22,11 +24,32 @@ WITH gone AS (
                                   segments, to_sent, to_delivered)
     SELECT organization_id, hour, channel, mode, country, sender, supplier_id, status, sum(count)::bigint,
            sum(segments)::bigint, histogram_sum(to_sent), histogram_sum(to_delivered)
-      FROM gone GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY 1, 2, 3, 4, 5, 6, 7, 8
+      FROM gone WHERE refunds = 0 GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY 1, 2, 3, 4, 5, 6, 7, 8
     ON CONFLICT (organization_id, hour, channel, mode, country, sender, supplier_id, status) DO UPDATE
        SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
            to_sent = histogram_add(known.to_sent, excluded.to_sent),
            to_delivered = histogram_add(known.to_delivered, excluded.to_delivered)
+), used AS MATERIALIZED (
+    SELECT organization_id, (hour AT TIME ZONE 'UTC')::date AS day, channel, country, sender,
+           coalesce(campaign_id, $2) AS campaign_id, coalesce(key_id, $2) AS key_id, sum(count)::bigint AS messages,
+           sum(segments)::bigint AS segments, sum(refunds)::bigint AS refunds, sum(refunded)::bigint AS refunded
+      FROM gone WHERE mode = 'live' GROUP BY 1, 2, 3, 4, 5, 6, 7
+    HAVING sum(count) <> 0 OR sum(segments) <> 0 OR sum(refunds) <> 0
+), days AS (
+    INSERT INTO usage_days AS known (organization_id, day, channel, country, sender, campaign_id, key_id, messages,
+                                     segments, refunds, refunded)
+    SELECT * FROM used ORDER BY 1, 2, 3, 4, 5, 6, 7
+    ON CONFLICT (organization_id, day, channel, country, sender, campaign_id, key_id) DO UPDATE
+       SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,
+           refunds = known.refunds + excluded.refunds, refunded = known.refunded + excluded.refunded
+), months AS (
+    INSERT INTO usage_counts AS known (organization_id, month, channel, type, quantity, segments)
+    SELECT organization_id, date_trunc('month', day)::date, channel, type, sum(quantity)::bigint, sum(of_them)::bigint
+      FROM used CROSS JOIN LATERAL (VALUES ('usage', -messages, segments), ('refund', refunds, refunded))
+           AS entry (type, quantity, of_them)
+     GROUP BY 1, 2, 3, 4 HAVING sum(quantity) <> 0 OR sum(of_them) <> 0 ORDER BY 1, 2, 3, 4
+    ON CONFLICT (organization_id, month, channel, type) DO UPDATE
+       SET quantity = known.quantity + excluded.quantity, segments = known.segments + excluded.segments
 )
 SELECT count(*) FROM gone
 """
@@ -36,7 +59,7 @@ async def fold(conn: Connection) -> int:
     """Fold what has gathered, each step in a transaction of its own; returns how many deltas that were."""
     folded = 0
     for _ in range(STEPS):
-        done: int = await conn.fetchval(FOLD, STEP)
+        done: int = await conn.fetchval(FOLD, STEP, NONE)
         folded += done
         if done < STEP:
             break

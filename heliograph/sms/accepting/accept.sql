@@ -122,13 +122,13 @@ BEGIN
          WHERE stored;
 
         INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,
-                                    count, segments)
+                                    count, segments, campaign_id, key_id)
         SELECT organization, (array_agg(id))[1], 0, date_trunc('hour', p_at, 'UTC'), 'sms',
                CASE WHEN billed THEN 'live' ELSE 'test' END, country, sender,
-               '00000000-0000-0000-0000-000000000000', 'accepted', count(*), sum(segments)
-          FROM unnest(v_stored, p_organization, p_id, p_billed, p_country, p_sender, p_segments)
-               AS item(stored, organization, id, billed, country, sender, segments)
-         WHERE stored GROUP BY organization, billed, country, sender;
+               '00000000-0000-0000-0000-000000000000', 'accepted', count(*), sum(segments), campaign, p_rate_key[slot]
+          FROM unnest(v_stored, p_organization, p_id, p_billed, p_country, p_sender, p_segments, p_campaign, p_slot)
+               AS item(stored, organization, id, billed, country, sender, segments, campaign, slot)
+         WHERE stored GROUP BY organization, billed, country, sender, campaign, p_rate_key[slot];
 
         -- Live messages have no supplier yet (line 0); test messages go straight to the one of test keys (line 1).
         INSERT INTO queue (kind, line, lane, organization_id, due_at, id)

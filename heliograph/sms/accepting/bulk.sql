@@ -43,10 +43,10 @@ BEGIN
       FROM unnest(p_id, p_recipient, p_country, p_text, p_encoding, p_segments) WITH ORDINALITY
            AS item (id, recipient, country, said, encoding, segments, n);
     INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,
-                                count, segments)
+                                count, segments, campaign_id)
     SELECT p_organization, (array_agg(id))[1], 0, date_trunc('hour', p_at, 'UTC'), 'sms',
            CASE WHEN p_billed THEN 'live' ELSE 'test' END, country, p_sender,
-           '00000000-0000-0000-0000-000000000000', 'accepted', count(*), sum(segments)
+           '00000000-0000-0000-0000-000000000000', 'accepted', count(*), sum(segments), p_campaign
       FROM unnest(p_id, p_country, p_segments) AS item (id, country, segments) GROUP BY country;
     RETURN v_left;
 EXCEPTION WHEN SQLSTATE 'HG001' THEN

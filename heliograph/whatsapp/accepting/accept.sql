@@ -189,13 +189,13 @@ BEGIN
          WHERE stored;
 
         INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,
-                                    count, segments)
+                                    count, segments, campaign_id, key_id)
         SELECT organization, (array_agg(id))[1], 0, date_trunc('hour', p_at, 'UTC'), 'whatsapp',
                CASE WHEN live THEN 'live' ELSE 'test' END, country, number::text,
-               '00000000-0000-0000-0000-000000000000', 'accepted', count(*), 0
-          FROM unnest(v_stored, p_organization, p_id, p_live, p_country, p_number)
-               AS item(stored, organization, id, live, country, number)
-         WHERE stored GROUP BY organization, live, country, number;
+               '00000000-0000-0000-0000-000000000000', 'accepted', count(*), 0, campaign, p_rate_key[slot]
+          FROM unnest(v_stored, p_organization, p_id, p_live, p_country, p_number, p_campaign, p_slot)
+               AS item(stored, organization, id, live, country, number, campaign, slot)
+         WHERE stored GROUP BY organization, live, country, number, campaign, p_rate_key[slot];
 
         -- Every live message has its reservation, one that is free as well: each is charged in the same way.
         INSERT INTO wallet_movements (organization_id, id, movement, message_id, available, reserved, consumed,

@@ -56,10 +56,10 @@ BEGIN
       FROM unnest(p_id, p_due) AS item (id, due);
 
     INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,
-                                count, segments)
+                                count, segments, campaign_id)
     SELECT p_organization, (array_agg(id))[1], 0, date_trunc('hour', p_at, 'UTC'), 'whatsapp',
            CASE WHEN p_billed THEN 'live' ELSE 'test' END, country, p_number::text,
-           '00000000-0000-0000-0000-000000000000', 'accepted', count(*), 0
+           '00000000-0000-0000-0000-000000000000', 'accepted', count(*), 0, p_campaign
       FROM unnest(p_id, p_country) AS item (id, country) GROUP BY country;
 
     SELECT coalesce(sum(price), 0) INTO v_sum FROM unnest(v_price) AS item (price);

@@ -1,0 +1,81 @@
+"""`heliograph usage`: what an organization used in each month, and the bill of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.process import private_files
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    Org,
+    as_plain,
+    group,
+    on_database,
+    operator,
+    say,
+    settings_of,
+    shell,
+    show,
+)
+from heliograph.overview import usage
+
+app = group("Show what an organization used by month, and export the bill of a month.")
+
+MONTHS = ("month", "sent", "segments", "whatsapp", "refunds", "adjustments", "grants")
+
+
+@app.command("months")
+def months(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """List an organization's months, the latest first: messages, segments and what changed the quota besides.
+
+    \b
+    Example:
+      heliograph usage months --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> list[dict[str, Any]]:
+        return [as_plain(one) for one in await usage.months(conn, await operator(conn, org))]
+
+    rows = on_database(work, settings_of(data_dir))
+    show([row | {"month": row["month"][:7]} for row in rows], json, MONTHS)
+
+
+@app.command("month")
+def month(
+    month: Annotated[str, typer.Argument(metavar="MONTH", help="The month, in UTC, such as 2026-11.")],
+    file: Annotated[
+        Path | None, typer.Argument(dir_okay=False, writable=True, help="File to write; defaults to stdout.")
+    ] = None,
+    by: Annotated[
+        str, typer.Option("--by", metavar="SPLIT", help=f"What to split by: {', '.join(usage.SPLITS)}.")
+    ] = "sender",
+    json: Annotated[bool, typer.Option("--json", help="Write one JSON document in place of CSV.")] = False,
+    org: Org = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Export the bill of a month. The quantities of SMS add up to what the month changed of the quota.
+
+    \b
+    Examples:
+      heliograph usage month 2026-11 --org "Acme Lda"
+      heliograph usage month 2026-11 november.csv --by campaign --org "Acme Lda"
+      heliograph usage month 2026-11 --by key --json
+    """
+
+    async def work(conn: Connection) -> str:
+        actor = await operator(conn, org)
+        wanted = usage.month_of(month)
+        return await usage.export(conn, actor, shell(), month=wanted, by=usage.checked_split(by), as_json=json)
+
+    text = on_database(work, settings_of(data_dir))
+    if file is None:
+        typer.echo(text, nl=False)
+        return
+    with private_files.open_text(file, encoding="utf-8" if json else "utf-8-sig") as out:
+        out.write(text)
+    say(f"Written to {file}.")

@@ -1,0 +1,171 @@
+"""D16 Usage: what was used, what is left and for how long, month by month, and the bill of a month as a file."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import organizations, plans, quota
+from heliograph.accounts import usage as ledger
+from heliograph.base.database import clock
+from heliograph.base.errors import Invalid
+from heliograph.overview import usage
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Download, Shown
+from heliograph.pages.requests import Request
+
+#: Rows of a table beside the chart, and steps of a bar's height.
+TOP, HEIGHTS = 10, 20
+#: Entries of a page, and pages that "Newer" leads back through.
+SIZE, MOST_BACK = 50, 30
+#: Tables beside the chart, in their order.
+TABLES = ("sender", "country", "campaign", "key")
+#: Kinds of a file: what browsers are told, and how it begins. Spreadsheets know by the mark that it is UTF-8.
+KINDS = {"csv": ("text/csv; charset=utf-8", b"\xef\xbb\xbf"), "json": ("application/json; charset=utf-8", b"")}
+#: What separates cells where spreadsheets read a comma as a decimal sign.
+SEPARATORS = {"pt": ";"}
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A day of the chart; heights of HEIGHTS."""
+
+    day: usage.Day
+    sms: int
+    whatsapp: int
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What falls to one value, as it is shown."""
+
+    name: str
+    messages: int
+    segments: int
+    refunds: int
+    #: Of all of the month, in percent.
+    percent: int
+
+
+async def show(request: Request) -> Answer:
+    """The present period, and one month in days and shares."""
+    today = clock.now().date()
+    try:
+        month = usage.month_of(request.query.get("month") or f"{today:%Y-%m}")
+        problem = None
+    except Invalid as refusal:
+        month, problem = today.replace(day=1), _in_words(refusal)
+    return await _page(request, month, problem)
+
+
+async def export(request: Request) -> Answer:
+    """The bill of a month."""
+    form = request.form
+    today = clock.now().date()
+    as_json = form.get("format") == "json"
+    month = today.replace(day=1)
+    try:
+        month = usage.month_of(form.get("month", ""))
+        by = usage.checked_split(form.get("by", ""))
+    except Invalid as refusal:
+        return await _page(request, month, _in_words(refusal))
+    separator = SEPARATORS.get(request.speech.language, ",")
+    actor = request.acting("live")
+    async with request.writing() as conn:
+        text = await usage.export(
+            conn, actor, request.who, month=month, by=by, as_json=as_json, delimiter=separator
+        )
+    kind, mark = KINDS["json" if as_json else "csv"]
+    name = f"usage-{month:%Y-%m}-by-{by}.{'json' if as_json else 'csv'}"
+    return Download(name=name, kind=kind, body=mark + text.encode())
+
+
+async def show_ledger(request: Request) -> Answer:
+    """Every change of the quota, newest first."""
+    trail = _trail(request.query.get("after", ""))
+    async with request.reading() as conn:
+        found = await ledger.list_page(
+            conn, request.acting("live"), after=trail[-1] if trail else None, limit=SIZE
+        )
+    entries = found.entries[:SIZE]
+    last = entries[-1].id if len(found.entries) > SIZE else found.seen
+    older = None if last is None else [*trail, last][-MOST_BACK:]
+    values = {
+        "entries": entries,
+        "types": words.USAGE_ENTRIES,
+        "sees_messages": request.may("sms:read", mode="live"),
+        "looked_until": found.seen if found.seen is not None and len(found.entries) <= SIZE else None,
+        "older": None if older is None else request.to("/usage/ledger", after=_joined(older)),
+        "newer": request.to("/usage/ledger", after=_joined(trail[:-1])) if trail else None,
+    }
+    return Shown(template="money/ledger.html", values=values)
+
+
+async def _page(request: Request, month: date, problem: Invalid | None) -> Answer:
+    actor = request.acting("live")
+    until = (month + timedelta(days=31)).replace(day=1)
+    today = clock.now().date()
+    async with request.reading() as conn:
+        balance = await quota.get(conn, actor.organization_id)
+        organization = await organizations.get(conn, id=actor.organization_id)
+        pace = await usage.pace(conn, actor, balance)
+        months = await usage.months(conn, actor)
+        days = await usage.days(conn, actor, since=month, until=min(until, max(today, month) + timedelta(days=1)))
+        tables = [
+            (by, await usage.shares(conn, actor, by=by, since=month, until=until, limit=TOP)) for by in TABLES
+        ]
+    this = next((one for one in months if one.month == month), None)
+    sent = 0 if this is None else this.sent + this.whatsapp
+    values: dict[str, Any] = {
+        "quota": balance,
+        "percent": 100 * balance.used // balance.total if balance.total > 0 else 0,
+        "level": usage.level(balance),
+        "pace": pace,
+        "subscription": plans.subscription(organization),
+        "months": months,
+        "total": usage.total(months),
+        "month": month,
+        "this": this,
+        "bars": _bars(days),
+        "tables": [(words.USAGE_SPLITS[by], [_row(request, by, one, sent) for one in rows]) for by, rows in tables],
+        "splits": [(by, request.text(words.USAGE_SPLITS[by])) for by in usage.SPLITS],
+        "chosen": request.form.get("by", "sender"),
+        "is_listed": any(one.month == month for one in months),
+    }
+    return Shown(template="money/usage.html", values=values, status=422 if problem else 200, refusal=problem)
+
+
+def _in_words(refusal: Invalid) -> Invalid:
+    """The rule's refusal, as a form says it."""
+    return Invalid(*((one["field"], one["issue"], words.USAGE_FORM[one["field"]]) for one in refusal.details["fields"]))
+
+
+def _bars(days: list[usage.Day]) -> list[Bar]:
+    most = max((one.sms + one.whatsapp for one in days), default=0)
+
+    def height(count: int) -> int:
+        return -(-count * HEIGHTS // most) if most else 0
+
+    return [Bar(one, height(one.sms), max(height(one.sms + one.whatsapp) - height(one.sms), 0)) for one in days]
+
+
+def _row(request: Request, by: str, one: usage.Share, sent: int) -> Row:
+    name = one.name or one.value
+    if by == "country":
+        name = request.speech.country(one.value)
+    elif not one.value:
+        name = request.text("None: sent by hand or by a campaign") if by == "key" else request.text("No campaign")
+    return Row(name, one.messages, one.segments, one.refunds, round(100 * one.messages / sent) if sent else 0)
+
+
+def _trail(text: str) -> list[UUID]:
+    """Where the pages that lead here ended; nothing if it is not ours."""
+    try:
+        return [UUID(hex=one) for one in text.split(".")][-MOST_BACK:] if text else []
+    except ValueError:
+        return []
+
+
+def _joined(trail: list[UUID]) -> str:
+    return ".".join(one.hex for one in trail)

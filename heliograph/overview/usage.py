@@ -1,0 +1,308 @@
+"""What an organization used: by month and by day, by what it is split by, and as the file that bills are written from.
+
+Everything comes from sums that are kept while messages are accepted and refunded (`usage_days`, `usage_counts`), and
+from what is not folded into them yet; nothing is counted here. The rule nobody may break: the quantities of a month's
+bill add up to those of the usage list in that month, to the message. Days and months are those of UTC.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts.quota import Quota
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor, Who
+from heliograph.base.csv_files import Writer
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+
+#: What usage can be split by.
+SPLITS = ("channel", "sender", "country", "campaign", "key", "day")
+#: Percent of the quota at which somebody should be told.
+LEVELS = (80, 95, 100)
+#: Days that the pace is taken from, the present one left out: it is not over.
+PACE_DAYS = 7
+#: Months that are listed, and days of one look.
+MOST_MONTHS, MOST_DAYS = 240, 400
+NONE = UUID(int=0)
+
+
+class Month(msgspec.Struct, frozen=True):
+    """The usage list of one month in sums. Refunds, adjustments and grants are signed; those of SMS change the quota."""
+
+    month: date
+    sent: int
+    segments: int
+    whatsapp: int
+    refunds: int
+    adjustments: int
+    grants: int
+
+    @property
+    def change(self) -> int:
+        """What the month changed of the quota."""
+        return self.refunds + self.adjustments + self.grants - self.sent
+
+
+class Day(msgspec.Struct, frozen=True):
+    """One day's live messages, as they were accepted, and refunds, as they were made."""
+
+    day: date
+    sms: int
+    segments: int
+    whatsapp: int
+    refunds: int
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What falls to one value of a split. `name`: what people call it, where it has a name; `value` is empty for what
+    has none (no campaign, no key)."""
+
+    value: str
+    name: str
+    channel: str
+    messages: int
+    segments: int
+    refunds: int
+    refunded: int
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How fast the quota goes. `daily`: messages a day, of the last PACE_DAYS; `gone_at`: when none will be left at
+    that pace, None: not before it begins anew, or nothing is sent."""
+
+    daily: float
+    gone_at: datetime | None
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One row of a bill. `quantity` is signed, as in the usage list."""
+
+    type: str
+    channel: str
+    value: str
+    name: str
+    quantity: int
+    segments: int
+
+
+class Bill(msgspec.Struct, frozen=True):
+    """A month, split. `quantity`: of all SMS lines, which is what the month changed of the quota."""
+
+    month: date
+    by: str
+    lines: list[Line]
+    messages: int
+    segments: int
+    quantity: int
+
+
+# What is not folded yet belongs to it: one statement, so one instant.
+MONTHS = """
+SELECT month, coalesce(-sum(quantity) FILTER (WHERE type = 'usage' AND channel = 'sms'), 0)::bigint AS sent,
+       coalesce(sum(segments) FILTER (WHERE type = 'usage'), 0)::bigint AS segments,
+       coalesce(-sum(quantity) FILTER (WHERE type = 'usage' AND channel = 'whatsapp'), 0)::bigint AS whatsapp,
+       coalesce(sum(quantity) FILTER (WHERE type = 'refund'), 0)::bigint AS refunds,
+       coalesce(sum(quantity) FILTER (WHERE type = 'adjustment'), 0)::bigint AS adjustments,
+       coalesce(sum(quantity) FILTER (WHERE type = 'grant'), 0)::bigint AS grants
+  FROM (SELECT month, channel, type, quantity, segments FROM usage_counts
+         WHERE organization_id = $1 AND ($2::date IS NULL OR month = $2)
+        UNION ALL
+        SELECT (date_trunc('month', hour, 'UTC') AT TIME ZONE 'UTC')::date, channel, entry.*
+          FROM traffic_deltas CROSS JOIN LATERAL (
+               VALUES ('usage', -count, segments), ('refund', refunds, refunded)) AS entry
+         WHERE organization_id = $1 AND mode = 'live'
+           AND ($2::date IS NULL OR date_trunc('month', hour, 'UTC') = $2::timestamp AT TIME ZONE 'UTC')) one
+ GROUP BY month ORDER BY month DESC LIMIT $3
+"""
+
+
+async def months(conn: Connection, actor: Actor) -> list[Month]:
+    """All months in which something changed, the latest first."""
+    return [Month(**row) for row in await conn.fetch(MONTHS, actor.organization_id, None, MOST_MONTHS)]
+
+
+_USED = """
+SELECT day, channel, country, sender, campaign_id, key_id, messages, segments, refunds, refunded FROM usage_days
+ WHERE organization_id = $1 AND day >= $2 AND day < $3
+UNION ALL
+SELECT (hour AT TIME ZONE 'UTC')::date, channel, country, sender, coalesce(campaign_id, $4), coalesce(key_id, $4), count,
+       segments, refunds, refunded
+  FROM traffic_deltas
+ WHERE organization_id = $1 AND mode = 'live' AND hour >= $2::timestamp AT TIME ZONE 'UTC'
+   AND hour < $3::timestamp AT TIME ZONE 'UTC'
+"""
+DAYS = f"""
+SELECT day, coalesce(sum(messages) FILTER (WHERE channel = 'sms'), 0)::bigint AS sms, sum(segments)::bigint AS segments,
+       coalesce(sum(messages) FILTER (WHERE channel = 'whatsapp'), 0)::bigint AS whatsapp, sum(refunds)::bigint AS refunds
+  FROM ({_USED}) one GROUP BY day ORDER BY day
+"""
+
+
+async def days(conn: Connection, actor: Actor, *, since: date, until: date) -> list[Day]:
+    """Days from `since` to before `until`, at most MOST_DAYS, each of them, also those without a message."""
+    until = min(until, since + timedelta(days=MOST_DAYS))
+    rows = await conn.fetch(DAYS, actor.organization_id, since, until, NONE)
+    found = {row["day"]: Day(**row) for row in rows}
+    every = [since + timedelta(days=n) for n in range((until - since).days)]
+    return [found.get(day) or Day(day, 0, 0, 0, 0) for day in every]
+
+
+# A name is looked up for each value, not for each row. LIMIT keeps a look-up a look-up.
+SHARES = f"""
+SELECT share.value, share.channel, share.messages, share.segments, share.refunds, share.refunded,
+       coalesce(CASE $5
+           WHEN 'campaign' THEN (SELECT name FROM campaigns WHERE organization_id = $1 AND id = share.value::uuid LIMIT 1)
+           WHEN 'key' THEN (SELECT name FROM api_keys WHERE organization_id = $1 AND id = share.value::uuid LIMIT 1)
+           WHEN 'sender' THEN CASE WHEN share.channel = 'whatsapp' THEN (
+                SELECT display_phone_number FROM whatsapp_numbers
+                 WHERE organization_id = $1 AND id = share.value::uuid LIMIT 1) END
+       END, '') AS name
+  FROM (SELECT CASE $5 WHEN 'channel' THEN channel WHEN 'sender' THEN sender WHEN 'country' THEN country
+                       WHEN 'campaign' THEN campaign_id::text WHEN 'key' THEN key_id::text ELSE day::text END AS value,
+               channel, sum(messages)::bigint AS messages, sum(segments)::bigint AS segments,
+               sum(refunds)::bigint AS refunds, sum(refunded)::bigint AS refunded
+          FROM ({_USED}) used GROUP BY 1, 2
+        HAVING sum(messages) <> 0 OR sum(segments) <> 0 OR sum(refunds) <> 0) share
+ ORDER BY CASE $5 WHEN 'day' THEN share.value END, share.messages DESC, share.value, share.channel LIMIT $6
+"""
+
+
+async def shares(
+    conn: Connection, actor: Actor, *, by: str, since: date, until: date, limit: int | None = None
+) -> list[Share]:
+    """What falls to each value of `by` (one of SPLITS) and each channel, most first; days in their order."""
+    checked_split(by)
+    rows = await conn.fetch(SHARES, actor.organization_id, since, until, NONE, by, limit)
+    return [_share(Share(**row), by) for row in rows]
+
+
+async def pace(conn: Connection, actor: Actor, balance: Quota) -> Pace:
+    """How fast the quota went lately, and when it will be gone."""
+    now = clock.now()
+    listed = await days(conn, actor, since=now.date() - timedelta(days=PACE_DAYS), until=now.date())
+    daily = max(sum(one.sms - one.refunds for one in listed), 0) / PACE_DAYS
+    if balance.remaining <= 0 or daily <= 0 or balance.remaining / daily > 36_500:
+        return Pace(daily, None)
+    gone = now + timedelta(days=balance.remaining / daily)
+    return Pace(daily, None if balance.resets_at is not None and gone >= balance.resets_at else gone)
+
+
+async def bill(conn: Connection, actor: Actor, *, month: date, by: str) -> Bill:
+    """A month of the usage list in lines: usage and refunds by `by`, adjustments and grants as a whole. Raises Invalid.
+
+    One instant of the database: what is accepted meanwhile is in all of it or in none.
+    """
+    since, until = _bounds(month)
+    async with conn.transaction(isolation="repeatable_read", readonly=True):
+        split = await shares(conn, actor, by=by, since=since, until=until)
+        sums = await conn.fetchrow(MONTHS, actor.organization_id, since, 1)
+    lines = [
+        Line(kind, one.channel, one.value, one.name, quantity, segments)
+        for one in split
+        for kind, quantity, segments in (
+            ("usage", -one.messages, one.segments),
+            ("refund", one.refunds, one.refunded),
+        )
+        if quantity or segments
+    ]
+    if sums is not None:
+        lines += [
+            Line(kind, "sms", "", "", sums[name], 0)
+            for kind, name in (("adjustment", "adjustments"), ("grant", "grants"))
+            if sums[name]
+        ]
+    return Bill(
+        month=since,
+        by=by,
+        lines=lines,
+        messages=sum(one.messages for one in split),
+        segments=sum(one.segments for one in split),
+        quantity=sum(line.quantity for line in lines if line.channel == "sms"),
+    )
+
+
+async def export(
+    conn: Connection, actor: Actor, who: Who, *, month: date, by: str, as_json: bool, delimiter: str = ","
+) -> str:
+    """A month's bill as a file, CSV or one JSON document; that it was taken is recorded. Raises Invalid."""
+    made = await bill(conn, actor, month=month, by=by)
+    await audit.record(
+        conn,
+        who,
+        "usage.exported",
+        object_id=actor.organization_id,
+        organization_id=actor.organization_id,
+        after={"month": f"{made.month:%Y-%m}", "by": by, "format": "json" if as_json else "csv"},
+    )
+    return as_document(made) if as_json else as_csv(made, delimiter=delimiter)
+
+
+COLUMNS = ("month", "type", "channel", "split_by", "value", "name", "quantity", "segments")
+
+
+def as_csv(made: Bill, *, delimiter: str = ",") -> str:
+    """A line a row. The quantities of the channel sms add up to what the month changed of the quota."""
+    file = io.StringIO()
+    writer = Writer(file, COLUMNS, delimiter=delimiter)
+    month = f"{made.month:%Y-%m}"
+    for line in made.lines:
+        cells = (line.type, line.channel, made.by, line.value, line.name, line.quantity, line.segments)
+        writer.row([month, *map(str, cells)])
+    return file.getvalue()
+
+
+def as_document(made: Bill) -> str:
+    """One JSON object: the month, its sums and its lines."""
+    values = msgspec.to_builtins(made) | {"month": f"{made.month:%Y-%m}"}
+    return msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n"
+
+
+def month_of(text: str) -> date:
+    """The month of `2026-11`, as its first day. Raises Invalid."""
+    try:
+        found = datetime.strptime(text.strip(), "%Y-%m").replace(tzinfo=UTC).date()
+    except ValueError:
+        found = date.min
+    if not 2000 <= found.year < 3000:
+        raise Invalid(("month", "format", "`month` must be a month such as 2026-11"))
+    return found
+
+
+def checked_split(by: str) -> str:
+    """One of SPLITS. Raises Invalid."""
+    if by not in SPLITS:
+        raise Invalid(("by", "enum", f"`by` must be one of {', '.join(SPLITS)}"))
+    return by
+
+
+def midnight(day: date) -> datetime:
+    """When a day begins."""
+    return datetime.combine(day, time(), UTC)
+
+
+def level(balance: Quota) -> int | None:
+    """The highest of LEVELS that is reached."""
+    reached = [one for one in LEVELS if balance.total > 0 and 100 * balance.used >= one * balance.total]
+    return max(reached, default=None)
+
+
+def _bounds(month: date) -> tuple[date, date]:
+    first = month.replace(day=1)
+    return first, (first + timedelta(days=31)).replace(day=1)
+
+
+def _share(one: Share, by: str) -> Share:
+    """What has no campaign or key has no value."""
+    return msgspec.structs.replace(one, value="") if by in ("campaign", "key") and one.value == str(NONE) else one
+
+
+def total(listed: Sequence[Month]) -> int:
+    """What remains of the quota, by the months."""
+    return sum(one.change for one in listed)

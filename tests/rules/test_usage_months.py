@@ -1,0 +1,225 @@
+"""Usage by month and by day: whatever happens in whatever order, folded or not, it adds up to the usage list."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, rule
+
+from heliograph import traffic
+from heliograph.accounts import organizations, quota
+from heliograph.accounts.quota import Reset
+from heliograph.accounts.requests import RateUnit
+from heliograph.base.actor import Actor
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.errors import Refusal
+from heliograph.base.ids import uuid7
+from heliograph.overview import usage
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.accepting.bulk import Bulk, accept_bulk
+from tests.rules.factories import send, sender
+from tests.rules.machines import Machine, run_machine
+
+LEDGER = """
+SELECT organization_id, type, sum(quantity)::bigint AS quantity, coalesce(sum(segments), 0)::bigint AS segments
+  FROM usage_entries GROUP BY 1, 2
+"""
+REMAINING = "SELECT organization_id, total - used FROM quotas"
+
+
+async def made(pool: Pool, *, amount: int) -> Actor:
+    """An organization whose quota was granted by the rule."""
+    async with pool.acquire() as conn:
+        one = await organizations.create(conn, name=f"Acme {uuid7()}")
+        await quota.grant(conn, one.id, amount=amount, reason="first")
+    actor = Actor(one.id, None, "live", frozenset({"sms:send"}), "active")
+    await sender(pool, actor, "HELIOGRAPH", default=True)
+    return actor
+
+
+async def stage(conn: Connection, actor: Actor, count: int, campaign_id: UUID) -> None:
+    await accept_bulk(
+        conn,
+        Bulk(
+            organization_id=actor.organization_id,
+            mode="live",
+            campaign_id=campaign_id,
+            sender_id=uuid7(),
+            sender="BULK",
+            request_id="r",
+            ids=[uuid7() for _ in range(count)],
+            recipients=["+258840000001", "+258840000002", "+12015550123"][:count],
+            texts=[],
+            text="hi",
+            encodings=["gsm7"] * count,
+            segments=[2] * count,
+            due=[],
+        ),
+        at=now(),
+    )
+
+
+class Counted(Machine):
+    """Messages of two organizations are accepted, refunded, granted and begun anew, while deltas are folded."""
+
+    tables = (
+        "traffic", "traffic_deltas", "usage_days", "usage_counts", "send_keys", "queue", "events", "messages",
+        "usage_ledger", "sender_ids", "quotas", "organizations",
+    )  # fmt: skip
+
+    @initialize()
+    def begin(self) -> None:
+        self.actors = [self.run(made(self.pool, amount=12)) for _ in range(2)]
+        self.acceptor = Acceptor(self.pool)
+
+    async def _with(self, work: Any, *values: Any, **named: Any) -> None:
+        async with self.pool.acquire() as conn, conn.transaction():
+            await work(conn, *values, **named)
+
+    @rule(
+        posts=st.lists(
+            st.tuples(
+                st.integers(0, 1),
+                st.sampled_from(["live", "test"]),
+                st.sampled_from(["+258841234567", "+351912345678"]),
+                st.sampled_from(["hi", "x" * 200]),
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    def accept(self, posts: list[tuple[int, str, str, str]]) -> None:
+        async def work() -> None:
+            sends = [send(msgspec.structs.replace(self.actors[n], mode=mode), text, to=to) for n, mode, to, text in posts]
+            await asyncio.gather(*(self.acceptor.accept(one) for one in sends), return_exceptions=True)
+
+        self.run(work())
+
+    @rule(who=st.integers(0, 1), count=st.integers(1, 3))
+    def stage(self, who: int, count: int) -> None:
+        self.run(self._with(stage, self.actors[who], count, uuid7()))
+
+    @rule(share=st.integers(1, 4))
+    def refund(self, share: int) -> None:
+        async def work() -> None:
+            rows = await self.pool.fetch("SELECT organization_id, id, segments FROM messages ORDER BY id")
+            asked = [tuple(row) for row in rows][::share]
+            if asked:
+                await self._with(quota.refund_many, asked, "canceled")
+
+        self.run(work())
+
+    @rule(who=st.integers(0, 1), amount=st.integers(-9, 9).filter(bool), corrects=st.booleans())
+    def change(self, who: int, amount: int, corrects: bool) -> None:
+        change = quota.adjust if corrects else quota.grant
+        try:
+            self.run(self._with(change, self.actors[who].organization_id, amount=amount, reason="some"))
+        except Refusal as refusal:
+            assert refusal.code == "quota_exceeded"
+
+    @rule(allowance=st.integers(0, 9))
+    def renew(self, allowance: int) -> None:
+        resets = [Reset(one.organization_id, allowance, None) for one in self.actors]
+        self.run(self._with(quota.reset_many, sorted(resets, key=lambda one: one.organization_id.int), reason="new"))
+
+    @rule()
+    def fold(self) -> None:
+        self.run(self._with(traffic.fold))
+
+    @invariant()
+    def it_adds_up_to_the_usage_list(self) -> None:
+        self.run(check(self.pool, self.actors))
+
+
+async def check(pool: Pool, actors: list[Actor]) -> None:
+    """To the message, in months and in every split of a bill."""
+    entries: dict[UUID, dict[str, tuple[int, int]]] = {}
+    for row in await pool.fetch(LEDGER):
+        entries.setdefault(row[0], {})[row[1]] = (row[2], row[3])
+    remaining = {row[0]: row[1] for row in await pool.fetch(REMAINING)}
+    async with pool.acquire() as conn:
+        for actor in actors:
+            known = entries[actor.organization_id]
+            listed = await usage.months(conn, actor)
+            assert usage.total(listed) == remaining[actor.organization_id]
+            kinds = {"usage": -1, "refund": 1, "adjustment": 1, "grant": 1}
+            found = {
+                "usage": sum(one.sent for one in listed),
+                "refund": sum(one.refunds for one in listed),
+                "adjustment": sum(one.adjustments for one in listed),
+                "grant": sum(one.grants for one in listed),
+            }
+            assert found == {kind: sign * known.get(kind, (0, 0))[0] for kind, sign in kinds.items()}
+            assert sum(one.segments for one in listed) == known.get("usage", (0, 0))[1]
+            for by in usage.SPLITS:
+                bills = [await usage.bill(conn, actor, month=one.month, by=by) for one in listed]
+                assert sum(one.quantity for one in bills) == remaining[actor.organization_id], by
+                refunded = sum(line.segments for one in bills for line in one.lines if line.type == "refund")
+                assert refunded == known.get("refund", (0, 0))[1], by
+
+
+async def test_months_and_bills_add_up_to_the_usage_list(database_url: str) -> None:
+    await asyncio.to_thread(run_machine, Counted, database_url)
+
+
+async def test_a_bill_names_campaigns_keys_and_senders(pool: Pool) -> None:
+    actor = await made(pool, amount=100)
+    key, campaign = uuid7(), uuid7()
+    await pool.execute(
+        "INSERT INTO api_keys (id, organization_id, name, mode, scopes, prefix, last4, secret_hash, created_at)"
+        " VALUES ($1, $2, '=shop', 'live', '{sms:send}', 'hg', 'abcd', sha256('x'), now())",
+        key,
+        actor.organization_id,
+    )
+    acceptor = Acceptor(pool)
+    for _ in range(3):
+        await acceptor.accept(send(actor, rate_unit=RateUnit(key, 60)))
+    async with pool.acquire() as conn:
+        async with conn.transaction():
+            await stage(conn, actor, 2, campaign)
+        month = now().date()
+        by_key = await usage.bill(conn, actor, month=month, by="key")
+        assert [(one.value, one.name, one.quantity) for one in by_key.lines if one.type == "usage"] == [
+            (str(key), "=shop", -3),
+            ("", "", -2),
+        ]
+        by_campaign = await usage.bill(conn, actor, month=month, by="campaign")
+        assert {(one.value, one.quantity, one.segments) for one in by_campaign.lines if one.type == "usage"} == {
+            ("", -3, 3),
+            (str(campaign), -2, 4),
+        }
+        text = await usage.export(conn, actor, actor.who, month=month, by="key", as_json=False, delimiter=";")
+        assert f"{month:%Y-%m};usage;sms;key;{key};'=shop;-3;3" in text.splitlines()
+        document = msgspec.json.decode(
+            await usage.export(conn, actor, actor.who, month=month, by="sender", as_json=True)
+        )
+        assert (document["quantity"], document["messages"], document["segments"]) == (95, 5, 7)
+        assert sum(line["quantity"] for line in document["lines"]) == 95
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'usage.exported'") == 2
+
+
+async def test_the_pace_says_when_the_quota_will_be_gone(pool: Pool) -> None:
+    actor = await made(pool, amount=1000)
+    async with pool.acquire() as conn:
+        balance = await quota.get(conn, actor.organization_id)
+        assert await usage.pace(conn, actor, balance) == usage.Pace(0, None)
+        await conn.execute(
+            "INSERT INTO usage_days SELECT $1, (now() AT TIME ZONE 'UTC')::date - 1, 'sms', 'MZ', 'X', $2, $2, 700, 700, 0, 0",
+            actor.organization_id,
+            UUID(int=0),
+        )
+        found = await usage.pace(conn, actor, balance)
+        assert found.daily == 100
+        assert found.gone_at is not None
+        assert 9.9 < (found.gone_at - now()).total_seconds() / 86_400 < 10.1
+        soon = msgspec.structs.replace(balance, resets_at=datetime.now(UTC))
+        assert (await usage.pace(conn, actor, soon)).gone_at is None
+    assert [usage.level(quota.Quota(100, used, None)) for used in (0, 79, 80, 95, 99, 100)] == [
+        None, None, 80, 95, 95, 100,
+    ]  # fmt: skip
