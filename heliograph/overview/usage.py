@@ -34,7 +34,7 @@ NONE = UUID(int=0)
 
 
 class Month(msgspec.Struct, frozen=True):
-    """The usage list of one month in sums. Refunds, adjustments and grants are signed; those of SMS change the quota."""
+    """The usage list of one month in sums. Refunds, adjustments and grants are signed."""
 
     month: date
     sent: int
@@ -132,15 +132,16 @@ _USED = """
 SELECT day, channel, country, sender, campaign_id, key_id, messages, segments, refunds, refunded FROM usage_days
  WHERE organization_id = $1 AND day >= $2 AND day < $3
 UNION ALL
-SELECT (hour AT TIME ZONE 'UTC')::date, channel, country, sender, coalesce(campaign_id, $4), coalesce(key_id, $4), count,
-       segments, refunds, refunded
+SELECT (hour AT TIME ZONE 'UTC')::date, channel, country, sender, coalesce(campaign_id, $4), coalesce(key_id, $4),
+       count, segments, refunds, refunded
   FROM traffic_deltas
  WHERE organization_id = $1 AND mode = 'live' AND hour >= $2::timestamp AT TIME ZONE 'UTC'
    AND hour < $3::timestamp AT TIME ZONE 'UTC'
 """
 DAYS = f"""
-SELECT day, coalesce(sum(messages) FILTER (WHERE channel = 'sms'), 0)::bigint AS sms, sum(segments)::bigint AS segments,
-       coalesce(sum(messages) FILTER (WHERE channel = 'whatsapp'), 0)::bigint AS whatsapp, sum(refunds)::bigint AS refunds
+SELECT day, coalesce(sum(messages) FILTER (WHERE channel = 'sms'), 0)::bigint AS sms,
+       coalesce(sum(messages) FILTER (WHERE channel = 'whatsapp'), 0)::bigint AS whatsapp,
+       sum(segments)::bigint AS segments, sum(refunds)::bigint AS refunds
   FROM ({_USED}) one GROUP BY day ORDER BY day
 """
 
@@ -158,8 +159,10 @@ async def days(conn: Connection, actor: Actor, *, since: date, until: date) -> l
 SHARES = f"""
 SELECT share.value, share.channel, share.messages, share.segments, share.refunds, share.refunded,
        coalesce(CASE $5
-           WHEN 'campaign' THEN (SELECT name FROM campaigns WHERE organization_id = $1 AND id = share.value::uuid LIMIT 1)
-           WHEN 'key' THEN (SELECT name FROM api_keys WHERE organization_id = $1 AND id = share.value::uuid LIMIT 1)
+           WHEN 'campaign' THEN (
+                SELECT name FROM campaigns WHERE organization_id = $1 AND id = share.value::uuid LIMIT 1)
+           WHEN 'key' THEN (
+                SELECT name FROM api_keys WHERE organization_id = $1 AND id = share.value::uuid LIMIT 1)
            WHEN 'sender' THEN CASE WHEN share.channel = 'whatsapp' THEN (
                 SELECT display_phone_number FROM whatsapp_numbers
                  WHERE organization_id = $1 AND id = share.value::uuid LIMIT 1) END

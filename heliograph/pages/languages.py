@@ -100,7 +100,7 @@ class Speech:
         """`12 May 2026`."""
         return dates.format_date(at.astimezone(self._zone), "d MMM y", locale=self._locale)
 
-    def date(self, day: date) -> str:
+    def whole_day(self, day: date) -> str:
         """A day of the calendar: `12 May 2026`."""
         return dates.format_date(day, "d MMM y", locale=self._locale)
 

@@ -152,7 +152,7 @@ def _moment(context: Context, at: datetime) -> Markup:
 
 @pass_context
 def _date(context: Context, day: date) -> str:
-    found: str = context["speech"].date(day)
+    found: str = context["speech"].whole_day(day)
     return found
 
 

@@ -172,6 +172,8 @@ COMMANDS = {
     "quota grant": "quota.changed",
     "quota adjust": "quota.changed",
     "quota show": READS,
+    "usage months": READS,
+    "usage month": "usage.exported",
     "contacts import": "contacts.imported",
     "contacts export": "contacts.exported",
     "contacts list": READS,
@@ -291,6 +293,7 @@ SUBMITTED = {
     "/keys": "api_key.created",
     "/keys/{id}/revoke": "api_key.revoked",
     "/audit/export": "audit.exported",
+    "/usage/export": "usage.exported",
     "/senders": "sender_id.requested",
     "/senders/{id}/default": "sender_id.default_changed",
 }

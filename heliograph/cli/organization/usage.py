@@ -39,10 +39,10 @@ def months(org: Org = None, json: Json = False, data_dir: DataDir = None) -> Non
     """
 
     async def work(conn: Connection) -> list[dict[str, Any]]:
-        return [as_plain(one) for one in await usage.months(conn, await operator(conn, org))]
+        listed = await usage.months(conn, await operator(conn, org))
+        return [as_plain(one) | {"month": f"{one.month:%Y-%m}"} for one in listed]
 
-    rows = on_database(work, settings_of(data_dir))
-    show([row | {"month": row["month"][:7]} for row in rows], json, MONTHS)
+    show(on_database(work, settings_of(data_dir)), json, MONTHS)
 
 
 @app.command("month")

@@ -29,6 +29,9 @@ KINDS = {"csv": ("text/csv; charset=utf-8", b"\xef\xbb\xbf"), "json": ("applicat
 SEPARATORS = {"pt": ";"}
 
 
+CHANNELS = {"sms": "SMS", "whatsapp": "WhatsApp"}
+
+
 class Bar(msgspec.Struct, frozen=True):
     """A day of the chart; heights of HEIGHTS."""
 
@@ -41,9 +44,10 @@ class Row(msgspec.Struct, frozen=True):
     """What falls to one value, as it is shown."""
 
     name: str
+    #: Named where both channels have messages; empty: it goes without saying.
+    channel: str
     messages: int
     segments: int
-    refunds: int
     #: Of all of the month, in percent.
     percent: int
 
@@ -73,9 +77,7 @@ async def export(request: Request) -> Answer:
     separator = SEPARATORS.get(request.speech.language, ",")
     actor = request.acting("live")
     async with request.writing() as conn:
-        text = await usage.export(
-            conn, actor, request.who, month=month, by=by, as_json=as_json, delimiter=separator
-        )
+        text = await usage.export(conn, actor, request.who, month=month, by=by, as_json=as_json, delimiter=separator)
     kind, mark = KINDS["json" if as_json else "csv"]
     name = f"usage-{month:%Y-%m}-by-{by}.{'json' if as_json else 'csv'}"
     return Download(name=name, kind=kind, body=mark + text.encode())
@@ -85,9 +87,7 @@ async def show_ledger(request: Request) -> Answer:
     """Every change of the quota, newest first."""
     trail = _trail(request.query.get("after", ""))
     async with request.reading() as conn:
-        found = await ledger.list_page(
-            conn, request.acting("live"), after=trail[-1] if trail else None, limit=SIZE
-        )
+        found = await ledger.list_page(conn, request.acting("live"), after=trail[-1] if trail else None, limit=SIZE)
     entries = found.entries[:SIZE]
     last = entries[-1].id if len(found.entries) > SIZE else found.seen
     older = None if last is None else [*trail, last][-MOST_BACK:]
@@ -112,11 +112,10 @@ async def _page(request: Request, month: date, problem: Invalid | None) -> Answe
         pace = await usage.pace(conn, actor, balance)
         months = await usage.months(conn, actor)
         days = await usage.days(conn, actor, since=month, until=min(until, max(today, month) + timedelta(days=1)))
-        tables = [
-            (by, await usage.shares(conn, actor, by=by, since=month, until=until, limit=TOP)) for by in TABLES
-        ]
+        tables = [(by, await usage.shares(conn, actor, by=by, since=month, until=until, limit=TOP)) for by in TABLES]
     this = next((one for one in months if one.month == month), None)
     sent = 0 if this is None else this.sent + this.whatsapp
+    is_mixed = this is not None and this.sent > 0 and this.whatsapp > 0
     values: dict[str, Any] = {
         "quota": balance,
         "percent": 100 * balance.used // balance.total if balance.total > 0 else 0,
@@ -128,7 +127,10 @@ async def _page(request: Request, month: date, problem: Invalid | None) -> Answe
         "month": month,
         "this": this,
         "bars": _bars(days),
-        "tables": [(words.USAGE_SPLITS[by], [_row(request, by, one, sent) for one in rows]) for by, rows in tables],
+        "tables": [
+            (words.USAGE_SPLITS[by], [_row(request, by, one, sent, is_mixed=is_mixed) for one in rows])
+            for by, rows in tables
+        ],
         "splits": [(by, request.text(words.USAGE_SPLITS[by])) for by in usage.SPLITS],
         "chosen": request.form.get("by", "sender"),
         "is_listed": any(one.month == month for one in months),
@@ -150,13 +152,14 @@ def _bars(days: list[usage.Day]) -> list[Bar]:
     return [Bar(one, height(one.sms), max(height(one.sms + one.whatsapp) - height(one.sms), 0)) for one in days]
 
 
-def _row(request: Request, by: str, one: usage.Share, sent: int) -> Row:
+def _row(request: Request, by: str, one: usage.Share, sent: int, *, is_mixed: bool) -> Row:
     name = one.name or one.value
     if by == "country":
         name = request.speech.country(one.value)
     elif not one.value:
         name = request.text("None: sent by hand or by a campaign") if by == "key" else request.text("No campaign")
-    return Row(name, one.messages, one.segments, one.refunds, round(100 * one.messages / sent) if sent else 0)
+    channel = CHANNELS[one.channel] if is_mixed else ""
+    return Row(name, channel, one.messages, one.segments, round(100 * one.messages / sent) if sent else 0)
 
 
 def _trail(text: str) -> list[UUID]:

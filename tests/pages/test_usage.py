@@ -1,0 +1,105 @@
+"""Usage on a page, and the bill of a month: the same file from the page and from the command line."""
+
+from __future__ import annotations
+
+import csv
+import re
+import uuid
+
+import msgspec
+
+from heliograph import traffic
+from heliograph.accounts import quota
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
+from tests.journeys.test_cli import Cli
+
+from .conftest import Api, Browser, Tenant, make_person, make_tenant
+from .test_messages import send
+
+LEDGER = "SELECT sum(quantity)::bigint FROM usage_entries WHERE organization_id = $1"
+
+
+async def test_a_month_is_exported_and_adds_up_to_the_usage_list(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, database_url: str
+) -> None:
+    """Journey 9: whatever is folded, refunded or adjusted, the page, both files and the ledger say the same."""
+    ids = [await send(api, tenant, to=to) for to in ("+258841234567", "+258841234568", "+351912345678")]
+    async with pool.acquire() as conn:
+        async with conn.transaction():
+            await quota.refund_many(conn, [(tenant.id, uuid.UUID(ids[0]), 1)], "canceled")
+        await quota.adjust(conn, tenant.id, amount=-7, reason="=typed twice")
+        await traffic.fold(conn)
+    other = await make_tenant(pool)
+    await send(api, other, to="+351912345679")
+    await send(api, tenant, to="+258841234569")
+    month = f"{clock.now():%Y-%m}"
+    left = await pool.fetchval(LEDGER, tenant.id)
+    assert left == 1000 - 4 + 1 - 7
+
+    page = await owner.get("/usage")
+    assert "Left 990" in page.words
+    assert "4 SMS in 4 segments, 0 WhatsApp messages, 1 refunded." in page.words
+    assert "All changes add up to 990, which is what is left." in page.words
+    assert "Mozambique 3 3 75 %" in page.words
+    assert "test 4 4 100 %" in page.words
+    made = {}
+    for kind in ("csv", "json"):
+        file = await owner.submit(page, "/usage/export", by="country", format=kind)
+        assert f"usage-{month}-by-country.{kind}" in file.headers["content-disposition"]
+        made[kind] = file.text
+    rows = list(csv.DictReader(made["csv"].removeprefix("\ufeff").splitlines()))
+    assert sum(int(row["quantity"]) for row in rows) == left
+    assert {(row["type"], row["value"], row["quantity"]) for row in rows} == {
+        ("usage", "MZ", "-3"), ("usage", "PT", "-1"), ("refund", "MZ", "1"), ("adjustment", "", "-7"),
+        ("grant", "", "1000"),
+    }  # fmt: skip
+    document = msgspec.json.decode(made["json"])
+    assert (document["quantity"], document["messages"], document["segments"]) == (left, 4, 4)
+
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    done = await cli("usage", "month", month, "--by", "country", "--org", "Acme")
+    assert (done.status, done.out) == (0, made["csv"].removeprefix("\ufeff"))
+    (listed,) = (await cli("usage", "months", "--org", "Acme", "--json")).data
+    assert (listed["month"], listed["sent"], listed["refunds"], listed["adjustments"]) == (month, 4, 1, -7)
+    wrong = await cli("usage", "month", "November", "--org", "Acme")
+    assert (wrong.status, "2026-11" in wrong.err) == (1, True)
+    told = await pool.fetch("SELECT who FROM audit_log WHERE action = 'usage.exported' ORDER BY id")
+    assert [row[0] for row in told] == ["person", "person", "cli"]
+
+    refused = await owner.submit(page, "/usage/export", month="1999-1x", format="csv")
+    assert (refused.status, "Write a month as 2026-11." in refused.words) == (422, True)
+    assert (await owner.get("/usage?month=2020-02")).words.count("Nothing was sent in this month.") == 1
+    assert (await owner.get("/usage?month=nonsense")).status == 422
+
+
+async def test_the_usage_list_is_read_in_pages(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    assert (await owner.get("/usage/ledger?after=nonsense")).status == 200
+    await pool.execute(
+        "INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, reason, created_at)"
+        " SELECT $1, id, 'grant', 'sms', 1, n, 'number ' || n, now() FROM unnest($2::uuid[]) WITH ORDINALITY"
+        " AS item (id, n)",
+        tenant.id,
+        [uuid7() for _ in range(60)],
+    )
+    page = await owner.get("/usage/ledger")
+    assert ("number 60" in page.words, "number 11 " in page.words, "number 10 " in page.words) == (True, True, False)
+    older = re.search(r'rel="next" href="([^"]+)"', page.text)
+    assert older
+    page = await owner.get(older[1].replace("&amp;", "&"))
+    assert ("number 10 " in page.words, "number 1 " in page.words, "number 11 " in page.words) == (True, True, False)
+    back = re.search(r'rel="prev" href="([^"]+)"', page.text)
+    assert back
+    assert "number 60" in (await owner.get(back[1])).words
+
+
+async def test_a_quota_that_runs_out_is_said(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    """Billing reads it, and follows no links to messages."""
+    await make_person(pool, tenant, "bea@example.com", "billing")
+    await browser.sign_in("bea@example.com")
+    assert "Ask the operator" not in (await browser.get("/usage")).words
+    for used, said in ((800, "80 % of the quota is used."), (959, "95 % of the quota"), (1000, "The quota is used up")):
+        await pool.execute("UPDATE quotas SET used = $1", used)
+        assert said in (await browser.get("/usage")).words
+    assert "/messages/" not in (await browser.get("/usage/ledger")).text
