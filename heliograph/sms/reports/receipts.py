@@ -54,6 +54,8 @@ class Matched(msgspec.Struct, frozen=True):
     #: Those that are to be noted by their moves, and what they fit, by fingerprint.
     riding: Mapping[UUID, tuple[ReceivedReceipt, asyncpg.Record]]
     at: datetime
+    #: When each came, by fingerprint; those of one batch a microsecond apart, in their order.
+    came: Mapping[UUID, datetime]
 
 
 async def store(
@@ -109,14 +111,21 @@ async def match(
     """
     at = now()
     unique = {fingerprint(one, one.at or at): one for one in received}
+    # The first word counts also of those that wait for their answer together.
+    came = {key: one.at or at + timedelta(microseconds=n) for n, (key, one) in enumerate(unique.items())}
     found: dict[UUID, asyncpg.Record] = dict(zip(unique, await _find(conn, list(unique.values()), at), strict=True))
     if not alone and any(row["message_id"] is None for row in found.values()):
         raise Ahead
     moves = _moves(unique, found, at, by_id=True)
     riding = {move.receipt: (unique[move.receipt], found[move.receipt]) for move in moves.values() if move.receipt}
     rest = {key: unique[key] for key in sorted(unique.keys() - riding.keys())}
+    # Those that lost to another one of this batch may have moved their message before, and come again.
+    lost = {key for key in rest if found[key]["parts"] == 1 and rest[key].receipt.state in BY_RECEIPT}
+    if lost:
+        for key in await _noted(conn, {key: found[key] for key in lost}):
+            del rest[key]
     if rest:
-        await _keep(conn, rest, found, at)
+        await _keep(conn, rest, found, at, came)
         nameless = await _match_nameless(conn, rest, found, at, again=again)
         found |= nameless
         for id, move in _moves({key: unique[key] for key in nameless}, found, at, by_id=False).items():
@@ -129,10 +138,9 @@ async def match(
     for move in await parts.apply(conn, several, policies, at):
         moves.setdefault(move.message_id, move)
     matched = sum(row["message_id"] is not None for row in found.values())
-    return Matched(list(moves.values()), matched, riding, at)
+    return Matched(list(moves.values()), matched, riding, at, came)
 
 
-# Which of these receipts stand in their messages.
 NOTED = """
 SELECT item.receipt FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS item (organization_id, message_id, receipt)
        CROSS JOIN LATERAL (
@@ -149,11 +157,16 @@ async def keep(conn: Connection, found: Matched, moved: Moved) -> None:
     if not others:
         return
     rows = {key: row for key, (_, row) in others.items()}
-    places = [row["organization_id"] for row in rows.values()], [row["message_id"] for row in rows.values()]
-    again = {key for (key,) in await conn.fetch(NOTED, *places, list(rows))}
+    again = await _noted(conn, rows)
     new = {key: one for key, (one, _) in others.items() if key not in again}
     if new:
-        await _keep(conn, new, rows, found.at)
+        await _keep(conn, new, rows, found.at, found.came)
+
+
+async def _noted(conn: Connection, rows: Mapping[UUID, asyncpg.Record]) -> set[UUID]:
+    """Which of these receipts, whose messages are `rows`, stand in their messages."""
+    places = [row["organization_id"] for row in rows.values()], [row["message_id"] for row in rows.values()]
+    return {key for (key,) in await conn.fetch(NOTED, *places, list(rows))}
 
 
 def _moves(
@@ -217,7 +230,11 @@ RETURNING fingerprint
 
 
 async def _keep(
-    conn: Connection, some: Mapping[UUID, ReceivedReceipt], found: Mapping[UUID, asyncpg.Record], at: datetime
+    conn: Connection,
+    some: Mapping[UUID, ReceivedReceipt],
+    found: Mapping[UUID, asyncpg.Record],
+    at: datetime,
+    came: Mapping[UUID, datetime],
 ) -> None:
     """Write receipts into rows of their own: in one order, since a supplier that sends receipts again may do so on
     another worker's session at the same time."""
@@ -235,7 +252,7 @@ async def _keep(
         [storable(one.receipt.sender) for one in items],
         [one.receipt.reference for one in items],
         [storable(one.receipt.error) for one in items],
-        [one.at or at for one in items],
+        [came[key] for key in some],
         [row["organization_id"] for row in rows],
         [row["message_id"] for row in rows],
         [row["attempt"] for row in rows],

@@ -100,7 +100,9 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
         [row["tries"] + 1 for row in rows],
         pauses,
     )
-    applied = await store(conn, [_read(row) for row in rows], policies=policies, again=True)
+    # In the order in which they came: of several words on one message the first counts.
+    came = sorted(rows, key=lambda row: row["received_at"])
+    applied = await store(conn, [_read(row) for row in came], policies=policies, again=True)
     last = [row for row, pause in zip(rows, pauses, strict=True) if pause is None]
     if not last:
         return applied, 0
