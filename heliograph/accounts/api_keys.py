@@ -1,4 +1,4 @@
-"""API keys: what they look like, what they may do, and who stands behind one.
+"""API keys: their format, what they allow, and whom they belong to.
 
 A key is `hg_live_` or `hg_test_`, 30 random base62 characters and 6 of CRC32 over all before them, so that a typing
 error or a guess is refused without asking the database. The rule nobody may break: a secret is shown once, by `issue`;
@@ -25,7 +25,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 
-#: Every scope there is, with what it allows.
+#: Every scope, and what it allows.
 SCOPES = {
     "sms:send": "Send SMS",
     "sms:read": "Read SMS",
@@ -55,7 +55,7 @@ PROFILES: dict[str, frozenset[str]] = {
 
 MODES = ("live", "test")
 MAX_ACTIVE = 5
-#: How long a key that was revoked or has expired is listed, and how many of them at most.
+#: For how long revoked and expired keys are listed, and how many of them at most.
 LISTED, MOST_LISTED = timedelta(days=90), 500
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -112,7 +112,7 @@ class ApiKey(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """Who stands behind an active key, and from where it may be used (nothing listed: anywhere)."""
+    """The owner of an active key, and the networks it may be used from (empty: any)."""
 
     actor: Actor
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
@@ -127,7 +127,7 @@ _COLUMNS = (
 # The row lock comes first: two requests must not both become the fifth key.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 
-# What has expired is noted as such, so that the keys that stand stay few.
+# Expired keys are marked as such, so that few keys are current.
 NOTE_EXPIRED = """
 UPDATE api_keys SET status = 'expired' WHERE organization_id = $1 AND status = 'active' AND expires_at <= now()
 """
@@ -155,11 +155,11 @@ async def issue(
     allowed_ips: Sequence[str] = (),
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """Create a key with a profile's scopes or with listed ones. Its secret is returned here and nowhere else.
+    """Create a key with a profile's scopes or with the listed ones. Its secret is returned here and nowhere else.
 
-    Keys and people grant only what they hold themselves, and a test key makes only test keys; an operator grants
-    anything. `mode`: None is the actor's. `allowed_ips`: addresses or CIDR networks.
-    `expires_at`: in the future, with a zone.
+    Keys and people can grant only what they hold themselves, and a test key can create only test keys; an operator can
+    grant anything. `mode`: None means the actor's. `allowed_ips`: addresses or CIDR networks. `expires_at`: in the
+    future, with a time zone.
     """
     name = checked_name(name)
     mode = actor.mode if mode is None else mode
@@ -204,7 +204,7 @@ RETURNING {_COLUMNS}
 
 
 async def revoke(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
-    """Revoke a key for good; a second time changes nothing. Holds on every process within one second."""
+    """Revoke a key permanently; idempotent. Takes effect on every process within one second."""
     async with conn.transaction():
         await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
         before = await conn.fetchval(STATUS, actor.organization_id, id, actor.modes)
@@ -219,7 +219,7 @@ async def revoke(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
 
 STATUS = "SELECT status FROM api_keys WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)"
 
-# The organization is locked, so nobody else changes the number of its active keys. A revoked key stays revoked.
+# The organization is locked, so that nobody else can change the number of its active keys. A revoked key stays revoked.
 SET_STATUS = f"""
 UPDATE api_keys SET status = $3 WHERE organization_id = $1 AND id = $2 AND status IN ('active', 'suspended')
 RETURNING {_COLUMNS}
@@ -227,7 +227,8 @@ RETURNING {_COLUMNS}
 
 
 async def suspend(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
-    """Refuse a key until it is resumed; meanwhile it does not count toward the five. Holds everywhere in a second.
+    """Refuse a key until it is resumed; until then it does not count toward the five. Takes effect everywhere within a
+    second.
 
     Raises NotFound, and Invalid for a key that is revoked.
     """
@@ -269,7 +270,7 @@ async def _record_status(conn: Connection, actor: Actor, action: str, row: Any, 
 
 
 def _told(key: ApiKey) -> dict[str, object]:
-    """What the audit log says of a new key."""
+    """What the audit log records about a new key."""
     names = ("profile", "scopes", "mode", "allowed_ips", "expires_at", "last4")
     return {name: getattr(key, name) for name in names}
 
@@ -298,9 +299,9 @@ SELECT o.name AS organization, k.*
 async def list_everywhere(
     conn: Connection, *, organization_id: UUID | None, revoked: bool = True, limit: int
 ) -> list[tuple[str, ApiKey]]:
-    """For operators: (organization's name, key), newest first, of one organization or with None of all.
+    """For operators: (organization's name, key), newest first, of one organization, or of all (None).
 
-    `revoked`: those too.
+    `revoked`: include those.
     """
     rows = await conn.fetch(LIST_EVERYWHERE, organization_id, revoked, limit)
     return [(row["organization"], ApiKey(**{name: row[name] for name in ApiKey.__struct_fields__})) for row in rows]
@@ -321,7 +322,8 @@ SELECT * FROM (
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[ApiKey]:
-    """The actor's keys, newest first: those that stand, and up to MOST_LISTED of those that ended within 90 days."""
+    """The actor's keys, newest first: the current ones, and up to MOST_LISTED of those that ended in the last 90
+    days."""
     rows = await conn.fetch(LIST, actor.organization_id, actor.modes, LISTED, MOST_LISTED)
     return [ApiKey(**row) for row in rows]
 
@@ -335,7 +337,7 @@ SELECT k.secret_hash, k.id AS key_id, k.mode, k.scopes, k.allowed_ips,
 
 
 async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> list[Known | None]:
-    """Who stands behind each secret's SHA-256, in order; None where it is no active key."""
+    """The owner of each key, by its secret's SHA-256, in order; None where there is no active key."""
     found = {row["secret_hash"]: _who(row) for row in await conn.fetch(AUTHENTICATE, list(hashes))}
     return [found.get(digest) for digest in hashes]
 
@@ -349,7 +351,7 @@ def checked_name(text: str) -> str:
 
 
 def named_scopes(profile: str | None, scopes: Sequence[str] | None) -> frozenset[str]:
-    """The scopes of a profile, or those that are listed. Raises Invalid for both, for neither and for unknown ones."""
+    """The scopes of a profile, or the listed ones. Raises Invalid for both, neither, or unknown ones."""
     if (profile is None) == (scopes is None):
         raise Invalid(("profile", "one_of", "give either `profile` or `scopes`"))
     if profile is not None:
@@ -365,18 +367,18 @@ def named_scopes(profile: str | None, scopes: Sequence[str] | None) -> frozenset
 
 
 def networks(texts: Sequence[str]) -> list[str]:
-    """Addresses and CIDR networks, each once, as networks in their usual form. Raises Invalid."""
+    """Addresses and CIDR networks, deduplicated, as networks in canonical form. Raises Invalid."""
     return [str(network) for network in dict.fromkeys(_networks(texts))]
 
 
 def new_secret(mode: str) -> str:
-    """A fresh secret of mode "live" or "test", 44 characters; 178 bits of it are random."""
+    """A new secret for mode "live" or "test": 44 characters, 178 random bits."""
     head = f"hg_{mode}_" + "".join(secrets.choice(_BASE62) for _ in range(_RANDOM))
     return head + _check_characters(head)
 
 
 def is_well_formed(secret: str) -> bool:
-    """True if the form and the check characters are those of a key of ours."""
+    """True if it has the format of our keys and a valid checksum."""
     return (
         len(secret) == _LENGTH
         and secret.isascii()

@@ -1,8 +1,8 @@
-"""Idempotency of mutations: the same key and payload give one outcome, stored and given again byte for byte.
+"""Idempotency of mutations: the same key and payload give one outcome, stored and replayed byte for byte.
 
-Claiming the key, running the operation and storing its outcome are one transaction, so a crash leaves either all of
-it or nothing, and a refused mutation frees its key. A twin that arrives meanwhile waits on the first one's row. (SMS
-sends keep the same promise in `sms/accepting/accept.py`, in their own batch.)
+Claiming the key, running the operation and storing its outcome are one transaction, so a crash leaves either all of it
+or nothing, and a refused mutation frees its key. A duplicate that arrives meanwhile waits for the first one's row.
+(Sends keep the same promise in `sending/intake.py`, by the batch.)
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from heliograph.base.crypto import Unsealable, seal, unseal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Unavailable
 
-#: What a key may look like: 1 to 255 printable ASCII characters.
+#: The format of a key: 1 to 255 printable ASCII characters.
 MAX_LENGTH = 255
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a mutation answered, or had answered before."""
+    """The response to a mutation, new or replayed."""
 
     status: int
     body: bytes
@@ -36,7 +36,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def checked_key(value: bytes) -> str:
-    """The key that a header carries. Raises Invalid."""
+    """The key in a header. Raises Invalid."""
     if not 1 <= len(value) <= MAX_LENGTH or not value.isascii() or not (key := value.decode("ascii")).isprintable():
         raise Invalid(("Idempotency-Key", "format", "`Idempotency-Key` must be 1 to 255 printable ASCII characters"))
     return key
@@ -55,7 +55,7 @@ def request_hash(body: object) -> bytes:
 
 LOCK_TIMEOUT = "SELECT set_config('lock_timeout', $1, true)"
 
-# A twin's INSERT waits here until the first transaction ends. A key older than its time to live is taken over.
+# A duplicate's INSERT waits here until the first transaction ends. A key older than its time to live is taken over.
 CLAIM = """
 INSERT INTO idempotency AS known (organization_id, key_hash, request_hash, status, body, created_at)
 VALUES ($1, $2, $3, 200, '', now())
@@ -83,17 +83,17 @@ async def once(
 ) -> Outcome:
     """Run `run` once for this key and payload, in a transaction on `conn` that also stores what it returns.
 
-    `key`, `request`: of `key_hash` and `request_hash`. `hours`: time to live. A twin waits up to `wait_seconds`.
-    `seal_key`: seals what is stored of an answer that holds a secret. Raises IdempotencyConflict,
-    IdempotencyInProgress, Unavailable, and what `run` raises; then nothing is stored.
+    `key`, `request`: of `key_hash` and `request_hash`. `hours`: time to live. A duplicate waits up to `wait_seconds`.
+    `seal_key` encrypts the stored response if it contains a secret. Raises IdempotencyConflict, IdempotencyInProgress,
+    Unavailable, and what `run` raises; then nothing is stored.
     """
     async with conn.transaction():
         await conn.fetchval(LOCK_TIMEOUT, f"{int(wait_seconds * 1000)}ms")
         try:
             claimed = await conn.fetchval(CLAIM, actor.organization_id, key, request, hours)
         except asyncpg.LockNotAvailableError as error:
-            # Who waits for a twin waits within the index of the keys, and the error says where. Without a word of it,
-            # it is the whole table that somebody holds.
+            # Whoever waits for a duplicate waits in the index of keys, and the error says so. If it does not, somebody
+            # holds the whole table.
             raise (IdempotencyInProgress if getattr(error, "context", None) else Unavailable)() from None
         if not claimed:
             known = await conn.fetchrow(FIND, actor.organization_id, key)

@@ -1,4 +1,4 @@
-"""The keys that a process has seen lately, so that a request costs no query for its key.
+"""A cache of the keys that a process has seen recently, so that a request needs no query for its key.
 
 The rule nobody may break: what is known about a key is never used when it is more than MAX_AGE old, so that a
 revocation holds on every process within one second. The age counts from before the query was sent.
@@ -19,21 +19,21 @@ from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
 
-#: Seconds; half of the promise, the rest is for a slow answer of the database.
+#: Seconds; half of the promised time, the rest is for a slow response from the database.
 MAX_AGE = 0.5
-#: Seconds between two writes of one key's last_used_at by one process: a minute, and what a write may take, so that
-#: the second one is not the one that comes too early by a little.
+#: Seconds between two writes of one key's last_used_at by one process: a minute, plus the time that a write may take,
+#: so that the second one is not slightly too early.
 USED_EVERY = 62.0
-#: Keys whose last write is remembered; past it all are forgotten, which costs each one a write too many.
+#: For how many keys the last write is remembered; beyond that all are forgotten, which costs one extra write each.
 CAPACITY = 100_000
-#: Seconds for which the list of all keys is used, while somebody is guessing; a key made meanwhile waits for so long.
+#: Seconds for which the list of all keys is used while somebody is guessing; a new key may have to wait for that long.
 EXISTING_AGE = 5.0
 
-# Eight bytes of each are enough to know a guess, and a hundred thousand keys are one value of 800 kB.
+# Eight bytes of each are enough to recognize a guess, and a hundred thousand keys make one value of 800 kB.
 EXISTING = "SELECT string_agg(substr(secret_hash, 1, 8), ''::bytea) FROM api_keys WHERE status <> 'revoked'"
 
-# Two processes may write the same keys at once: locks are taken in the order of ids, and a row that another one is
-# writing needs no second write.
+# Two processes may write the same keys at once: rows are locked in the order of their ids, and a row that the other one
+# is writing needs no second write.
 TOUCH = """
 UPDATE api_keys SET last_used_at = now()
  WHERE id IN (SELECT id FROM api_keys
@@ -54,9 +54,9 @@ class Keyring:
         self._touching: Batcher[UUID, None] = Batcher(self._touch, indivisible=is_down)
 
     async def authenticate(self, secret: str, address: str, *, is_guess: bool = False) -> Actor:
-        """Who this secret speaks for, used from `address`. Raises Unauthorized, or what the database raises.
+        """The actor whose secret this is, used from `address`. Raises Unauthorized, or what the database raises.
 
-        `is_guess`: `address` has shown too many that were none; then one that nobody has costs no query.
+        `is_guess`: `address` has sent too many invalid ones; an unknown one then costs no query.
         """
         digest = hash_secret(secret)
         fresh, known = self._keys.peek(digest)
@@ -75,11 +75,11 @@ class Keyring:
         return known.actor
 
     async def close(self) -> None:
-        """Finish what is being written."""
+        """Wait for pending writes."""
         await self._touching.drain()
 
     async def _is_nobodys(self, digest: bytes) -> bool:
-        """No key had this digest when they were last listed, at most EXISTING_AGE ago."""
+        """No key had this digest when all were last listed, at most EXISTING_AGE ago."""
         existing = await self._existing.get(EXISTING) or frozenset()
         return int.from_bytes(digest[:8], sys.byteorder) not in existing
 

@@ -1,6 +1,6 @@
 """Organizations: the customers, each with a state and the rules it chose for its traffic.
 
-The rule nobody may break: an organization is never deleted, it is closed; its rows stay what its bills refer to.
+The rule nobody may break: an organization is never deleted, only closed, because bills refer to its rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 
 STATES = ("active", "trial", "past_due", "suspended", "closed")
-#: States in which an organization may look but not change or send anything.
+#: States in which an organization can read, but not change or send anything.
 STOPPED = frozenset({"suspended", "closed"})
 
 
@@ -43,15 +43,15 @@ class Organization(msgspec.Struct, frozen=True):
     id: UUID
     name: str
     state: str
-    #: ISO region as whose people its national numbers are read; None: they are refused.
+    #: ISO region by which its national numbers are interpreted; None: they are refused.
     country: str | None
     smart_encoding: bool
     replace_accents: bool
     #: ISO regions that may be sent to; None: all.
     allowed_countries: list[str] | None
-    #: Opt-out words besides the standard ones.
+    #: Opt-out words in addition to the standard ones.
     opt_out_words: list[str]
-    #: What STOP, START and HELP are answered with; None: a default, empty: nothing.
+    #: Replies to STOP, START and HELP; None: the default, empty: none.
     stop_reply: str | None
     start_reply: str | None
     help_reply: str | None
@@ -65,7 +65,8 @@ _COLUMNS = (
     "id, name, state, country, smart_encoding, replace_accents, allowed_countries, opt_out_words, stop_reply,"
     " start_reply, help_reply, plan, period_start, period_end, created_at"
 )
-#: Words of an organization's own, and characters of one; characters of a reply: four segments at most.
+#: Maximum number of an organization's own words, characters of a word, and characters of a reply (four segments at
+#: most).
 MOST_WORDS, LONGEST_WORD, LONGEST_REPLY = 50, 64, 268
 
 
@@ -80,21 +81,22 @@ def forbidden(actor: Actor, to: str) -> Refusal | None:
     return None
 
 
-# A name is taken in any case. Two requests for the same one: the second waits for the first, and then gets no row.
+# Names are unique regardless of case. Of two requests for the same name, the second waits for the first, and then gets
+# no row.
 INSERT = f"""
 INSERT INTO organizations (id, name, state, created_at, country) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (lower(name)) DO NOTHING RETURNING {_COLUMNS}
 """
 
-# The balance exists from the start: accepting locks that row, and a row that is missing cannot be locked.
+# The balance exists from the start: accepting locks its row, and a missing row cannot be locked.
 INSERT_QUOTA = "INSERT INTO quotas (organization_id) VALUES ($1)"
 
 
 async def create(
     conn: Connection, *, name: str, state: str = "active", country: str | None = None, by: Who = SYSTEM
 ) -> Organization:
-    """A new organization with an empty quota. `name`: 1 to 200 characters that no other has; `state`: one of STATES;
-    `country`: an ISO region, whose national numbers are read for it.
+    """Create an organization with an empty quota. `name`: 1 to 200 characters, unique; `state`: one of STATES;
+    `country`: an ISO region, by which national numbers are interpreted.
 
     Raises Invalid.
     """
@@ -124,7 +126,7 @@ RENAME = f"UPDATE organizations SET name = $2 WHERE id = $1 RETURNING {_COLUMNS}
 
 
 async def rename(conn: Connection, *, id: UUID, name: str, by: Who = SYSTEM) -> Organization:
-    """Give an organization another name, under the same rules as its first one. Raises Invalid, NotFound."""
+    """Rename an organization, under the same rules as for its first name. Raises Invalid, NotFound."""
     name = _checked_name(name)
     try:
         async with conn.transaction():
@@ -141,14 +143,14 @@ SELECT {_COLUMNS} FROM organizations WHERE $1::text IS NULL OR id::text = lower(
  ORDER BY lower(name) LIMIT $2
 """
 NAMES = "SELECT name FROM organizations ORDER BY lower(name) LIMIT $1"
-#: Organizations that a refusal names.
+#: How many organizations an error lists.
 CHOICES = 10
 
 
 async def find(conn: Connection, *, reference: str | None) -> Organization:
-    """The organization that an operator means: by id, by name in any case, or with None the only one.
+    """The organization that an operator means: by id, by name (any case), or the only one (None).
 
-    Raises NotFound and Invalid; both name those there are.
+    Raises NotFound and Invalid; both list the existing ones.
     """
     rows = await conn.fetch(FIND, reference, CHOICES + 1)
     if len(rows) > 1 and reference is None:
@@ -180,7 +182,8 @@ SET_STATE = f"UPDATE organizations SET state = $2 WHERE id = $1 RETURNING {_COLU
 
 
 async def set_state(conn: Connection, *, id: UUID, state: str, by: Who = SYSTEM) -> Organization:
-    """Suspend, resume or close an organization. Holds on every process within a second, as a revoked key does."""
+    """Suspend, resume or close an organization. Takes effect on every process within a second, like the revocation of a
+    key."""
     _check_state(state)
     async with conn.transaction():
         before = _known(await conn.fetchrow(LOCK, id), id)
@@ -218,10 +221,10 @@ async def configure(
     country: str | msgspec.UnsetType | None = msgspec.UNSET,
     by: Who = SYSTEM,
 ) -> Organization:
-    """Change an organization's own rules; what is left out stays.
+    """Change an organization's own rules; omitted ones stay as they are.
 
     `allowed_countries=None` lifts the restriction; `country=None` means that national numbers are refused. A reply of
-    None is the default text again, an empty one none at all. Raises Invalid, NotFound.
+    None restores the default text, an empty one disables the reply. Raises Invalid, NotFound.
     """
     if opt_out_words is not None:
         opt_out_words = _checked_words(opt_out_words)
@@ -270,7 +273,7 @@ def _checked_words(words: list[str]) -> list[str]:
     if len(trimmed) > MOST_WORDS:
         raise Invalid(("opt_out_words", "count", f"`opt_out_words` may list at most {MOST_WORDS} words"))
     for word in trimmed:
-        # One of signs alone would be in every message that has none but signs.
+        # A word of punctuation alone would match every message that consists of punctuation.
         if not _is_text(word, LONGEST_WORD) or not any(map(str.isalnum, word)):
             rule = f"an opt-out word must have at most {LONGEST_WORD} characters, including a letter or digit"
             raise Invalid(("opt_out_words", "pattern", rule))

@@ -1,7 +1,7 @@
-"""Plans: what an organization subscribed to, in which period it is, and the quota that each period brings.
+"""Plans: an organization's subscription, its current period, and the quota that each period brings.
 
 The rule nobody may break: a period begins in one transaction with the quota that it brings, and the ledger says both
-what ended and what began. Whoever finds a period at its end may begin the next one; it begins once.
+what ended and what began. Whoever finds a period at its end may begin the next one; each begins exactly once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STATUS = {
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """A plan and its present period, from `start` to before `end`. `status`: one of STATUS's values."""
+    """A plan and its current period, from `start` to before `end`. `status`: one of STATUS's values."""
 
     plan: str
     status: str
@@ -54,9 +54,9 @@ def subscription(organization: Organization) -> Subscription | None:
 
 
 def period(anchor: datetime, months: int, at: datetime) -> tuple[datetime, datetime]:
-    """Start and end of the period that holds `at`, of those that begin every `months` months from `anchor`, in UTC.
+    """Start and end of the period that contains `at`, of those that begin every `months` months from `anchor`, in UTC.
 
-    A day that a month does not have is its last one. `at` is not before `anchor`.
+    A day that a month does not have becomes its last day. `at` is not before `anchor`.
     """
     passed = (at.year - anchor.year) * 12 + at.month - anchor.month
     number = passed // months
@@ -95,10 +95,10 @@ async def subscribe(
     months: int = 1,
     by: Who = SYSTEM,
 ) -> None:
-    """Put an organization on a plan; its present period is the one that holds `now`. Raises Invalid, NotFound.
+    """Put an organization on a plan; its current period is the one that contains `now`. Raises Invalid, NotFound.
 
-    `allowance`: messages that each period brings, beginning with this one: what remains then is replaced by them. None
-    leaves the quota alone, now and later. `anchor`: when the first period began, not after `now`, which it defaults to.
+    `allowance`: messages that each period brings, starting with this one; they replace what remains. None leaves the
+    quota alone, now and later. `anchor`: when the first period began, not after `now`, which it defaults to.
     """
     plan, anchor = plan.strip(), anchor or now
     if not 1 <= len(plan) <= MAX_NAME or "\0" in plan:
@@ -135,7 +135,7 @@ async def unsubscribe(conn: Connection, organization_id: UUID, *, by: Who = SYST
         await quota.set_resets_at(conn, organization_id, None)
 
 
-# Whoever locks a row first moves it on; to the others it is not due any more. A closed organization stands still.
+# Whoever locks a row first advances it; for the others it is no longer due. A closed organization is not renewed.
 DUE = """
 SELECT id, plan, allowance, period_anchor, period_months FROM organizations
  WHERE period_anchor IS NOT NULL AND period_end <= $1 AND state <> 'closed'
@@ -152,8 +152,8 @@ UPDATE organizations SET period_start = item.start, period_end = item.until
 async def renew(conn: Connection, *, now: datetime | None = None) -> int:
     """Begin the periods that are due, with their quota; returns how many began. At most BATCH in one transaction.
 
-    `now`: the database's time if it is not given.
-    Periods that nobody was there to begin are passed over: their quota could not have been used.
+    `now`: the database's time if it is not given. Periods that passed while nothing was running are skipped: their
+    quota could not have been used.
     """
     if now is None:
         now = (await conn.fetchval("SELECT now()")).astimezone(UTC)

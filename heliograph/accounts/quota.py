@@ -46,14 +46,14 @@ MAX_REASON = 500
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """The quota that begins for an organization, in messages, and when it will begin anew."""
+    """The quota with which an organization's period begins, in messages, and when the next one begins."""
 
     organization_id: UUID
     allowance: int
     resets_at: datetime | None
 
 
-# The CHECK used <= total is the guard against taking away what is already spent; the WHERE says it beforehand.
+# The CHECK used <= total guards against taking away what is already spent; the WHERE catches it beforehand.
 CHANGE = """
 UPDATE quotas SET total = total + $2
  WHERE organization_id = $1 AND total + $2 >= used
@@ -118,7 +118,7 @@ async def get(conn: Connection, organization_id: UUID) -> Quota:
     return Quota(**row)
 
 
-# The rows are locked in the order in which accepting locks them, so the two never wait for each other in a circle.
+# The rows are locked in the order in which accepting locks them, so the two cannot deadlock.
 LOCK = "SELECT FROM quotas WHERE organization_id = ANY ($1) ORDER BY organization_id FOR UPDATE"
 
 # Only what was paid comes back, and once. If a new period has nothing used to take it
@@ -224,5 +224,5 @@ SET_RESETS_AT = "UPDATE quotas SET resets_at = $2 WHERE organization_id = $1"
 
 
 async def set_resets_at(conn: Connection, organization_id: UUID, at: datetime | None) -> None:
-    """When the quota begins anew; None: never."""
+    """When the quota is next reset; None: never."""
     await conn.execute(SET_RESETS_AT, organization_id, at)

@@ -1,4 +1,4 @@
-"""What the audit log tells of: every action, one line each. A test holds the list to the code, the command line and
+"""What the audit log records: every action, one line each. A test compares the list with the code, the command line and
 the API, so that no change goes unrecorded.
 
 An action is named by its object and what was done to it; the part before the dot is the kind of object.
@@ -6,7 +6,7 @@ An action is named by its object and what was done to it; the part before the do
 
 from __future__ import annotations
 
-#: Every action, and what it says to a reader.
+#: Every action, and its description for readers.
 ACTIONS = {
     "organization.created": "Organization created",
     "organization.renamed": "Organization renamed",

@@ -24,7 +24,7 @@ COLUMNS = Recorded.__struct_fields__
 async def write(conn: Connection, who: Actor | Who, wanted: Filter, *, file: TextIO, as_json: bool = False) -> int:
     """Write the entries that fit, newest first; returns how many. Raises Invalid.
 
-    `who` exports: that is recorded before the first line is out, and stands in the file.
+    `who` is exporting: this is recorded before the first line is written, and is in the file.
     """
     await begin(conn, who, wanted, as_json=as_json)
     total = 0
@@ -58,7 +58,7 @@ async def pieces(
     delimiter: str = ",",
     is_for_customers: bool = False,
 ) -> AsyncIterator[tuple[int, str]]:
-    """The file, piece after piece: (entries, text). `connect` gives a connection for one piece. Raises Invalid."""
+    """The file, piece by piece: (entries, text). `connect` opens a connection for one piece. Raises Invalid."""
     file = io.StringIO()
     writer = None if as_json else Writer(file, COLUMNS, delimiter=delimiter)
     after: UUID | None = None

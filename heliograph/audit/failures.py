@@ -1,7 +1,7 @@
-"""Failed authentications, folded: one entry an address and minute, however many there were.
+"""Failed authentications, aggregated: one entry per address and minute, however many there were.
 
-Whoever guesses writes nothing themselves: what is counted here is written once a minute, in one statement, and neither
-the memory nor the rows grow with the number of addresses. The rule nobody may break: nobody waits for this.
+A guess causes no write: what is counted here is written once a minute, in one statement, and neither memory nor rows
+grow with the number of addresses. The rule nobody may break: nobody waits for this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.network.addresses import sharer
 
-#: Seconds for which failures are folded, and how many entries one such time may bring, by process.
+#: Seconds over which failures are aggregated, and how many entries a process writes at most in that time.
 EVERY, MOST = 60.0, 200
 #: Stands for the addresses beyond MOST.
 OTHERS = "others"
@@ -35,13 +35,13 @@ class Failures:
         self._counts[key] = self._counts.get(key, 0) + 1
 
     async def run(self) -> None:
-        """Write what has come together, again and again, until canceled."""
+        """Write what has been counted, periodically, until canceled."""
         while True:
             await asyncio.sleep(EVERY)
             await self.close()
 
     async def close(self) -> None:
-        """Write what has come together. Without a database it stays for the next time."""
+        """Write what has been counted. If the database is away, it is kept for the next time."""
         counts, self._counts = self._counts, {}
         try:
             await self._write([*counts.items()])

@@ -16,7 +16,7 @@ from heliograph.base.errors import Invalid
 
 #: Who may have acted; see `Who.kind`.
 KINDS = ("person", "key", "operator", "cli", "system", "unknown")
-#: Those of them who run the installation: customers read that the operator acted, and not who of them, or from where.
+#: Those who run the installation: customers read that the operator acted, but not which person, or from where.
 OPERATORS = ("operator", "cli")
 #: Entries read at once by an export.
 PAGE = 1000
@@ -93,7 +93,7 @@ async def list_page(
 ) -> Looked:
     """Up to `limit` entries, newest first, older than `after`. Raises Invalid (who, action).
 
-    `is_for_customers`: who of the operators acted stays hidden, and cannot be found by.
+    `is_for_customers`: which operator acted is hidden, and cannot be searched for.
     """
     who, kinds = wanted.who, None
     if who in KINDS:
@@ -147,7 +147,7 @@ async def everything(
         after = looked.seen
 
 
-# A look-up each: an object has few entries, which an index finds.
+# One look-up each: an object has few entries, which an index finds.
 LATEST = f"""
 SELECT {", ".join(f"entry.{name}" for name in Recorded.__struct_fields__)}
   FROM unnest($3::text[]) AS asked (object_id)

@@ -18,11 +18,11 @@ from heliograph.base.ids import uuid7
 from heliograph.base.phones import masked
 from heliograph.base.process.logs import DROPPED, NUMBERS
 
-#: What stands in place of a secret: that it changed is told, what it is never.
+#: Stands in for a secret: the log says that it changed, never what it is.
 SECRET = "(secret)"  # noqa: S105
-#: Characters that are kept of one value, and of what clients and operators say of themselves.
+#: Characters kept of one value, and of what clients and operators say about themselves.
 LONGEST, LONGEST_SAID = 500, 300
-#: Elements that are kept of a list or a mapping.
+#: Elements kept of a list or a mapping.
 MOST = 50
 #: Values under these names are addresses whose query may hold a token.
 ADDRESSES = frozenset({"url", "base_url"})
@@ -44,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     after: Mapping[str, Any] | None = None
     #: Why; else what `Who` says.
     reason: str = ""
-    #: How many times in the minute that it stands for.
+    #: How many times it happened in the minute that the entry covers.
     count: int = 1
 
 
@@ -73,8 +73,9 @@ async def record(
 ) -> None:
     """Record one act, in the caller's transaction, which makes the change.
 
-    `who`: an actor, whose organization it is then, or whoever acts beside organizations. `before` and `after`: what of
-    the object matters; with both of them only what differs is kept. Secrets are blanked, phone numbers masked.
+    `who`: an actor, to whose organization the entry then belongs, or somebody who acts outside of organizations.
+    `before` and `after`: what of the object matters; with both of them only what differs is kept. Secrets are blanked,
+    phone numbers masked.
     """
     if isinstance(who, Actor):
         organization_id, who = who.organization_id, who.who
@@ -126,7 +127,7 @@ def _plain(values: Mapping[str, Any] | msgspec.Struct | None) -> Mapping[str, An
 
 
 def _changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[str | None, str | None]:
-    """What differs, as JSON; with one side alone, that side whole. What differs only in a secret is told as that."""
+    """The differences, as JSON; if there is only one side, all of it. A difference in a secret is shown as such."""
     if before is not None and after is not None:
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         before = {name: before[name] for name in names if name in before}
@@ -139,7 +140,7 @@ def _written(values: Mapping[str, Any] | None) -> str | None:
 
 
 def _safe(name: str, value: Any) -> Any:
-    """As JSON has it, bounded, with nothing in it that must not be kept."""
+    """As JSON, bounded, without anything that must not be kept."""
     if name in DROPPED and value is not None:
         return SECRET
     if isinstance(value, msgspec.Struct):

@@ -1,8 +1,8 @@
 """Who gets a campaign: listed numbers, or contacts by tag, each number once.
 
-Contacts are gathered step by step when the campaign starts, so that a million of them take no more memory and no
-longer transactions than a thousand. The rule nobody may break: the audience is what it was at the start; a number
-stands in it once, which its key says.
+Contacts are gathered step by step when the campaign starts, so that a million of them take no more memory and no longer
+transactions than a thousand. The rule nobody may break: the audience is what it was at the start, and the primary key
+ensures that each number is in it once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_TAGS = 20
 MAX_RECIPIENTS = 10_000
 #: Contacts looked at by one step of gathering: some 50 ms.
 GATHER = 5_000
-#: Numbers written as people write them cost 20 µs each; others have their turn after so many.
+#: Parsing a number in a national format costs 20 µs; other tasks get their turn after this many.
 _TURN = 200
 #: Recipients deleted by one statement.
 FORGET = 5_000
@@ -31,12 +31,12 @@ FORGET = 5_000
 MOST_FORGOTTEN = 1_000_000
 
 
-#: One who gets a campaign: phone, name, first name, last name, opted out.
+#: A recipient: phone, name, first name, last name, opted out.
 Recipient = tuple[str, str | None, str | None, str | None, bool]
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """Listed recipients: the different numbers among them, and how many different texts are none."""
+    """Listed recipients: the distinct numbers, and how many distinct texts are invalid."""
 
     valid: list[str]
     invalid: int
@@ -86,8 +86,8 @@ async def numbers(listed: Sequence[str]) -> Numbers:
     return Numbers(list(people.values()), len(found) - len(valid))
 
 
-# One who could get it is enough to know. LIMIT keeps each look-up a look-up, here and below, whatever a plan that was
-# made while a table was empty thinks.
+# One possible recipient is enough. LIMIT keeps each look-up a look-up, here and below, whatever a plan that was made
+# while a table was empty thinks.
 ANY_LISTED = """
 SELECT EXISTS (SELECT FROM unnest($2::text[]) AS listed (phone) LEFT JOIN LATERAL (
        SELECT since FROM opted_out_since($1, listed.phone) LIMIT 1) silence ON true
@@ -113,7 +113,7 @@ async def anybody(
     match_mode: str,
     numbers: Sequence[str] | None,
 ) -> bool:
-    """True if somebody would get a campaign that started now."""
+    """True if a campaign that started now would have recipients."""
     found: bool
     if tags is None:
         found = await conn.fetchval(ANY_LISTED, actor.organization_id, numbers)
@@ -133,7 +133,7 @@ async def keep(conn: Connection, organization_id: UUID, campaign_id: UUID, numbe
     await conn.execute(KEEP, organization_id, campaign_id, numbers)
 
 
-# A step of one tag, in the order of contacts' ids. `seen` says where it ended; a number that an earlier tag brought
+# A step for one tag, in the order of contacts' ids. `seen` says where it ended; a number that an earlier tag added
 # stays as it is.
 GATHER_TAGGED = """
 WITH seen AS MATERIALIZED (
@@ -160,7 +160,7 @@ class Gathered(msgspec.Struct, frozen=True):
 
     #: Recipients that it added.
     added: int
-    #: Where the next one begins; None: there is nobody left.
+    #: Where the next one begins; None: nobody is left.
     tag: int | None
     after: UUID
 
@@ -193,7 +193,7 @@ async def gather(
 
 
 # A recipient that was listed has the names of the contact with that number, if there is one. Recipients are sorted by
-# bytes, and the indexes of the others are not: a comparison that did not say so would go through all of each.
+# bytes, and the other indexes are not: without the collation, a comparison would scan each index.
 NEXT = """
 SELECT r.phone, r.name, r.first_name, r.last_name,
        (SELECT since FROM opted_out_since($1, r.phone COLLATE "default")) IS NOT NULL AS opted_out
@@ -221,7 +221,7 @@ async def following(
     return [tuple(row) for row in await conn.fetch(NEXT_WITH_CONTACT, *values, names_of)]
 
 
-# What has ended needs its recipients no longer: its messages have them.
+# An ended campaign no longer needs its recipients: its messages have them.
 ENDED = """
 SELECT organization_id, id FROM campaigns
  WHERE NOT forgotten AND status IN ('completed', 'canceled', 'failed') AND step_at IS NULL LIMIT 100

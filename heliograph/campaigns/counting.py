@@ -1,8 +1,8 @@
-"""What became of a campaign's messages: counts that are maintained, never taken over all messages for a read.
+"""Counts of the outcomes of a campaign's messages: maintained, never computed over all messages for a read.
 
-Messages that were staged together lie in one range of ids, a chunk. Chunks in which something may still change are
-counted again from time to time, soon after a change and rarely when nothing moves, and the difference is added to the
-campaign's row. So a read costs one row, and whatever moves messages knows nothing of campaigns.
+Messages that were staged together are one range of ids, a chunk. Chunks in which something may still change are counted
+again from time to time, soon after a change and rarely otherwise, and the difference is added to the campaign's row. So
+a read costs one row, and the code that moves messages knows nothing about campaigns.
 
 The rule nobody may break: the campaign's row is locked before its chunks, by everyone, and the chunk and the campaign
 change in one commit.
@@ -22,14 +22,14 @@ from heliograph.campaigns.channels.table import CHANNELS
 
 #: Chunks counted in one transaction: some 50,000 messages at most, 50 ms.
 CHUNKS = 50
-#: Pauses between two counts of a chunk: half the time for which nothing changed, within these bounds.
+#: Pause between two counts of a chunk: half the time since the last change, within these bounds.
 SOONEST, LATEST_QUEUED, LATEST_SENT = timedelta(seconds=1), timedelta(seconds=10), timedelta(seconds=60)
-#: An end that late news can still turn into a better one is looked at this rarely, for as long as they can come.
+#: How rarely a final status is checked that late news can still improve, for as long as news can come.
 LATE, LATE_UNTIL = timedelta(hours=1), timedelta(days=10)
 #: A campaign whose receipts do not all come is completed this long after its last message was handed over.
 PATIENCE = timedelta(hours=1)
 
-#: The columns of a chunk that say what became of its messages.
+#: The columns of a chunk that count the outcomes of its messages.
 FATES = ("queued", "sent", "delivered", "read", "failed", "unknown", "canceled")
 
 ANY_DUE = "EXISTS (SELECT FROM campaign_chunks WHERE count_at <= now())"
@@ -44,8 +44,8 @@ SELECT organization_id, id, channel FROM campaigns c
 
 
 async def count_due(conn: Connection) -> int:
-    """Count the chunks whose time it is, and complete campaigns that have nothing left to do; returns how many chunks
-    were counted. Runs in the caller's transaction."""
+    """Count the chunks that are due, and complete campaigns that have nothing left to do; returns how many chunks were
+    counted. Runs in the caller's transaction."""
     due = await conn.fetch(DUE, CHUNKS)
     if due:
         of = sorted({(row["organization_id"], row["campaign_id"]) for row in due})

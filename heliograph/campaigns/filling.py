@@ -1,7 +1,7 @@
-"""What fills the parameters of a template: columns of a contact, or the same text for everybody.
+"""Filling the parameters of a template: columns of a contact, or the same text for everybody.
 
-The rule nobody may break: a value goes in as it is, once. What comes from a contact is never looked at again, so
-nobody's name can be a column or a command.
+The rule nobody may break: a value goes in as it is, once. A contact's value is never interpreted, so nobody's name can
+be a column or a command.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from heliograph.base.errors import Invalid
 from heliograph.campaigns.audience import Recipient
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout
 
-#: What is known of a recipient, in the order in which `audience.Recipient` has it.
+#: The columns of a recipient, in the order of `audience.Recipient`.
 COLUMNS = ("phone", "name", "first_name", "last_name")
 #: Parameters of a template, and characters of one value.
 MOST, LONGEST = 50, 1_024
-#: Begins a text for everybody, where a column's name could stand.
+#: Prefix of a fixed text, in place of a column's name.
 TEXT = "text:"
 
 
 class Filling(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where one parameter's value comes from: a column or a text."""
+    """The source of one parameter's value: a column or a text."""
 
     column: str | None = None
     #: For recipients without a value in the column.
@@ -57,7 +57,7 @@ def read(stored: str) -> tuple[Filling, ...]:
 
 
 def written(stored: str) -> list[str]:
-    """What is stored as people write it, with the default behind it: `first_name (customer)`."""
+    """The stored form as people write it, with the default after it: `first_name (customer)`."""
     return [
         f"{TEXT}{one.text}" if one.column is None else f"{one.column} ({one.default})" if one.default else one.column
         for one in read(stored)
@@ -65,11 +65,11 @@ def written(stored: str) -> list[str]:
 
 
 def check(template: TemplateLayout, parameters: Sequence[Filling]) -> None:
-    """Raises Invalid for a text or a default that the template would refuse whoever gets it."""
+    """Raises Invalid for a text or a default that the template would refuse for every recipient."""
     if len(parameters) > MOST:
         raise Invalid(("param", "count", f"there may be at most {MOST} parameters"))
     for given in ([one.text for one in parameters], [one.default for one in parameters]):
-        # Where nothing is given, the shortest value stands: what is wrong then is wrong with any.
+        # Where nothing is given, the shortest value is used: what is wrong then is wrong with any.
         values = ["x" if value is None else value.strip() for value in given]
         for place, value in enumerate(values, 1):
             if len(value) > LONGEST or "\0" in value or any("\ud800" <= sign <= "\udfff" for sign in value):

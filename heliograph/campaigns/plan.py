@@ -32,7 +32,7 @@ from heliograph.webhooks.recording import events
 MAX_NAME = 200
 MAX_AHEAD = timedelta(days=365)
 MAX_PAST = timedelta(seconds=60)
-#: Most messages a minute that pacing can tell from none: one each 0.06 ms.
+#: The fastest pace that differs from none, messages a minute: one each 0.06 ms.
 MAX_PACE = 1_000_000
 
 #: Each state, and those it is reached from.
@@ -64,11 +64,11 @@ class CampaignNotCancelable(Refusal):
 
 
 class Anew(Exception):
-    """What a step was decided on has changed meanwhile. The step is undone, and decided again."""
+    """What a step was based on has changed meanwhile. The step is rolled back and decided again."""
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Recipients by what became of them: disjoint, and `total` is the sum of the others."""
+    """Recipients by outcome: disjoint, and `total` is the sum of the others."""
 
     total: int
     #: Not staged yet.
@@ -80,11 +80,11 @@ class Counts(msgspec.Struct, frozen=True):
     delivered: int
     read: int
     failed: int
-    #: Sent, and nothing was heard of it within the receipt deadline.
+    #: Sent, and no receipt came by the deadline.
     unknown: int
     canceled: int
     opted_out: int
-    #: A number that is none or may not be sent to, or values that the text or template cannot be filled with.
+    #: Invalid or forbidden numbers, and values that do not fit the text or template.
     invalid: int
 
 
@@ -110,7 +110,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign is to be, in any channel. The door has checked lengths and types; all else is checked here."""
+    """A campaign to be created, in any channel. The API has checked lengths and types; everything else is checked
+    here."""
 
     name: str
     scheduled_at: datetime | None = None
@@ -133,7 +134,7 @@ CONTENT = (
 )
 #: They may be longer than an event.
 NOT_SHOWN = frozenset({"parameters"})
-#: What a channel has no word for.
+#: Outcomes that a channel does not have.
 NOT_COUNTED = {"sms": "read", "whatsapp": "unknown"}
 COUNTS = ", ".join(Counts.__struct_fields__)
 COLUMNS = ", ".join(
@@ -150,7 +151,7 @@ def checked_name(text: str) -> str:
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """What was found out about a wish."""
+    """A validated wish."""
 
     wish: Wish
     name: str
@@ -193,8 +194,8 @@ async def begin(
 ) -> Campaign:
     """Store a campaign that its channel has checked; a worker starts it within a second of its time.
 
-    `content`: the channel's of CONTENT. `with_names`: it says something of recipients beyond their numbers. Runs in
-    the caller's transaction. Raises CampaignAudienceEmpty for one that is to start at once and has nobody.
+    `content`: the channel's of CONTENT. `with_names`: it uses more than the recipients' numbers. Runs in the caller's
+    transaction. Raises CampaignAudienceEmpty for one that is to start at once and has nobody.
     """
     wish, at, found = outline.wish, outline.at, outline.found
     starts = outline.scheduled_at is None or outline.scheduled_at <= at
@@ -270,7 +271,7 @@ SELECT (SELECT name FROM organizations WHERE id = organization_id) AS organizati
 async def list_everywhere(
     conn: Connection, *, organization_id: UUID | None, channel: str = "sms", limit: int
 ) -> list[tuple[str, Campaign]]:
-    """For operators: (organization's name, campaign), newest first, of one organization or with None of all."""
+    """For operators: (organization's name, campaign), newest first, of one organization, or of all (None)."""
     rows = await conn.fetch(LIST_EVERYWHERE, organization_id, channel, limit)
     return [(row["organization"], campaign(row)) for row in rows]
 
@@ -290,7 +291,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms")
 
 
 def guard(status: str) -> str:
-    """That a campaign may move to `status`, as an SQL condition."""
+    """An SQL condition: a campaign may move to `status`."""
     return f"status IN ({', '.join(repr(name) for name in STATES[status])})"
 
 
@@ -321,9 +322,9 @@ async def move(
     was: str | None = None,
     by: Who = SYSTEM,
 ) -> Campaign | None:
-    """Bring a campaign to `status` if the table above allows it from where it is; None: it does not.
+    """Move a campaign to `status` if the table above allows it; None: it does not.
 
-    `was`: the status that it is known to have; with it the audit log tells of the change.
+    `was`: the status that it is known to have, for the audit log.
 
     Records `campaign.completed`. Runs in the caller's transaction.
     """
@@ -351,8 +352,8 @@ async def move(
 async def cancel(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
     """End a campaign; a second time changes nothing. Runs in the caller's transaction.
 
-    Nothing more is staged from now on; a worker withdraws what is staged and not sent, and gives back what it cost.
-    Raises NotFound, and CampaignNotCancelable for one that has completed or failed.
+    Nothing more is staged; a worker withdraws what is staged and not sent, and returns its cost. Raises NotFound, and
+    CampaignNotCancelable for one that has completed or failed.
     """
     before = await get(conn, actor, id=id, channel=channel)
     moved = await move(conn, actor.organization_id, id, "canceled", was=before.status, by=actor.who)
@@ -365,11 +366,11 @@ async def cancel(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sm
 
 
 def campaign(row: asyncpg.Record) -> Campaign:
-    """The record of a row that has COLUMNS."""
+    """The record for a row that has COLUMNS."""
     values = {name: row[name] for name in Campaign.__struct_fields__ if name not in ("content", "counts")}
     content = {name: row[name] for name in CONTENT if row[name] is not None}
     counts = Counts(*(row[name] for name in Counts.__struct_fields__))
-    # Not stored: it follows from the counts, and would cost a write that nobody needs.
+    # Not stored: it follows from the counts.
     if values["status"] == "running" and counts.pending == counts.queued == 0 and counts.sent:
         values["status_reason"] = WAITING
     elif values["status"] == "running" and values["status_reason"] is None:
@@ -390,7 +391,7 @@ def shown(one: Campaign) -> dict[str, object]:
             values[name] = counts
         else:
             values[name] = _plain(value)
-    # Until the audience was gathered, nobody knows how many they are.
+    # Unknown until the audience has been gathered.
     known = one.audience_tags is None or one.status not in ("scheduled", "staging")
     values["recipient_count"] = one.counts.total if known else None
     return values

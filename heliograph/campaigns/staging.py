@@ -1,11 +1,11 @@
 """How a campaign's recipients become messages.
 
-A worker takes one campaign whose step is due, the next organization's in turn, locks its row, does one step and
-commits: start it, gather contacts, stage a chunk of messages, or withdraw what is staged of a canceled one. Any number
-of workers do this side by side; a kill at any instant undoes the step that was under way and nothing else.
+A worker takes one campaign whose step is due, organizations in turn, locks its row, does one step and commits: start
+it, gather contacts, stage a chunk of messages, or withdraw the staged messages of a canceled one. Any number of workers
+can do this at once; a kill at any instant undoes the step that was under way and nothing else.
 
 The rule nobody may break: a chunk's messages, their debit and the cursor that has passed their recipients are one
-commit. That is why nobody gets a campaign twice and nobody is forgotten.
+commit. So nobody gets a campaign twice and nobody is skipped.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ log = structlog.get_logger()
 
 #: A paced campaign is staged this far ahead: the queue's order and not a worker's turn decides when a message goes.
 AHEAD = timedelta(seconds=20)
-#: Pause before a paused campaign looks again whether it may go on, and after a step that failed.
+#: Pause before a paused campaign checks whether it may continue, and after a failed step.
 RETRY = timedelta(seconds=1)
 FAILED = timedelta(seconds=30)
-#: What was read ahead is used for this long: somebody may have opted out since, seconds.
+#: For how long prefetched recipients are used, seconds: somebody may have opted out since.
 FRESH = 1.0
 #: gather_tag of a campaign whose audience is complete.
 COMPLETE = -1
@@ -56,7 +56,7 @@ LATER = "UPDATE campaigns SET step_at = clock_timestamp() + $3::interval WHERE o
 
 
 class Stager:
-    """Moves campaigns on, step by step; one per worker."""
+    """Advances campaigns, step by step; one per worker."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Stager:
         except Exception as error:
             if is_down(error) or due is None:
                 raise
-            # One campaign that fails must not keep the others from their turn.
+            # A campaign that fails must not block the others.
             log.exception("campaign step failed", campaign=str(due.id))
             await self._pool.execute(LATER, due.organization_id, due.id, FAILED)
             return 1
@@ -104,7 +104,7 @@ class Stager:
         return 1
 
     async def _step(self, conn: Connection, due: Due) -> bool:
-        """The step that this campaign's state asks for; True if it put messages into the queue."""
+        """Do the step that this campaign's state calls for; True if it put messages into the queue."""
         match due.status:
             case "scheduled":
                 await plan.move(conn, due.organization_id, due.id, "staging")
@@ -173,7 +173,7 @@ class Stager:
         self._ahead = _Ahead(wanted, task, task.get_loop().time())
 
     def _read_before(self, wanted: _Wanted) -> _Chunk | None:
-        """The chunk if it was read ahead, is what is wanted, and its opt-outs are still fresh."""
+        """The prefetched chunk, if it is the wanted one and its opt-outs are recent enough."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or not ahead.wanted.alike(wanted) or ahead.task.get_loop().time() - ahead.at > FRESH:
             return None
@@ -222,7 +222,7 @@ RETURNING pending = 0 AND queued = 0 AND sent = 0 AS done
 
 
 class _Chunk(msgspec.Struct):
-    """Recipients that were looked at: those to write to, and how many are skipped."""
+    """Recipients that were examined: those to write to, and how many are skipped."""
 
     rows: list[audience.Recipient]
     #: The last one that was passed, and how many were.
@@ -244,7 +244,7 @@ class _Wanted(msgspec.Struct, frozen=True):
     limit: int
 
     def alike(self, other: _Wanted) -> bool:
-        """Whether the same would come of it."""
+        """Whether it would have the same result."""
         return self._key() == other._key()
 
     def _key(self) -> tuple[object, ...]:
@@ -253,7 +253,7 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 
 class _Ahead(msgspec.Struct, frozen=True):
-    """A chunk that is being read before its turn."""
+    """A chunk that is being prefetched."""
 
     wanted: _Wanted
     task: asyncio.Task[_Chunk]
@@ -261,7 +261,7 @@ class _Ahead(msgspec.Struct, frozen=True):
 
 
 async def _read(conn: Connection, wanted: _Wanted) -> _Chunk:
-    """The next recipients, each with what becomes of them, whatever it costs."""
+    """The next recipients, each with the decision about them, regardless of cost."""
     due = wanted.due
     rows = await audience.following(
         conn,

@@ -1,12 +1,12 @@
-"""Why a campaign that runs stands still: what its messages wait for once they are staged.
+"""Why a running campaign makes no progress: what its staged messages wait for.
 
-Staging stops by itself where nothing can be sent, and the campaign is paused with a reason. What is staged already
-waits in the queue, and there the campaign looks as if nothing were wrong.
+Staging stops by itself where nothing can be sent, and the campaign is paused with a reason. Messages that are already
+staged wait in the queue, where it looks as if nothing were wrong.
 """
 
 from __future__ import annotations
 
-#: The reasons, in the order in which they are looked for.
+#: The reasons, in the order in which they are checked.
 REASONS = (
     "organization_suspended",
     "whatsapp_account_paused",
@@ -17,8 +17,8 @@ REASONS = (
     "whatsapp_messaging_limit_reached",
     "no_supplier_connected",
 )
-#: For a query on `campaigns`: what keeps the queued messages of a running campaign from leaving; NULL: nothing that is
-#: known. A test key's campaign needs no supplier.
+#: For a query on `campaigns`: what keeps the queued messages of a running campaign from leaving; NULL: nothing known. A
+#: test key's campaign needs no supplier.
 WHY = """
 CASE WHEN status <> 'running' OR queued = 0 THEN NULL
      WHEN channel = 'sms' THEN (

@@ -1,7 +1,7 @@
-"""The text of a campaign: plain text with places for what is known of a recipient.
+"""The text of a campaign: plain text with placeholders for a recipient's data.
 
-The rule nobody may break: filling a place is plain substitution, once. What comes from a contact is never looked at
-again, so nobody's name can be a place or a command.
+The rule nobody may break: filling a placeholder is plain substitution, once. A contact's value is never interpreted, so
+nobody's name can be a placeholder or a command.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from heliograph.base.errors import Invalid
 from heliograph.sms.accepting import encoding
 from heliograph.sms.accepting.accept import MAX_SEGMENTS
 
-#: Places that a text may have, and the recipient's values in the order in which `Filler` takes them.
+#: The placeholders, and the recipient's values in the order in which `Filler` takes them.
 PLACES = ("phone", "name", "first_name", "last_name")
-#: Longest text, in characters, with its places filled.
+#: Longest text, in characters, with its placeholders filled.
 MAX_LENGTH = 1600
 
-# Each character is looked at once: the spaces around a name are taken off afterwards.
+# Each character is examined once: the spaces around a name are stripped afterwards.
 _PLACE = re.compile(r"\{\{([^{}]*+)\}\}")
 
 #: Values of PLACES, then the text.
@@ -26,7 +26,7 @@ Filler = Callable[[Sequence[str]], str]
 
 
 def check(template: str, field: str, *, smart: bool, accents: bool = False) -> None:
-    """Raises Invalid on `field` for an unknown place, or for a text that is too long whoever gets it."""
+    """Raises Invalid on `field` for an unknown placeholder, or for a text that is too long for every recipient."""
     check_places(template, field)
     if measure(_PLACE.sub("", template), smart=smart, accents=accents) is None:
         raise Invalid(
@@ -35,7 +35,7 @@ def check(template: str, field: str, *, smart: bool, accents: bool = False) -> N
 
 
 def check_places(template: str, field: str) -> None:
-    """Raises Invalid on `field` for an unknown place, and for a text that says nothing."""
+    """Raises Invalid on `field` for an unknown placeholder, and for a blank text."""
     unknown = [name for name in _named(template) if name not in PLACES]
     if unknown:
         known = ", ".join(f"{{{{{name}}}}}" for name in sorted(PLACES))
@@ -48,7 +48,7 @@ def check_places(template: str, field: str) -> None:
 
 
 def places(template: str) -> frozenset[str]:
-    """The places that a text has."""
+    """The placeholders of a text."""
     return frozenset(_named(template))
 
 
@@ -57,8 +57,8 @@ def _named(template: str) -> list[str]:
 
 
 def filler(template: str) -> Filler:
-    """A function that fills the places of this text."""
-    # The pieces by turns: text, place, text, place, …, text.
+    """A function that fills the placeholders of this text."""
+    # The pieces alternate: text, placeholder, text, placeholder, …, text.
     pieces = _PLACE.split(template)
     texts, numbers = pieces[::2], [PLACES.index(name.strip()) for name in pieces[1::2]]
 

@@ -1,4 +1,5 @@
-"""What is staged of a campaign that was canceled, or has failed, is taken back chunk by chunk, and its cost returned.
+"""Taking back the staged messages of a campaign that was canceled or has failed, chunk by chunk, and returning their
+cost.
 
 The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent after.
 """
@@ -23,7 +24,7 @@ NOTHING_LEFT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 A
 
 
 async def withdraw(conn: Connection, due: Due) -> None:
-    """Cancel what no worker has taken yet of one chunk, and give back what it cost.
+    """Cancel the messages of one chunk that no worker has taken yet, and return their cost.
 
     Runs in the caller's transaction, which holds the campaign's row. Raises plan.Anew.
     """

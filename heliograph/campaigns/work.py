@@ -1,4 +1,4 @@
-"""What a worker does for campaigns: it stages them, counts what became of them, and forgets their recipients."""
+"""What a worker does for campaigns: it stages them, counts their outcomes, and deletes their recipients afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CampaignWork(Work):
     """Campaigns within one worker."""
 
     def __init__(self, pool: Pool, wakes: Mapping[str, Callable[[], None]]) -> None:
-        """`wakes`: by channel, what is called after each commit that put messages into the queue."""
+        """`wakes`: by channel, called after each commit that put messages into the queue."""
         self._stager = Stager(pool, on_staged=lambda channel: wakes[channel]())
         self._wake = asyncio.Event()
 

@@ -1,10 +1,10 @@
-"""Words that people send to stop messages, to get them again, or to ask who is there. Pure.
+"""Words that people send to stop messages, to resume them, or to ask for help. Pure.
 
-Each language of the places we serve has its own. A word that is as clear as STOP counts everywhere; one that is a word
-for something else elsewhere counts where its language is spoken; and one that has another meaning where it is spoken,
-too (SAIR, BAJA), is `doubtful`: whoever asks has to know what the person was answering.
+Each language of the countries we serve has its own. A word as clear as STOP counts everywhere; one that means something
+else in another language counts where its own is spoken; and one that has another meaning even there (SAIR, BAJA) is
+`doubtful`: the caller has to know what the person was answering.
 
-The rule nobody may break: only a message that is such a word as a whole counts, but for a few words of courtesy beside
+The rule nobody may break: only a message that consists of such a word counts, except for a few words of courtesy around
 a clear one. "Stop by tomorrow" stops nothing, and nobody is unsubscribed by what they never said.
 """
 
@@ -21,12 +21,12 @@ Keyword = Literal["stop", "start", "help", "doubtful"]
 #: The words of the North American carriers' rules, REVOKE and OPTOUT among them since 2025.
 STOP = frozenset({"stop", "stopall", "unsubscribe", "cancel", "end", "quit", "revoke", "optout"})
 START = frozenset({"start", "unstop", "yes"})
-#: Says START only to somebody who has opted out: otherwise it is an answer to something else.
+#: Means START only from somebody who has opted out: otherwise it is an answer to something else.
 ONLY_OPTED_OUT = frozenset({"yes"})
 HELP = frozenset({"help", "info"})
 #: A longer text is no keyword, and not worth folding.
 LONGEST = 100
-#: Words beside a clear one that do not change what it says, and how many there may be.
+#: Words around a clear one that do not change its meaning, and how many there may be.
 COURTESY = frozenset(
     {
         *("please", "pls", "plz", "now", "thanks", "thank", "you", "sms", "texts", "messages", "texting", "me", "it"),
@@ -42,7 +42,7 @@ class Language(msgspec.Struct, frozen=True):
 
     countries: frozenset[str]
     stop: frozenset[str] = frozenset()
-    #: As clear as STOP where the language is spoken, and another word elsewhere.
+    #: As clear as STOP where the language is spoken, but another word elsewhere.
     stop_here: frozenset[str] = frozenset()
     #: Where the language is spoken, and then only as the answer to a campaign.
     doubtful: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class Language(msgspec.Struct, frozen=True):
 
 
 def fold(text: str) -> str:
-    """A text as it is compared: compatible forms, case, accents, spaces, and what surrounds the words do not count.
+    """A text as it is compared: compatibility forms, case, accents, spaces, and what surrounds the words are ignored.
 
     What surrounds them is all that is neither letter, digit nor their marks: punctuation, quotes, emoji. Of Arabic, the
     vowel signs, the lengthening and the forms of alef do not count either; of Indian scripts, the signs are letters.
@@ -159,7 +159,7 @@ _HELP = HELP.union(*(language.help for language in LANGUAGES.values()))
 
 
 def find(text: str, *, additions: Collection[str] = (), countries: Iterable[str] = ()) -> tuple[Keyword, str] | None:
-    """What the text asks for, and the word it was as `fold` writes it; None: nothing.
+    """What the text asks for, and the word that it was, as `fold` writes it; None: nothing.
 
     `additions`: an organization's own words for STOP, folded. `countries`: whose languages the person may write in.
     "doubtful" is STOP if it answers a campaign, and a question otherwise.
@@ -189,5 +189,5 @@ def find(text: str, *, additions: Collection[str] = (), countries: Iterable[str]
     return None
 
 
-#: Words of everyday speech: with others beside them they say something else ("end it now").
+#: Everyday words: with others around them they mean something else ("end it now").
 _LOOSE = frozenset({"cancel", "end", "quit"})

@@ -4,8 +4,8 @@ They are checked (`opted_out_since` in people.sql) when a message is accepted, w
 a message is about to leave. An opt-out is stored under the name that was used, and applies to all names of that person
 (`people.py`): spellings of the number, other numbers, user ids.
 
-The rule nobody may break: a person who opted out stays so until they ask for messages again themselves, or an operator
-answers for them. An opt-out raises `contact.opted_out` in its own transaction, once.
+The rule nobody may break: a person stays opted out until they ask for messages again themselves, or an operator takes
+responsibility. An opt-out raises `contact.opted_out` in its own transaction, once.
 """
 
 from __future__ import annotations
@@ -46,22 +46,23 @@ class NotYoursToLift(Refusal):
 
 
 class OptOut(msgspec.Struct, frozen=True, gc=False):
-    """Somebody who asked one organization for no more messages."""
+    """Somebody who asked an organization not to write any more."""
 
     organization_id: UUID
-    #: As they were written to, or wrote: E.164, or a user id.
+    #: As they were addressed, or wrote: E.164, or a user id.
     recipient: str
     since: datetime
-    #: How it came here: "keyword", "operator", "organization" (by its key or a member).
+    #: Where it came from: "keyword", "operator", "organization" (by its key or a member).
     source: str
-    #: The word, as `keywords.fold` writes it, and the received message that was it.
+    #: The word, as `keywords.fold` writes it, and the received message.
     keyword: str | None = None
     message_id: UUID | None = None
 
 
 COLUMNS = "organization_id, recipient, since, source, keyword, message_id"
 
-# In one order, so that two who suppress the same people cannot deadlock. Who opted out by another name has opted out.
+# In one order, so that two transactions that suppress the same people cannot deadlock. An opt-out under another name
+# counts.
 SUPPRESS = f"""
 INSERT INTO opt_outs ({COLUMNS})
 SELECT item.* FROM unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::text[], $5::text[], $6::uuid[])
@@ -75,7 +76,7 @@ RETURNING organization_id, recipient
 
 
 async def suppress(conn: Connection, wanted: Sequence[OptOut]) -> int:
-    """Opt people out; those who are already stay as they were. Runs in the caller's transaction.
+    """Opt people out; those who already are stay as they were. Runs in the caller's transaction.
 
     Returns how many webhook deliveries were queued.
     """
@@ -104,7 +105,7 @@ DELETE FROM opt_outs
 
 
 async def lift(conn: Connection, pairs: Collection[Pair]) -> set[Pair]:
-    """Let people be written to again, whatever name they opted out by; returns those who had."""
+    """Lift the opt-outs of people, whichever name they used; returns those who had opted out."""
     if not pairs:
         return set()
     had = await current(conn, pairs)
@@ -122,7 +123,7 @@ DELETE FROM opt_outs
 
 
 async def lift_earlier(conn: Connection, said: Mapping[Pair, datetime]) -> None:
-    """As `lift`, for words that may come late: an opt-out that is later than the word stays."""
+    """Like `lift`, for words that may arrive late: an opt-out later than the word stays."""
     if said:
         organizations, recipients = [organization for organization, _ in said], [recipient for _, recipient in said]
         await conn.execute(LIFT_EARLIER, organizations, recipients, [*said.values()])
@@ -181,7 +182,7 @@ async def find(conn: Connection, actor: Actor, *, phone: str) -> OptOut | None:
 
 
 async def add(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -> OptOut:
-    """Opt somebody out who asked for it; who had already stays as they were. Raises Invalid.
+    """Opt out somebody who asked for it; an existing opt-out stays as it was. Raises Invalid.
 
     `phone`: a number as people in the organization's country write it, or internationally; or a user id.
     """
@@ -200,7 +201,7 @@ async def add(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -
 
 
 async def remove(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -> OptOut:
-    """An operator answers for one who wants messages again; returns what it was. `phone` as in `add`.
+    """Lift an opt-out on an operator's responsibility; returns what it was. `phone` as in `add`.
 
     An organization may lift what it has added itself. Raises Invalid, NotFound, NotYoursToLift.
     """
@@ -227,7 +228,7 @@ async def _record(
     after: dict[str, object] | None = None,
     reason: str = "",
 ) -> None:
-    # Neither names the person: the log outlives the erasure of people.
+    # Neither identifies the person: the log outlives the erasure of people.
     await audit.record(
         conn, actor, action, object_id=phones.masked(one.recipient), before=before, after=after, reason=reason
     )

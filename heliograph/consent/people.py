@@ -1,11 +1,11 @@
-"""People: which names are one person's.
+"""People: which names belong to one person.
 
 A person has as many names as there are ways to write to them: spellings of a number, which `phones.person` makes one;
 and numbers and user ids that Meta says are the same person's, which are linked here, in one organization each, since
 user ids are scoped to it. Consent, windows and conversations are looked up by all names of a person (people.sql).
 
-The rule nobody may break: links only grow. A number that goes to somebody else takes its old owner's opt-out along,
-which costs a message; a link that was lost would send one to somebody who said STOP.
+The rule nobody may break: links only grow. A number that is reassigned keeps its old owner's opt-out, which costs a
+message; a lost link would send one to somebody who said STOP.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SELECT item.n FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS
                       WHERE organization_id = item.organization_id AND name = item.other LIMIT 1) other ON true
  WHERE (one.person = other.person) IS NOT TRUE
 """
-# Two who link people of one organization take turns: what either reads of the groups is then all there is.
+# Two transactions that link people of one organization take turns, so that each sees all existing groups.
 TURN = "SELECT pg_advisory_xact_lock(hashtextextended('people ' || id, 0)) FROM unnest($1::text[]) AS turn (id)"
 GROUPS = """
 SELECT name, person FROM person_names WHERE organization_id = $1 AND name = ANY ($2)
@@ -42,8 +42,8 @@ ON CONFLICT (organization_id, name) DO NOTHING
 
 
 async def link(conn: Connection, links: Collection[Link]) -> list[Link]:
-    """Note that names are one person's; returns the links that are new, with keys for names. Runs in the caller's
-    transaction, which holds the organizations' turns from then on if there was a new one."""
+    """Record that names belong to one person; returns the new links, with keys for names. Runs in the caller's
+    transaction, which holds the organizations' locks from then on if there was a new one."""
     wanted = sorted(
         {
             (organization_id, *sorted((phones.person(one), phones.person(other))))

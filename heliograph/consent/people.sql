@@ -1,7 +1,7 @@
 -- names_of_person: the names of one person in an organization: the given one's key first, then those linked to it.
 --
--- It is inlined into the statement that asks, so that each look-up stays one of a whole key. LIMIT keeps it one,
--- whatever a plan that was made while a table was empty thinks.
+-- It is inlined into the calling statement, so that each look-up uses a whole key. LIMIT keeps it that way, whatever a
+-- plan that was made while a table was empty thinks.
 CREATE OR REPLACE FUNCTION names_of_person(p_organization uuid, p_address text) RETURNS TABLE (name text)
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT person_of(p_address)

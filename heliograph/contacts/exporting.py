@@ -38,7 +38,7 @@ async def write(
     `conn` plans by key from then on.
     """
     await plan_by_key(conn)
-    # Before the first line is out: an export that is broken off has told something all the same.
+    # Before the first line is written: an interrupted export has disclosed something, too.
     told = {"tag": tag, "format": "json" if as_json else "csv"}
     await audit.record(conn, actor, "contacts.exported", object_id=actor.organization_id, after=told)
     count = 0

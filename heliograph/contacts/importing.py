@@ -1,8 +1,8 @@
-"""Contacts by the file: a CSV file in, contacts and a file of rejected rows out.
+"""Importing contacts: a CSV file in, contacts and a file of rejected rows out.
 
-The rule nobody may break: each batch of rows is one transaction that can be repeated without effect. So an import
-that was killed is simply run again: it finds what is there, completes the rest, and makes nobody twice. Memory does
-not grow with the file; while the database writes one batch, the next one is read.
+The rule nobody may break: each batch of rows is one transaction that can be repeated without effect. So an import that
+was killed is simply run again: it finds what exists, completes the rest, and creates nobody twice. Memory does not grow
+with the file; while the database writes one batch, the next one is read.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from heliograph.contacts import records, sheets
 from heliograph.contacts.records import MAX_NAME, MAX_TAGS, Entry, OnDuplicate
 from heliograph.contacts.sheets import Layout, Reader, Row
 
-#: Rows a transaction. Larger ones are no faster, and what they lock is locked for longer.
+#: Rows per transaction. Larger ones are no faster, and hold their locks for longer.
 BATCH = 5_000
 
-#: What a spreadsheet makes of a long number: 2.58841E+11.
+#: What a spreadsheet turns a long number into: 2.58841E+11.
 _is_rounded = re.compile(r"[0-9]+[.,][0-9]+[eE]\+?[0-9]+").fullmatch
 _tag_separators = re.compile(r"[;,|]|:::")
-#: What the file of rejected rows has before the columns of the original.
+#: The columns that the file of rejected rows has in front of the original ones.
 REJECT_COLUMNS = ("row", "reason")
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How a file is to be imported."""
+    """Options of an import."""
 
     on_duplicate: OnDuplicate = "update"
-    #: Tags for everybody in the file, besides those of its rows; as `records.tags` returns them.
+    #: Tags for everybody in the file, in addition to those of its rows; as `records.tags` returns them.
     tags: tuple[str, ...] = ()
     #: ISO region of numbers that have no country code; None: they are rejected.
     country: str | None = None
@@ -56,12 +56,13 @@ class Survey(msgspec.Struct):
 
     rows: int = 0
     countries: Counter[str] = msgspec.field(default_factory=Counter)
-    #: Without a number that could be read.
+    #: Rows without a valid number.
     unread: int = 0
 
     @property
     def strangers(self) -> list[str]:
-        """Countries beside the largest one that have over 1 % of the numbers: often a sign that it was read wrong."""
+        """Countries other than the largest that have over 1 % of the numbers: often a sign that numbers were
+        misinterpreted."""
         total = self.countries.total()
         return [country for country, count in self.countries.most_common()[1:] if count > total / 100]
 
@@ -72,10 +73,10 @@ class Summary(msgspec.Struct):
     rows: int = 0
     created: int = 0
     updated: int = 0
-    #: There already, and left as they were; a number that comes again within a batch included.
+    #: Existed, and were left as they were, including numbers repeated within a batch.
     unchanged: int = 0
     rejected: int = 0
-    #: By which it can be undone.
+    #: The id by which it can be undone.
     import_id: UUID | None = None
 
 
@@ -96,7 +97,7 @@ class _Batch(msgspec.Struct):
 
 
 async def survey(path: Path, layout: Layout, options: Options) -> Survey:
-    """Whose numbers a file holds, without writing anything."""
+    """Count the numbers in a file by country, without writing anything."""
     return await asyncio.to_thread(_survey, path, layout, options)
 
 
@@ -136,9 +137,9 @@ async def run(
     options: Options,
     on_progress: Callable[[Progress], None],
 ) -> Summary:
-    """Import a file that `sheets.layout` has looked at. `conn` plans by key from then on.
+    """Import a file that `sheets.layout` has analysed. `conn` plans by key from then on.
 
-    `rejects` is written anew, and is not there afterwards if no row was rejected. Raises Invalid if it is the file.
+    `rejects` is overwritten, and removed if no row was rejected. Raises Invalid if it is the imported file.
     """
     if rejects.resolve() == path.resolve():
         raise Invalid(("rejects", "format", "the file for rejected rows must not be the imported file"))
@@ -184,7 +185,7 @@ async def run(
     return summary
 
 
-# In the order in which they are written: whoever changes one of them now is waited for.
+# Locked in the order in which they are written, after waiting for anybody who is changing one of them.
 IMAGES = """
 INSERT INTO contact_import_images (organization_id, import_id, batch, contact_id, name, first_name, last_name, tags,
                                    updated_at)
@@ -225,8 +226,8 @@ async def _write(
 
 
 class _Rejects:
-    """The file of rejected rows, made with its first one. It has the form of the original, so that its rows can be
-    mended and imported themselves."""
+    """The file of rejected rows, created with its first one. It has the layout of the original, so that its rows can be
+    corrected and imported."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self._path, self._layout = path, layout
@@ -251,7 +252,7 @@ def _next_batch(reader: Reader, layout: Layout, options: Options) -> _Batch:
     rows = reader.take(options.batch)
     entries: dict[str, tuple[Entry, Row]] = {}
     rejected: list[tuple[Row, str]] = []
-    # A field without a column finds the empty cell that is put behind each row.
+    # A field without a column refers to the empty cell appended to each row.
     width = len(layout.columns)
     phone, name, first, last, tags = (layout.fields.get(field, width) for field in sheets.FIELDS)
     for row in rows:
@@ -275,7 +276,7 @@ def _next_batch(reader: Reader, layout: Layout, options: Options) -> _Batch:
 
 
 def _entry(phone: str, name: str, first: str, last: str, tags: str, options: Options) -> Entry:
-    """What a row says. Raises Invalid, whose message is the reason for the rejects."""
+    """Parse a row. Raises Invalid, whose message is the reason for its rejection."""
     number = _number(phone, options.country)
     name, first, last = _name(name), _name(first), _name(last)
     whole = name or records.full_name(first, last)
@@ -286,7 +287,7 @@ def _entry(phone: str, name: str, first: str, last: str, tags: str, options: Opt
 
 
 def _number(cell: str, country: str | None) -> str:
-    # Tables of numbers are often written as fractions: 258841234567.0.
+    # Spreadsheets often write integers as decimals: 258841234567.0.
     number = None if cell.endswith(".0") else phones.read(cell, region=country)
     if number is not None:
         return number
@@ -321,7 +322,7 @@ def _tags(cell: str, more: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _joined(earlier: Entry, later: Entry) -> Entry:
-    """One contact of two rows, as if the later one had been written after the earlier one."""
+    """Merge two rows into one contact, as if the later one had been written after the earlier one."""
     named = later if later.name is not None else earlier
     tags = records.tags((*earlier.tags, *later.tags))
     return Entry(earlier.phone, named.name, named.first_name, named.last_name, tags)

@@ -1,7 +1,7 @@
 """Contacts as records: create, list, delete, and the statement that writes them by the thousand.
 
-The rule nobody may break: `contact_tags` says what `contacts.tags` says, so both are written in one transaction, and
-only while the contact's row is held. Whether somebody opted out is read from `opt_outs`, never stored here.
+The rule nobody may break: `contact_tags` mirrors `contacts.tags`, so both are written in one transaction, under the
+lock of the contact's row. Whether somebody opted out is read from `opt_outs`, never stored here.
 
 Live and test keys have contacts of their own; an actor reads and writes those of its mode.
 """
@@ -30,10 +30,10 @@ MAX_NAME = 200
 MAX_TAGS = 50
 MAX_TAG = 64
 
-#: What becomes of an entry whose number has a contact already.
+#: What happens to an entry whose number already has a contact.
 OnDuplicate = Literal["skip", "update"]
 
-#: Between the tags of one contact on their way to the database. `tag` lets no control character through.
+#: Separates the tags of one contact on their way to the database. `tag` lets no control character through.
 _SEPARATOR = "\x1f"
 _has_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 #: Not before any id.
@@ -61,7 +61,7 @@ class Contact(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A contact to write, its values checked: see `entry`. Without a name it is called by its number."""
+    """A contact to write, with validated values: see `entry`. Without a name, its number is used."""
 
     phone: str
     name: str | None = None
@@ -71,13 +71,13 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Written(msgspec.Struct):
-    """What became of entries, by count; those that are not counted were there and are as they were."""
+    """Counts of what happened to entries; those not counted existed and are unchanged."""
 
     created: int = 0
     updated: int = 0
     #: Numbers whose contacts would have more than MAX_TAGS tags; they were left alone.
     overfull: Sequence[str] = ()
-    #: Those that are new, those that are changed, and the `updated_at` that all of them have.
+    #: The new ones, the changed ones, and the `updated_at` of all of them.
     created_ids: Sequence[UUID] = ()
     updated_ids: Sequence[UUID] = ()
     at: datetime | None = None
@@ -103,7 +103,7 @@ def name(text: str, field: str = "name") -> str:
 
 
 def tag(text: str, field: str = "tags") -> str:
-    """A tag: in lower case and NFC, without spaces around it, single ones within. Raises Invalid on `field`."""
+    """A tag: in lower case and NFC, trimmed, with single spaces within. Raises Invalid on `field`."""
     text = unicodedata.normalize("NFC", " ".join(text.split()).lower())
     if not 1 <= len(text) <= MAX_TAG:
         raise Invalid((field, "length", f"each of `{field}` must have 1 to {MAX_TAG} characters"))
@@ -113,7 +113,7 @@ def tag(text: str, field: str = "tags") -> str:
 
 
 def tags(texts: Iterable[str], field: str = "tags") -> tuple[str, ...]:
-    """Tags, each once, in the order given. Raises Invalid on `field`."""
+    """Tags, deduplicated, in the order given. Raises Invalid on `field`."""
     found = tuple(dict.fromkeys([tag(text, field) for text in texts]))
     if len(found) > MAX_TAGS:
         raise Invalid((field, "length", f"`{field}` must list at most {MAX_TAGS} tags"))
@@ -121,13 +121,13 @@ def tags(texts: Iterable[str], field: str = "tags") -> tuple[str, ...]:
 
 
 def full_name(first_name: str | None, last_name: str | None) -> str | None:
-    """Both parts of a name as one; None without any."""
+    """Both parts of a name joined; None if there are none."""
     return " ".join(part for part in (first_name, last_name) if part) or None
 
 
 # ── Operations ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Not EXISTS: that may be answered by reading all opt-outs of the organization into a hash first, for one page.
+# Not EXISTS: the planner may read all opt-outs of the organization into a hash first, for one page.
 _COLUMNS = """
 c.id, c.name, c.first_name, c.last_name, c.phone, c.tags,
 (SELECT since FROM opted_out_since(c.organization_id, c.phone))
@@ -139,7 +139,7 @@ BY_PHONE = f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND mo
 
 
 async def create(conn: Connection, actor: Actor, *, entry: Entry) -> Contact:
-    """A new contact. Raises ContactAlreadyExists if its number has one, with that one's id."""
+    """Create a contact. Raises ContactAlreadyExists, with the existing one's id, if its number has one."""
     while True:
         async with conn.transaction():
             written = await create_many(conn, actor, entries=[entry])
@@ -155,10 +155,9 @@ async def create(conn: Connection, actor: Actor, *, entry: Entry) -> Contact:
     return found
 
 
-# Names go together: whoever changes one changes all three. A name that is the number means that none was given.
-# Tags are added, never taken away. The order of numbers is that of the caller, who sorts them: two that write the
-# same contacts in different orders would wait for each other. A contact that was there keeps its id, which tells new
-# ones from changed ones.
+# Names go together: a change of one replaces all three. A name equal to the number means that none was given. Tags are
+# added, never taken away. The order of numbers is that of the caller, who sorts them: two that write the same contacts
+# in different orders could deadlock. An existing contact keeps its id, which distinguishes new ones from changed ones.
 WRITE = """
 WITH given AS MATERIALIZED (
     SELECT g.id, g.phone, coalesce(g.name, g.phone) AS name, g.first_name, g.last_name,
@@ -226,7 +225,7 @@ async def create_many(
     return Written(len(created), len(updated), row["overfull"], created, updated, at)
 
 
-# The bound is a value, never NULL: "$3 IS NULL OR id < $3" would read all that is newer to find a page.
+# The bound is a value, never NULL: "$3 IS NULL OR id < $3" would read everything newer to find a page.
 LIST = f"""
 SELECT {_COLUMNS} FROM contacts c
  WHERE organization_id = $1 AND mode = $2 AND id < $3
@@ -264,9 +263,9 @@ SELECT {_COLUMNS} FROM contacts c
 
 
 async def find(conn: Connection, actor: Actor, *, text: str, country: str | None, limit: int = 50) -> list[Contact]:
-    """Contacts with a number, however it is written, or with a text in their name; newest first.
+    """Contacts with a number, in any spelling, or with a text in their name; newest first.
 
-    `country`: ISO region as whose people a number without calling code is read.
+    `country`: ISO region by which a number without a calling code is interpreted.
     """
     number = phones.read(text, region=country) or phones.parse(text)
     whose = (actor.organization_id, actor.mode)
@@ -278,7 +277,7 @@ async def find(conn: Connection, actor: Actor, *, text: str, country: str | None
 
 
 async def one(conn: Connection, actor: Actor, *, which: str, country: str | None) -> Contact:
-    """The contact with an id, or with a number, read as in `find`. Raises NotFound, Invalid (it is neither)."""
+    """The contact with an id, or with a number, interpreted as in `find`. Raises NotFound, Invalid (it is neither)."""
     try:
         rows = await conn.fetch(BY_ID, actor.organization_id, actor.mode, UUID(which))
     except ValueError:
@@ -312,7 +311,7 @@ OTHER = "SELECT id FROM contacts WHERE organization_id = $1 AND phone = $3 AND m
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What to change of a contact, its values checked; None stays as it is."""
+    """What to change in a contact, with validated values; None stays as it is."""
 
     phone: str | None = None
     #: (name, first name, last name): they go together.
@@ -350,7 +349,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
     return Contact(*found.values())
 
 
-# Two statements: the second sees the tags that somebody committed while the first waited for the contact's row.
+# Two statements: the second sees tags that were committed while the first waited for the contact's row.
 DELETE = "DELETE FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = $3 RETURNING tags, phone"
 
 DELETE_TAGS = """
@@ -359,7 +358,7 @@ DELETE FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = ANY 
 
 
 async def delete(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """Forget a contact; that its number opted out is not forgotten. Raises NotFound."""
+    """Delete a contact; its number's opt-out remains. Raises NotFound."""
     async with conn.transaction():
         row = await conn.fetchrow(DELETE, actor.organization_id, actor.mode, id)
         if row is None:

@@ -1,6 +1,6 @@
-"""What CSV files of people look like: encodings, delimiters and headers.
+"""Reading CSV files of contacts: encodings, delimiters and headers.
 
-The rule nobody may break: what cannot be understood is said, with the row and the reason, and never guessed at.
+The rule nobody may break: what cannot be understood is reported, with the row and the reason, and never guessed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from heliograph.base.errors import Invalid
 
-#: What a column can be, and the headers that say so: in lower case, letters and digits only, accents taken off.
+#: The fields that a column can hold, and the headers for them: lower case, letters and digits only, without accents.
 FIELDS: dict[str, tuple[str, ...]] = {
     "phone": (
         *("phone", "phonenumber", "phoneno", "mobile", "mobilephone", "mobilenumber", "mobileno", "cell", "cellphone"),
@@ -43,14 +43,14 @@ FIELDS: dict[str, tuple[str, ...]] = {
 _FIELD_OF = {header: field for field, headers in FIELDS.items() for header in headers}
 
 _DELIMITERS = (",", ";", "\t", "|")
-#: What a header may have at most; a file without line ends is not read into memory.
+#: The longest header; a file without line ends is not read into memory.
 _HEADER = 65_536
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-#: What spreadsheets of the West write when they do not write UTF-8.
+#: What western spreadsheets write when they do not write UTF-8.
 _FALLBACK = "cp1252"
 
 
@@ -68,7 +68,8 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, gc=False):
-    """A row below the header. `number`: as a spreadsheet counts, the header being 1. `problem`: it cannot be read."""
+    """A row below the header. `number`: as a spreadsheet counts, the header being 1. `problem`: why it cannot be
+    read."""
 
     number: int
     cells: list[str]
@@ -76,7 +77,7 @@ class Row(msgspec.Struct, gc=False):
 
 
 def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: str | None = None) -> Layout:
-    """Find out how to read a file. `columns`: header to field, before what is known of headers.
+    """Find out how to read a file. `columns`: header to field, which takes precedence over known headers.
 
     The encoding is what the byte order mark says, else UTF-8 if all of the file is, else Windows-1252. Raises Invalid
     (`file`, `map`, `encoding`): it is empty, a column is missing, no column has phone numbers.
@@ -105,7 +106,7 @@ def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: st
 
 
 class Reader:
-    """The rows of a file, from its first below the header on. Memory does not grow with the file."""
+    """The rows of a file below the header. Memory does not grow with the file."""
 
     def __init__(self, path: Path, found: Layout) -> None:
         self._raw = path.open("rb")
@@ -133,7 +134,7 @@ class Reader:
         return taken
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._text.close()
 
     def _read(self) -> Iterator[Row]:
@@ -173,7 +174,7 @@ def _encoding(path: Path) -> str:
 
 
 def _text(raw: BinaryIO, encoding: str) -> io.TextIOWrapper:
-    # What an encoding has no character for becomes U+FFFD: one bad byte must not end the reading of a file.
+    # Undecodable bytes become U+FFFD: one bad byte must not end the reading of a file.
     return io.TextIOWrapper(raw, encoding, errors="replace", newline="")
 
 

@@ -1,6 +1,6 @@
-"""An import undone: whom it made is deleted, whom it changed is as before.
+"""Undoing an import: contacts that it created are deleted, those that it changed are restored.
 
-The rule nobody may break: what somebody changed since stays as it is. Batches are undone last first, each in a
+The rule nobody may break: what somebody changed since stays as it is. Batches are undone in reverse order, each in a
 transaction of its own, so that an undo that was killed is simply run again.
 """
 
@@ -33,11 +33,11 @@ class Import(msgspec.Struct, frozen=True):
 
 
 class Undone(msgspec.Struct):
-    """What became of an import's contacts."""
+    """What happened to an import's contacts."""
 
     deleted: int = 0
     restored: int = 0
-    #: Changed or deleted by somebody since, and left alone.
+    #: Changed or deleted since, and left alone.
     kept: int = 0
 
 
@@ -97,7 +97,7 @@ UNDONE = "UPDATE contact_imports SET undone_at = now() WHERE organization_id = $
 
 
 async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Undone:
-    """Undo an import; `conn` plans by key from then on. Raises NotFound. Done again, it has nothing left to do."""
+    """Undo an import; `conn` plans by key from then on. Raises NotFound. Idempotent."""
     await plan_by_key(conn)
     done = Undone()
     place = (actor.organization_id, id)

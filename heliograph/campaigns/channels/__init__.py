@@ -1,1 +1,1 @@
-"""How campaigns go out: what is asked of a channel, SMS and WhatsApp, and the table of both."""
+"""How campaigns are sent: the interface of a channel, SMS and WhatsApp, and the table of both."""

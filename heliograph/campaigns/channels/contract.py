@@ -1,8 +1,8 @@
-"""The seam between a campaign and its channel: what staging, counting and withdrawing ask of one.
+"""The interface between campaigns and channels: what staging, counting and withdrawing ask of a channel.
 
-A channel knows what its messages say and cost, and who stores them. It knows neither audiences nor cursors nor pace,
-and those who do know no channel. The rule nobody may break: whatever a channel stores for a chunk, it stores in the
-caller's transaction, all of it or nothing.
+A channel knows what its messages say and cost, and who stores them. It knows neither audiences nor cursors nor pacing,
+and the code that does knows no channel. The rule nobody may break: whatever a channel stores for a chunk, it stores in
+the caller's transaction, all of it or nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from heliograph.campaigns.audience import Recipient
 
 
 class Due(msgspec.Struct, frozen=True):
-    """A campaign whose step is due, with what of it and of its organization is the same in every channel. Its row is
-    locked."""
+    """A campaign whose step is due, with what every channel needs of it and of its organization. Its row is locked."""
 
     organization_id: UUID
     id: UUID
@@ -47,19 +46,19 @@ class Due(msgspec.Struct, frozen=True):
 class Made(msgspec.Struct, frozen=True, gc=False):
     """One recipient's message. Each channel adds what it says."""
 
-    #: What it takes of the budget: messages of a quota, or money of a wallet.
+    #: What it costs: messages of a quota, or money of a wallet.
     cost: int
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Nothing may be staged now. It goes on by itself when the reason is gone, unless it fails."""
+    """Nothing can be staged now. The campaign continues by itself when the reason is gone, unless it fails."""
 
     reason: str
     fails: bool = False
 
 
 class Batch(Protocol):
-    """What the messages of one step are made with."""
+    """What is needed to create the messages of one step."""
 
     #: What they may cost together.
     budget: int
@@ -69,12 +68,13 @@ class Batch(Protocol):
     key: tuple[Any, ...]
 
     def make(self, recipient: Recipient) -> Made | None:
-        """This recipient's message; None: there can be none."""
+        """This recipient's message; None: not possible."""
 
     async def accept(
         self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]
     ) -> bool:
-        """Store messages that `make` made, and take what they cost; False: it does not cover all, nothing is stored.
+        """Store messages that `make` returned, and charge their cost; False: the budget does not cover all, and nothing
+        is stored.
 
         `due`: when each is due; empty: at once.
         """
@@ -86,12 +86,12 @@ class Channel(Protocol):
     name: str
     #: Most recipients staged in one transaction: the organization's single sends may have to wait for it.
     most: int
-    #: SQL of one row about the chunk `chunk`: of its messages, how many are `queued_now`, `sent_now`, … (those of
-    #: `counting.FATES`), and how many, `late_now`, have ended but may still end better.
+    #: SQL that returns one row about the chunk `chunk`: how many of its messages are `queued_now`, `sent_now`, … (those
+    #: of `counting.FATES`), and how many have ended but may still change for the better (`late_now`).
     counted: str
 
     async def open(self, conn: Connection, due: Due) -> Batch | Stop:
-        """What is needed to stage some of a campaign now."""
+        """What is needed to stage part of a campaign now."""
 
     async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
         """Cancel those of the campaign's messages in a range of ids that no worker has taken yet, and give back what

@@ -1,6 +1,6 @@
-"""SMS campaigns: a text with places, from a sender ID, paid from the quota.
+"""SMS campaigns: a text with placeholders, from a sender ID, paid from the quota.
 
-The rule nobody may break: the sender is approved when a chunk is staged, not only when the campaign was made.
+The rule nobody may break: the sender is approved when a chunk is staged, not only when the campaign was created.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heliograph.sms.accepting.withdrawal import Unsent
 
 
 class Wish(plan.Wish, frozen=True, kw_only=True):
-    """What an SMS campaign is to be."""
+    """An SMS campaign to be created."""
 
     message_template: str
     sender_id: UUID | None = None
@@ -35,7 +35,7 @@ SMART = "SELECT smart_encoding AS smart, replace_accents AS accents FROM organiz
 
 
 async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str) -> Campaign:
-    """Make a campaign; a worker starts it within a second of its time. Runs in the caller's transaction.
+    """Create a campaign; a worker starts it within a second of its time. Runs in the caller's transaction.
 
     Raises Invalid (text, time, tags, recipients, an unknown sender), SenderIdNotApproved, and CampaignAudienceEmpty
     for one that is to start at once and has nobody.
@@ -78,10 +78,10 @@ SELECT id, segments FROM messages
 
 
 class SmsChannel:
-    """Campaigns by SMS. Implements `channel.Channel`."""
+    """Campaigns by SMS. Implements `contract.Channel`."""
 
     name = "sms"
-    #: Some 40 ms, of which the organization's balance is locked for a quarter.
+    #: Some 40 ms, for a quarter of which the organization's balance is locked.
     most = 1_000
     counted = """
 SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
@@ -97,7 +97,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
 """
 
     async def open(self, conn: Connection, due: Due) -> SmsBatch | Stop:
-        """The text and the quota, unless the sender is not approved any more."""
+        """The text and the quota, unless the sender is no longer approved."""
         row = await conn.fetchrow(OPEN, due.organization_id, due.id)
         assert row is not None
         text, sender_id, sender, status, remaining = row
@@ -106,7 +106,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         return SmsBatch(due, text, sender_id, sender, remaining)
 
     async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
-        """Cancel what is not sent of these messages, and refund it."""
+        """Cancel those of these messages that were not sent, and refund them."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
         unsent = [Unsent(due.organization_id, row["id"], row["segments"]) for row in rows]
         try:
@@ -116,7 +116,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
 
 
 class SmsBatch:
-    """One text for the recipients of a step. Implements `channel.Batch`."""
+    """One text for the recipients of a step. Implements `contract.Batch`."""
 
     short = plan.QUOTA
 
@@ -129,7 +129,7 @@ class SmsBatch:
         self._for_all = self._made(text)
 
     def make(self, recipient: Recipient) -> Text | None:
-        """Their text; None: it is too long with their values."""
+        """Their text; None: too long with their values."""
         if self._fill is None:
             return self._for_all
         phone, name, first_name, last_name, _ = recipient

@@ -1,4 +1,4 @@
-"""THE table of channels that campaigns go out by."""
+"""The table of channels that campaigns use."""
 
 from __future__ import annotations
 

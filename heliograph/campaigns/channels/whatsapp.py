@@ -1,8 +1,8 @@
 """WhatsApp campaigns: a utility template whose parameters are filled from contacts, from one number, paid from the
 wallet.
 
-The rule nobody may break: template, number, rates and wallet are judged when a chunk is staged, not only when the
-campaign was made. What may come right by itself pauses a campaign; what cannot makes it fail.
+The rule nobody may break: template, number, rates and wallet are checked when a chunk is staged, not only when the
+campaign was created. A problem that may resolve itself pauses a campaign; any other makes it fail.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ TEMPLATE = "whatsapp_template_not_approved"
 NOT_UTILITY = "whatsapp_template_not_utility"
 MISMATCH = "whatsapp_template_parameter_mismatch"
 NOT_SENDABLE = "whatsapp_template_not_sendable"
-#: States of a template that it does not come back from.
+#: Final states of a template.
 _LOST = ("rejected", "disabled", "removed")
 
 
 class Wish(plan.Wish, frozen=True, kw_only=True):
-    """What a WhatsApp campaign is to be."""
+    """A WhatsApp campaign to be created."""
 
     number_id: UUID
     template: str
@@ -62,7 +62,7 @@ class Wish(plan.Wish, frozen=True, kw_only=True):
     parameters: Sequence[Filling]
 
 
-# What is looked at of number, account and template, when a campaign is made and at each of its steps.
+# What is read of number, account and template, when a campaign is created and at each of its steps.
 LOOK = """
        n.id AS number_id, t.id AS template_id, t.name, t.language, t.category, t.status, t.disabled_locally,
        t.components, t.parameter_format, t.ttl_seconds, a.currency,
@@ -87,7 +87,7 @@ SELECT id FROM whatsapp_numbers
 
 
 async def find_number(conn: Connection, actor: Actor, text: str) -> UUID:
-    """The organization's number that an operator means: by its id or its digits. Raises Invalid."""
+    """The organization's number that an operator means, by id or digits. Raises Invalid."""
     digits = "".join(sign for sign in text if sign.isdigit())
     rows = await conn.fetch(NUMBERS, actor.organization_id, text, digits)
     if len(rows) != 1:
@@ -97,9 +97,9 @@ async def find_number(conn: Connection, actor: Actor, text: str) -> UUID:
 
 
 async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str) -> Campaign:
-    """Make a campaign; a worker starts it within a second of its time. Runs in the caller's transaction.
+    """Create a campaign; a worker starts it within a second of its time. Runs in the caller's transaction.
 
-    Raises Invalid (time, tags, recipients, number, category, what fills the parameters, no rates), TemplateNotFound,
+    Raises Invalid (time, tags, recipients, number, category, parameters, no rates), TemplateNotFound,
     TemplateParameterMismatch, TemplateNotSendable, PhoneNumberUnavailable, TemplateNotApproved, and
     CampaignAudienceEmpty for one that is to start at once and has nobody.
     """
@@ -154,9 +154,9 @@ PRICES = """
 SELECT DISTINCT ON (country) country, price FROM whatsapp_rates
  WHERE currency = $1 AND category = $2 AND valid_from <= $3 ORDER BY country, valid_from DESC
 """
-# One with an attempt that may have been taken is left to the worker that finds out. Written so that whoever plans this
-# while there are no messages yet still goes by their ids: LATERAL is not turned round, and the state is spelled so that
-# the index of deadlines, which holds every open message, does not seem to answer it.
+# One whose attempt may have been taken is left to the worker that finds out. Written so that a plan made while there
+# are no messages still goes by their ids: LATERAL is not reordered, and the state is spelled so that the index of
+# deadlines, which holds every open message, does not seem to fit.
 UNSENT = """
 SELECT m.id
   FROM whatsapp_messages m LEFT JOIN LATERAL (
@@ -169,7 +169,7 @@ SELECT m.id
 
 
 class WhatsAppChannel:
-    """Campaigns by WhatsApp. Implements `channel.Channel`."""
+    """Campaigns by WhatsApp. Implements `contract.Channel`."""
 
     name = NAME
     #: Some 40 ms, for most of which the wallet is locked where users are new: conversations are made behind it.
@@ -188,7 +188,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
 """
 
     async def open(self, conn: Connection, due: Due) -> WhatsAppBatch | Stop:
-        """Template, prices and wallet, unless number or template keep it from going on."""
+        """Template, prices and wallet, unless number or template prevent it from continuing."""
         row = await conn.fetchrow(OPEN, due.organization_id, due.id)
         assert row is not None
         if row["unavailable"]:
@@ -206,7 +206,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         return WhatsAppBatch(due, row, template, parameters, await _prices(conn, row["currency"], due.at))
 
     async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
-        """Cancel what is not sent of these messages, and release what was reserved for it."""
+        """Cancel those of these messages that were not sent, and release what was reserved for them."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
         try:
             await withdrawal.withdraw(conn, [(due.organization_id, row["id"]) for row in rows], at=due.at)
@@ -215,14 +215,14 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
 
 
 class Values(Made, frozen=True, gc=False):
-    """One recipient's values for the template, and where they are."""
+    """One recipient's values for the template, and their country."""
 
     parameters: tuple[str, ...]
     country: str
 
 
 class WhatsAppBatch:
-    """One template for the recipients of a step. Implements `channel.Batch`."""
+    """One template for the recipients of a step. Implements `contract.Batch`."""
 
     short = FUNDS
 
@@ -242,7 +242,7 @@ class WhatsAppBatch:
         self._takes = filling.judge(template, parameters)
 
     def make(self, recipient: Recipient) -> Values | None:
-        """Their values; None: the template refuses one, or nobody knows what a message to their country costs."""
+        """Their values; None: the template refuses one, or there is no price for their country."""
         country = phones.country(recipient[0])
         price = self._prices.get(country, self._prices.get(ELSEWHERE))
         if price is None:
