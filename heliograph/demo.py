@@ -29,6 +29,8 @@ from heliograph.whatsapp.money.rates import Rate
 
 ORGANIZATION = "Demo organization"
 SENDER = "HELIOGRAPH"
+#: Whose national numbers are read.
+COUNTRY = "MZ"
 #: Who owns it: in the dashboard, by a link that signs in once.
 OWNER, OWNER_NAME = "owner@example.com", "Demo owner"
 QUOTA = 1_000_000
@@ -92,7 +94,11 @@ async def ensure(
     """
     async with conn.transaction():
         listed = [one for one in await organizations.list_all(conn) if one.name == ORGANIZATION]
-        organization = listed[-1] if listed else await organizations.create(conn, name=ORGANIZATION, state="active")
+        organization = (
+            listed[-1]
+            if listed
+            else await organizations.create(conn, name=ORGANIZATION, state="active", country=COUNTRY)
+        )
         operator = Actor(organization.id, None, "live", frozenset(), organization.state)
         if not listed:
             await quota.grant(conn, organization.id, amount=QUOTA, reason="demo")

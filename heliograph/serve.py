@@ -200,6 +200,8 @@ def _pages(services: Services, reads: Pool) -> Pages:
             answer_key=services.answer_key,
             cursor_key=services.cursor_key,
             factor_key=factors.seal_key(settings),
+            sms=services.acceptor,
+            whatsapp=services.whatsapp,
             status=status,
         ),
         folders=[places.TEMPLATES],

@@ -32,6 +32,8 @@ _CALLING_CODES = """
 968:OM 970:PS 971:AE 972:IL 973:BH 974:QA 975:BT 976:MN 977:NP 979:001 98:IR 992:TJ 993:TM 994:AZ 995:GE 996:KG
 998:UZ
 """
+#: A number to show how numbers are written.
+EXAMPLE = "+258841234567"
 REGIONS: dict[str, str] = dict(pair.split(":") for pair in _CALLING_CODES.split())
 
 _match = re.compile(r"\+?([1-9][0-9]{6,14})").fullmatch
@@ -160,6 +162,46 @@ def read(text: str, *, region: str | None) -> str | None:
     if region is None and not text.lstrip().startswith(("+", "00")):
         return None
     return normalize(text, region=region)
+
+
+def readings(text: str, *, region: str | None) -> list[str]:
+    """All numbers that a person may mean who types this, the likeliest first; empty: it is no number.
+
+    What is written with `+` or `00` is one number. Anything else is one at home (`region`), if there is such a number,
+    and what it says when its first digits are a calling code.
+    """
+    text = text.strip()
+    typed = _NOT_DIGIT.sub("", text)
+    if text.startswith("+") or typed.startswith("00"):
+        if not _PASTED.fullmatch(text):
+            return []
+        known = normalize(text) or parse("+" + typed.removeprefix("00"))
+        return [known] if known else []
+    found = []
+    home = None if region is None else normalize(text, region=region)
+    if home is not None and is_valid(home):
+        found.append(home)
+    abroad = parse(typed) if _PASTED.fullmatch(text) else None
+    if abroad is not None and abroad not in found:
+        found.append(abroad)
+    return found
+
+
+def spaced(e164: str) -> str:
+    """A number as people read it: `+258 84 123 4567`."""
+    try:
+        return phonenumbers.format_number(phonenumbers.parse(e164), phonenumbers.PhoneNumberFormat.INTERNATIONAL)
+    except phonenumbers.NumberParseException:
+        return e164
+
+
+def example(region: str | None) -> str:
+    """A mobile number of a country that may be made up; of Mozambique for a country that has none."""
+    kind = phonenumbers.PhoneNumberType.MOBILE
+    found = phonenumbers.example_number_for_type(region, kind) if region else None
+    if found is None:
+        return EXAMPLE
+    return str(phonenumbers.format_number(found, phonenumbers.PhoneNumberFormat.E164))
 
 
 def spellings(number: str) -> list[str]:

@@ -31,6 +31,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
         "",
         (
             Place("/", "Home", "house"),
+            Place("/send", "Send", "send", scope="sms:send"),
             Place("/messages", "Messages", "messages", scope="sms:read"),
         ),
     ),
@@ -54,6 +55,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
 
 #: What the palette offers beside the places: (label, path, scope).
 ACTIONS = (
+    ("Send a message", "/send", "sms:send"),
     ("Create an API key", "/keys/new", "api_keys:write"),
     ("Create a test key", "/keys/new?mode=test", "api_keys:write"),
     ("Switch to test mode", "/?mode=test", None),

@@ -7,11 +7,13 @@ from heliograph.dashboard.door.routes import ROUTES as DOOR
 from heliograph.dashboard.messaging.routes import ROUTES as MESSAGING
 from heliograph.dashboard.money.routes import ROUTES as MONEY
 from heliograph.dashboard.organization.routes import ROUTES as ORGANIZATION
+from heliograph.dashboard.sending.routes import ROUTES as SENDING
 from heliograph.pages.routes import Route, Table
 
 ROUTES: tuple[Route, ...] = (
     *DOOR,
     *MESSAGING,
+    *SENDING,
     *DEVELOPERS,
     *MONEY,
     *ORGANIZATION,

@@ -22,6 +22,8 @@ from heliograph.people import roles
 from heliograph.people.roles import Role
 from heliograph.people.session_book import SessionBook
 from heliograph.people.sessions import Known
+from heliograph.sms.accepting.accept import Acceptor as SmsAcceptor
+from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
 
 MODES = ("live", "test")
 #: Fields of a form, and characters of an address, that are looked at.
@@ -49,6 +51,9 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     cursor_key: bytes
     #: Seals secrets of authenticator apps.
     factor_key: bytes
+    #: Take sends, in batches with those of the API.
+    sms: SmsAcceptor
+    whatsapp: WhatsAppAcceptor
     #: In a word, how the service is: "ok" or "degraded".
     status: Callable[[], Awaitable[str]]
 

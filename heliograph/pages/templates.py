@@ -11,6 +11,7 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined,
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from heliograph.base import phones
 from heliograph.base.database.clock import iso
 from heliograph.pages import words
 from heliograph.pages.assets import Assets
@@ -68,6 +69,8 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "status_name": _named(words.STATUSES),
         "device": device,
         "mode_name": _named(words.MODES),
+        "outcome_name": _named(words.OUTCOMES),
+        "spaced": phones.spaced,
         "country_name": _country,
         "why": _why,
     }

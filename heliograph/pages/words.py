@@ -71,6 +71,41 @@ AUTHORS: Mapping[str, str] = {
 SENDER_FORM: Mapping[str, str] = {
     "value": "Use 3 to 11 letters, digits, spaces or . - _ & with at least one letter, or 3 to 15 digits.",
 }
+#: What is wrong with a form that sends one message: field and issue.
+SEND_FORM: Mapping[str, str] = {
+    "form.required": "This form is not ours. Reload the page.",
+    "to.required": "Give a phone number or a contact.",
+    "to.ambiguous": "Choose whom you mean.",
+    "to.pattern": "This is no phone number, and no contact has this name.",
+    "message.required": "Write a text.",
+    "message.length": "A text has at most 1,600 characters.",
+    "message.too_many_segments": "The text needs more than ten segments. They hold 1,530 characters of the GSM "
+    "alphabet, or 670 if one is not of it.",
+    "sender.unknown": "Choose one of those that are offered.",
+    "day.required": "Give both a day and a time.",
+    "day.format": "Give a day and a time, such as 2026-05-12 and 10:30.",
+    "day.range": "The time must lie between a minute ago and 365 days ahead.",
+    "validity.range": "Choose one of those that are offered.",
+    "guarantee.enum": "Choose one of those that are offered.",
+    "reference.length": "A reference has at most 255 characters.",
+}
+#: Where a refusal of a send leads, by its code.
+SEND_WAYS: Mapping[str, str] = {
+    "quota_exceeded": "See the quota",
+    "sender_id_not_approved": "See the sender IDs",
+    "whatsapp_window_closed": "Send a template",
+}
+#: What the last four digits of a number choose in test mode.
+OUTCOMES: Mapping[str, str] = {
+    "0000": "Delivered",
+    "0001": "Undelivered",
+    "0002": "Failed",
+    "0003": "Expired",
+    "0004": "No receipt comes",
+    "0005": "The receipt comes late, after 60 s",
+    "0006": "The receipt comes twice",
+    "0007": "The receipt comes early, before the answer",
+}
 STATUSES: Mapping[str, str] = {
     "accepted": "Accepted",
     "queued": "Queued",

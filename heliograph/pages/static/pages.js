@@ -2,20 +2,19 @@
 
 const $ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-// Buttons that copy stand only where copying works.
+// Buttons that copy stand only where copying works, also on what was renewed.
 function copying(root = document) {
-  for (const button of $("[data-copy]", root)) {
-    button.hidden = false;
-    if (button.dataset.ready) continue;
-    button.dataset.ready = "yes";
-    button.addEventListener("click", async (event) => {
-      event.preventDefault();
-      await navigator.clipboard.writeText(button.dataset.copy);
-      button.classList.add("done");
-      setTimeout(() => button.classList.remove("done"), 1500);
-    });
-  }
+  for (const button of $("[data-copy]", root)) button.hidden = false;
 }
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  event.preventDefault();
+  await navigator.clipboard.writeText(button.dataset.copy);
+  button.classList.add("done");
+  setTimeout(() => button.classList.remove("done"), 1500);
+});
+document.addEventListener("renewed", (event) => copying(event.detail));
 
 // A choice of language or theme needs no second click.
 for (const form of $("form[data-auto]")) {

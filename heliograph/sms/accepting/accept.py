@@ -46,6 +46,8 @@ MAX_SEGMENTS = 10
 HOLD = "1530 characters of the GSM alphabet, or 670 if one is not of it"
 #: How far before and after the present a message may be due.
 MAX_PAST, MAX_AHEAD = timedelta(seconds=60), timedelta(days=365)
+#: Characters of a text and of a reference, and seconds of a validity, that every door takes.
+MAX_TEXT, MAX_REFERENCE, VALIDITY = 1_600, 255, (60, 259_200)
 SUPPLIER_WORD = b"heliograph"
 
 

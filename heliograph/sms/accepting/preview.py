@@ -11,6 +11,7 @@ import msgspec
 
 from heliograph.accounts.organizations import forbidden
 from heliograph.accounts.quota import QuotaExceeded
+from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
@@ -33,6 +34,22 @@ class Part(msgspec.Struct, frozen=True):
     units: int
     holds: int
     text: str
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """A text as it would be cut, whoever it goes to and whether or not it may."""
+
+    encoding: str
+    #: What would be sent: after normalization and smart encoding.
+    text: str
+    units: int
+    parts: list[Part]
+    #: Its characters that are not in the GSM alphabet, each once; empty when the encoding is GSM-7.
+    strange: list[str]
+    #: The same text with plain characters, which is GSM-7; None: it is so already, or there is no such text.
+    plain: str | None
+    #: Segments of `plain`.
+    plain_segments: int
 
 
 class Warning(msgspec.Struct, frozen=True):
@@ -108,6 +125,29 @@ async def preview(conn: Connection, send: Send) -> Preview:
     )
 
 
+def measure(actor: Actor, text: str) -> Measured:
+    """How a text of at least one character is encoded and cut for an organization."""
+    encoded = encoding.encode(text, smart=actor.smart_encoding, accents=actor.replace_accents)
+    strange = _strange(encoded)
+    replaced = encoding.encode(text, smart=True, accents=True) if strange else encoded
+    plain = replaced if strange and replaced.encoding == "gsm7" else None
+    return Measured(
+        encoding=encoded.encoding,
+        text=encoded.text,
+        units=encoded.units,
+        parts=_parts(encoded),
+        strange=strange,
+        plain=plain.text if plain else None,
+        plain_segments=len(plain.segments) if plain else 0,
+    )
+
+
+def _strange(encoded: encoding.Encoded) -> list[str]:
+    if encoded.encoding == "gsm7":
+        return []
+    return [one for one in dict.fromkeys(encoded.text) if encoding.count(one)[0] == "ucs2"]
+
+
 def _parts(encoded: encoding.Encoded) -> list[Part]:
     size = 1 if encoded.encoding == "gsm7" else 2
     holds = HOLDS[encoded.encoding][len(encoded.segments) > 1]
@@ -121,8 +161,8 @@ def _parts(encoded: encoding.Encoded) -> list[Part]:
 def _warnings(send: Send, encoded: encoding.Encoded, remaining: int) -> list[Warning]:
     warnings = []
     if encoded.encoding == "ucs2":
-        strange = dict.fromkeys(one for one in encoded.text if encoding.count(one)[0] == "ucs2")
-        named = " ".join(list(strange)[:NAMED]) + (" …" if len(strange) > NAMED else "")
+        strange = _strange(encoded)
+        named = " ".join(strange[:NAMED]) + (" …" if len(strange) > NAMED else "")
         warnings.append(
             Warning(
                 "unicode",

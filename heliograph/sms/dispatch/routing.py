@@ -13,7 +13,7 @@ import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -74,6 +74,14 @@ async def load(conn: Connection) -> list[Supplier]:
         )
         for row in await conn.fetch(LOAD)
     ]
+
+
+async def carriage(conn: Connection, recipient: str | None) -> Literal["networks", "simulator", "nobody"]:
+    """Who would carry a live message to a number, or to most numbers: real networks, a simulator, or nobody."""
+    able = [one for one in serving(await load(conn)) if recipient is None or covers(one, recipient)]
+    if not able:
+        return "nobody"
+    return "simulator" if all(one.simulated for one in able) else "networks"
 
 
 def covers(supplier: Supplier, recipient: str) -> bool:

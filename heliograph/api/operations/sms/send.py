@@ -19,7 +19,7 @@ from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms.accepting import preview
-from heliograph.sms.accepting.accept import QuotaExceeded, Send
+from heliograph.sms.accepting.accept import MAX_REFERENCE, MAX_TEXT, VALIDITY, QuotaExceeded, Send
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 
 
@@ -38,7 +38,7 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
         str,
         Meta(
             min_length=1,
-            max_length=1600,
+            max_length=MAX_TEXT,
             description=(
                 "The text, at most ten segments: 1,530 characters if all are in the GSM alphabet, otherwise "
                 "670. `POST /v1/sms/preview` counts them."
@@ -56,12 +56,13 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
         ),
     ] = None
     client_reference: Annotated[
-        Annotated[str, Meta(max_length=255)] | None,
+        Annotated[str, Meta(max_length=MAX_REFERENCE)] | None,
         Meta(description="Your own reference, returned in the response and in events."),
     ] = None
     validity_seconds: Annotated[
         # In JSON 60.0 is the same number as 60, so it is taken for one.
-        Annotated[float, Meta(ge=60, le=259_200, multiple_of=1, extra_json_schema={"type": "integer"})] | None,
+        Annotated[float, Meta(ge=VALIDITY[0], le=VALIDITY[1], multiple_of=1, extra_json_schema={"type": "integer"})]
+        | None,
         Meta(description="How long the message is worth delivering, in seconds from the time it is due."),
     ] = None
     send_at: Annotated[

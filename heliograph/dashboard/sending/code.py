@@ -1,0 +1,103 @@
+"""The same send as a program would make it: lines for curl, Python and Node, with a place for the key."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from heliograph.base.database.clock import iso
+from heliograph.pages.requests import Request
+from heliograph.sms.accepting.accept import Send
+from heliograph.whatsapp.accepting.accept import Send as WhatsAppSend
+from heliograph.whatsapp.accepting.accept import TextReply
+
+
+class Snippet(msgspec.Struct, frozen=True):
+    """Code in a language."""
+
+    language: str
+    text: str
+
+
+def of_sms(request: Request, send: Send, *, sender: str | None) -> list[Snippet]:
+    """An SMS as code. `sender`: the value of the sender ID that was chosen."""
+    body: dict[str, Any] = {"to": send.to, "message": send.text}
+    body |= {
+        name: value
+        for name, value in (
+            ("senderName", sender),
+            ("clientReference", send.client_reference),
+            ("sendAt", None if send.send_at is None else iso(send.send_at)),
+            ("validitySeconds", send.validity_seconds),
+            ("deliveryGuarantee", None if send.guarantee == "at_least_once" else send.guarantee),
+        )
+        if value is not None
+    }
+    return snippets(request, "/v1/sms/send", body)
+
+
+def of_whatsapp(request: Request, send: WhatsAppSend) -> list[Snippet]:
+    """A WhatsApp message as code."""
+    content = send.content
+    body: dict[str, Any] = {"type": "text" if isinstance(content, TextReply) else "template", "to": send.to}
+    body["phoneNumberId"] = str(send.number_id)
+    if isinstance(content, TextReply):
+        body["text"] = {"body": content.body}
+    else:
+        body["template"] = {
+            "name": content.name,
+            "language": content.language,
+            "category": content.category,
+            "parameters": list(content.parameters),
+        }
+    if send.client_reference is not None:
+        body["clientReference"] = send.client_reference
+    return snippets(request, "/v1/whatsapp/messages", body)
+
+
+def snippets(request: Request, path: str, body: Mapping[str, Any]) -> list[Snippet]:
+    """A POST with an idempotency key, in three languages; the key is expected in the environment."""
+    base = request.services.settings.public_url.rstrip("/") or f"http://{request.host}"
+    said = json.dumps(body, ensure_ascii=False)
+    curl = (
+        f"curl -sS {shlex.quote(base + path)} \\\n"
+        '  -H "authorization: Bearer $HELIOGRAPH_API_KEY" \\\n'
+        '  -H "idempotency-key: $(uuidgen)" \\\n'
+        "  -H 'content-type: application/json' \\\n"
+        f"  -d {shlex.quote(said)}"
+    )
+    python = (
+        "import os, uuid, requests\n\n"
+        "answer = requests.post(\n"
+        f'    "{base}{path}",\n'
+        "    headers={\n"
+        '        "authorization": f"Bearer {os.environ[\'HELIOGRAPH_API_KEY\']}",\n'
+        '        "idempotency-key": str(uuid.uuid4()),\n'
+        "    },\n"
+        f"    json={_indented(body, 4)},\n"
+        ")\n"
+        "answer.raise_for_status()\n"
+        'print(answer.json()["message"]["id"])'
+    )
+    node = (
+        f'const answer = await fetch("{base}{path}", {{\n'
+        '  method: "POST",\n'
+        "  headers: {\n"
+        "    authorization: `Bearer ${process.env.HELIOGRAPH_API_KEY}`,\n"
+        '    "idempotency-key": crypto.randomUUID(),\n'
+        '    "content-type": "application/json",\n'
+        "  },\n"
+        f"  body: JSON.stringify({_indented(body, 2)}),\n"
+        "});\n"
+        "console.log((await answer.json()).message.id);"
+    )
+    return [Snippet("curl", curl), Snippet("Python", python), Snippet("Node.js", node)]
+
+
+def _indented(body: Mapping[str, Any], by: int) -> str:
+    """Texts, numbers and lists of them are written alike in Python and JavaScript."""
+    return json.dumps(body, ensure_ascii=False, indent=by).replace("\n", "\n" + " " * by)

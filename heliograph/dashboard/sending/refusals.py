@@ -1,0 +1,90 @@
+"""What a send is refused for, at the field that it is about, in the reader's language and with what may be done."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.pages.requests import Request
+from heliograph.pages.words import SEND_FORM, SEND_WAYS
+
+#: Fields of the rules, and what they are called on a page.
+FIELDS = {
+    "sendAt": "day",
+    "senderId": "sender",
+    "senderName": "sender",
+    "clientReference": "reference",
+    "phoneNumberId": "number",
+    "template.category": "template",
+}
+#: Where a refusal is told, by its code; all others above the form.
+PLACES = {
+    "recipient_opted_out": "to",
+    "destination_not_allowed": "to",
+    "sender_id_not_approved": "sender",
+    "whatsapp_phone_number_unavailable": "number",
+    "whatsapp_template_not_found": "template",
+    "whatsapp_template_not_approved": "template",
+    "whatsapp_template_not_sendable": "template",
+    "whatsapp_template_parameter_mismatch": "template",
+    "whatsapp_window_closed": "message",
+}
+#: Where somebody goes from a refusal, by its code; SEND_WAYS says what for.
+WAYS: dict[str, tuple[str, dict[str, str]]] = {
+    "quota_exceeded": ("/", {}),
+    "sender_id_not_approved": ("/senders", {}),
+    "whatsapp_window_closed": ("/send", {"channel": "template"}),
+}
+
+
+def way(request: Request, refusal: Refusal) -> tuple[str, str] | None:
+    """(what for, where) somebody goes from a refusal."""
+    known = WAYS.get(refusal.code)
+    return known and (request.text(SEND_WAYS[refusal.code]), request.to(known[0], **known[1]))
+
+
+def told(request: Request, refusal: Refusal) -> Invalid:
+    """The refusal as one of the form, each part at its field."""
+    if isinstance(refusal, Invalid):
+        return Invalid(*(_field(request, one) for one in refusal.details["fields"]))
+    return Invalid((PLACES.get(refusal.code, "form"), refusal.code, in_words(request, refusal)))
+
+
+def in_words(request: Request, refusal: Refusal) -> str:
+    """What a refusal means to whoever wanted to send."""
+    text, details = request.text, refusal.details
+    match refusal.code:
+        case "recipient_opted_out":
+            since = request.speech.moment(datetime.fromisoformat(details["since"]))
+            said = text(
+                "This person opted out on %(since)s, and gets nothing until they ask for it again.", since=since
+            )
+        case "quota_exceeded":
+            left = request.speech.number(details["remainingQuota"])
+            said = text("The quota does not cover it: %(left)s left.", left=left)
+        case "sender_id_not_approved" if details.get("reason") == "no_default":
+            said = text("There is no sender to send from: none is approved yet.")
+        case "destination_not_allowed":
+            country = request.speech.country(details["country"])
+            said = text("This organization may not send to %(country)s. The operator can allow it.", country=country)
+        case "wallet_insufficient_funds":
+            said = text(
+                "The wallet does not cover it: %(required)s %(currency)s needed, %(available)s available.",
+                required=details["required"],
+                currency=details["currency"],
+                available=details["available"],
+            )
+        case "idempotency_conflict":
+            said = text("This form was sent before with other values. Send it again to send what stands here now.")
+        case _:
+            said = text(refusal.message)
+    return said
+
+
+def _field(request: Request, one: dict[str, str]) -> tuple[str, str, str]:
+    name = one["field"]
+    shown = FIELDS.get(name, "template" if name.startswith("template.") else name)
+    if name.startswith("template.parameters["):
+        shown = f"p{int(name[len('template.parameters[') : -1]) + 1}"
+    words = SEND_FORM.get(f"{shown}.{one['issue']}")
+    return shown, one["issue"], request.text(words) if words else one["message"]

@@ -1,0 +1,224 @@
+"""D2 Send, an SMS: the form, what would become of it, and what becomes of it once it is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts.requests import IdempotencyConflict
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.contacts import suggesting
+from heliograph.contacts.suggesting import Suggestion
+from heliograph.dashboard.sending import code, refusals, sms_form
+from heliograph.dashboard.sending.code import Snippet
+from heliograph.dashboard.sending.sms_form import Recipient, Typed
+from heliograph.overview import messages
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.people.roles import CONTENT
+from heliograph.sms.accepting import preview, sender_ids
+from heliograph.sms.accepting.accept import MAX_TEXT
+from heliograph.sms.accepting.preview import Measured, Preview
+from heliograph.sms.dispatch import routing
+
+TEMPLATE = "sending/sms.html"
+
+
+class Bubble(msgspec.Struct, frozen=True):
+    """A segment, its characters that are not in the GSM alphabet apart."""
+
+    number: int
+    left: int
+    #: (text, whether it makes the message Unicode).
+    runs: list[tuple[str, bool]]
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What would become of the form as it stands."""
+
+    recipient: Recipient | None = None
+    number: str = ""
+    country: str = ""
+    people: list[Suggestion] = []
+    measured: Measured | None = None
+    bubbles: list[Bubble] = []
+    found: Preview | None = None
+    #: What is wrong with it, in the reader's language, and where to go for it.
+    problems: list[str] = []
+    way: tuple[str, str] | None = None
+    #: "networks", "simulator", "nobody"; empty in test mode.
+    route: str = ""
+    snippets: list[Snippet] = []
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The response to an accepted send, as far as it is needed here."""
+
+    class Message(msgspec.Struct, frozen=True):
+        """The message."""
+
+        id: UUID
+
+    message: Message
+
+
+async def show(request: Request) -> Answer:
+    """The form: empty, for a number (`to`), as an earlier message (`again`), or beside one just sent (`sent`)."""
+    sent = await _message(request, "sent")
+    if sent is not None and request.is_fragment:
+        return Shown(template="sending/sent_live.html", values={"sent": sent.message})
+    given = await _prefilled(request, sent)
+    if given is None:  # a WhatsApp message is sent again as what it was
+        return Elsewhere(location=request.to("/send", channel="template", again=request.query.get("again")))
+    values = await _page(request, given, sees=sent is None)
+    return Shown(template=TEMPLATE, values=values | {"sent": None if sent is None else sent.message})
+
+
+async def look(request: Request) -> Answer:
+    """The preview: by itself for a script, on the whole page for anybody else. Nothing is stored."""
+    given = sms_form.typed(request)
+    values = await _page(request, given)
+    seen: Seen = values["seen"]
+    if request.form.get("replace") and seen.measured is not None and seen.measured.plain is not None:
+        given = msgspec.structs.replace(given, message=seen.measured.plain)
+        values = await _page(request, given)
+    if request.is_fragment:
+        return Shown(template="sending/sms_preview.html", values=values)
+    return Shown(template=TEMPLATE, values=values | {"sent": None})
+
+
+async def send(request: Request) -> Answer:
+    """Send it, once for this form."""
+    given = sms_form.typed(request)
+    try:
+        async with request.reading() as conn:
+            wanted = await sms_form.read(request, conn, given)
+        answer = await request.services.sms.accept(wanted)
+    except (Invalid, IdempotencyConflict) as refusal:
+        return await _refused(request, given, refusal)
+    except Refusal as refusal:
+        if refusal.status not in (400, 403, 409):
+            raise
+        return await _refused(request, given, refusal)
+    id = msgspec.json.decode(answer.body, type=Sent).message.id
+    return Elsewhere(location=request.to("/send", sent=id))
+
+
+async def back(request: Request) -> Answer:
+    """The address of a preview, asked for without a form."""
+    return Elsewhere(location=request.to("/send", channel=request.query.get("channel")))
+
+
+async def _refused(request: Request, given: Typed, refusal: Refusal) -> Shown:
+    values = await _page(request, given)
+    told = refusals.told(request, refusal)
+    return Shown(template=TEMPLATE, values=values | {"sent": None}, status=422, refusal=told)
+
+
+async def _message(request: Request, name: str) -> messages.Story | None:
+    """The message that the address names."""
+    if not (wanted := request.query.get(name)):
+        return None
+    try:
+        id = UUID(wanted)
+    except ValueError:
+        raise NotFound from None
+    async with request.reading() as conn:
+        return await messages.get(conn, request.actor, id=id)
+
+
+async def _prefilled(request: Request, sent: messages.Story | None) -> Typed | None:
+    """What the form begins with; None: it is to be another channel's."""
+    story = sent or await _message(request, "again")
+    if story is None:
+        return Typed(to=request.query.get("to", "")[: sms_form.LONGEST_NAME], message=request.query.get("text", ""))
+    if story.message.channel != "sms":
+        return None if sent is None else Typed()
+    async with request.reading() as conn:
+        senders = await sender_ids.list_all(conn, request.actor)
+    sender = next((one for one in senders if one.value == story.message.sender and not one.is_default), None)
+    whole = request.may(permission=CONTENT)
+    return Typed(
+        to=story.message.recipient if whole else "",
+        message=(story.text or "") if whole else "",
+        sender=str(sender.id) if sender else "",
+        reference=story.message.client_reference or "",
+    )
+
+
+async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[str, Any]:
+    async with request.reading() as conn:
+        senders = await sender_ids.list_all(conn, request.actor)
+        seen = await _see(request, conn, given) if sees else Seen()
+    approved = [one for one in senders if one.status == "approved"]
+    return {
+        "channel": "sms",
+        "given": given,
+        "senders": sorted(approved, key=lambda one: not one.is_default),
+        "others": [one for one in senders if one.status != "approved"][-5:],
+        "validities": sms_form.VALIDITIES,
+        "outcomes": sms_form.OUTCOMES,
+        "has_more": any((given.day, given.hour, given.validity, given.guarantee, given.reference)),
+        "longest": MAX_TEXT,
+        "seen": seen,
+    }
+
+
+async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
+    actor = request.actor
+    recipient = await sms_form.recipient(request, conn, given.to) if given.to.strip() else None
+    people = []
+    if recipient is not None and recipient.number is None and not recipient.choices and request.may("contacts:read"):
+        people = await suggesting.suggest(conn, actor, text=given.to)
+    measured = preview.measure(actor, given.message) if 0 < len(given.message) <= MAX_TEXT else None
+    found: Preview | None = None
+    problems: list[str] = []
+    way = None
+    snippets: list[Snippet] = []
+    number = recipient.number if recipient is not None and recipient.number else ""
+    try:
+        wanted = await sms_form.read(request, conn, given)
+        number = wanted.to
+        found = await preview.preview(conn, wanted)
+        snippets = code.of_sms(request, wanted, sender=found.sender.value if given.sender else None)
+    except Refusal as refusal:
+        told = refusals.told(request, refusal)
+        # What is not typed yet is no mistake, and whom somebody means is asked beside the field.
+        problems = [
+            request.text(one["message"])
+            for one in told.details["fields"]
+            if one["issue"] not in ("required", "ambiguous")
+        ]
+        way = refusals.way(request, refusal)
+    return Seen(
+        recipient=recipient,
+        number=phones.spaced(number) if number else "",
+        country=request.speech.country(phones.country(number)) if number else "",
+        people=people,
+        measured=measured,
+        bubbles=[] if measured is None else _bubbles(measured),
+        found=found,
+        problems=problems,
+        way=way,
+        route=await routing.carriage(conn, number or None) if request.mode == "live" else "",
+        snippets=snippets,
+    )
+
+
+def _bubbles(measured: Measured) -> list[Bubble]:
+    strange = set(measured.strange)
+    made = []
+    for part in measured.parts:
+        runs: list[tuple[str, bool]] = []
+        for one in part.text:
+            is_strange = one in strange
+            if runs and runs[-1][1] == is_strange:
+                runs[-1] = (runs[-1][0] + one, is_strange)
+            else:
+                runs.append((one, is_strange))
+        made.append(Bubble(part.number, part.holds - part.units, runs))
+    return made

@@ -1,0 +1,170 @@
+"""The form of an SMS: what was typed, and the send that it means."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from heliograph.accounts import idempotency, organizations
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.contacts import suggesting
+from heliograph.pages.requests import Request
+from heliograph.pages.words import SEND_FORM
+from heliograph.sms.accepting.accept import MAX_REFERENCE, MAX_TEXT, VALIDITY, Send
+
+#: Validities that are offered, in seconds.
+VALIDITIES = (300, 3_600, 21_600, 86_400, 172_800, 259_200)
+GUARANTEES = ("at_least_once", "at_most_once")
+#: What the last four digits of a number make of a message in test mode.
+OUTCOMES = ("0000", "0001", "0002", "0003", "0004", "0005", "0006", "0007")
+#: Characters of what may be typed as a recipient.
+LONGEST_NAME = 200
+
+
+class Typed(msgspec.Struct, frozen=True):
+    """The fields of the form, as they were typed."""
+
+    to: str = ""
+    message: str = ""
+    #: Id of a sender ID; empty: the default.
+    sender: str = ""
+    day: str = ""
+    hour: str = ""
+    validity: str = ""
+    guarantee: str = ""
+    reference: str = ""
+    #: In test mode: one of OUTCOMES.
+    outcome: str = ""
+
+
+class Recipient(msgspec.Struct, frozen=True):
+    """Whom a text in the field means."""
+
+    #: E.164; None: nobody, or it is not sure.
+    number: str | None
+    #: Of a contact that was named.
+    name: str = ""
+    #: Numbers to choose from, with names of contacts or countries.
+    choices: tuple[tuple[str, str], ...] = ()
+
+
+def typed(request: Request) -> Typed:
+    """What was sent. Browsers end lines with CR LF; a handset needs the one character. `take` is a number chosen from
+    several, `replace` asks for plain characters."""
+    form = {name: request.form.get(name, "") for name in Typed.__struct_fields__}
+    form["message"] = form["message"].replace("\r\n", "\n").replace("\r", "\n")
+    if request.form.get("take"):
+        form["to"] = request.form["take"]
+    return Typed(**form)
+
+
+async def recipient(request: Request, conn: Connection, text: str) -> Recipient:
+    """Whom `text` means: a number, read as people of the organization's country write it, or a contact.
+
+    A number that could be another country's is never taken unasked.
+    """
+    text = text.strip()[:LONGEST_NAME]
+    actor = request.actor
+    country = (await organizations.get(conn, id=actor.organization_id)).country
+    found = phones.readings(text, region=country)
+    if found:
+        is_explicit = text.startswith(("+", "00"))
+        is_home = phones.country(found[0]) == country
+        if len(found) == 1 and (is_explicit or is_home or (country is None and phones.is_valid(found[0]))):
+            return Recipient(found[0])
+        return Recipient(None, choices=tuple((one, request.speech.country(phones.country(one))) for one in found))
+    people = await suggesting.suggest(conn, actor, text=text) if request.may("contacts:read") else []
+    called = [one for one in people if one.name.lower() == text.lower()]
+    if len(called) == 1:
+        return Recipient(called[0].phone, called[0].name)
+    return Recipient(None, choices=tuple((one.phone, one.name) for one in people))
+
+
+async def read(request: Request, conn: Connection, given: Typed) -> Send:
+    """The send that the form means. Raises Invalid, each part at its field."""
+    wrong: list[tuple[str, str]] = []
+    number, to = None, given.to
+    if request.mode == "test" and given.outcome in OUTCOMES and not to.strip():
+        to = phones.example((await organizations.get(conn, id=request.actor.organization_id)).country)
+    if not to.strip():
+        wrong.append(("to", "required"))
+    else:
+        meant = await recipient(request, conn, to)
+        number = meant.number
+        if number is None:
+            wrong.append(("to", "ambiguous" if meant.choices else "pattern"))
+    if number is not None and request.mode == "test" and given.outcome in OUTCOMES:
+        number = number[:-4] + given.outcome
+    if not given.message:
+        wrong.append(("message", "required"))
+    elif len(given.message) > MAX_TEXT:
+        wrong.append(("message", "length"))
+    if len(given.reference) > MAX_REFERENCE:
+        wrong.append(("reference", "length"))
+    sender, at, validity = _sender(given, wrong), _at(request, given, wrong), _validity(given, wrong)
+    if given.guarantee not in ("", *GUARANTEES):
+        wrong.append(("guarantee", "enum"))
+    if wrong or number is None:
+        raise Invalid(*((field, issue, SEND_FORM[f"{field}.{issue}"]) for field, issue in wrong))
+    return Send(
+        actor=request.actor,
+        to=number,
+        text=given.message,
+        sender_id=sender,
+        client_reference=given.reference or None,
+        request_id=request.request_id,
+        key_hash=_key(request),
+        request_hash=idempotency.request_hash([str(request.person.user_id), msgspec.to_builtins(given), number]),
+        send_at=at,
+        validity_seconds=validity,
+        guarantee=given.guarantee or GUARANTEES[0],
+    )
+
+
+def _key(request: Request) -> UUID | None:
+    """What this form is known by: sent twice, it sends once."""
+    once = request.form.get("_once", "")
+    if not once or len(once) > idempotency.MAX_LENGTH:
+        raise Invalid(("form", "required", SEND_FORM["form.required"]))
+    return idempotency.key_hash(request.mode, "PAGE", "/send", f"{request.person.user_id} {once}")
+
+
+def _sender(given: Typed, wrong: list[tuple[str, str]]) -> UUID | None:
+    if not given.sender:
+        return None
+    try:
+        return UUID(given.sender)
+    except ValueError:
+        wrong.append(("sender", "unknown"))
+        return None
+
+
+def _at(request: Request, given: Typed, wrong: list[tuple[str, str]]) -> datetime | None:
+    if not given.day and not given.hour:
+        return None
+    if not given.day or not given.hour:
+        wrong.append(("day", "required"))
+        return None
+    try:
+        return datetime.combine(
+            date.fromisoformat(given.day), time.fromisoformat(given.hour), ZoneInfo(request.speech.zone)
+        )
+    except ValueError:
+        wrong.append(("day", "format"))
+        return None
+
+
+def _validity(given: Typed, wrong: list[tuple[str, str]]) -> int | None:
+    if not given.validity:
+        return None
+    if given.validity.isascii() and given.validity.isdigit() and len(given.validity) < 8:
+        seconds = int(given.validity)
+        if VALIDITY[0] <= seconds <= VALIDITY[1]:
+            return seconds
+    wrong.append(("validity", "range"))
+    return None
