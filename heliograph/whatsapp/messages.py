@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -22,6 +23,15 @@ from heliograph.base.errors import NotFound
 from heliograph.consent import people
 from heliograph.sending.listing import shown_status
 from heliograph.whatsapp.status import RANK
+
+
+class Context(msgspec.Struct, frozen=True, rename="camel"):
+    """What a user's message belongs to."""
+
+    #: The message that it answers or reacts to; None: none, or an older one.
+    message_id: UUID | None
+    #: It was somebody else's first.
+    forwarded: bool
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -47,6 +57,14 @@ class Message(msgspec.Struct, frozen=True):
     read_at: datetime | None
     failed_at: datetime | None
     failure_code: str | None
+    #: What it says: of a text `body`, of a template `parameters`, of what a user sent by its type, as
+    #: `suppliers.whatsapp_cloud.callbacks.content` has it; None: erased.
+    content: dict[str, Any] | None = None
+    context: Context | None = None
+    #: The advertisement or post by which the user came, as far as it is known.
+    referral: dict[str, Any] | None = None
+    #: What the user called themselves.
+    profile_name: str | None = None
 
 
 class Filters(msgspec.Struct, frozen=True):
@@ -78,7 +96,7 @@ SHOWN_STATUSES = ("accepted", QUEUED, *(name for name in RANK if name != "accept
 _COLUMNS = (
     f"id, client_reference, direction, type, mode, {shown_status('m', QUEUED)} AS status,"
     " recipient, number_id, template_name, template_language,"
-    " billing_category, conversation_id, accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code"
+    " billing_category, conversation_id, accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code, content"
 )
 _FITS = """
            mode = $6 AND ($7::text IS NULL OR status = $7)
@@ -129,6 +147,9 @@ async def list_page(
     return Found(await _messages(conn, actor, found), seen)
 
 
+#: Fields that are columns of the same name.
+_PLAIN = [name for name in Message.__struct_fields__ if name not in ("content", "context", "referral", "profile_name")]
+
 SELECT = f"SELECT {_COLUMNS} FROM whatsapp_messages m WHERE organization_id = $1 AND id = $2"
 
 
@@ -152,10 +173,34 @@ async def _messages(conn: Connection, actor: Actor, rows: Sequence[asyncpg.Recor
     threads = list({row["conversation_id"] for row in rows})
     into = await conn.fetch(MERGED, actor.organization_id, threads) if threads else []
     merged: dict[UUID, UUID] = {row["id"]: row["merged_into"] for row in into}
-    found = [Message(**{name: row[name] for name in Message.__struct_fields__}) for row in rows]
+    found = [message_of(row) for row in rows]
     return [
         msgspec.structs.replace(one, conversation_id=merged[one.conversation_id])
         if one.conversation_id in merged
         else one
         for one in found
     ]
+
+
+def message_of(row: asyncpg.Record) -> Message:
+    """A message from its row."""
+    stored = read_content(row["content"])
+    context = stored.pop("context", None)
+    found = Message(
+        **{name: row[name] for name in _PLAIN},
+        context=msgspec.convert(context, Context) if row["direction"] == "inbound" and context else None,
+        referral=stored.pop("referral", None),
+        profile_name=stored.pop("profileName", None),
+    )
+    stored.pop("type", None)
+    return msgspec.structs.replace(found, content=stored if row["content"] is not None else None)
+
+
+def read_content(stored: str | None) -> dict[str, Any]:
+    """The content of a row as it was stored; nothing where it was erased."""
+    if stored is None:
+        return {}
+    try:
+        return msgspec.json.decode(stored, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {}

@@ -12,7 +12,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from heliograph import erasure
 from heliograph.api.operations.whatsapp.reads import amount
+from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Pool
@@ -22,6 +24,8 @@ from heliograph.whatsapp.messages import Filters
 from heliograph.whatsapp.mirror import accounts, template_sync
 from heliograph.whatsapp.reads import ConversationFilters
 from tests.rules import whatsapp_factories as making
+from tests.rules.callback_factories import Meta
+from tests.rules.callback_factories import message as callback
 from tests.rules.whatsapp_factories import Made
 
 from .conftest import Api, Tenant, make_tenant
@@ -48,6 +52,10 @@ MESSAGE = {
     "readAt",
     "failedAt",
     "failure",
+    "content",
+    "context",
+    "referral",
+    "profileName",
 }
 TEMPLATE = {
     "id",
@@ -181,7 +189,47 @@ async def test_a_message_is_read_as_it_is_listed(client: Client, made: Made, poo
         "readAt": iso(at),
         "failedAt": None,
         "failure": None,
+        "content": {"parameters": ["Ana", "7"]},
+        "context": None,
+        "referral": None,
+        "profileName": None,
     }
+
+
+async def test_what_people_write_is_read_until_it_is_erased(client: Client, made: Made, pool: Pool) -> None:
+    """The text, what it answers, how they came to write and what they call themselves; no id of Meta's."""
+    sent = await message(pool, made, status="sent", queued=False)
+    await pool.execute(
+        "INSERT INTO whatsapp_wamids VALUES ((now() AT TIME ZONE 'UTC')::date, $1, 'wamid.OURS', $2, $3, now())",
+        made.number_id,
+        made.organization_id,
+        sent,
+    )
+    meta = Meta(pool)
+    referral = {"source_type": "ad", "source_id": "1", "headline": "Chat with us", "body": "Bread", "ctwa_clid": "x"}
+    said = callback(made, "Is it late?", context={"from": made.digits, "id": "wamid.OURS"}, referral=referral)
+    await meta.say(made, said)
+    await meta.say(made, callback(made, "Passed on", context={"frequently_forwarded": True, "id": "wamid.OTHERS"}))
+    await meta.say(made, callback(made, type="reaction", reaction={"message_id": "wamid.OURS", "emoji": "👍"}))
+    reaction, forwarded, answer, _ = (await client.read("messages"))["items"]
+    names = ("content", "context", "referral", "profileName")
+    assert {name: answer[name] for name in names} == {
+        "content": {"body": "Is it late?"},
+        "context": {"messageId": str(sent), "forwarded": False},
+        "referral": {"sourceType": "ad", "headline": "Chat with us", "body": "Bread", "mediaType": None},
+        "profileName": "Amal Bén",
+    }
+    assert (forwarded["context"], forwarded["referral"]) == ({"messageId": None, "forwarded": True}, None)
+    assert (reaction["content"], reaction["context"]["messageId"]) == ({"emoji": "👍"}, str(sent))
+    await erase(pool, made, TO)
+    for one in (await client.read("messages"))["items"]:
+        assert [one[name] for name in names] == [None] * 4
+
+
+async def erase(pool: Pool, made: Made, address: str) -> None:
+    actor = Actor(made.organization_id, None, "live", frozenset(), "active")
+    async with pool.acquire() as conn:
+        await erasure.erase(conn, actor, address=address)
 
 
 async def test_a_message_of_a_users_is_told_as_one(client: Client, made: Made, pool: Pool) -> None:

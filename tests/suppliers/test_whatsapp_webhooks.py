@@ -191,7 +191,8 @@ class TestMessages:
         item = message(text=TEXT["text"], context=TEXT["context"])
         assert (item.sender, item.user_id) == ("212600000017", USER)
         assert (item.text, item.content) == ("D’accord, merci", {"body": "D’accord, merci"})
-        assert (item.opens_window, item.referral, item.group) == (True, False, False)
+        assert (item.opens_window, item.referral, item.group) == (True, None, False)
+        assert (item.quoted, item.is_forwarded, item.profile_name) == (TEXT["context"]["id"], False, "Amal Bén")
 
     @pytest.mark.parametrize(
         ("type", "inner", "text", "content", "opens"),
@@ -281,7 +282,7 @@ class TestMessages:
 
     def test_hidden_number_referral_group_and_errors(self) -> None:
         item = message(**{"from": None, "text": {"body": "x"}, "referral": {"source_type": "ad"}})
-        assert (item.sender, item.user_id, item.referral) == (None, USER, True)
+        assert (item.sender, item.user_id, item.referral) == (None, USER, {"sourceType": "ad"})
         item = message(**{"from": USER, "from_user_id": None, "group_id": "g", "text": {"body": "x"}})
         assert (item.sender, item.user_id, item.group, item.opens_window) == (None, USER, True, False)
         item = message(type="unsupported", errors=[{"code": 131051, "title": "unknown"}])

@@ -24,10 +24,13 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
 from heliograph.webhooks.recording import events
 from heliograph.whatsapp.callbacks import conversations, opt_out_words
 from heliograph.whatsapp.callbacks.conversations import Heard, User
+from heliograph.whatsapp.callbacks.matching import LIFE
 from heliograph.whatsapp.callbacks.opt_out_words import Said
 
 #: Characters of a text that an event repeats: with all of them escaped, its body is still below 20 kB.
 SHOWN_TEXT = 3000
+#: Characters that are kept of what a user calls themselves.
+LONGEST_NAME = 200
 
 
 class InboundMessage(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +75,15 @@ SELECT organization_id, id, 'inbound', type, 'live', 'delivered', number_id, con
        AS item (organization_id, id, type, number_id, conversation_id, recipient, accepted_at, delivered_at, content)
 """
 
+# An id is kept for two months; an older message is answered without being named.
+QUOTED = """
+SELECT item.id, w.message_id
+  FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[]) AS item (id, organization_id, number_id, wamid)
+       CROSS JOIN LATERAL (
+       SELECT organization_id, message_id FROM whatsapp_wamids
+        WHERE number_id = item.number_id AND wamid = item.wamid AND born_on >= $5 LIMIT 1) w
+ WHERE w.organization_id = item.organization_id
+"""
 DIGITS = """
 SELECT n.id, n.digits FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
        SELECT id, digits FROM whatsapp_numbers WHERE organization_id = item.organization_id AND id = item.id) n
@@ -113,7 +125,7 @@ async def receive(conn: Connection, received: Sequence[InboundMessage]) -> tuple
     await conversations.open_windows(
         conn,
         [
-            Heard(one.conversation_id, one.user, one.at, one.received.item.opens_window, one.received.item.referral)
+            Heard(one.conversation_id, one.user, one.at, one.received.item.opens_window, _was_referred(one))
             for one in messages
         ],
     )
@@ -130,13 +142,17 @@ async def receive(conn: Connection, received: Sequence[InboundMessage]) -> tuple
             if one.received.item.new_sender or one.received.item.new_user_id
         },
     )
-    referred = [(one.received.organization_id, one.id) for one in messages if one.received.item.referral]
+    referred = [(one.received.organization_id, one.id) for one in messages if _was_referred(one)]
     await conversations.note_answers(conn, referred)
     deliveries = await _obey(conn, messages)
     numbers = {one.received.number_id: one.received.organization_id for one in messages}
     digits = {row["id"]: row["digits"] for row in await conn.fetch(DIGITS, list(numbers.values()), list(numbers))}
     deliveries += await events.record(conn, [_event(one, digits[one.received.number_id]) for one in messages])
     return len(messages), deliveries
+
+
+def _was_referred(message: _Message) -> bool:
+    return message.received.item.referral is not None
 
 
 def _changed(user: User, item: MessageItem) -> list[Link]:
@@ -148,6 +164,7 @@ def _changed(user: User, item: MessageItem) -> list[Link]:
 async def _store(conn: Connection, messages: Sequence[_Message]) -> None:
     # Lists look for times among ids, so a message is accepted when its id is made, however long its callback waited.
     at = clock.now()
+    quoted = await _quoted(conn, messages)
     await conn.execute(
         STORE,
         [one.received.organization_id for one in messages],
@@ -158,8 +175,24 @@ async def _store(conn: Connection, messages: Sequence[_Message]) -> None:
         [one.user.recipient for one in messages],
         [at] * len(messages),
         [one.at for one in messages],
-        [_content(one.received.item) for one in messages],
+        [_content(one.received.item, quoted.get(one.id)) for one in messages],
     )
+
+
+async def _quoted(conn: Connection, messages: Sequence[_Message]) -> dict[UUID, UUID]:
+    """Our ids of the messages that some of these answer, by the ids of these."""
+    answers = [one for one in messages if one.received.item.quoted]
+    if not answers:
+        return {}
+    rows = await conn.fetch(
+        QUOTED,
+        [one.id for one in answers],
+        [one.received.organization_id for one in answers],
+        [one.received.number_id for one in answers],
+        [one.received.item.quoted for one in answers],
+        (clock.now() - LIFE).date(),
+    )
+    return {row["id"]: row["message_id"] for row in rows}
 
 
 async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
@@ -194,8 +227,16 @@ async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
     return deliveries
 
 
-def _content(item: MessageItem) -> str:
-    return msgspec.json.encode({"type": item.type, **item.content}).decode()
+def _content(item: MessageItem, quoted: UUID | None) -> str:
+    """What the row keeps, as `messages.read_content` reads it; it is erased as a whole."""
+    kept: dict[str, Any] = {"type": item.type, **item.content}
+    if quoted is not None or item.is_forwarded:
+        kept["context"] = {"messageId": quoted, "forwarded": item.is_forwarded}
+    if item.referral is not None:
+        kept["referral"] = item.referral
+    if item.profile_name:
+        kept["profileName"] = item.profile_name[:LONGEST_NAME]
+    return msgspec.json.encode(kept).decode()
 
 
 def _event(one: _Message, digits: str) -> events.Event:

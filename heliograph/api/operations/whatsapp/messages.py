@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from uuid import UUID
 
 import msgspec
@@ -80,6 +80,25 @@ class WhatsAppFailure(msgspec.Struct):
     message: Annotated[str, Meta(description="Explanation for humans.")]
 
 
+class WhatsAppContext(msgspec.Struct, rename="camel"):
+    """What a user's message refers to."""
+
+    message_id: Annotated[
+        UUID | None,
+        Meta(description="The message that it replies or reacts to; null if there is none, or it is over 60 days old."),
+    ]
+    forwarded: Annotated[bool, Meta(description="Whether the user forwarded it from somebody else.")]
+
+
+class WhatsAppReferral(msgspec.Struct, rename="camel"):
+    """How a user came to write."""
+
+    source_type: Annotated[str | None, Meta(description="`ad` or `post`.", examples=["ad"])]
+    headline: Annotated[str | None, Meta(description="Its headline.")]
+    body: Annotated[str | None, Meta(description="Its text.")]
+    media_type: Annotated[str | None, Meta(description="`image` or `video`.")]
+
+
 class WhatsAppMessage(msgspec.Struct, rename="camel", kw_only=True):
     """A message to or from a user, in its current state."""
 
@@ -130,6 +149,29 @@ class WhatsAppMessage(msgspec.Struct, rename="camel", kw_only=True):
     ]
     failed_at: Annotated[Time | None, Meta(description="When it failed.")]
     failure: Annotated[WhatsAppFailure | None, Meta(description="Why it failed; null unless it did.")]
+    content: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description=(
+                "What it says, by `type`: `body` of a text, `parameters` of a template, `text` and `payload` of a "
+                "button, `kind`, `id` and `title` of an interactive reply, `mimeType` and `caption` of media, `emoji` "
+                "of a reaction; other types have what WhatsApp tells of them, without files. Null after it has been "
+                "erased, which is after 30 days by default."
+            ),
+            examples=[{"body": "Where is my order?"}],
+        ),
+    ]
+    context: Annotated[
+        WhatsAppContext | None,
+        Meta(description="What the user's message refers to; null if it refers to nothing, and for your messages."),
+    ]
+    referral: Annotated[
+        WhatsAppReferral | None,
+        Meta(description="The advertisement or post that led the user to write; null if there was none."),
+    ]
+    profile_name: Annotated[
+        str | None, Meta(description="What the user calls themselves, as of this message.", examples=["Ana"])
+    ]
 
 
 class WhatsAppMessageList(msgspec.Struct, rename="camel"):
@@ -223,7 +265,7 @@ async def list_whatsapp_messages(call: Call, query: WhatsAppMessageQuery) -> Wha
 async def get_whatsapp_message(call: Call, message_id: UUID) -> WhatsAppMessageRead:
     """Get a WhatsApp message.
 
-    Its current status, the time of each step and, if it failed, the reason.
+    What it says, its current status, the time of each step and, if it failed, the reason.
     """
     return WhatsAppMessageRead(True, _message(await messages.get(call.conn, call.actor, id=message_id)))
 
@@ -284,7 +326,21 @@ def _message(message: messages.Message) -> WhatsAppMessage:
         read_at=_time(message.read_at),
         failed_at=_time(message.failed_at),
         failure=_failure(message.failure_code),
+        content=message.content,
+        context=_context(message.context),
+        referral=_referral(message.referral),
+        profile_name=message.profile_name,
     )
+
+
+def _context(found: messages.Context | None) -> WhatsAppContext | None:
+    return None if found is None else WhatsAppContext(found.message_id, found.forwarded)
+
+
+def _referral(found: dict[str, Any] | None) -> WhatsAppReferral | None:
+    if found is None:
+        return None
+    return WhatsAppReferral(*(found.get(name) for name in ("sourceType", "headline", "body", "mediaType")))
 
 
 def _billed(category: str | None) -> BillingCategory | None:

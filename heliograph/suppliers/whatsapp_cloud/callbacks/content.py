@@ -13,6 +13,11 @@ The shapes, by type (absent where Meta gave nothing):
     reaction            {"emoji"}: null when it was taken back
     system              {"kind", "body"}
     others              {}
+
+Beside it, of a message of any type:
+
+    context             {"forwarded"}, and what it answers, by Meta's id, which `quoted` takes apart
+    referral            {"sourceType", "headline", "body", "mediaType"}: of an advertisement or a post
 """
 
 from __future__ import annotations
@@ -33,6 +38,26 @@ def content_of(type: str, message: Mapping[str, Any]) -> tuple[str | None, dict[
     if type == "contacts":
         inner = {"contacts": inner}
     return read(inner) if isinstance(inner, Mapping) else (None, {})
+
+
+def quoted(message: Mapping[str, Any]) -> str | None:
+    """Meta's id of the message that this one answers or reacts to."""
+    found = words(part(message, "context").get("id")) or words(part(message, "reaction").get("message_id"))
+    return found or None
+
+
+def is_forwarded(message: Mapping[str, Any]) -> bool:
+    """Whether the user passed it on from somebody else."""
+    context = part(message, "context")
+    return context.get("forwarded") is True or context.get("frequently_forwarded") is True
+
+
+def referral_of(message: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The advertisement or post by which the user came; None: they came by none."""
+    if "referral" not in message:
+        return None
+    names = {"sourceType": "source_type", "headline": "headline", "body": "body", "mediaType": "media_type"}
+    return _picked(part(message, "referral"), **names)
 
 
 def words(value: object) -> str | None:

@@ -87,8 +87,13 @@ class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
     #: For the customer, without any id of Meta's. Its keys follow from the type: see `content`.
     content: dict[str, Any] = {}
     opens_window: bool = False
-    #: The user came by an advertisement or a page's button.
-    referral: bool = False
+    #: The user came by an advertisement or a page's button: what is known of it, maybe nothing.
+    referral: dict[str, Any] | None = None
+    #: Meta's id of the message that it answers or reacts to.
+    quoted: str | None = None
+    is_forwarded: bool = False
+    #: What the user calls themselves.
+    profile_name: str | None = None
     group: bool = False
     #: Of `system`: the digits and the user id that the user has from now on.
     new_sender: str | None = None

@@ -19,7 +19,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from heliograph.suppliers.whatsapp_cloud.callbacks.content import content_of, part, words
+from heliograph.suppliers.whatsapp_cloud.callbacks.content import (
+    content_of,
+    is_forwarded,
+    part,
+    quoted,
+    referral_of,
+    words,
+)
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     OPENING,
     AlarmItem,
@@ -228,7 +235,10 @@ def _message(
         text=text,
         content=content,
         opens_window=type in OPENING and not group,
-        referral="referral" in message,
+        referral=referral_of(message),
+        quoted=quoted(message),
+        is_forwarded=is_forwarded(message),
+        profile_name=words(part({"profile": known.profile}, "profile").get("name")) if known else None,
         group=group,
         new_sender=new_sender,
         new_user_id=new_user_id,
@@ -365,6 +375,7 @@ class _Metadata(msgspec.Struct):
 class _Contact(msgspec.Struct):
     wa_id: str | int | None = None
     user_id: str | int | None = None
+    profile: Any = None
 
 
 class _Value(msgspec.Struct):
