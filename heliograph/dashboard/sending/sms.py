@@ -119,7 +119,7 @@ async def _refused(request: Request, given: Typed, refusal: Refusal) -> Shown:
     return Shown(template=TEMPLATE, values=values | {"sent": None}, status=422, refusal=told)
 
 
-async def _message(request: Request, name: str) -> messages.Story | None:
+async def _message(request: Request, name: str) -> messages.MessageDetail | None:
     """The message that the address names."""
     if not (wanted := request.query.get(name)):
         return None
@@ -131,22 +131,22 @@ async def _message(request: Request, name: str) -> messages.Story | None:
         return await messages.get(conn, request.actor, id=id)
 
 
-async def _prefilled(request: Request, sent: messages.Story | None) -> Typed | None:
+async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> Typed | None:
     """What the form begins with; None: it is to be another channel's."""
-    story = sent or await _message(request, "again")
-    if story is None:
+    detail = sent or await _message(request, "again")
+    if detail is None:
         return Typed(to=request.query.get("to", "")[: sms_form.LONGEST_NAME], message=request.query.get("text", ""))
-    if story.message.channel != "sms":
+    if detail.message.channel != "sms":
         return None if sent is None else Typed()
     async with request.reading() as conn:
         senders = await sender_ids.list_all(conn, request.actor)
-    sender = next((one for one in senders if one.value == story.message.sender and not one.is_default), None)
+    sender = next((one for one in senders if one.value == detail.message.sender and not one.is_default), None)
     whole = request.may(permission=CONTENT)
     return Typed(
-        to=story.message.recipient if whole else "",
-        message=(story.text or "") if whole else "",
+        to=detail.message.recipient if whole else "",
+        message=(detail.text or "") if whole else "",
         sender=str(sender.id) if sender else "",
-        reference=story.message.client_reference or "",
+        reference=detail.message.client_reference or "",
     )
 
 
