@@ -284,6 +284,8 @@ SUBMITTED = {
     "/invitation/accept": "member.added",
     "/checklist/dismiss": OWN,
     "/messages/{id}/cancel": WORK,
+    "/send": WORK,
+    "/send/preview": READS,
     "/messages/{id}/reveal": "message.revealed",
     "/team/invite": "invitation.made",
     "/team/invitations/{id}/renew": "invitation.made",
