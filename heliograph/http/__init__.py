@@ -1,1 +1,1 @@
-"""HTTP/1.1 over TCP, both ways: what is read and written (pure), the client for webhooks, and the server below."""
+"""HTTP/1.1 over TCP in both directions: reading and writing (pure), the client for webhooks, and the server."""

@@ -1,11 +1,10 @@
-"""What came of a request that we made: an answer, kept as far as anybody wants to see it, or why there is none. Pure:
-no I/O, no clock. RFC 9110 and 9112; the parser is llhttp, by httptools, which reads such answers in a third of the time
-that our own reader of requests would take.
+"""The outcome of a request that we made: an answer, with as much of its body as is worth keeping, or why there is none.
+Pure: no I/O, no clock. RFC 9110 and 9112; the parser is llhttp, through httptools, which reads such answers in a third
+of the time that our own reader of requests would take.
 
 The rule nobody may break: nothing that the other side sends makes a reader hold more than `KEPT_BYTES` of body and
-`HEAD_BYTES` of head or trailer, or run for longer than the bytes it was fed deserve. An answer whose trailer never
-ends was not given. What follows an answer is not part of the next one: a connection on which more came than was asked
-for is not `reusable`.
+`HEAD_BYTES` of head or trailer, or take more than linear time. An answer whose trailer never ends does not count. What
+follows an answer is not part of the next one: a connection that received more than it asked for is not `reusable`.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import Literal
 import httptools
 import msgspec
 
-#: What is kept of an answer's body, for operators.
+#: How much of an answer's body is kept, for operators.
 KEPT_BYTES = 4_096
-#: A longer body is not read to its end: its connection is closed instead of kept.
+#: A longer body is not read to its end: its connection is closed instead of reused.
 READ_BYTES = 65_536
-#: A body in chunks: read at most this much of it, sizes and extensions included, before it counts as no HTTP.
+#: A body in chunks: read at most this much of it, sizes and extensions included, before it no longer counts as HTTP.
 CHUNKED_BYTES = 8 * READ_BYTES
-#: Of the head, those of interim answers before it included.
+#: Of the head, including preceding interim answers.
 HEAD_BYTES = 32_768
 HEADERS = 100
 #: A destination that sent nothing but interim answers (1xx) kept a core at 70 % and delayed every other request by
@@ -35,7 +34,7 @@ FailureKind = Literal["blocked", "busy", "dns", "connect", "tls", "timeout", "cl
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """The other side answered. What the status means is the caller's business; 3xx was not followed.
+    """The other side answered. The meaning of the status is up to the caller; 3xx is not followed.
 
     `body`: at most the first 4 kB, possibly cut short by the other side. `retry_after`: seconds from now, from the
     header's seconds or date, None without one. `duration`: seconds.
@@ -48,17 +47,17 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
-    """There was no answer. `detail` is for operators and holds neither path nor query of the URL.
+    """There was no answer. `detail` is for operators and contains neither path nor query of the URL.
 
     blocked   the address may not be connected to; nothing was sent
     busy      too many requests to this destination are open, or this machine is out of sockets; nothing was sent,
               and it is no fault of the destination
     dns       the name has no address; nothing was sent
     connect   refused, unreachable; nothing was sent
-    tls       no agreement or no valid certificate; nothing was sent
+    tls handshake failure or invalid certificate; nothing was sent
     timeout   the deadline passed
     closed    the connection ended before an answer
-    protocol  what came was not HTTP, or more of it than is read; or the headers given cannot be sent as HTTP
+    protocol the response was not HTTP, or too large; or the given headers cannot be sent as HTTP
     """
 
     kind: FailureKind
@@ -67,18 +66,19 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 
 class NotHttp(Exception):
-    """What came is not an answer, or more than is read; the text says why, for operators."""
+    """Not an answer, or too large; the text says why, for operators."""
 
 
 class _Enough(Exception):
-    """Stops the parser: nothing more is wanted of this connection."""
+    """Stops the parser: nothing more is needed from this connection."""
 
 
 class AnswerReader:
-    """Reads the answers of one connection, one after the other: `reset`, then `feed` until it says that all is there.
+    """Reads the answers on one connection, one after the other: `reset`, then `feed` until it returns that the answer
+    is complete.
 
-    `status` is 0 until the head of the answer itself has come; from then on the answer stands, however its body ends,
-    save when the rest is no HTTP or a trailer without an end.
+    `status` is 0 until the head of the answer itself has come; from then on the answer counts, however its body ends,
+    unless the rest is not HTTP or an endless trailer.
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class AnswerReader:
     def reset(self) -> None:
         """A new request goes out."""
         self.status = 0
-        #: All of the answer is here, or all that is read of it.
+        #: The answer is complete, or as much of it as is read.
         self.complete = False
         #: Another request may use the connection.
         self.reusable = False
@@ -117,21 +117,21 @@ class AnswerReader:
         self.retry_after: str | None = None
         self._seen = 0
         self._head = 0
-        #: Bytes since the head, and those of them since the last piece of the body: sizes, extensions, trailer.
+        #: Bytes since the head, and since the last piece of the body: sizes, extensions, trailer.
         self._after_head = 0
         self._between = 0
         self._headers = 0
-        #: Bytes of headers, of all heads and the trailer, as the parser tells of them.
+        #: Bytes of headers, of all heads and the trailer, as the parser reports them.
         self._told = 0
         self._interim = 0
         self._problem = ""
 
     def close(self) -> None:
-        """Nothing will be fed any more: parser and reader let go of each other."""
+        """Nothing more will be fed: break the reference cycle between parser and reader."""
         del self._parser
 
     def feed(self, data: bytes) -> bool:
-        """Take what came; True when the answer is complete. Raises NotHttp."""
+        """Add received bytes; True when the answer is complete. Raises NotHttp."""
         if not self.status:
             self._head += len(data)
         else:
@@ -144,7 +144,7 @@ class AnswerReader:
             if not self.complete:
                 raise NotHttp(self._problem or str(error)[:200]) from None
         else:
-            # The parser gathers an unfinished header or trailer without telling.
+            # The parser buffers an unfinished header or trailer without reporting it.
             if not self.status and self._head > HEAD_BYTES:
                 raise NotHttp("the head is too large")
             if not self.complete and (self._between > HEAD_BYTES or self._after_head > CHUNKED_BYTES):
@@ -152,8 +152,8 @@ class AnswerReader:
         return self.complete
 
     def is_in_trailer(self) -> bool:
-        """The whole body has come, but not the end of what follows it. Asked once, when nothing more will be read:
-        the parser is given the end, and takes it for one nowhere else."""
+        """The whole body has come, but not the end of what follows it. Asked once, when nothing more will be read: the
+        parser is told that the input ended, which it accepts nowhere else."""
         if not self.status or self.complete:
             return False
         seen, body = self._seen, self.body
@@ -162,7 +162,7 @@ class AnswerReader:
         self.body = body
         return self.complete and self._seen == seen
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -184,7 +184,7 @@ class AnswerReader:
         status = self._parser.get_status_code()
         if status >= 200:
             self.status = status
-        elif status == 101:  # nothing of another protocol is asked for or understood
+        elif status == 101:  # no other protocol was asked for
             self.status = status
             self.complete = True
             raise _Enough
@@ -222,5 +222,5 @@ def seconds_until(retry_after: str, now: datetime) -> float | None:
         at = parsedate_to_datetime(text)
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         return max(0.0, (at - now).total_seconds())
-    except Exception:  # beside ValueError it raises what it stumbles on: OverflowError, IndexError
+    except Exception:  # it also raises OverflowError and IndexError
         return None

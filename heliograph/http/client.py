@@ -1,15 +1,15 @@
 """The one client for requests to addresses that somebody else chose.
 
-The rule nobody may break: a connection is opened only to an address that `addresses.is_allowed` let pass, and to that
-very address. A name is resolved once per connection, by us; if any of its addresses is refused, all are. The check is
-made three times because each place sees what the others cannot: the URL's literal host before anything happens (a
-literal never reaches the resolver), a name's addresses when they are resolved, and each socket's address when it is
-opened. Nothing is resolved between check and connect, so rebinding a name changes nothing.
+The rule nobody may break: a connection is opened only to an address that `addresses.is_allowed` accepted, and to
+exactly that address. A name is resolved once per connection, by us; if any of its addresses is refused, all are. The
+check is made three times because each place sees something that the others cannot: the URL's literal host before
+anything happens (a literal never reaches the resolver), a name's addresses when they are resolved, and each socket's
+address when it is opened. Nothing is resolved between check and connect, so rebinding a name changes nothing.
 
-No redirect is followed, no proxy or netrc is read from the environment, no cookie is kept, no body is decompressed,
-and nothing is sent twice: a kept connection that the other side closes at the wrong moment is a failure like any other.
+No redirect is followed, no proxy or netrc is read from the environment, no cookie is kept, no body is decompressed, and
+nothing is sent twice: a kept connection that the other side closes at the wrong moment is a failure like any other.
 Whatever the other side does, `HttpClient.post` returns within the deadline and does not raise, and what `post_now`
-began is told of within it.
+began is reported within it.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from heliograph.http.resolver import Blocked, Lookup, Resolver
 
 #: Most receivers close an idle connection after 5 s or later; a request on one that is being closed is lost.
 KEEP_ALIVE = 4.0
-#: Idle connections in all. Of one destination there are never more than may be open at once.
+#: Maximum idle connections in total. One destination never has more than its limit of open ones.
 _IDLE = 512
-#: How often deadlines are looked at; seconds.
+#: How often deadlines are checked; seconds.
 _SWEEP = 0.05
-#: Sweeps from one look for connections idle for too long to the next.
+#: Sweeps between two checks for connections that have been idle for too long.
 _IDLE_SWEEPS = 10
-#: A further address of a name is tried beside the ones before it after this (RFC 8305 §8), seconds.
+#: After this, the next address of a name is tried in parallel (RFC 8305 §8), seconds.
 _STAGGER = 0.25
 _REMEMBERED = 4_096
-#: This machine ran out of descriptors, ports or buffers: no fault of the destination.
+#: This machine ran out of descriptors, ports or buffers, which is not the destination's fault.
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS})
 
 
 class HttpClient:
-    """Made and used inside one running loop. `close` it.
+    """Created and used inside one running loop. `close` it.
 
     `lookup` (name → addresses; raises OSError; runs in a thread) and `tls` stand for the system's resolver and trust
     store; `keep_alive`: how long a connection may be idle, seconds.
@@ -70,10 +70,10 @@ class HttpClient:
         self._keep_alive = keep_alive
         self._tls = tls or ssl.create_default_context()
         self._resolver = Resolver(lookup, self._check)
-        #: By URL: the destination and what a POST to this path begins with, or why it is refused.
+        #: By URL: the destination and the beginning of a POST to this path, or why it is refused.
         self._targets: dict[str, tuple[_Destination, str] | str] = {}
         self._destinations: dict[str, _Destination] = {}
-        #: Connections with a request under way.
+        #: Connections with a request in progress.
         self._busy: set[ClientConnection] = set()
         self._idle = 0
         self._sweeper: asyncio.TimerHandle | None = None
@@ -81,7 +81,7 @@ class HttpClient:
         self._closed = False
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer | Failure:
-        """One POST, at most `webhook_timeout_seconds` long. `headers` are sent as they are, Content-Type included;
+        """One POST, at most `webhook_timeout_seconds` long. `headers` are sent as they are, including Content-Type;
         Host, User-Agent and Content-Length are added."""
         known = self._targets.get(url) or self._remember(url)
         if isinstance(known, str):
@@ -111,9 +111,9 @@ class HttpClient:
                 self._keep(destination, connection)
 
     def post_now(self, url: str, body: bytes, lines: str, count: int, done: Callable[[Answer | Failure], None]) -> bool:
-        """As `post`, without a task or a future, if a connection is open and free: `done` is called once with what came
-        of it, later. False: nothing was done, and `post` may do it. `lines`: the headers, `count` of them, each with
-        its line end."""
+        """Like `post`, without a task or a future, if a connection is open and free: `done` is called once with the
+        outcome, later. False: nothing was done; use `post`. `lines`: the headers, `count` of them, each with its line
+        end."""
         known = self._targets.get(url)
         if known is None or isinstance(known, str) or self._closed:
             return False
@@ -153,14 +153,14 @@ class HttpClient:
         done(outcome)
 
     async def close(self) -> None:
-        """Close all connections. Requests under way end as failures."""
+        """Close all connections. Requests in progress end as failures."""
         self._closed = True
         self._resolver.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in [*self._busy, *(one for known in self._destinations.values() for one in known.idle)]:
             connection.abort()
-        await asyncio.sleep(0)  # the loop closes sockets in its next round
+        await asyncio.sleep(0)  # the loop closes sockets in its next iteration
 
     def _kept(self, destination: _Destination, now: float) -> ClientConnection | None:
         """The connection that was used last, because it is the least likely to be closed at this moment."""
@@ -181,7 +181,7 @@ class HttpClient:
         self._idle += 1
 
     def _sweep(self) -> None:
-        """End what is past its deadline, and what has been idle for too long."""
+        """End requests past their deadline, and connections that have been idle for too long."""
         self._sweeper = None
         now = time.monotonic()
         for connection in [one for one in self._busy if one.deadline < now]:
@@ -218,8 +218,8 @@ class HttpClient:
             raise _NotSent("dns", _reason(error)) from None
 
     async def _reach(self, addresses: list[str], port: int) -> socket.socket:
-        """A socket that is connected to one of these. One that does not answer must not use up the time of all, so
-        the next is tried when those before it have failed, or beside them after a while (RFC 8305 §5)."""
+        """A socket connected to one of these addresses. One that does not answer must not use up the time of all, so
+        the next is tried when the ones before it have failed, or in parallel after a while (RFC 8305 §5)."""
         if len(addresses) == 1:
             return await self._dial(addresses[0], port)
         waiting = addresses[::-1]
@@ -262,7 +262,7 @@ class HttpClient:
         return sock
 
     async def _open(self, destination: _Destination, sock: socket.socket) -> ClientConnection:
-        """The connection on a socket, with TLS if that is agreed on."""
+        """The connection on a socket, with TLS if required."""
 
         def make() -> ClientConnection:
             return ClientConnection(self._loop, functools.partial(self._lost, destination))
@@ -318,7 +318,7 @@ class HttpClient:
 
 
 class _Destination:
-    """Scheme, host and port: what shares connections and a limit."""
+    """Scheme, host and port: requests to the same ones share connections and a limit."""
 
     __slots__ = ("address", "host", "idle", "open", "port", "secure")
 
@@ -327,9 +327,9 @@ class _Destination:
         self.host = target.host
         self.port = target.port
         self.address = target.address
-        #: Requests under way, those that wait for a connection included.
+        #: Requests in progress, including those waiting for a connection.
         self.open = 0
-        #: The one used last is last.
+        #: The most recently used one is last.
         self.idle: list[ClientConnection] = []
 
 
@@ -352,7 +352,7 @@ def _authority(target: Target) -> str:
 
 
 def _path(url: str) -> str:
-    """Path and query exactly as they were saved; `parse_url` has let the URL pass."""
+    """Path and query exactly as they were saved; `parse_url` has accepted the URL."""
     rest = url.split("#", 1)[0].split("://", 1)[1]
     start = min((at for at in (rest.find("/"), rest.find("?")) if at >= 0), default=len(rest))
     return rest[start:] if rest[start : start + 1] == "/" else f"/{rest[start:]}"

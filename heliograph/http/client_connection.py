@@ -1,6 +1,6 @@
-"""One connection to a destination: a request at a time, one write and one call back each.
+"""One connection to a destination: one request at a time, with one write and one callback each.
 
-There is no timer of its own: `HttpClient` sweeps over all connections and calls `expire` past their deadline, because a
+It has no timer of its own: `HttpClient` sweeps over all connections and calls `expire` past their deadline, because a
 timer set and cancelled for every request costs more than reading its answer.
 
 The rule nobody may break: after `begin` its `done` is called once, with an `Answer` or a `Failure`, whatever the other
@@ -18,12 +18,12 @@ from heliograph.base.database import clock
 from heliograph.base.network import sockets
 from heliograph.http.answers import Answer, AnswerReader, Failure, FailureKind, NotHttp, seconds_until
 
-#: Once the status is known the outcome is, so a body that trickles is not waited for; seconds.
+#: Once the status is known, so is the outcome: a trickling body gets no more time than this; seconds.
 BODY_SECONDS = 2.0
 
 
 class ClientConnection(asyncio.Protocol):
-    """`deadline` and `idle_since` are on the clock of `time.monotonic`."""
+    """`deadline` and `idle_since` are times of `time.monotonic`."""
 
     __slots__ = (
         "_answer",
@@ -38,7 +38,7 @@ class ClientConnection(asyncio.Protocol):
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[ClientConnection], None]) -> None:
-        """`lost` is told when the connection has ended."""
+        """`lost` is called when the connection has ended."""
         self._loop = loop
         self._lost = lost
         self._answer = AnswerReader()
@@ -49,7 +49,7 @@ class ClientConnection(asyncio.Protocol):
         self.idle_since = 0.0
 
     def send(self, request: bytes, *, started: float, deadline: float) -> asyncio.Future[Answer | Failure]:
-        """Send this and read the answer to it. `started`: from when its duration counts."""
+        """Send this and read the answer. `started`: when its duration began."""
         future: asyncio.Future[Answer | Failure] = self._loop.create_future()
 
         def done(outcome: Answer | Failure) -> None:
@@ -75,7 +75,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_free(self) -> bool:
-        """Another request may be sent: the last answer was read to its end, and nothing came after it."""
+        """Another request may be sent: the last answer was read completely, and nothing came after it."""
         return self._done is None and self._answer.reusable and not self._transport.is_closing()
 
     def expire(self) -> None:
@@ -92,7 +92,7 @@ class ClientConnection(asyncio.Protocol):
         self._conclude("closed", detail)
         self._transport.abort()
 
-    # What the loop calls.
+    # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
@@ -121,12 +121,12 @@ class ClientConnection(asyncio.Protocol):
         self._lost(self)
 
     def _conclude(self, kind: FailureKind, detail: str) -> None:
-        """There will be no more of the answer."""
+        """No more of the answer will come."""
         self._answer.reusable = False
         if self._done is None:
             return
         if self._answer.status:
-            self._answered()  # the status stands, however its body ends
+            self._answered()  # the status counts, however its body ends
         else:
             self._settle(self._failure(kind, detail))
 

@@ -1,7 +1,7 @@
 """What the head of a request says: its line, its fields, and what follows it. Pure. RFC 9112.
 
-The rule nobody may break: what two readers could understand in two ways is refused, because that is how a request is
-smuggled past one of them.
+The rule nobody may break: what two parsers could interpret differently is refused, because that is how requests are
+smuggled.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _REQUEST_LINE = re.compile(rb"(" + _METHOD + rb") ([!-~]++) HTTP/(1\.[01])\r\n")
 REQUEST_LINE_BEGUN = re.compile(_METHOD + rb"(?: |\Z)")
 _ORIGIN = re.compile(rb"https?://(?:[a-z0-9._-]++|\[[0-9a-f:.]++\])(?::[0-9]*+)?(?=[/?]|\Z)", re.IGNORECASE)
 _NAME = re.compile(TOKEN + rb"++")
-#: What a value may not hold (RFC 9110 §5.5).
+#: What a value must not contain (RFC 9110 §5.5).
 _CONTROLS = bytes(code for code in [*range(32), 127] if code != ord("\t"))
 
-#: Of these headers depends what follows a head.
+#: These headers determine what follows a head.
 _DECISIVE = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"})
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
-#: Of these the same few lines come again and again, and hold no secret: what they say is remembered, and so are names,
+#: The same few lines of these headers keep coming, and contain no secret, so their parsed form is cached, as are names,
 #: and request lines without a query.
 _REPEATED = _DECISIVE | {b"accept", b"accept-encoding", b"user-agent", b"content-type"}
-#: As many of each.
+#: How many of each are cached.
 _REMEMBERED = 1_024
-#: Longer ones are not remembered, bytes.
+#: Longer ones are not cached, bytes.
 _SHORT = 128
 
 
 class HttpError(Exception):
-    """This is no request that can be served.
+    """This request cannot be served.
 
-    `status`: how it is answered. `reason`: why, for people; it quotes nothing of what came.
+    `status`: of the answer. `reason`: for people; it quotes nothing of the request.
     """
 
     def __init__(self, status: int, reason: str) -> None:
@@ -52,7 +52,7 @@ class RequestHead(msgspec.Struct, gc=False):
     """The head of a request. Names of headers are in lower case."""
 
     method: str
-    #: As it came, without the query.
+    #: As received, without the query.
     raw_path: bytes
     #: Decoded.
     path: str
@@ -60,7 +60,7 @@ class RequestHead(msgspec.Struct, gc=False):
     #: "1.0" or "1.1".
     version: str
     headers: Headers
-    #: Bytes of the body; None: it comes in chunks.
+    #: Bytes of the body; None: it is chunked.
     length: int | None
     keep_alive: bool
     #: The client waits for 100 before it sends the body.

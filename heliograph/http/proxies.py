@@ -1,9 +1,9 @@
-"""The proxies in front of us, named in the settings, and whose word counts for where a request comes from.
+"""The trusted proxies of the settings, which say where a request comes from.
 
-A proxy says it in one manner, and only that one is believed: whoever appends to X-Forwarded-For passes on a client's
-own `Forwarded` untouched. The rule nobody may break: what an address outside of the named networks says of itself is
-not read. Of a list of addresses the rightmost outside of them counts; what stands left of it was written by the
-client. Pure: no I/O.
+A proxy says so in one way, and only that one is trusted: a proxy that appends to X-Forwarded-For passes a client's own
+`Forwarded` on untouched. The rule nobody may break: what an address outside of the trusted networks claims is ignored.
+In a list of addresses, the rightmost untrusted one counts; everything to its left was written by the client. Pure: no
+I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heliograph.base.network.addresses import Address, parse_networks
 from heliograph.http.heads import Headers
 from heliograph.http.proxy_protocol import unmapped
 
-#: Lists up to this long are remembered with what they say; a client makes its own as long as it likes.
+#: Lists up to this long are cached; a client can make its own as long as it likes.
 _SHORT = 128
 
 #: `for=` of one element of Forwarded (RFC 7239 §4): a token or a quoted string.
@@ -27,7 +27,7 @@ _WITH_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::[A-Za-z0-9._-]+)
 
 
 class TrustedProxies:
-    """The proxies that are believed, and in what."""
+    """The trusted proxies, and how they report addresses."""
 
     def __init__(self, networks: str = "", says: str = "") -> None:
         """As `trusted_proxies` and `proxy_says` in the settings. Raises ValueError on a malformed network."""
@@ -44,11 +44,11 @@ class TrustedProxies:
         return parsed is not None and any(parsed in network for network in self._networks)
 
     def believes_headers_of(self, address: str) -> bool:
-        """Do requests that come from here say for whom?"""
+        """Whether requests from this address name their client."""
         return bool(self._header) and self.covers(address)
 
     def client(self, address: str, headers: Headers) -> str:
-        """The client for whom the trusted proxy at `address` asks; "" if it does not say who that is."""
+        """The client that the trusted proxy at `address` names; "" if it names none."""
         values = [value for name, value in headers if name == self._header]
         if not values:
             return address
@@ -67,8 +67,8 @@ class TrustedProxies:
 
 
 def _from_the_right(text: str) -> Iterator[str]:
-    """The parts between commas that are in no quoted string, last one first. Quotation marks are paired from the
-    right: one that the client left open must not swallow what the proxy wrote after it."""
+    """The parts between commas outside of quoted strings, last one first. Quotation marks are paired from the right:
+    one that the client left open must not swallow what the proxy wrote after it."""
     element = ""
     for at, piece in enumerate(reversed(text.split('"'))):
         if at % 2:

@@ -1,8 +1,7 @@
-"""The PROXY protocol: what a proxy says at the start of a connection about whose it is (haproxy.org,
-proxy-protocol.txt, versions 1 and 2). Pure: no I/O.
+"""The PROXY protocol: what a proxy says at the start of a connection about its client (haproxy.org, proxy-protocol.txt,
+versions 1 and 2). Pure: no I/O.
 
-The rule nobody may break: whether it is there is configured and never guessed (§2); what should be there and is not is
-refused.
+The rule nobody may break: its presence is configured, never guessed (§2); a missing header is refused.
 """
 
 from __future__ import annotations
@@ -12,29 +11,29 @@ import re
 
 from heliograph.base.network.addresses import Address
 
-#: What a header of version 2 begins with (§2.2).
+#: The beginning of a version 2 header (§2.2).
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 #: Signature, version and command, family, length of what follows.
 _FIXED = len(SIGNATURE) + 4
-#: Addresses and what proxies add to them (TLVs); the header of a public cloud has 100 bytes.
+#: Addresses and what proxies append (TLVs); a public cloud's header has 100 bytes.
 LONGEST = _FIXED + 2_048
 _LOCAL, _PROXY = 0x20, 0x21
-#: Of IPv4 and IPv6, whatever the transport: bytes of an address.
+#: For IPv4 and IPv6, whatever the transport: bytes of an address.
 _FAMILIES = {0x1: 4, 0x2: 16}
 
-#: Version 1 is a line of at most so many bytes (§2.1).
+#: Version 1 is a line of at most this many bytes (§2.1).
 LONGEST_LINE = 107
 _WORD = b"PROXY "
 _LINE = re.compile(
     rb"PROXY (?:UNKNOWN(?: [ -~]*+)?|TCP([46]) ([0-9A-Fa-f:.]++) [0-9A-Fa-f:.]++ ([0-9]{1,5}) [0-9]{1,5})\r\n"
 )
 
-#: Length of the header; the client's address and port, None where the proxy speaks for itself or does not say.
+#: Length of the header; the client's address and port, None if the proxy speaks for itself or names none.
 Found = tuple[int, tuple[str, int] | None]
 
 
 class NotProxied(Exception):
-    """The connection does not begin with a header of the PROXY protocol."""
+    """The connection does not begin with a PROXY protocol header."""
 
 
 def read_prefix(data: bytes | bytearray) -> Found | None:
@@ -47,7 +46,7 @@ def read_prefix(data: bytes | bytearray) -> Found | None:
 
 
 def unmapped(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for, if it does."""
+    """An IPv4-mapped IPv6 address as IPv4; others unchanged."""
     return getattr(address, "ipv4_mapped", None) or address
 
 

@@ -1,7 +1,7 @@
-"""Requests of one connection as they come in: bytes in, events out. Pure: no I/O, no clock. HTTP/1.1, RFC 9112.
+"""The requests on one connection: bytes in, events out. Pure: no I/O, no clock. HTTP/1.1, RFC 9112.
 
-A reader is in one phase, and `_STEPS` says what it does in each. Reading ends at the end of each request: what is sent
-ahead stays bytes, unparsed, until somebody asks for the next event.
+A reader is in one phase, and `_STEPS` says what it does in each. Reading stops at the end of each request: pipelined
+bytes stay unparsed until somebody asks for the next event.
 
     phase        what comes                             event          then
     HEAD         a head, up to its empty line           RequestHead    LENGTH, SIZE or ENDED, as the head says
@@ -12,9 +12,8 @@ ahead stays bytes, unparsed, until somebody asks for the next event.
     TRAILER      fields, dropped, and an empty line                    ENDED
     ENDED        nothing                                END            HEAD
 
-The rules nobody may break: the events are the same however the bytes are split; what two readers could understand in
-two ways is refused, because that is how a request is smuggled past one of them; what is kept has a bound, and what is
-done is linear in what came.
+The rules nobody may break: the events are the same however the bytes are split; what two parsers could interpret
+differently is refused, because that is how requests are smuggled; memory is bounded, and time is linear in the input.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ from heliograph.http.heads import (
 
 #: A line before a chunk, its extensions included, bytes.
 CHUNK_LINE_BYTES = 1_024
-#: What chunks may take beyond their bytes: so much each, so much for each byte of theirs, and `head_bytes` in all.
-#: Go's rule since CVE-2023-39326.
+#: The overhead allowed to chunks: this much each, this much per byte, and `head_bytes` in total. Go's rule since
+#: CVE-2023-39326.
 _CHUNK_FRAME, _CHUNK_SHARE = 16, 2
-#: What a request line is beside its target, at most: method, version, two spaces, line end.
+#: The most that a request line has besides its target: method, version, two spaces, line end.
 _AROUND_TARGET = 32
 
 _QUOTED = rb"\"[\t !#-\[\]-~\x80-\xff]*+\""
@@ -54,14 +53,14 @@ HEAD, LENGTH, SIZE, CHUNK, CHUNK_END, TRAILER, ENDED = range(7)
 
 
 class ReaderLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request may be. Sizes in bytes."""
+    """Limits of a request. Sizes in bytes."""
 
     target_bytes: int = 8_192
-    #: Of a head and of the trailer that belongs to it.
+    #: Of a head and its trailer together.
     head_bytes: int = 16_384
-    #: Fields of both.
+    #: Number of fields of both.
     fields: int = 100
-    #: Of a body; None: whoever takes the events looks after that.
+    #: Of a body; None: the caller enforces it.
     body_bytes: int | None = None
 
 
@@ -74,7 +73,7 @@ Event = RequestHead | bytes | End
 
 
 class RequestReader:
-    """`feed` it, and take events until there is none. What an event raised, it raises again and again."""
+    """`feed` it, and take events until there is none. After an error, every further event raises it again."""
 
     __slots__ = (
         "_at",
@@ -93,28 +92,28 @@ class RequestReader:
         self._limits = limits
         self.phase = HEAD
         self._data = b""
-        #: Up to here it was read.
+        #: The position up to which it was read.
         self._at = 0
-        #: Of a head or trailer that has no end yet: so many bytes were searched for it.
+        #: How far a head or trailer was searched for its end.
         self._checked = 0
-        #: What may still come of head and trailer: bytes, and fields.
+        #: How much of head and trailer may still come: bytes, and fields.
         self._head_left = limits.head_bytes
         self._fields_left = limits.fields
         #: Of a body of known length or a chunk.
         self._left = 0
-        #: Bytes of the body, as far as its sizes were told.
+        #: Bytes of the body, as far as announced.
         self._size = 0
-        #: What chunks took beyond what they may.
+        #: Overhead of chunks beyond their allowance.
         self._excess = 0
 
     def feed(self, data: bytes) -> None:
-        """Take what came. Costs what it weighs, and what lies unread, which is bounded."""
+        """Add received bytes. Linear in their number and in what is unread, which is bounded."""
         at = self._at
         self._data = data if at == len(self._data) else self._data[at:] + data
         self._at = 0
 
     def next_event(self) -> Event | None:
-        """What comes next; None if more bytes are needed. Raises HttpError."""
+        """The next event; None if more bytes are needed. Raises HttpError."""
         while True:
             phase = self.phase
             event = self._STEPS[phase](self)
@@ -123,11 +122,11 @@ class RequestReader:
 
     @property
     def pending(self) -> int:
-        """Bytes that were fed and not read."""
+        """Bytes fed and not read yet."""
         return len(self._data) - self._at
 
     def drop(self) -> None:
-        """Forget them."""
+        """Discard unread bytes."""
         self._data = b""
         self._at = 0
 
@@ -135,7 +134,7 @@ class RequestReader:
 
     def _read_head(self) -> Event | None:
         data, at = self._data, self._at
-        while data.startswith(b"\r\n", at):  # an empty line or more before it (RFC 9112 §2.2)
+        while data.startswith(b"\r\n", at):  # empty lines before it (RFC 9112 §2.2)
             at += 2
         self._at = at
         if at == len(data):
@@ -164,7 +163,7 @@ class RequestReader:
         return RequestHead(method, raw_path, path, query, version, headers, length, keep_alive, expects_continue)
 
     def _check_begun(self, data: bytes, at: int, most: int) -> None:
-        """Can these bytes, which hold no line end up to `most`, be the beginning of a request line?"""
+        """Whether these bytes, without a line end up to `most`, can be the beginning of a request line."""
         if data[at : at + 2] == b"\r":
             return
         if REQUEST_LINE_BEGUN.match(data, at, most) is None:
@@ -173,7 +172,7 @@ class RequestReader:
             raise HttpError(414, "the address is too long")
 
     def _find_end(self, at: int) -> int:
-        """Where the head or trailer ends that began at `at`; -1 if that has not come."""
+        """Where the head or trailer that began at `at` ends; -1 if its end has not come yet."""
         found = self._data.find(b"\r\n\r\n", at + self._checked)
         size = (found + 4 if found >= 0 else len(self._data) + 1) - at
         if size > self._head_left:
@@ -196,7 +195,8 @@ class RequestReader:
         return headers
 
     def _read_trailer(self) -> None:
-        """Nothing that decides about a request may come after its body (RFC 9110 §6.5.1): it is checked and dropped."""
+        """Nothing that affects a request may come after its body (RFC 9110 §6.5.1): trailers are checked and
+        dropped."""
         data, at = self._data, self._at
         if data.startswith(b"\r\n", at):
             self._at = at + 2
@@ -211,7 +211,7 @@ class RequestReader:
     # ── Bodies ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _grow(self, size: int) -> None:
-        """So many bytes of the body come next."""
+        """That many bytes of the body come next."""
         self._left = size
         self._size += size
         most = self._limits.body_bytes

@@ -1,6 +1,6 @@
-"""Names and their addresses: resolved once, checked, and remembered together for a short while.
+"""Name resolution: names are resolved once, checked, and cached together for a short while.
 
-The rule nobody may break: no address leaves here unchecked, and if any address of a name is refused, all are.
+The rule nobody may break: no address is returned unchecked, and if any address of a name is refused, all are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from heliograph.base.network.addresses import Address
 #: How long addresses and their check are reused. Failures too: a broken name must not cost a look-up per attempt.
 _NAME_SECONDS = 30.0
 _BAD_NAME_SECONDS = 5.0
-#: A look-up blocks a thread for as long as the resolver pleases (10 s and more); this many may.
+#: A look-up blocks a thread for as long as the resolver takes (10 s and more); this many threads at most.
 _LOOKUPS = 64
 _REMEMBERED = 4_096
 
@@ -34,8 +34,8 @@ class Blocked(OSError):
 
 
 class Resolver:
-    """Each look-up has a thread of its own, not one of the loop's few: names whose servers never answer must not hold
-    up the others. The threads are daemons, so that none of them delays the process's end."""
+    """Each look-up has its own thread, not one of the loop's few: names whose servers never answer must not delay the
+    others. The threads are daemons, so that none of them delays the process's end."""
 
     def __init__(self, lookup: Lookup | None, check: Callable[[Address], bool]) -> None:
         """`lookup` None: the system's. `check`: whether a connection to the address may be opened."""
@@ -46,7 +46,8 @@ class Resolver:
         self._running: dict[str, asyncio.Task[list[str]]] = {}
 
     async def resolve(self, name: str) -> list[str]:
-        """The checked addresses, the families by turns. Raises OSError: no address; Blocked: one that is refused."""
+        """The checked addresses, alternating between families. Raises OSError: no address; Blocked: one that is
+        refused."""
         expiry, found = self._known.get(name, (0.0, []))
         if time.monotonic() >= expiry:
             task = self._running.get(name)
@@ -59,13 +60,13 @@ class Resolver:
             except asyncio.CancelledError:
                 if not task.cancelled():
                     raise
-                found = OSError("closed while the name was looked up")
+                found = OSError("closed while the name was being looked up")
         if isinstance(found, OSError):
             raise found.with_traceback(None)
         return found
 
     def close(self) -> None:
-        """End the look-ups under way; those who wait for them get an OSError."""
+        """Cancel look-ups in progress; those waiting for them get an OSError."""
         for task in self._running.values():
             task.cancel()
 
@@ -81,7 +82,7 @@ class Resolver:
                     raise Blocked(address)
             outcome = _by_turns(outcome)
         except (OSError, ValueError) as error:
-            # UnicodeError, a ValueError, is what the system's resolver says of a name with an impossible label.
+            # The system's resolver raises UnicodeError, a ValueError, for a name with an invalid label.
             outcome = error if isinstance(error, OSError) else OSError(str(error))
         finally:
             self._running.pop(name, None)
@@ -95,7 +96,8 @@ class Resolver:
 
 
 def _by_turns(addresses: list[str]) -> list[str]:
-    """The first stays first, then the families alternate (RFC 8305 §4), so that one that leads nowhere is soon left."""
+    """The first stays first, then the families alternate (RFC 8305 §4), so that one that does not work is soon
+    abandoned."""
     first = ":" in addresses[0]
     same = [address for address in addresses if (":" in address) == first]
     other = [address for address in addresses if (":" in address) != first]

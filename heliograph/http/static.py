@@ -1,7 +1,6 @@
-"""What is served as it is, again and again: its bytes, packed once, and under a tag by which whoever has them already
-is told so.
+"""Static content: its bytes, compressed once, with an ETag for clients that already have them.
 
-The rule nobody may break: however many ask at once, it is packed once.
+The rule nobody may break: however many requests come at once, it is compressed once.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from collections.abc import Mapping
 
 Headers = list[tuple[bytes, bytes]]
 
-#: Request headers that an answer depends on.
+#: Request headers that the answer depends on.
 ASKED = frozenset({b"if-none-match", b"accept-encoding"})
 
-#: `gzip;q=0`: anything but that.
+#: `gzip;q=0`: not gzip.
 _REFUSED = re.compile(rb";[ \t]*q[ \t]*=[ \t]*0(?:\.0*)?[ \t]*", re.IGNORECASE).fullmatch
 
 
@@ -33,16 +32,16 @@ class Answer:
 
 
 class Page:
-    """What stands at one address."""
+    """The content at one URL."""
 
     def __init__(
         self, body: bytes, kind: str, caching: str, headers: Headers | None = None, *, vary: str = "accept-encoding"
     ) -> None:
-        """`kind`: its media type. `caching`: Cache-Control. `headers`: further ones. `vary`: what chose it, which is
-        the encoding at least."""
+        """`kind`: its media type. `caching`: Cache-Control. `headers`: additional ones. `vary`: the headers that chose
+        it, at least the encoding."""
         self.body = body
         self.kind = (b"content-type", kind.encode())
-        # Sent as weak: it is the same for both encodings.
+        # A weak tag: it is the same for both encodings.
         self.etag = f'"{digest(body)}"'.encode()
         self.headers: Headers = [
             (b"etag", b"W/" + self.etag),
@@ -53,7 +52,7 @@ class Page:
         self._packing: asyncio.Future[bytes] | None = None
 
     async def answer(self, asked: Mapping[bytes, bytes]) -> Answer:
-        """To a GET with these headers; of them ASKED count."""
+        """The answer to a GET with these headers, of which those in ASKED matter."""
         if self._is_known(asked.get(b"if-none-match", b"")):
             return Answer(304, list(self.headers), b"")
         headers, body = [self.kind, *self.headers], self.body
@@ -64,14 +63,13 @@ class Page:
         return Answer(200, headers, body)
 
     async def _packed(self) -> bytes:
-        """By gzip, in a thread: the viewer takes 70 ms and becomes a quarter of its size, the OpenAPI document a
-        twelfth."""
+        """gzip, in a thread: the viewer takes 70 ms and shrinks to a quarter, the OpenAPI document to a twelfth."""
         if self._packing is None:
             self._packing = asyncio.ensure_future(asyncio.to_thread(gzip.compress, self.body, 6, mtime=0))
         return await asyncio.shield(self._packing)
 
     def _is_known(self, given: bytes) -> bool:
-        """Does If-None-Match name it? Compared weakly (RFC 9110 §13.1.2)."""
+        """Whether If-None-Match names it, compared weakly (RFC 9110 §13.1.2)."""
         known = {one.strip().removeprefix(b"W/") for one in given.split(b",")} if given else ()
         return self.etag in known or b"*" in known
 

@@ -1,7 +1,7 @@
-"""HTTP/1.1 as it goes out: the heads of answers, whole requests. Pure but for the time of day in `Date`.
+"""Writing HTTP/1.1: the heads of answers, and whole requests. Pure except for the time of day in `Date`.
 
-The rule nobody may break: no header ends its line. Those of requests come from customers' settings and are looked at;
-those of answers are ours.
+The rule nobody may break: no header contains a line break. Those of requests come from customers' settings and are
+checked; those of answers are ours.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from http import HTTPStatus
 from heliograph.base.database import clock
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
-#: Line ends that a request has beside those of the headers given: three of `post_start`, Content-Length, the last.
+#: Line ends in a request besides those of the given headers: three in `post_start`, Content-Length, the last.
 _LINE_ENDS = 5
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -47,30 +47,30 @@ def response_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def undated_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Status line and these headers: for answers that are kept."""
+    """Status line and these headers: for cached answers."""
     return _head(_status_line(status), headers)
 
 
 def post_start(authority: str, path: str) -> str:
-    """What all POSTs to a path begin with. `authority`: host, and port if it is not the scheme's own."""
+    """The beginning of all POSTs to a path. `authority`: host, and port if it is not the scheme's own."""
     return f"POST {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: Heliograph/1\r\n"
 
 
 def request(start: str, headers: Mapping[str, str], body: bytes) -> bytes:
     """The whole request. `headers` go out as they are; Host, User-Agent and Content-Length are not among them.
 
-    Raises ValueError for a name or value that would end its line or cannot be encoded.
+    Raises ValueError for a name or value that contains a line break or cannot be encoded.
     """
     return request_of(start, "".join([f"{name}: {value}\r\n" for name, value in headers.items()]), len(headers), body)
 
 
 def request_of(start: str, lines: str, count: int, body: bytes) -> bytes:
-    """As `request`, of `count` headers that are lines already."""
+    """Like `request`, with `count` headers that are lines already."""
     head = f"{start}{lines}Content-Length: {len(body)}\r\n\r\n"
-    # Counted over the whole head, which is cheaper than looking at each: one line end too many is somebody's own.
+    # Counted over the whole head, which is cheaper than checking each: one line end too many was injected.
     ends = count + _LINE_ENDS
     if head.count("\n") != ends or head.count("\r") != ends or "\0" in head:
-        raise ValueError("a header holds a line break or a NUL")
+        raise ValueError("a header contains a line break or a NUL")
     return head.encode() + body
 
 

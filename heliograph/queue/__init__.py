@@ -1,1 +1,1 @@
-"""Work that waits: rows under leases, claimed fairly and in order, run by loops and timers."""
+"""Queued work: rows under leases, claimed fairly and in order, run by loops and timers."""

@@ -1,17 +1,16 @@
-"""How a worker finds what waits: it reads what becomes due in the order of time, remembers who waits where, and asks
-for rows by organization, from a known place on. What a claim costs follows from what it takes: it reads neither the
-rows that stay nor what is left in the indexes of rows that are gone, which nothing can clear away while a dump or a
-report holds an old snapshot.
+"""How a worker finds waiting work: it reads what becomes due in the order of time, remembers who waits where, and asks
+for rows by organization, starting from a known place. So the cost of a claim depends on what it takes: it reads neither
+the rows that stay nor the dead entries in indexes, which cannot be vacuumed while a dump or a report holds an old
+snapshot.
 
 - `look` reads the rows that became due since the last look. A row may become visible after others that are due later,
-  so a look begins again where the oldest transaction that may still bring one began.
-- Each `cycle` seconds the whole table is read, a slice at a time, for what no look can find: rows whose lease ended,
-  that a claim passed over because somebody had them locked who then let them go, or that an operator held back.
-- `claim` asks those whose turn it is (`turns`) and leases what it finds; `pick` locks it for a transaction that decides
-  about it and leases, at its end, what goes out. The database decides what is free.
+so a look starts again from the beginning of the oldest transaction that may still add one. - Every `cycle` seconds the
+whole table is read, a slice at a time, for what no look can find: rows whose lease ended, that a claim skipped because
+they were briefly locked, or that an operator held back. - `claim` asks for the rows of those whose turn it is (`turns`)
+and leases what it finds; `pick` locks it for a transaction that decides about it and, at its end, leases what goes out.
+The database decides what is free.
 
-The rule nobody may break: what this process remembers only says where to look. Forgetting all of it costs time and
-nothing else.
+The rule nobody may break: what this process remembers only says where to look. Losing all of it costs nothing but time.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ CYCLE = 20.0
 #: Blocks read in one slice, some 20,000 rows: 5 ms.
 SLICE = 500
 
-#: That a row of `queue` is held back by an operator, as SQL: the answer is no at once while there is no hold at all.
+#: An SQL condition: an operator holds this row of `queue` back. Cheap while there are no holds at all.
 _HELD = """
 (SELECT EXISTS (SELECT FROM queue_holds)) AND EXISTS (
  SELECT FROM queue_holds h WHERE h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
@@ -50,16 +49,16 @@ _HELD = """
 _FREE = f"(lease_until IS NULL OR lease_until < now()) AND NOT ({_HELD})"
 
 # Every row is written with a `due_at` that is no earlier than the beginning of its transaction (to the millisecond, as
-# messages are stamped). So once `settled` is known, rows that are due before it are all visible to the next statement.
-# Who has not written yet may be about to, if it began only now; a dump or a report began long ago.
+# messages are stamped). So once `settled` is known, all rows that are due before it are visible to the next statement.
+# A transaction that has not written yet may be about to if it began just now; a dump or a report began long ago.
 SETTLED = """
 SELECT least(now(), min(xact_start)) - interval '2 ms' FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid()
    AND (backend_xid IS NOT NULL OR wait_event_type = 'Lock' OR xact_start > now() - interval '3 seconds')
 """
 BEGIN = f"SELECT ({SETTLED}), now()"
-# MATERIALIZED keeps the grouping from choosing the index. Of holds, each has an id of its own, so their number and the
-# last one tell whether any was released.
+# MATERIALIZED keeps the grouping from choosing the index. Each hold has its own id, so their number and the last one
+# tell whether any was released.
 READ = f"""
 WITH due AS MATERIALIZED (
     SELECT kind, line, lane, organization_id, coalesce(since, due_at) AS place, due_at > $2 AS new FROM queue
@@ -73,7 +72,7 @@ SELECT now() AS read, ({SETTLED}) AS settled,
        (SELECT count(*) || ' ' || coalesce(max(id::text), '') FROM queue_holds) AS holds, found.*
   FROM (VALUES (1)) AS one LEFT JOIN found ON true
 """
-# `due_at` is spelled so that no index leads by it: the slice is read by its place on disk.
+# `due_at` is spelled so that no index matches it: the slice is read by its position on disk.
 SWEEP = f"""
 WITH due AS MATERIALIZED (
     SELECT kind, line, lane, organization_id, coalesce(since, due_at) AS place FROM queue
@@ -86,10 +85,10 @@ SELECT now() AS began, pg_relation_size('queue') / current_setting('block_size')
   FROM (VALUES (1)) AS one LEFT JOIN found ON true
 """
 
-# Of each line at most `free` rows: group after group, whose numbers run from `first` to `last` in the arrays $6 to $9,
-# and of each its first free rows, found by key and locked one by one. What another worker has locked is passed over.
-# `due_at` is spelled so that no index leads by it: a plan made while the table was empty must not read all that is due
-# for each group anew.
+# At most `free` rows of each line: group after group, numbered from `first` to `last` in the arrays $6 to $9, and of
+# each its first free rows, found by key and locked one by one. What another worker has locked is skipped. `due_at` is
+# spelled so that no index matches it: a plan made while the table was empty must not read everything that is due for
+# each group.
 PICK = f"""
 SELECT asked.line, mine.lane, mine.organization_id, mine.id, mine.tries, mine.claims > 0 AS again, mine.place,
        mine.attempt, mine.begun_at, mine.target_id, mine.reference, mine.continues, mine.parts, mine.spot
@@ -105,7 +104,7 @@ SELECT asked.line, mine.lane, mine.organization_id, mine.id, mine.tries, mine.cl
                ORDER BY coalesce(since, due_at) LIMIT ($9::int[])[n] FOR UPDATE SKIP LOCKED) due
         LIMIT asked.free) mine
 """
-# Rows that are locked stay where they are, so they are changed by their place on disk.
+# Locked rows do not move, so they are changed by their position on disk.
 CLAIM = f"""
 WITH picked AS MATERIALIZED ({PICK})
 UPDATE queue SET lease_until = now() + make_interval(secs => $10), lease_token = $11, claims = least(claims, 9999) + 1
@@ -116,7 +115,7 @@ RETURNING line, lane, organization_id, id, tries, claims > 1 AS again, coalesce(
 
 
 class Backlog:
-    """What waits, as one process knows it, of all kinds. One per worker; whoever has none can `claim_once`."""
+    """The waiting work of all kinds, as one process knows it. One per worker; other processes can `claim_once`."""
 
     def __init__(self, *, cycle: float = CYCLE, chance: random.Random | None = None) -> None:
         """`cycle`: seconds in which the whole table is read once."""
@@ -125,59 +124,59 @@ class Backlog:
         self._turns: defaultdict[str, Turns] = defaultdict(Turns)
         self._wakes: dict[str, Callable[[], object]] = {}
         self._looking = asyncio.Lock()
-        #: Wakes the first who came too early for a look.
+        #: Wakes the first caller that came too early for a look.
         self._later: asyncio.TimerHandle | None = None
         #: In loop time.
         self._look_at = 0.0
         self._slice_at = 0.0
-        #: Everything that is due before this was seen; None: nothing was.
+        #: Everything that is due before this has been seen; None: nothing has.
         self._settled: datetime | None = None
-        #: What is due until then was counted, as far as it could be seen.
+        #: What is due until then has been counted, as far as it was visible.
         self._was_read: datetime | None = None
         self._holds = ""
-        #: What was asked for in transactions that have not ended.
+        #: What was asked for in transactions that have not ended yet.
         self._open: dict[Connection, list[tuple[Turns, list[Ask]]]] = {}
-        #: The block that the next slice begins with.
+        #: The first block of the next slice.
         self._block = 0
 
     def on_work(self, kind: str, wake: Callable[[], object]) -> None:
-        """Call `wake` when work of a kind was found by somebody else's look, and when it is time for a look of its own
-        that came too early."""
+        """Call `wake` when somebody else's look found work of this kind, and when it is time for a look that was asked
+        for too early."""
         self._wakes[kind] = wake
 
     def lines(self, kind: str, *, limit: int = 1000) -> list[UUID]:
-        """Lines of a kind in which work is thought to wait; where there are more than `limit`, others the next time."""
+        """Lines of a kind in which work seems to be waiting; if there are more than `limit`, others the next time."""
         return self._turns[kind].lines(limit)
 
     def found(self, kind: str) -> list[UUID]:
-        """Lines of a kind in which more work was found since this was asked last."""
+        """Lines of a kind in which more work was found since the last call."""
         return self._turns[kind].found()
 
     def waits(self, kind: str) -> bool:
-        """Whether any row of a kind is thought to wait."""
+        """Whether any row of a kind seems to be waiting."""
         return len(self._turns[kind]) > 0
 
     def wake_waiting(self) -> None:
-        """Wake those whose work is thought to wait: what it waits for may have come with time alone."""
+        """Wake those whose work seems to be waiting: what it waits for may have come with the passing of time."""
         for kind, wake in self._wakes.items():
             if self.waits(kind):
                 wake()
 
     def oldest(self, kind: str) -> datetime | None:
-        """The earliest place of a row of lane 0 that is thought to wait."""
+        """The earliest place of a row in lane 0 that seems to be waiting."""
         return self._turns[kind].oldest()
 
     def forget(self) -> None:
-        """Know nothing; the next look reads the whole table."""
+        """Forget everything; the next look reads the whole table."""
         for turns in self._turns.values():
             turns.clear()
         self._settled = None
         self._look_at = 0.0
 
     async def look(self, conn: Connection, kind: str) -> None:
-        """Read what became due, and wake those that it is work for, save `kind`, which is about to claim.
+        """Read what became due, and wake those that it is work for, except `kind`, which is about to claim.
 
-        Where that was done just now, `kind` is woken when it is time again (`on_work`).
+        If that was done just now, `kind` is woken when it is time again (`on_work`).
         """
         loop = asyncio.get_running_loop()
         at = loop.time()
@@ -199,13 +198,13 @@ class Backlog:
                 self._wakes[other]()
 
     async def pick(self, conn: Connection, kind: str, free: Mapping[UUID, int]) -> list[Lease]:
-        """As `claim`, but the rows are only locked, for the transaction that this is called in: it says what becomes of
-        them by their places (`leases.finish_picked` and the like), and what it says nothing of waits on."""
+        """Like `claim`, but the rows are only locked by the calling transaction, which then settles them by their
+        positions (`leases.finish_picked` and the like); those that it does not settle keep waiting."""
         return await self._ask(conn, kind, free, lambda token, *asked: conn.fetch(PICK, *asked))
 
     async def claim(self, conn: Connection, kind: str, free: Mapping[UUID, int], *, seconds: float) -> list[Lease]:
-        """Lease due rows of `kind`: at most `free[line]` of each line, for `seconds`. Costs nothing where nobody is
-        thought to wait; `look` comes first."""
+        """Lease due rows of `kind`: at most `free[line]` of each line, for `seconds`. Costs nothing if nothing seems to
+        be waiting; call `look` first."""
         return await self._ask(conn, kind, free, lambda token, *asked: conn.fetch(CLAIM, *asked, seconds, token))
 
     async def _ask(
@@ -227,12 +226,13 @@ class Backlog:
             turns.took(asks, _ends(found))
             if found:
                 return found
-            # All who were asked had nothing: others were faster. Those who are left may still have something.
+            # None of those that were asked had anything: others were faster. The remaining ones may still have
+            # something.
             more *= 4
         return []
 
     def leave(self, conn: Connection) -> None:
-        """Some of what was picked in this transaction is not taken after all, and waits on."""
+        """Some of what was picked in this transaction is not taken after all, and keeps waiting."""
         for turns, asks in self._open.get(conn, ()):
             turns.give_back(asks)
 
@@ -266,7 +266,7 @@ class Backlog:
         rows = await conn.fetch(READ, self._settled, self._was_read)
         self._settled, self._was_read = rows[0]["settled"], rows[0]["read"]
         if rows[0]["holds"] != self._holds:
-            # What is not held back any more was due long ago.
+            # What is no longer held back was due long ago.
             self._holds, self._slice_at, self._block = rows[0]["holds"], 0.0, 0
         return self._add(rows, Turns.add)
 
@@ -284,7 +284,7 @@ class Backlog:
     def _add(self, rows: Sequence[asyncpg.Record], add: _Add) -> set[str]:
         """Returns the kinds."""
         found = [row for row in rows if row["kind"] is not None]
-        # Of those who come at once, nobody is always first.
+        # So that none of those woken together is always first.
         self._chance.shuffle(found)
         for row in found:
             add(self._turns[row["kind"]], row["line"], row["lane"], row["organization_id"], row["place"], row["count"])
@@ -296,7 +296,7 @@ class Backlog:
 
 
 async def claim_once(conn: Connection, kind: str, free: Mapping[UUID, int], *, seconds: float) -> list[Lease]:
-    """As `Backlog.claim`, by somebody who claims now and then: the whole table is read before."""
+    """Like `Backlog.claim`, for occasional use: the whole table is read first."""
     backlog = Backlog()
     await backlog.look(conn, kind)
     return await backlog.claim(conn, kind, free, seconds=seconds)
@@ -319,7 +319,7 @@ def _columns(asks: Sequence[Ask]) -> tuple[list[Any], ...]:
 
 
 def _ends(found: Sequence[Lease]) -> dict[tuple[UUID, int, UUID], tuple[int, datetime]]:
-    """By group, how many rows came and the last place among them."""
+    """By group, the number of rows found and the last place among them."""
     ends: dict[tuple[UUID, int, UUID], tuple[int, datetime]] = {}
     for one in found:
         key = (one.line, one.lane, one.organization_id)

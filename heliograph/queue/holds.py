@@ -1,10 +1,10 @@
-"""What operators do with work that waits: look at it, hold it back, let it go, take it out.
+"""What operators can do with queued work: inspect it, hold it, release it, withdraw it.
 
-A hold is a row that every claim looks at (`leases.CLAIM`), so it holds for every worker from its commit on, survives
-restarts, and covers work that comes later. What a worker had claimed before still goes out.
+A hold is a row that every claim checks (`backlog.HELD_BACK`), so it applies to every worker from its commit on,
+survives restarts, and covers future work. What a worker has already claimed still goes out.
 
-The rule nobody may break: a hold never loses work. Held rows stay in the queue as they are; only the `withdrawal` of a
-channel ends them, and says so in the message.
+The rule nobody may break: a hold never loses work. Held rows stay in the queue as they are; only a channel's
+`withdrawal` ends them, and records that in the message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONGEST_REASON = 500
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which work is meant; what is None is not asked for."""
+    """Which work is meant; None matches everything."""
 
     kinds: tuple[str, ...] = OUTGOING
     #: A supplier, a WhatsApp number or a webhook endpoint.
@@ -45,7 +45,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """Work that is held back until an operator releases it."""
+    """Work that is held until an operator releases it."""
 
     id: UUID
     kind: str
@@ -60,16 +60,16 @@ class Waiting(msgspec.Struct, frozen=True):
     """Work of one kind, line and organization."""
 
     kind: str
-    #: Name of the supplier, digits of the number, address of the endpoint, or `template` and its name where messages
-    #: wait for one; None: no supplier was chosen yet.
+    #: Name of the supplier, digits of the number, URL of the endpoint, or `template` and its name where messages wait
+    #: for one; None: no supplier has been chosen yet.
     line: str | None
     organization: str
     rows: int
-    #: Of those: under way in a worker; due only later; held back.
+    #: Of those: in progress in a worker; due later; held.
     leased: int
     later: int
     held: int
-    #: When the oldest of it was made.
+    #: When the oldest was created.
     oldest_at: datetime
 
 
@@ -82,18 +82,18 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Overtaken(Exception):
-    """A worker tried one of the messages that were to be taken out. The caller's transaction has to be undone; then
-    all of it may be tried again."""
+    """A worker tried one of the messages to be withdrawn. The caller's transaction has to be rolled back; then all of
+    it can be tried again."""
 
 
 class Withdrawn(msgspec.Struct, frozen=True):
-    """What became of rows that were to be taken out."""
+    """What happened to rows that were to be withdrawn."""
 
     #: Never tried: canceled, at no cost. Webhook deliveries: dropped.
     canceled: int = 0
-    #: Tried, with an outcome that nobody knows: ended as such.
+    #: Tried, with an unknown outcome: ended as such.
     ended: int = 0
-    #: Still in the queue: a worker has it, or it was tried and that was not asked for.
+    #: Still in the queue: a worker has it, or it was tried, and tried ones were not included.
     left: int = 0
 
     def __add__(self, other: Withdrawn) -> Withdrawn:
@@ -104,7 +104,7 @@ AGO = "SELECT now() - $1::interval"
 
 
 async def ago(conn: Connection, age: timedelta) -> datetime:
-    """The moment so long ago, by the database's clock."""
+    """That long ago, by the database's clock."""
     at: datetime = await conn.fetchval(AGO, age)
     return at
 
@@ -119,7 +119,7 @@ SELECT item.id, item.kind, $2, $3, $4, $5, $6 FROM unnest($1::text[], $7::uuid[]
  WHERE NOT EXISTS (SELECT FROM queue_holds known WHERE known.kind = item.kind AND {SAME})
 """
 LIST = f"SELECT {_HOLD} FROM queue_holds ORDER BY id"
-# From here on, whoever claims sees the hold; whoever claimed before is counted.
+# From here on, every claim sees the hold; earlier claims are counted.
 LEASED = """
 SELECT count(*) FROM queue WHERE kind = ANY ($1) AND lease_until > now() AND ($2::uuid IS NULL OR line = $2)
    AND ($3::uuid IS NULL OR organization_id = $3) AND ($4::uuid IS NULL OR id < $4)
@@ -127,9 +127,9 @@ SELECT count(*) FROM queue WHERE kind = ANY ($1) AND lease_until > now() AND ($2
 
 
 async def hold(conn: Connection, which: Selection, *, reason: str, by: Who = SYSTEM) -> tuple[list[Hold], int]:
-    """Hold work back. Holding the same again changes nothing.
+    """Hold work. Idempotent.
 
-    Returns all holds there are now, and how many rows of this work a worker has in its hands: those still go out.
+    Returns all current holds, and how many rows of this work are claimed by workers: those still go out.
     """
     values = (which.line, which.organization_id, which.before, which.before_id)
     async with conn.transaction():
@@ -153,7 +153,8 @@ RETURNING {_HOLD}
 
 
 async def release(conn: Connection, which: Selection, *, id: UUID | None = None, by: Who = SYSTEM) -> list[Hold]:
-    """End holds: one, or all of these kinds, of this line or organization if one is given. Returns those that ended."""
+    """End holds: a single one, or all of these kinds, of this line or organization if given. Returns those that
+    ended."""
     async with conn.transaction():
         rows = await conn.fetch(RELEASE, list(which.kinds), which.line, which.organization_id, id)
         ended = [
@@ -170,7 +171,7 @@ async def release(conn: Connection, which: Selection, *, id: UUID | None = None,
 
 
 async def begin_withdrawal(conn: Connection, which: Selection, *, tried: bool, by: Who = SYSTEM) -> None:
-    """Say that this work is about to be taken out of the queue, which goes on in many transactions."""
+    """Record that this work is about to be withdrawn, which takes many transactions."""
     await _record(conn, by, "queue.withdrawn", which, told={"tried": tried})
 
 
@@ -189,7 +190,7 @@ async def _record(
     )
 
 
-#: That a row of `queue` is held back, as SQL.
+#: An SQL condition: this row of `queue` is held.
 IS_HELD = """EXISTS (SELECT FROM queue_holds h
   WHERE h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
     AND (h.organization_id IS NULL OR h.organization_id = queue.organization_id)
@@ -198,7 +199,7 @@ LATE = f"{leases.OLDEST} AND NOT {IS_HELD}"
 
 
 async def late(conn: Connection, kind: str, *, without: Collection[UUID]) -> float:
-    """As `leases.oldest`, of what nobody holds back."""
+    """Like `leases.oldest`, without held work."""
     age: float = await conn.fetchval(LATE, kind, list(without))
     return age
 
@@ -224,7 +225,7 @@ SELECT found.*, o.name AS organization,
 
 
 async def summary(conn: Connection, which: Selection, *, limit: int) -> list[Waiting]:
-    """Work in the queue by kind, line and organization, the most first: at most `limit` lines."""
+    """Queued work by kind, line and organization, largest first: at most `limit` entries."""
     rows = await conn.fetch(SUMMARY, list(which.kinds), which.line, which.organization_id, which.before_id, limit)
     return [_waiting(row) for row in rows]
 
@@ -242,7 +243,7 @@ def _waiting(row: asyncpg.Record) -> Waiting:
     )
 
 
-# Found by the key, page after page: what `withdraw` cannot end stays, and must not be found again.
+# Found by key, page by page: what `withdraw` cannot end stays, and must not be found again.
 FREE = """
 SELECT id, line, organization_id FROM queue
  WHERE (id, line) > ($1, $2) AND kind || '' = $3 AND (lease_until IS NULL OR lease_until < now())
@@ -268,6 +269,6 @@ RETURNING queue.id
 
 
 async def drop(conn: Connection, kind: str, rows: Sequence[Row]) -> Withdrawn:
-    """Take rows out of the queue that stand for nothing else, such as webhook deliveries."""
+    """Delete rows that nothing else depends on, such as webhook deliveries."""
     dropped = await conn.fetch(DROP, kind, [row.id for row in rows], [row.line for row in rows])
     return Withdrawn(canceled=len(dropped), left=len(rows) - len(dropped))

@@ -1,16 +1,16 @@
-"""The queue: rows that say what is to be done, claimed under leases.
+"""The queue: rows that represent work, claimed under leases.
 
-A row is work of one `kind` ("sms", "webhook", …) in one `line` (a supplier, an endpoint), in a `lane` (0 goes before
-1) for one organization. A claim leases rows for a while under a random token; only the holder of a row's token can
-finish it or put it back, so a worker that was thought dead can no longer touch what another has taken over. All times
-are the database's. A row is deleted when its work is done. The row of a message also carries the attempt that is
+A row is one piece of work of a `kind` ("sms", "webhook", …) in a `line` (a supplier, an endpoint), in a `lane` (0 goes
+before 1), for one organization. A claim leases rows for a while under a random token; only the holder of a row's token
+can finish it or put it back, so a worker that was presumed dead can no longer touch what another has taken over. All
+times are the database's. A row is deleted when its work is done. The row of a message also carries the attempt that is
 under way (`sending/attempts.py`).
 
-How rows are found and claimed stands in `backlog` and `turns`; here is what their holder does with them. A row is
-never written with a `due_at` that is earlier than the beginning of the transaction: who looks for work reads what
-became due, in the order of time. One that is put back to keep its place has that in `since`.
+How rows are found and claimed is in `backlog` and `turns`; this file has what their holder does with them. A row is
+never written with a `due_at` earlier than the beginning of the transaction: whoever looks for work reads what became
+due, in the order of time. A row that is put back and keeps its place has that in `since`.
 
-The rule nobody may break: what was claimed under a token is changed under that token only.
+The rule nobody may break: what was claimed under a token is changed only under that token.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ SINGLE, BULK = 0, 1
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """A claimed row, or one that is picked: locked, by the transaction that decides about it."""
+    """A row that is claimed, or picked: locked by the transaction that decides about it."""
 
     kind: str
-    #: Of a picked row, that of the lease which it gets if it is begun.
+    #: For a picked row, the token of the lease that it gets if it is begun.
     token: UUID
     line: UUID
     lane: int
     organization_id: UUID
     id: UUID
     tries: int
-    #: True if it was claimed before: an earlier try may have left traces.
+    #: True if it was claimed before: an earlier try may have had effects.
     again: bool
     #: Since when it is due: its place in the line.
     due_at: datetime
-    #: Of a message, the last attempt that was begun (0: none); what follows is of that attempt.
+    #: For a message, the last attempt that was begun (0: none); the fields below describe that attempt.
     attempt: int = 0
     #: Since when it is under way; None: it has ended.
     begun_at: datetime | None = None
@@ -53,7 +53,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     reference: int | None = None
     continues: int | None = None
     parts: int = 1
-    #: Where it lies while it is picked: the block, and the number in it (`ctid`). A row that is locked stays there.
+    #: Its position while it is picked: the block, and the number within it (`ctid`). A locked row does not move.
     place: tuple[int, int] | None = None
 
 
@@ -73,13 +73,13 @@ SELECT line FROM found
 async def occupied(
     conn: Connection, kind: str, *, after: UUID = UNROUTED, limit: int = 1000
 ) -> tuple[list[UUID], UUID]:
-    """Lines of `kind` that have any work, also for later, in order of line, and where to go on (UNROUTED: from the
-    start again)."""
+    """Lines of `kind` that have any work, including future work, in the order of lines, and where to continue
+    (UNROUTED: from the start again)."""
     lines = [row["line"] for row in await conn.fetch(OCCUPIED, kind, after, limit)]
     return lines, lines[-1] if len(lines) == limit else UNROUTED
 
 
-# `line` is spelled so that no index leads by it: on a table that it takes for empty, the planner would read a whole
+# `line` is spelled so that no index matches it: on a table that the planner believes to be empty, it would read a whole
 # line for each row (a skip scan).
 HELD = """
 WITH held AS MATERIALIZED (
@@ -100,12 +100,12 @@ DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING id
 
 
 async def finish(conn: Connection, leases: Sequence[Lease]) -> set[UUID]:
-    """Delete rows that are done; returns the ids of those whose lease was still held."""
+    """Delete finished rows; returns the ids of those whose lease was still held."""
     rows = await conn.fetch(FINISH, *_columns(leases))
     return {row["id"] for row in rows}
 
 
-# The places are joined once more, to give each row its own pause: a scan by place of the few rows that are held.
+# The positions are joined once more, to give each row its own pause: a TID scan of the few rows that are held.
 POSTPONE = (
     HELD.format(
         columns=", item.pause, item.counts, item.to_line",
@@ -125,12 +125,12 @@ FINISH_PICKED = "DELETE FROM queue WHERE ctid = ANY ($1)"
 
 
 async def finish_picked(conn: Connection, picked: Sequence[Lease]) -> None:
-    """Delete rows that are done, which this transaction picked."""
+    """Delete finished rows that this transaction picked."""
     await conn.execute(FINISH_PICKED, [lease.place for lease in picked])
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):
-    """A row to put back: due again in `pause` seconds, in `line`. Below 0: at once, in the place of then."""
+    """A row to put back: due again in `pause` seconds, in `line`. Below 0: at once, in its old place."""
 
     lease: Lease
     pause: float
@@ -160,7 +160,7 @@ UPDATE queue SET due_at = now() + make_interval(secs => greatest(item.pause, 0))
 
 
 async def postpone_picked(conn: Connection, postponed: Sequence[Postponed]) -> None:
-    """Put rows back that this transaction picked."""
+    """Put back rows that this transaction picked."""
     await conn.execute(
         POSTPONE_PICKED,
         [item.lease.place for item in postponed],
@@ -180,7 +180,7 @@ UPDATE queue SET lease_until = now() + make_interval(secs => $4)
 
 
 async def renew(conn: Connection, leases: Sequence[Lease], *, seconds: float) -> set[UUID]:
-    """Hold leases for `seconds` more; returns the ids of those still held."""
+    """Extend leases by `seconds`; returns the ids of those still held."""
     rows = await conn.fetch(RENEW, *_columns(leases), seconds)
     return {row["id"] for row in rows}
 
@@ -194,13 +194,13 @@ ON CONFLICT DO NOTHING
 
 
 async def put(conn: Connection, kind: str, items: Sequence[tuple[UUID, UUID, UUID, float]]) -> None:
-    """Add work: (line, organization_id, id, seconds from now). What is queued already stays as it is."""
+    """Add work: (line, organization_id, id, seconds from now). Work that is already queued stays as it is."""
     await conn.execute(PUT, kind, *(list(column) for column in zip(*items, strict=True)))
 
 
-# A claim that is about to be committed is waited for, and its rows are then taken as they are: what was leased stays.
-# So they are not locked first and deleted by place, as above: a place that came with that commit would not be seen.
-# `kind` is spelled so that no index leads by it: the look-up is to go by the id, not through all rows of a kind.
+# This waits for a claim that is about to be committed, and then sees its rows as they are: leased rows stay. So rows
+# are not locked first and deleted by position, as above: a position that is new with that commit would be missed.
+# `kind` is spelled so that no index matches it: the look-up has to go by id, not through all rows of a kind.
 WITHDRAW = """
 DELETE FROM queue
  WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now())
@@ -213,7 +213,7 @@ RETURNING kind, coalesce(lease_token, id), line, lane, organization_id, id, trie
 async def withdraw(
     conn: Connection, kind: str, ids: Sequence[UUID], *, only: Literal["untried", "ended", "all"]
 ) -> dict[UUID, Lease]:
-    """Delete rows that nobody holds, whatever line they are in; returns what they were, by id.
+    """Delete rows that nobody holds, in any line; returns them by id.
 
     `only`: work of which no attempt was ever begun, or none is under way, or any.
     """
@@ -227,9 +227,9 @@ SELECT coalesce(extract(epoch FROM now() - min(coalesce(since, due_at))), 0)::fl
 
 
 async def oldest(conn: Connection, kind: str, *, without: Collection[UUID] = ()) -> float:
-    """Age in seconds of the row of lane 0 that has been due and waiting longest; lane 1 is for what may wait.
+    """Age in seconds of the row in lane 0 that has been due longest; lane 1 is for work that can wait.
 
-    `without`: lines that do not count.
+    `without`: lines to ignore.
     """
     age: float = await conn.fetchval(OLDEST, kind, list(without))
     return age

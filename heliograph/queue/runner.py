@@ -1,7 +1,7 @@
-"""The loop around a kind of work, and the wire that wakes it.
+"""The loop around a kind of work, and the notification that wakes it.
 
-Polling is what is correct; a notification only makes it sooner. The rule nobody may break: a loop never ends because
-something failed. It says so, waits a little and goes on, and while the database is away it waits for that. And it
+Correctness rests on polling; a notification only makes it faster. The rule nobody may break: a loop never ends because
+something failed. It logs the failure, pauses and continues, and while the database is away it waits for it. And it
 always ends when it is cancelled.
 """
 
@@ -21,11 +21,11 @@ log = structlog.get_logger()
 CHANNEL = "heliograph_queue"
 #: Pause after a failure, seconds.
 AFTER_FAILURE = 0.5
-#: A listener whose server is silent for longer listens to nobody, seconds.
+#: A listener whose server is silent for longer is considered disconnected, seconds.
 LISTENS = 5.0
-#: Seconds between two questions to it whether it is there.
+#: Seconds between two pings.
 ASKS = 4.0
-#: NOTIFY takes a lock of the whole server at its commit, so all that was stored within this time shares one.
+#: NOTIFY takes a server-wide lock at commit, so everything stored within this time shares one.
 COALESCE = 0.05
 
 
@@ -37,7 +37,7 @@ async def loop(
     poll: float,
     stopping: asyncio.Event,
 ) -> None:
-    """Run `step` until `stopping`. While it returns more than 0 it is run again at once; else after `wake`, or after
+    """Run `step` until `stopping`. While it returns more than 0 it runs again at once; otherwise after `wake`, or after
     `poll` seconds."""
     while not stopping.is_set():
         _end_if_cancelled()
@@ -59,7 +59,7 @@ async def loop(
 async def once(
     name: str, step: Callable[[], Awaitable[object]], *, stopping: asyncio.Event, pause: float = AFTER_FAILURE
 ) -> None:
-    """Run `step` until it has worked, again after `pause` seconds while the database is away, or until `stopping`.
+    """Run `step` until it succeeds, retrying after `pause` seconds while the database is away, or until `stopping`.
 
     Raises whatever else it raises.
     """
@@ -76,7 +76,7 @@ async def once(
 
 
 async def every(name: str, step: Callable[[], Awaitable[object]], *, seconds: float, stopping: asyncio.Event) -> None:
-    """Run `step` each `seconds` until `stopping`."""
+    """Run `step` every `seconds` until `stopping`."""
 
     while not stopping.is_set():
         _end_if_cancelled()
@@ -92,7 +92,7 @@ async def every(name: str, step: Callable[[], Awaitable[object]], *, seconds: fl
 
 
 async def announce(pool: Pool, stored: asyncio.Event) -> None:
-    """Tell the workers that something was queued, at most once each 50 ms, until cancelled."""
+    """Notify the workers that something was queued, at most once every 50 ms, until cancelled."""
     while True:
         await stored.wait()
         stored.clear()
@@ -106,7 +106,7 @@ async def announce(pool: Pool, stored: asyncio.Event) -> None:
 
 
 async def listen(url: str, wake: Callable[[], None]) -> None:
-    """Call `wake` for each announcement, until cancelled. A lost connection is opened again."""
+    """Call `wake` for each notification, until cancelled. A lost connection is reopened."""
     connector = Connector(url)
     while True:
         try:
@@ -134,8 +134,8 @@ def _end_if_cancelled() -> None:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Until `event` is set, at most so long. (`wait_for` of Python 3.11 loses a cancellation that comes with the
-    event.)"""
+    """Wait until `event` is set, at most that long. (`wait_for` of Python 3.11 loses a cancellation that coincides with
+    the event.)"""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

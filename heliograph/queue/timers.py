@@ -1,4 +1,4 @@
-"""Periodic work: of all workers, the one that moves a timer's next time runs it."""
+"""Periodic work: of all workers, the one that advances a timer runs it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SELECT name FROM timers, impatient WHERE name = $1 FOR UPDATE OF timers SKIP LOC
 
 
 async def ensure(conn: Connection, name: str) -> None:
-    """Make the timer known."""
+    """Register the timer."""
     await conn.execute(ENSURE, name)
 
 
 async def take(conn: Connection, name: str, *, every: float) -> bool:
-    """True if it is time and this worker is the one to do it; `every`: seconds until the next time."""
+    """True if it is due and this worker is the one to do it; `every`: seconds until the next time."""
     return await conn.fetchval(TAKE, name, every) is not None
 
 
 async def hasten(conn: Connection, name: str) -> None:
-    """Let the timer be due now: its work is not done."""
+    """Make the timer due now: its work is not finished."""
     await conn.execute(HASTEN, name)
 
 

@@ -1,15 +1,14 @@
-"""Who waits in which line, as far as this worker knows, and whose turn it is. Pure: no database, no clock.
+"""Who is waiting in which line, as far as this worker knows, and whose turn it is. Pure: no database, no clock.
 
-A line has two lanes, and in each lane organizations stand in a ring: whoever was served goes to its end. With more
-organizations than free places, each of the next ones gives one row; with fewer, the places are divided evenly, and
-what one cannot fill goes to the others. Lane 0 goes before lane 1, save one place in `SHARE`.
+A line has two lanes, and in each lane organizations form a ring: whoever was served goes to its end. With more
+organizations than free places, each of the next ones gets one; with fewer, the places are divided evenly, and those
+that one cannot fill go to the others. Lane 0 goes before lane 1, except for one place in `SHARE`.
 
-What is known here only says where to look. That a row is free is decided by the database, and how many rows wait is an
-estimate.
+What is known here only says where to look. The database decides whether a row is free, and the number of waiting rows
+is an estimate.
 
-The rule nobody may break: an organization that waits is in the ring. It leaves when fewer rows were found than were
-asked for and none was read in the meantime, for no other reason, and comes back as soon as a new row of its is read
-(`backlog`).
+The rule nobody may break: an organization that waits is in the ring. It leaves only when fewer rows were found than
+were asked for and none was read in the meantime, and comes back as soon as one of its rows is read (`backlog`).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from uuid import UUID
 
 import msgspec
 
-#: While both lanes wait, lane 1 gets one place in so many.
+#: While work waits in both lanes, lane 1 gets one place in this many.
 SHARE = 16
-#: Organizations that are asked beyond those who have a place.
+#: How many organizations are asked in addition to those that have a place.
 MORE = 32
 
 
@@ -34,16 +33,16 @@ class Group(msgspec.Struct):
     line: UUID
     lane: int
     organization_id: UUID
-    #: None of its free rows has an earlier place, as far as is known.
+    #: None of its free rows has an earlier place, as far as known.
     place: datetime
-    #: So many of them are thought to wait.
+    #: The estimated number of waiting rows.
     count: int
-    #: What it is being asked for by claims that run.
+    #: What running claims are asking it for.
     asked: list[Asked] = []
 
 
 class Asked(msgspec.Struct, eq=False):
-    """What is asked of a group in one claim: at most so many rows, from `place` on."""
+    """What one claim asks of a group: at most that many rows, from `place` on."""
 
     group: Group
     place: datetime
@@ -53,20 +52,20 @@ class Asked(msgspec.Struct, eq=False):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What is asked of a line in one claim: at most `free` rows, of the groups in this order."""
+    """What one claim asks of a line: at most `free` rows, of the groups in this order."""
 
     line: UUID
     free: int
     asked: list[Asked]
 
 
-#: How many rows came, and the place of the last one, by line, lane and organization.
+#: The number of rows found, and the place of the last one, by line, lane and organization.
 Got = Mapping[tuple[UUID, int, UUID], tuple[int, datetime]]
 
 
 class _Line(msgspec.Struct):
     lanes: tuple[OrderedDict[UUID, Group], OrderedDict[UUID, Group]]
-    #: Places that lane 1 has a right to by now.
+    #: Places that lane 1 is entitled to by now.
     credit: float = 0.0
 
 
@@ -78,11 +77,11 @@ class Turns:
         self._found: dict[UUID, None] = {}
 
     def __len__(self) -> int:
-        """Groups that are thought to wait."""
+        """Groups that seem to have waiting rows."""
         return sum(len(ring) for line in self._lines.values() for ring in line.lanes)
 
     def lines(self, limit: int) -> list[UUID]:
-        """Lines that somebody is thought to wait in; where there are more than `limit`, others the next time."""
+        """Lines in which somebody seems to be waiting; if there are more than `limit`, others the next time."""
         lines = list(islice(self._lines, limit))
         if len(lines) < len(self._lines):
             for line in lines:
@@ -90,31 +89,31 @@ class Turns:
         return lines
 
     def found(self) -> list[UUID]:
-        """Lines in which more was found since this was asked last."""
+        """Lines in which more was found since the last call."""
         found, self._found = list(self._found), {}
         return found
 
     def oldest(self, *, lane: int = 0) -> datetime | None:
-        """The earliest place of a lane in all lines, as far as is known."""
+        """The earliest place of a lane in all lines, as far as known."""
         return min((group.place for line in self._lines.values() for group in line.lanes[lane].values()), default=None)
 
     def add(self, line: UUID, lane: int, organization_id: UUID, place: datetime, count: int) -> None:
-        """So many more rows wait, the first of them at `place`."""
+        """That many more rows are waiting, the first of them at `place`."""
         self._group(line, lane, organization_id, place).count += count
 
     def add_all(self, line: UUID, lane: int, organization_id: UUID, place: datetime, count: int) -> None:
-        """So many rows wait in all, the first of them at `place`."""
+        """That many rows are waiting in all, the first of them at `place`."""
         group = self._group(line, lane, organization_id, place)
         group.count = max(group.count, count)
 
     def clear(self) -> None:
-        """Nothing is known."""
+        """Forget everything."""
         self._lines.clear()
         self._found.clear()
 
     def ask(self, free: Mapping[UUID, int], *, more: int = MORE) -> list[Ask]:
-        """Whom to ask for how much, so that at most `free[line]` rows come of each line. Whoever is asked goes to the
-        end of the ring. `more`: so many others are asked should those whose turn it is have too little."""
+        """Whom to ask for how many rows, so that at most `free[line]` of each line are found. Whoever is asked goes to
+        the end of the ring. `more`: how many others to ask in case those whose turn it is have too few."""
         asks: list[Ask] = []
         for id, places in free.items():
             line = self._lines.get(id)
@@ -128,19 +127,19 @@ class Turns:
                 line.credit -= kept
             singles, taken = _share(first, places - kept, more)
             bulk, _ = _share(second, max(kept, places - taken), more)
-            # Who is asked first may give more than is known of it, so what is kept for lane 1 has to come first.
+            # Whoever is asked first may have more than is known, so what is reserved for lane 1 has to come first.
             asks.append(Ask(id, places, bulk + singles if kept else singles + bulk))
             for one in asks[-1].asked:
                 one.group.asked.append(one)
         return asks
 
     def took(self, asks: Iterable[Ask], got: Got) -> None:
-        """What came of it."""
+        """Record what a claim found."""
         for ask in asks:
             counts = [
                 got.get((ask.line, one.group.lane, one.group.organization_id), (0, one.place)) for one in ask.asked
             ]
-            # Once all places were taken nobody was asked any more, and the last one perhaps not for all it has.
+            # Once all places were taken, the others were not asked, and the last one perhaps not for all it has.
             full = sum(count for count, _ in counts) >= ask.free
             heard = max((n for n, (count, _) in enumerate(counts) if count), default=-1) if full else len(counts)
             for n, (one, (count, place)) in enumerate(zip(ask.asked, counts, strict=True)):
@@ -159,7 +158,7 @@ class Turns:
                 self._first(one.group)
 
     def give_back(self, asks: Iterable[Ask]) -> None:
-        """Nothing came of it after all: everything waits as before."""
+        """The claim was rolled back: everything waits as before."""
         for ask in asks:
             for one in ask.asked:
                 group = one.group
@@ -202,10 +201,10 @@ class Turns:
 
 
 def _share(ring: OrderedDict[UUID, Group], places: int, more: int) -> tuple[list[Asked], int]:
-    """Divide places among a ring's organizations; also returns how many of them are thought to be filled.
+    """Divide places among a ring's organizations; also returns how many of them will probably be filled.
 
-    Who is asked for all that is known of it is asked for a row more: that there is none tells that it may leave. The
-    one with the most comes last, and may fill what the others leave.
+    Whoever is asked for all its known rows is asked for one more: if there is none, it may leave. The one with the most
+    comes last, and may fill what the others leave.
     """
     if places <= 0 or not ring:
         return [], 0
@@ -217,7 +216,7 @@ def _share(ring: OrderedDict[UUID, Group], places: int, more: int) -> tuple[list
         return asked, places
     left = places
     sizes: dict[UUID, int] = {}
-    # The smallest first: what it leaves of its share goes to those after it.
+    # The smallest first: the unused part of its share goes to those after it.
     by_count = sorted(ring.values(), key=_count)
     for n, group in enumerate(by_count):
         size = min(group.count, left // (len(ring) - n))
@@ -232,7 +231,7 @@ def _share(ring: OrderedDict[UUID, Group], places: int, more: int) -> tuple[list
 
 
 def _ended(one: Asked) -> None:
-    """The claim that asked for it has ended."""
+    """The claim that asked has ended."""
     if one in one.group.asked:
         one.group.asked.remove(one)
 

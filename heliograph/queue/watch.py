@@ -1,11 +1,11 @@
-"""What an idle worker asks the database: one question each half second for everything that it does.
+"""What an idle worker asks the database: one query every half second for everything that it does.
 
-Loops and shared timers do not poll. The watch reads what became due in the queue, which timers' time has come, and what
-each of the others wants to know (`when`), and wakes those that have something to do. A notification makes it look at
-the queue at once.
+Loops and shared timers do not poll. The watch reads what became due in the queue, which timers are due, and the
+condition of each of the others (`when`), and wakes those that have something to do. A notification makes it look at the
+queue at once.
 
-The rule nobody may break: whoever is not woken has nothing to do. A question may be answered with yes too often, never
-with no while there is work.
+The rule nobody may break: whoever is not woken has nothing to do. A condition may be true too often, but never false
+while there is work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SELECT ARRAY(SELECT name FROM timers WHERE next_at <= now()) AS timers, ARRAY[{q
 
 
 class _Asks(msgspec.Struct):
-    """Who is woken, and what for."""
+    """Somebody to wake, and when."""
 
     when: str
     wake: Callable[[], object]
@@ -38,7 +38,7 @@ class Watch:
     """One per worker."""
 
     def __init__(self, pool: Pool, backlog: Backlog, *, every: float) -> None:
-        """`every`: seconds between two questions."""
+        """`every`: seconds between two queries."""
         self._pool = pool
         self._backlog = backlog
         self._every = every
@@ -49,16 +49,16 @@ class Watch:
         self.wake = asyncio.Event()
 
     def loop(self, when: str, wake: Callable[[], object], *, least: float = 0.0) -> None:
-        """Call `wake` while `when`, an SQL condition, holds, each `least` seconds at most. Work in the queue needs no
-        condition: see `Backlog.on_work`."""
+        """Call `wake` while `when`, an SQL condition, holds, at most once every `least` seconds. Work in the queue
+        needs no condition: see `Backlog.on_work`."""
         self._loops.append(_Asks(when, wake, least=least))
 
     def timer(self, name: str, when: str, wake: Callable[[], object]) -> None:
-        """Call `wake` when the time of a timer has come and `when` holds."""
+        """Call `wake` when a timer is due and `when` holds."""
         self._timers.append(_Asks(when, wake, name=name))
 
     async def step(self) -> int:
-        """Look at the queue, and ask the rest if it is time. Returns 0: what was found is done by others."""
+        """Look at the queue, and check the rest if it is time. Returns 0: others do the work that was found."""
         at = asyncio.get_running_loop().time()
         async with self._pool.acquire() as conn:
             if at < self._ask_at:

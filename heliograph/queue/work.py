@@ -1,4 +1,4 @@
-"""What a worker runs for one concern: loops, timers, a beginning and an end. `worker.py` is the table of them.
+"""What a worker runs for one concern: loops, timers, startup and shutdown. `worker.py` is the table of them.
 
 The rule nobody may break: a worker may end at any instant. What is begun here is either committed, or found again by
 whoever claims it next.
@@ -13,17 +13,16 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 
-#: Seconds after which a loop that nobody woke runs all the same.
+#: Seconds after which a loop runs even if nobody woke it.
 UNASKED = 60.0
 
 
 class Loop(msgspec.Struct, frozen=True):
-    """Work that is done as long as there is some: `step` returns how much it did, and is run again at once if that is
-    more than 0, else when `wake` is set.
+    """Work that is done as long as there is any: `step` returns how much it did, and runs again at once if that is more
+    than 0, otherwise when `wake` is set.
 
-    The worker's watch sets `wake` while the SQL condition `when` holds, each `least` seconds at most. Work that waits
-    in the queue needs none: who wakes a kind's loop is told with `Backlog.on_work`. `poll`: seconds after which it runs
-    all the same.
+    The worker's watch sets `wake` while the SQL condition `when` holds, at most once every `least` seconds. Queued work
+    needs no condition: its loop is woken through `Backlog.on_work`. `poll`: seconds after which it runs anyway.
     """
 
     name: str
@@ -35,7 +34,7 @@ class Loop(msgspec.Struct, frozen=True):
 
 
 class Timer(msgspec.Struct, frozen=True):
-    """Work that each worker does every so many seconds."""
+    """Periodic work that each worker does."""
 
     name: str
     step: Callable[[], Awaitable[object]]
@@ -43,8 +42,8 @@ class Timer(msgspec.Struct, frozen=True):
 
 
 class SharedTimer(msgspec.Struct, frozen=True):
-    """Work that one worker at a time does every so many seconds, as long as the SQL condition `when` holds: what is
-    done often says by it that there is something to do.
+    """Periodic work that one worker at a time does, while the SQL condition `when` holds; frequent work uses it to say
+    that there is something to do.
 
     `in_steps`: it commits by itself, since what it locks must not stay locked until its end.
     """
@@ -57,7 +56,7 @@ class SharedTimer(msgspec.Struct, frozen=True):
 
 
 class Work:
-    """One concern's part of a worker. A part says what it runs; the rest is optional."""
+    """One concern's part of a worker. Everything is optional."""
 
     def loops(self) -> Sequence[Loop]:
         """Run until the worker stops."""
@@ -72,22 +71,22 @@ class Work:
         return ()
 
     def queued(self) -> None:
-        """Somebody queued work: loops that claim some should look."""
+        """Somebody queued work: loops that claim it should look."""
 
     async def start(self) -> None:
         """Open what needs no database."""
 
     async def begin(self) -> None:
-        """Look at the tables for the first time; run again if the database goes away meanwhile."""
+        """Read the tables for the first time; run again if the database goes away meanwhile."""
 
     async def stop(self, *, grace: float) -> None:
-        """Take up nothing more; what is open has `grace` seconds to be answered."""
+        """Take on no more work; open requests have `grace` seconds to be answered."""
 
     async def drain(self) -> None:
-        """Wait until all that was answered is recorded, and give back what is held."""
+        """Wait until all answers are recorded, and release what is held."""
 
     async def renew(self) -> None:
-        """Hold the leases of what is under way; called each third of a lease."""
+        """Renew the leases of work in progress; called every third of a lease."""
 
     async def close(self) -> None:
         """Close what is left open."""

@@ -1,12 +1,11 @@
 """Attempts: the committed intention to hand a message over, and how that ended.
 
-An attempt begins in the queue row of its message (`begin`), in the statement that leases it, and that commit comes
-before the first byte. It ends as a
-row of `attempts` (`end`), in the transaction that finishes the queue row or puts it back. In between it is under way;
-if its worker ends, whoever claims the row next writes it down as `unknown` (`mark_unknown`).
+An attempt begins in its message's queue row (`begin`), in the statement that leases it, and that commit comes before
+the first byte. It ends as a row of `attempts` (`end`), in the transaction that finishes the queue row or puts it back.
+In between it is under way; if its worker dies, whoever claims the row next records it as `unknown` (`mark_unknown`).
 
 The rule nobody may break: an end is a fact. It is recorded even by a worker that lost its lease meanwhile, and a
-message that was once taken stays taken, whatever is said of that attempt later.
+message that was once accepted stays accepted, whatever is reported of that attempt later.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
 from heliograph.queue.leases import Lease
 
-#: Attempts of any outcome that a message may have. They are counted in 16 bits.
+#: The most attempts, of any outcome, for one message. They are counted in 16 bits.
 MOST_ATTEMPTS = 32_000
-#: Why an attempt is of unknown outcome if its worker did not live to say so.
+#: The reason recorded when a worker died before it could say.
 LOST = "the worker ended before the answer came"
 
 
@@ -51,18 +50,18 @@ class Attempt(msgspec.Struct, Generic[Message], frozen=True, gc=False):
     submission: Any
     #: The claimed message, as its channel loaded it.
     message: Message
-    #: What the channel wants to know when the answer comes.
+    #: What the channel needs when the answer comes.
     context: Any = None
     #: 16 bits that the supplier may echo.
     reference: int | None = None
-    #: The attempt whose segments it completes; None: it begins a series of its own.
+    #: The attempt whose segments it completes; None: it starts a new series.
     continues: int | None = None
     #: Segments of the whole message.
     parts: int = 1
 
     @property
     def begun_at(self) -> datetime:
-        """When it was begun, by the database's clock: the transaction that began it is the one that loaded it."""
+        """When it began, by the database's clock: it was loaded and begun in one transaction."""
         return self.message.at
 
     @property
@@ -82,12 +81,12 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     detail: str = ""
     #: Segments that were written and not answered.
     doubtful: Sequence[int] = ()
-    #: What receipts of it will be known by: the supplier's id, and the end of the recipient's number.
+    #: What its receipts are matched by: the supplier's id, and the last digits of the recipient's number.
     supplier_message_id: str | None = None
     recipient_suffix: str | None = None
 
 
-# The rows are locked since they were picked, so they are where they were.
+# The rows have been locked since they were picked, so they have not moved.
 BEGIN = """
 UPDATE queue SET attempt = item.attempt, begun_at = now(), target_id = item.target_id, reference = item.reference,
                  continues = item.continues, parts = item.parts, claims = least(queue.claims, 9999) + 1,
@@ -99,8 +98,8 @@ UPDATE queue SET attempt = item.attempt, begun_at = now(), target_id = item.targ
 
 
 async def begin(conn: Connection, attempts: Sequence[Attempt[Message]], *, seconds: float) -> None:
-    """Lease the rows of these messages, which this transaction picked, for `seconds`, and write down that they
-    are about to be handed over: after the commit, they may be. Raises RuntimeError if one of them is not there."""
+    """Lease the rows of these messages, which this transaction picked, for `seconds`, and record that they are about to
+    be handed over: after the commit, they may be. Raises RuntimeError if one of them is not there."""
     done = await conn.execute(
         BEGIN,
         [one.lease.place for one in attempts],
@@ -116,7 +115,7 @@ async def begin(conn: Connection, attempts: Sequence[Attempt[Message]], *, secon
         raise RuntimeError(f"of {len(attempts)} attempts, not all could begin: {done}")
 
 
-# An answer may be under way on another connection: then it is known, and its word counts.
+# An answer may be on its way on another connection: then that one counts.
 MARK_UNKNOWN = f"""
 INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, reference,
                       continues, parts, detail)
@@ -129,7 +128,7 @@ ON CONFLICT DO NOTHING
 
 
 async def mark_unknown(conn: Connection, lost: Sequence[Lease]) -> None:
-    """Write down attempts that nobody lived to see the end of, from the queue rows that say they are under way."""
+    """Record attempts whose worker died, from the queue rows that say they are under way."""
     # In the order in which answers are recorded.
     ordered = sorted(lost, key=lambda lease: lease.id.int)
     await conn.execute(
@@ -164,9 +163,9 @@ RETURNING message_id, attempt, state
 
 
 async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]:
-    """Record how attempts ended. Returns those, as (message, attempt), that were known to be taken, whatever is said of
-    them here: their messages must not be moved by it."""
-    # An answer that comes late may be in one batch with the news that there was none: the last word counts.
+    """Record how attempts ended. Returns those, as (message, attempt), that were already known to be accepted, whatever
+    is reported here: their messages must not be moved by it."""
+    # A late answer may be in the same batch as the report that there was none: the last one counts.
     last = {(one.attempt.lease.id.int, one.attempt.number): one for one in ended}
     ordered = [last[key] for key in sorted(last)]
     rows = await conn.fetch(
@@ -190,8 +189,8 @@ async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]
     return taken - {(one.attempt.lease.id, one.attempt.number) for one in ordered if one.state == "accepted"}
 
 
-# The last attempt without a known end was the one that was taken: the one under way, or else the last unknown one. What
-# the queue row says is read as it is; whoever ends that attempt meanwhile finds it taken, or has said more already.
+# The last attempt without a known end was the accepted one: the one under way, or else the last unknown one. The queue
+# row is read without a lock; whoever ends that attempt meanwhile finds it accepted, or has already recorded more.
 MARK_TAKEN = """
 WITH bound AS (
     SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS bound (organization_id, id)
@@ -217,7 +216,8 @@ UPDATE attempts a SET state = 'accepted', detail = $4
 
 
 async def mark_taken(conn: Connection, kind: str, messages: Sequence[tuple[UUID, UUID]], *, detail: str) -> None:
-    """News of these messages, as (organization, message), shows that they were taken. `detail`: how that is known."""
+    """News of these messages, as (organization, message), shows that they were accepted. `detail`: how that is
+    known."""
     await conn.execute(MARK_TAKEN, [org for org, _ in messages], [id for _, id in messages], kind, detail)
 
 
@@ -232,8 +232,8 @@ SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '' FROM queue
 """
 
 
-# A message that has an attempt under way, or one that was taken, is not free any more. It is locked, so that an answer
-# that is being recorded comes first or waits.
+# A message with an attempt under way, or an accepted one, is no longer free. It is locked, so that an answer that is
+# being recorded comes first or waits.
 UNSENT = """
 SELECT m.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
        SELECT id FROM {table} WHERE organization_id = item.organization_id AND id = item.id AND status = 'accepted'
@@ -242,7 +242,7 @@ SELECT m.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CR
 
 
 async def still_unsent(conn: Connection, table: str, leases: Sequence[Lease]) -> set[UUID]:
-    """Which of these messages of `table` nobody is known to have taken; they are locked until the commit."""
+    """Which of these messages of `table` are not known to have been accepted; they are locked until the commit."""
     ordered = sorted(leases, key=lambda lease: lease.id.int)
     rows = await conn.fetch(
         UNSENT.format(table=table), [one.organization_id for one in ordered], [one.id for one in ordered]

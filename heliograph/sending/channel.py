@@ -1,7 +1,7 @@
-"""What the engine asks of a channel. Its tables, its status rules and its suppliers' answers are its own.
+"""What the engine asks of a channel. Tables, status rules and suppliers' answers are the channel's own.
 
-The rule nobody may break: a channel never hands a message over but in `submit`, which the engine calls after the
-attempt is committed.
+The rule nobody may break: a channel hands a message over only in `submit`, which the engine calls after the attempt is
+committed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.sending.results import Writer
 
 
 class Claimed(Protocol):
-    """A claimed message with all that decides about it, read by the connection that decides."""
+    """A claimed message with everything that decides about it, read on the connection that decides."""
 
     @property
     def lease(self) -> Lease: ...
@@ -31,7 +31,7 @@ class Claimed(Protocol):
 
     @property
     def is_unsent(self) -> bool:
-        """Nobody is known to have taken it."""
+        """Not known to have been accepted by anybody."""
 
     @property
     def attempt_state(self) -> str | None:
@@ -47,17 +47,17 @@ Report_contra = TypeVar("Report_contra", contravariant=True)
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
-    """Nothing more is to be done for the message, but for `move`."""
+    """Nothing more is to be done for the message, apart from `move`."""
 
     move: Any = None
 
 
-#: What becomes of a claimed message: its work ends, it goes back into the queue, or out.
+#: The next step for a claimed message: its work ends, it goes back into the queue, or out.
 Step = End | Postponed | Attempt[Any]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What is known by now of attempts whose answers were lost."""
+    """What is known by now about attempts whose answers were lost."""
 
     #: Moves that follow.
     moves: list[Any] = msgspec.field(default_factory=list)
@@ -68,42 +68,43 @@ class Found(msgspec.Struct, frozen=True):
 class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
     """One channel within one worker."""
 
-    #: Where its messages stand; open ones are `accepted` there until somebody has taken them.
+    #: The table of its messages; open ones are `accepted` there until a supplier has accepted them.
     table: str
     #: Seconds that an attempt without an answer waits for news of its message.
     grace: float
-    #: The last round took all it could: room that comes free is worth another one.
+    #: The last round took all it could: freed capacity is worth another one.
     is_full: bool
-    #: Set when another round may be worth it.
+    #: Set when another round may be worthwhile.
     wake: asyncio.Event
 
     async def before_round(self) -> None:
-        """A round begins: see what the connectors can take."""
+        """A round begins: find out what the connectors can take."""
 
     async def pick(self, conn: Connection, *, limit: int) -> list[Lease]:
         """Lock what the connectors can take of what is due, in the caller's transaction; at most `limit` rows of new
-        work, which may be none or less."""
+        work, which may be zero or negative."""
 
     async def load(self, conn: Connection, picked: Sequence[Lease]) -> list[Message]:
-        """The picked messages, in their order. A statement of its own: what it reads is as of after the locks."""
+        """The picked messages, in their order. A separate statement, so that it sees the state after the locks were
+        taken."""
 
     def home(self, lease: Lease) -> UUID:
-        """The line in which a message waits that is meant for no connector in particular."""
+        """The line for a message that is not meant for a particular connector."""
 
     async def find_lost(self, conn: Connection, lost: Sequence[Message]) -> Found:
         """Look for news of messages whose last answer was lost."""
 
     async def give_up(self, conn: Connection, lost: Sequence[Message]) -> Mapping[UUID, Step]:
-        """The grace is over and nothing was heard: what becomes of those that must not simply be sent again."""
+        """The grace period is over without news: what happens to those that must not simply be sent again."""
 
     async def decide(self, conn: Connection, messages: Sequence[Message]) -> list[Step]:
-        """What becomes of these messages, none of whose attempts may still be answered, in their order."""
+        """What to do with these messages, in their order; none has an attempt that may still be answered."""
 
     async def move(self, conn: Connection, moves: Sequence[Any]) -> int:
         """Move messages to their new states. Returns the webhook deliveries that were queued."""
 
     async def begun(self, conn: Connection, attempts: Sequence[Attempt[Message]]) -> None:
-        """These attempts are written down and about to be committed."""
+        """These attempts are recorded and about to be committed."""
 
     def submit(self, attempt: Attempt[Message]) -> None:
         """Hand it over. Never blocks and never raises: the outcome comes later."""

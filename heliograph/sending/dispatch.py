@@ -1,8 +1,8 @@
-"""Dispatch: from the queue to whoever carries a message. The same round for every channel:
+"""Dispatch: from the queue to the connectors. The same round for every channel:
 
     pick       rows that are due, as many as can be handed over; locked, so that no other worker has them
     load       what decides about each message, read once more
-    resolve    attempts of which nobody saw the end: wait for news, then let the channel decide
+    resolve    attempts whose end nobody saw: wait for news, then let the channel decide
     decide     the channel: to whom, later, or not at all
     begin      the attempt, and its lease, committed
     submit     to the connector, after the commit
@@ -37,11 +37,11 @@ log = structlog.get_logger()
 
 Report = TypeVar("Report")
 
-#: Messages that may be out without a recorded answer, in claims: otherwise a fast supplier's answers, and then its
-#: reports, would pile up in front of the writer until it has to turn reports away.
+#: Messages that may be out without a recorded answer, in claims: otherwise a fast supplier's answers and reports would
+#: pile up in front of the writer until it has to refuse reports.
 UNRECORDED = 2
-#: One whose attempt was just found without an end waits at least this long, seconds: whoever has its answer may have
-#: waited for the database as we did, and is about to record it.
+#: A message whose attempt was just found without an end waits at least this long, seconds: whoever has its answer may
+#: have waited for the database as well, and be about to record it.
 OVERTAKEN = 5.0
 
 
@@ -73,7 +73,7 @@ class Dispatcher(Generic[Message, Report]):
 
     @property
     def in_flight(self) -> int:
-        """Messages handed to connectors whose end is not recorded yet."""
+        """Messages handed to connectors whose outcome is not recorded yet."""
         return len(self.flights)
 
     async def round(self) -> int:
@@ -87,7 +87,7 @@ class Dispatcher(Generic[Message, Report]):
                 picked = await channel.pick(conn, limit=limit)
                 outgoing = await self._decide(conn, picked) if picked else []
         except asyncpg.DeadlockDetectedError:
-            return 1  # somebody else's transaction went first: nothing was done, and the next round sees what it did
+            return 1  # another transaction won: nothing was done, and the next round sees its effects
         crash_point(f"{channel.kind}.dispatch.after_commit")
         self.flights.add(outgoing)
         if outgoing:
@@ -99,7 +99,7 @@ class Dispatcher(Generic[Message, Report]):
         return len(picked) if channel.after_round(picked) else 0
 
     def answered(self, key: Key, outcome: Any) -> None:
-        """A connector's word on an attempt: record its end."""
+        """A connector reports the outcome of an attempt: record it."""
         attempt = self.flights.find(key)
         if attempt is None:
             late = self.flights.find_late(key)
@@ -116,14 +116,14 @@ class Dispatcher(Generic[Message, Report]):
             self.wake.set()
 
     async def renew(self) -> None:
-        """Hold the leases of what is in flight; called each third of a lease."""
+        """Renew the leases of what is in flight; called every third of a lease."""
         await self.flights.renew(self._pool, self._results.writing, seconds=self._lease_seconds)
 
     def _landed(self, answered: Sequence[Answered], error: BaseException | None) -> None:
         self.flights.landed([(one.attempt.lease.id, one.attempt.number) for one in answered])
         if error is not None:
             for one in answered:
-                # Its lease ends, and then it is an attempt whose answer was lost.
+                # Its lease expires, and it becomes an attempt whose answer was lost.
                 log.error(
                     "outcome not recorded",
                     channel=self._channel.kind,
@@ -134,7 +134,7 @@ class Dispatcher(Generic[Message, Report]):
             self.wake.set()
 
     async def _decide(self, conn: Connection, picked: list[Lease]) -> list[Attempt[Message]]:
-        """Settle what goes nowhere, and begin the attempts of what goes out."""
+        """Settle what is not sent, and begin the attempts of what is."""
         channel = self._channel
         unseen = [lease for lease in picked if lease.begun_at is not None]
         if unseen:
@@ -179,7 +179,7 @@ class Dispatcher(Generic[Message, Report]):
     async def _still_free(
         self, conn: Connection, outgoing: list[Attempt[Message]], finished: list[Lease]
     ) -> list[Attempt[Message]]:
-        """What may go out. An answer to an earlier attempt may have been recorded since the message was looked at: then
+        """What may go out. An answer to an earlier attempt may have been recorded since the message was loaded: then
         its work is `finished`."""
         again = [one.lease for one in outgoing if one.lease.attempt > 0]
         if not again:
@@ -191,8 +191,8 @@ class Dispatcher(Generic[Message, Report]):
     async def _resolve(
         self, conn: Connection, lost: Sequence[Message], moves: list[Any]
     ) -> tuple[dict[UUID, Step], dict[UUID, Message]]:
-        """Messages whose last attempt has an end that nobody saw: what becomes of them, or what is known of them now.
-        Those that may be sent again are in neither."""
+        """Messages whose last attempt has an unknown end: their next step, or what is known of them now. Those that may
+        be sent again are in neither."""
         found = await self._channel.find_lost(conn, lost)
         moves += found.moves
         steps: dict[UUID, Step] = {id: End() for id, known in found.known.items() if known is None}

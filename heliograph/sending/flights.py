@@ -1,4 +1,4 @@
-"""What this process has handed over and whose end is not recorded yet, and the leases that this takes."""
+"""The attempts that this process has handed over and whose end is not recorded yet, and their leases."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class _Flight(msgspec.Struct, frozen=True, gc=False):
 
 
 class Flights:
-    """Attempts under way, by message and number. An answer that comes after `unknown` was said still counts for a
-    while."""
+    """Attempts under way, by message and number. An answer that comes after it was recorded as `unknown` still counts
+    for a while."""
 
     def __init__(self, *, late: float) -> None:
-        """`late`: seconds for which an answer still counts that comes after the attempt was given up."""
+        """`late`: seconds for which an answer still counts after the attempt was given up."""
         self._late = late
         self._open: dict[Key, _Flight] = {}
         self._given_up: dict[Key, _Flight] = {}
@@ -40,26 +40,26 @@ class Flights:
         return key in self._open
 
     def of(self, message_id: UUID) -> list[Attempt[Any]]:
-        """The attempts of one message. Looks at all of them."""
+        """The attempts of one message. Scans all of them."""
         return [one.attempt for (id, _), one in self._open.items() if id == message_id]
 
     def add(self, attempts: Iterable[Attempt[Any]]) -> None:
-        """They are about to be submitted."""
+        """Add attempts that are about to be submitted."""
         at = asyncio.get_running_loop().time()
         self._open.update(((one.lease.id, one.number), _Flight(one, at)) for one in attempts)
 
     def find(self, key: Key) -> Attempt[Any] | None:
-        """The attempt that an answer speaks of."""
+        """The attempt that an answer refers to."""
         flight = self._open.get(key)
         return flight.attempt if flight is not None else None
 
     def find_late(self, key: Key) -> Attempt[Any] | None:
-        """The attempt that a late answer speaks of."""
+        """The attempt that a late answer refers to."""
         flight = self._given_up.get(key)
         return flight.attempt if flight is not None else None
 
     def give_up(self, key: Key) -> None:
-        """Nobody knows what became of it; an answer may still come."""
+        """Its outcome is unknown; an answer may still come."""
         self._given_up[key] = _Flight(self._open[key].attempt, asyncio.get_running_loop().time())
 
     def landed(self, keys: Iterable[Key]) -> None:
@@ -68,10 +68,10 @@ class Flights:
             self._open.pop(key, None)
 
     async def renew(self, pool: Pool, writing: asyncio.Lock, *, seconds: float) -> None:
-        """Hold the leases of what has been under way for a third of a lease of `seconds`; called that often.
+        """Renew the leases of attempts that have been under way for a third of a lease of `seconds`; called that often.
 
-        Outside of `writing`: a row that is renewed while it is being finished would be another version of itself by
-        then, and stay until its lease ends.
+        Never during `writing`: a row that is renewed while it is being finished would have a new version by then, and
+        stay until its lease expires.
         """
         at = asyncio.get_running_loop().time()
         for key in [key for key, one in self._given_up.items() if at - one.since > self._late]:

@@ -1,7 +1,7 @@
-"""Taking sends in: batches, twins of one idempotency key, and organizations whose rows somebody else holds.
+"""Accepting sends: batches, duplicates of an idempotency key, and organizations whose rows somebody else holds.
 
-Every channel accepts through here; what a channel stores of a batch is its own (its `accept.py`).
-The rule nobody may break: nothing is answered that is not committed, and one bad message never sinks its batch.
+Every channel accepts through here; what a channel stores for a batch is its own (its `accept.py`). The rule nobody may
+break: nothing is answered before it is committed, and a bad message never fails its batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heliograph.base.process.crash import crash_point
 
 
 class Asked(Protocol):
-    """Who asks, and under which idempotency key."""
+    """Who sends it, and under which idempotency key."""
 
     @property
     def actor(self) -> Actor: ...
@@ -34,7 +34,7 @@ class Asked(Protocol):
 
 
 class Prepared(Protocol):
-    """A send with all that its batch needs."""
+    """A send with everything that its batch needs."""
 
     @property
     def send(self) -> Asked: ...
@@ -47,8 +47,8 @@ class Intake(Generic[Item]):
     """Hands items to `store` in batches that hold each idempotency key once.
 
     `store` commits a batch and returns an Answer or a Refusal for each. If it raises LockNotAvailableError, because a
-    lock was held for too long, the batch's organizations are stored apart. After a DeadlockDetectedError nothing of the
-    batch is stored, and it is simply stored again.
+    lock was held for too long, the batch's organizations are stored separately. After a DeadlockDetectedError nothing
+    of the batch is stored, and it is simply retried.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Intake(Generic[Item]):
         self._batcher: Batcher[Item, Answer] = Batcher(self._commit, limit=limit, indivisible=is_down)
 
     async def put(self, item: Item) -> Answer:
-        """What came of the item, once that is committed. Raises its refusal, and Unavailable.
+        """The answer to the item, once it is committed. Raises its refusal, and Unavailable.
 
-        A caller that is cancelled leaves a message that is wholly there or not at all.
+        If the caller is cancelled, the message is stored completely or not at all.
         """
         try:
-            # A caller that is cancelled cancels its future and nothing else: the batch goes on without looking at it.
+            # A cancelled caller cancels only its future: the batch continues regardless.
             return await self._batcher.put(item)
         except Exception as error:
             if is_down(error):
@@ -75,20 +75,20 @@ class Intake(Generic[Item]):
         await self._batcher.drain()
 
     async def _commit(self, items: list[Item]) -> list[Answer | BaseException]:
-        """One batch. Twins (the same key twice in one batch) take the first one's outcome."""
+        """One batch. Twins (items with the same key) get the first one's outcome."""
         results: dict[int, Answer | BaseException] = {}
         twins = await self._lead(items, list(range(len(items))), results)
         if twins:
             # A refused mutation frees its key: the first of the twins that asked for something else has it now.
             twins = await self._lead(items, twins, results)
-        # Whoever sends many payloads under one key, all of them refused, must not make others wait any longer.
+        # Whoever sends many payloads under one key, all of them refused, must not delay others any further.
         results |= {index: IdempotencyInProgress() for index in twins}
         return [results[index] for index in range(len(items))]
 
     async def _lead(
         self, items: list[Item], indexes: list[int], results: dict[int, Answer | BaseException]
     ) -> list[int]:
-        """Settle the first of each key and those that its outcome settles; returns the others."""
+        """Settle the first item of each key and those that its outcome settles; returns the others."""
         first: dict[tuple[UUID, UUID], int] = {}
         leaders: list[int] = []
         twins: list[tuple[int, int]] = []
@@ -130,8 +130,7 @@ class Intake(Generic[Item]):
             for index, item in enumerate(items):
                 by_organization.setdefault(item.send.actor.organization_id, []).append(index)
             if len(by_organization) == 1:
-                # Nobody can tell who holds it, a twin, a report or a migration: that nothing was stored is all there is
-                # to say.
+                # The holder is unknown (a twin, a report, a migration); all that is certain is that nothing was stored.
                 return [Unavailable() for _ in items]
             groups = list(by_organization.values())
             parts = await asyncio.gather(*(self._apart([items[index] for index in group]) for group in groups))

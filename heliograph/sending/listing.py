@@ -1,16 +1,16 @@
-"""What lists and reads of every channel's messages share.
+"""What all channels share when they list and read messages.
 
-The rule nobody may break: a message whose first attempt was begun is shown as under way, though its row says `accepted`
-until somebody has taken it: that it was begun stands in its queue row alone.
+The rule nobody may break: a message whose first attempt has begun is shown as under way, although its row says
+`accepted` until a supplier has accepted it: only its queue row knows.
 """
 
 from __future__ import annotations
 
 
 def shown_status(row: str, under_way: str) -> str:
-    """An SQL expression for the status of a message as it is shown; `row` names its row.
+    """An SQL expression for the public status of a message; `row` is its table's alias.
 
-    `under_way`: the channel's word for a message that was tried, and that nobody is known to have taken or given up.
+    `under_way`: the channel's word for a message that was tried and has neither been accepted nor given up.
     """
     # Counted, because EXISTS may be planned as a hash of the whole queue.
     return f"""

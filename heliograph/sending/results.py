@@ -3,8 +3,8 @@
 Answers and reports are written beside each other, so that neither waits for the other's commit. A report waits for the
 answers that came before it: one that follows its answer at once finds it there.
 
-The rule nobody may break: nothing is told to anybody before its commit, and what only this process knows (an answer) is
-kept until the database takes it.
+The rule nobody may break: nobody is told anything before it is committed, and what only this process knows (an answer)
+is kept until the database takes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Report_contra = TypeVar("Report_contra", contravariant=True)
 
 
 class Answered(msgspec.Struct, frozen=True, gc=False):
-    """One attempt, and what the connector says of its end."""
+    """One attempt, and its outcome according to the connector."""
 
     attempt: Attempt[Any]
     #: The channel's own; it has a `verdict`.
@@ -57,7 +57,7 @@ class _Reported(msgspec.Struct, Generic[Report], frozen=True, gc=False):
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """What an answer comes to. Without `postponed`, the work is done."""
+    """The effect of an answer. Without `postponed`, the work is done."""
 
     ended: Ended
     move: Any = None
@@ -65,8 +65,8 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
 
 async def settle(conn: Connection, settled: Sequence[Settled]) -> list[Any]:
-    """Record the ends of attempts and what becomes of their queue rows. Returns the moves that follow, which are the
-    caller's to make in the same transaction.
+    """Record the ends of attempts and settle their queue rows. Returns the moves that follow, which are the caller's to
+    make in the same transaction.
 
     Queue rows come before attempts, as dispatch locks them.
     """
@@ -88,13 +88,13 @@ async def settle(conn: Connection, settled: Sequence[Settled]) -> list[Any]:
 
 
 class Writer(Protocol[Report_contra]):
-    """What a channel makes of a batch."""
+    """How a channel writes a batch."""
 
     #: Its name in the queue, in logs and in crash points.
     kind: str
 
     async def prepare(self, answered: Sequence[Answered], reports: Sequence[Report_contra]) -> Any:
-        """What `write` wants to know and nobody may change in between: asked for before the transaction."""
+        """What `write` needs and what cannot change in between: read before the transaction."""
 
     async def write(
         self,
@@ -112,7 +112,7 @@ class Writer(Protocol[Report_contra]):
 
 
 class Results(Generic[Report]):
-    """Batches what comes back. A report is what a supplier tells later: a list of receipts, of statuses."""
+    """Batches answers and reports. A report is what a supplier tells later: a receipt, a status."""
 
     def __init__(
         self, pool: Pool, writer: Writer[Report], deliveries: Deliveries | None = None, *, limit: int = 1000
@@ -121,7 +121,7 @@ class Results(Generic[Report]):
         self._pool = pool
         self._deliveries = deliveries
         self._writer = writer
-        #: Told of answers that are recorded, or never will be: then with the reason.
+        #: Called for answers that are recorded, or never will be: then with the reason.
         self.landed: Callable[[Sequence[Any], BaseException | None], object] = lambda answered, error: None
         self._answers: Batcher[Answered, None] = Batcher(
             self._record, limit=limit, indivisible=is_down, settled=self._settled
@@ -145,7 +145,7 @@ class Results(Generic[Report]):
         self._answers.add(answered)
 
     async def report(self, reports: Sequence[Report]) -> None:
-        """Record what is said of messages; returns once that is committed. Raises when one of them is not."""
+        """Record reports; returns once they are committed. Raises if one of them is not."""
         if not reports:
             return
         try:
@@ -203,7 +203,7 @@ class Results(Generic[Report]):
 
     async def _write(self, answered: list[Answered], reports: list[Report], turn: asyncio.Lock | None) -> None:
         prepared = await self._writer.prepare(answered, reports)
-        # What is rolled back is forgotten with its handover.
+        # A rollback also discards the handover.
         handover = self._deliveries.handover() if self._deliveries is not None else None
         crash_point(f"{self._writer.kind}.record.before_commit")
         async with turn or contextlib.nullcontext(), self._pool.acquire() as conn, conn.transaction():

@@ -1,7 +1,6 @@
-"""What test keys hear of their messages: reports that are work in the queue, so that they come even if the worker that
-sent the message does not live on.
+"""Reports on test messages: they are queued work, so that they come even if the worker that sent the message dies.
 
-The rule nobody may break: a row is finished only after what it brings is recorded.
+The rule nobody may break: a row is finished only after its report is recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from heliograph.queue.backlog import Backlog
 
 Report = TypeVar("Report")
 
-#: Messages whose reports are brought at once.
+#: Messages whose reports are delivered at once.
 BATCH = 500
 
 
@@ -30,7 +29,7 @@ async def bring(
     record: Callable[[Sequence[Report]], Awaitable[None]],
     seconds: float,
 ) -> int:
-    """Bring what is due of `kind`, under leases of `seconds`; returns of how many messages.
+    """Deliver the due reports of `kind`, under leases of `seconds`; returns for how many messages.
 
     `made`: the reports of messages, as (organization, message). `record` returns once they are committed.
     """

@@ -17,13 +17,12 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
-#: Bytes of an answer's body that are written at once.
+#: Bytes of an answer's body written at once.
 PIECE = 32_768
-#: Bytes of a body that wait for the application, from which on no more is read.
+#: Bytes of a body waiting for the application at which reading stops.
 _HIGH_WATER = 65_536
 
-#: Where a request is: it arrives; all of it is here; the application has all of it; the rest came too late; its client
-#: is gone.
+#: The state of a request: arriving; complete; read by the application; timed out; its client is gone.
 ARRIVING, WHOLE, TAKEN, LATE, GONE = range(5)
 
 _VERSIONS = {"version": "3.0", "spec_version": "2.5"}
@@ -36,11 +35,11 @@ class Asgi:
     def __init__(self, app: App) -> None:
         self._app = app
         self._loop = asyncio.get_running_loop()
-        #: Applications at work.
+        #: Running applications.
         self.tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, connection: ServerConnection, head: RequestHead) -> AsgiExchange:
-        """The exchange of a request whose head has come."""
+        """The exchange for a request whose head has arrived."""
         exchange = AsgiExchange(connection, head)
         self.tasks.add(self._loop.create_task(exchange.run(self._app, self.tasks)))
         return exchange
@@ -55,7 +54,7 @@ class AsgiExchange(Exchange):
         super().__init__(connection, head)
         self.request = ARRIVING
         self._waits_for_continue = head.expects_continue
-        #: What the application has not taken.
+        #: What the application has not received yet.
         self._body: bytes | bytearray = b""
         self._waiter: asyncio.Future[None] | None = None
         self._response_head = b""
@@ -76,7 +75,7 @@ class AsgiExchange(Exchange):
         }
 
     async def run(self, app: App, tasks: set[asyncio.Task[None]]) -> None:
-        """Run the application, in a task of `tasks`. Its errors are its own to answer; one that gets here ends the
+        """Run the application, in a task of `tasks`. It answers its own errors; one that escapes ends the
         connection."""
         try:
             await app(self.scope, self.receive, self.send)
@@ -135,7 +134,7 @@ class AsgiExchange(Exchange):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if self.request == LATE and self.answer != COMPLETE:
-            raise HttpError(408, "the body did not come in time")
+            raise HttpError(408, "the body did not arrive in time")
         if self.request == GONE or self.answer == COMPLETE:
             return {"type": "http.disconnect"}
         body, self._body = self._body, b""
@@ -146,7 +145,7 @@ class AsgiExchange(Exchange):
         return {"type": "http.request", "body": bytes(body), "more_body": self.request == ARRIVING}
 
     async def send(self, message: Message) -> None:
-        """ASGI send. Head and first piece of the body leave together."""
+        """ASGI send. Head and first piece of the body are sent together."""
         connection = self.connection
         if connection.flow.writes_paused:
             await connection.flow.drain()
@@ -179,7 +178,7 @@ class AsgiExchange(Exchange):
             connection.write(start + body)
         if not more:
             self.answer = COMPLETE
-            self._body = b""  # what the application did not want of it
+            self._body = b""  # what the application did not read
             self._wake()
             connection.answered(self)
 
@@ -196,7 +195,7 @@ class AsgiExchange(Exchange):
             elif name == b"connection" and has_token(value, b"close"):
                 self.keep_alive = False
         if self._waits_for_continue and self.request == ARRIVING:
-            self.keep_alive = False  # the client may or may not send its body now; nobody could tell what follows
+            self.keep_alive = False  # the client may or may not send its body now, so what follows would be ambiguous
         if not has_length and status not in (204, 304) and self.head.method != "HEAD":
             if self.head.version == "1.0":
                 self.keep_alive = False

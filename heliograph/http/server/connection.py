@@ -1,4 +1,4 @@
-"""A connection to a server: bytes go to a reader, its requests to exchanges, and everything has a deadline.
+"""A connection to the server: bytes go to a reader, its requests to exchanges, and everything has a deadline.
 
 Each connection is in one phase:
 
@@ -9,10 +9,10 @@ Each connection is in one phase:
     WORK      the answer                                               no deadline
     CLOSING   that the client reads the last answer and closes too     cut off
 
-Deadlines are for the whole phase, so a client that trickles bytes gains nothing by it; the registry looks at them.
-Nothing is read while answers cannot leave. One request is in progress at a time: what a client sends ahead stays as it
-came, unparsed, until its turn. The rule nobody may break: nothing that a client sends or leaves out may hold memory or
-a connection for longer than its deadline.
+Deadlines are for the whole phase, so a client that trickles bytes gains nothing; the registry enforces them. Nothing is
+read while answers cannot be written. One request is in progress at a time: pipelined requests stay unparsed until their
+turn. The rule nobody may break: nothing that a client sends or omits may hold memory or a connection beyond its
+deadline.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from heliograph.http.server.flow import FlowControl
 from heliograph.http.server.registry import Peer
 from heliograph.http.writer import response_head
 
-#: Bytes of answers beyond what the kernel takes, from which on nothing more is written; one piece may be on top.
+#: Bytes of answers, beyond what the kernel accepts, at which writing stops; one more piece may be on top.
 _HIGH_WATER = 16_384
-_TOO_FAR_AHEAD = "too many requests were sent ahead of their answers"
+_TOO_FAR_AHEAD = "too many pipelined requests"
 
 IDLE, HEAD, BODY, WORK, CLOSING = range(5)
 
@@ -70,31 +70,31 @@ class ServerConnection(asyncio.Protocol):
         self._service = service
         self.registry = service.registry
         self._reader = RequestReader(service.registry.limits.request)
-        #: The request in progress; it stays until all of it has come and all of its answer is written.
+        #: The request in progress, until all of it has been received and its whole answer written.
         self._exchange: Exchange | None = None
         self.phase = IDLE
         self.deadline = self._phase_deadline = self._write_deadline = math.inf
-        # What the registry keeps of it.
+        # For the registry.
         self.written = self.taken = 0
         self.taken_at = 0.0
         self.peer: Peer | None = None
-        #: Address and port of the client; of a proxy whose headers say for whom it asks, where `_is_forwarded`.
+        #: Address and port of the client; with `_is_forwarded`, of a proxy whose headers name the client.
         self._client = ("", 0)
         self._is_forwarded = False
-        #: What has come of the PROXY protocol's header; None once it is there, or where there is none.
+        #: The PROXY protocol header received so far; None once it is complete, or if none is expected.
         self._prefix: bytearray | None = None
-        #: Answered once the answer under way is written.
+        #: Answered once the current answer is written.
         self._refusal: HttpError | None = None
-        #: Requests taken of what was sent ahead, since nothing was.
+        #: Pipelined requests processed since the pipeline was last empty.
         self._ahead_taken = 0
-        #: Bytes that were thrown away since the answer.
+        #: Bytes discarded since the answer.
         self._discarded = 0
         self._is_reading = False
 
     # ── Its life ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's behaves like one, but is not a subclass
         self._transport.set_write_buffer_limits(high=_HIGH_WATER)
         self.flow = FlowControl(self._transport)
         self._enter(IDLE, self.registry.limits.head_seconds)
@@ -118,7 +118,7 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.registry.remove(self)
-        # The two would be a circle, and the collector comes so seldom that thousands of them would be waiting for it.
+        # The two would be a reference cycle, and the collector runs so rarely that thousands would accumulate.
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.disconnect()
@@ -126,7 +126,7 @@ class ServerConnection(asyncio.Protocol):
         self.flow.resume_writing()
 
     def eof_received(self) -> bool:
-        """The client has closed its half; what it has asked for is answered, and then the connection ends."""
+        """The client has closed its half; pending requests are answered, and then the connection ends."""
         if self.phase == WORK:
             assert self._exchange is not None
             self._exchange.end_input()
@@ -134,7 +134,7 @@ class ServerConnection(asyncio.Protocol):
         if self.phase == BODY or not self.unsent():
             self._transport.close()
             return False
-        # Closed now, what it has not read would lie in the kernel for as long as it likes.
+        # If it were closed now, unread data would stay in the kernel indefinitely.
         self._close()
         return True
 
@@ -150,13 +150,13 @@ class ServerConnection(asyncio.Protocol):
             self.abort()
         elif self.phase == BODY and self._exchange is not None and self._exchange.answer != COMPLETE:
             if self._exchange.is_full:
-                self._enter(BODY, limits.body_seconds)  # we were the ones who did not read
+                self._enter(BODY, limits.body_seconds)  # we were the side that did not read
             elif self._exchange.time_out():
                 self._enter(BODY, limits.closing_seconds)
             else:
                 self.abort()
         elif self.phase == HEAD:
-            self.refuse(HttpError(408, "the head did not come in time"))
+            self.refuse(HttpError(408, "the head did not arrive in time"))
         elif self.phase != WORK:
             self._leave()
 
@@ -165,7 +165,7 @@ class ServerConnection(asyncio.Protocol):
         return self.phase == IDLE and not self._reader.pending
 
     def client_of(self, head: RequestHead) -> tuple[str, int]:
-        """Address and port that a request comes from; without a port where a proxy's header says so."""
+        """Address and port of a request's sender; no port if the address comes from a proxy's header."""
         if not self._is_forwarded:
             return self._client
         return self._service.proxies.client(self._client[0], head.headers), 0
@@ -211,7 +211,7 @@ class ServerConnection(asyncio.Protocol):
             self._read()
 
     def _read_prefix(self, prefix: bytearray, data: bytes) -> None:
-        """The PROXY protocol's header says who the client is."""
+        """Read the client's address from the PROXY protocol header."""
         prefix += data
         try:
             found = read_prefix(prefix)
@@ -231,7 +231,7 @@ class ServerConnection(asyncio.Protocol):
             self._read()
 
     def _read(self) -> None:
-        """Take what has come, up to the end of a request whose answer is not there yet, or has not left."""
+        """Process received bytes, up to the end of a request whose answer has not been made or written yet."""
         if self._is_reading:
             return
         self._is_reading = True
@@ -288,10 +288,10 @@ class ServerConnection(asyncio.Protocol):
         self.registry.await_request(self)
 
     def _refuse_request(self, error: HttpError) -> None:
-        """Answer what is no request, or what the rest of a request should not have been."""
+        """Answer a malformed request, or a malformed rest of one."""
         exchange = self._exchange
         if exchange is not None and exchange.answer == COMPLETE:
-            self._close()  # a second answer would be taken for another request's
+            self._close()  # a second answer would be taken for the answer to the next request
         elif exchange is not None and exchange.answer == BEGUN:
             self.abort()
         else:
@@ -305,10 +305,10 @@ class ServerConnection(asyncio.Protocol):
             self._close()
 
     def regulate(self) -> None:
-        """Read if what comes can be taken. What is sent ahead is held, as far as it goes."""
+        """Read if there is room. Pipelined bytes are kept, up to a limit."""
         limits = self.registry.limits
         if self.phase == CLOSING:
-            # Beyond that the client finds its way blocked, and has until the deadline to read.
+            # Beyond that the client is blocked, and has until the deadline to read.
             wanted = self._discarded <= limits.discard_bytes
         elif self.phase == BODY:
             wanted = self._exchange is None or not self._exchange.is_full
@@ -347,7 +347,7 @@ class ServerConnection(asyncio.Protocol):
             self.regulate()
 
     def fail(self, exchange: Exchange, error: Exception) -> None:
-        """Nobody answers it, because of this error."""
+        """It gets no answer, because of this error."""
         response = self._service.render(error)
         if exchange is self._exchange and exchange.answer == WAITING and not self.is_closing:
             exchange.answer = COMPLETE
@@ -363,7 +363,7 @@ class ServerConnection(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        """Say that no more will come, and let the client read the last answer before the connection goes.
+        """Shut down writing, and let the client read the last answer before the connection closes.
 
         Closing at once while its bytes are still arriving would reset the connection, and the answer with it.
         """
@@ -377,7 +377,7 @@ class ServerConnection(asyncio.Protocol):
             try:
                 self._transport.write_eof()
             except OSError:
-                self.abort()  # it was reset meanwhile, and the loop has not been told yet
+                self.abort()  # it was reset meanwhile, and the loop does not know yet
         else:
             self._transport.close()
 
@@ -388,7 +388,7 @@ class ServerConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.flow.writes_paused = True
         self._write_deadline = self.deadline = self._loop.time() + self.registry.limits.write_seconds
-        self.regulate()  # what it asks for now could not be answered
+        self.regulate()  # further requests could not be answered
 
     def resume_writing(self) -> None:
         self._write_deadline = math.inf

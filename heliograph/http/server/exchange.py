@@ -1,4 +1,4 @@
-"""One request and its answer, as a connection sees them, and who makes answers."""
+"""One request and its answer, as a connection sees them, and the interface of whoever answers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 #: Status, headers, body.
 Response = tuple[int, Headers, bytes]
 
-#: Where an answer is: nothing of it is written, a part, all.
+#: How much of an answer has been written: nothing, a part, all.
 WAITING, BEGUN, COMPLETE = range(3)
 
 
 class Exchange:
-    """Who makes the answer writes it with `connection.write`, keeps `answer` up to date, and says `connection.answered`
-    after the last byte. It is written whole or the connection ends: what follows a broken answer would be read as a
-    part of it."""
+    """The implementation writes the answer with `connection.write`, keeps `answer` up to date, and calls
+    `connection.answered` after the last byte. An answer is written completely or the connection ends: what follows a
+    broken answer would be read as part of it."""
 
     __slots__ = ("answer", "connection", "head", "keep_alive")
 
@@ -35,7 +35,7 @@ class Exchange:
 
     @property
     def is_full(self) -> bool:
-        """No more of the body can be taken for now."""
+        """No more of the body can be accepted for now."""
         return False
 
     def take_body(self, piece: bytes) -> None:
@@ -45,15 +45,15 @@ class Exchange:
         """The request is complete."""
 
     def end_input(self) -> None:
-        """The client has closed its half, behind this request; it may still read."""
+        """The client has closed its half after this request; it may still read."""
         self.keep_alive = False
 
     def time_out(self) -> bool:
-        """The rest of the request did not come in time. False: nothing can be done but to end the connection."""
+        """The rest of the request did not come in time. False: the connection has to be closed."""
         return False
 
     def disconnect(self) -> None:
-        """The client is gone, or nothing of it is read any more. An answer that comes now goes nowhere."""
+        """The client is gone, or is no longer read from. An answer that comes now is discarded."""
 
 
 class Service:
@@ -66,8 +66,8 @@ class Service:
         render: Callable[[Exception], Response],
         proxies: TrustedProxies,
     ) -> None:
-        """`begin` makes the exchange of a request whose head has come. `render` says how an error is answered that no
-        exchange answers: HttpError, or what escaped from an application; without `connection` among its headers."""
+        """`begin` creates the exchange for a request whose head has arrived. `render` makes the answer to an error that
+        no exchange answers: HttpError, or what escaped from an application; without a `connection` header."""
         self.registry = registry
         self.begin = begin
         self.render = render

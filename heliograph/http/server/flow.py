@@ -1,4 +1,4 @@
-"""When a connection reads and writes: each way is stopped while the other end of it is full."""
+"""Flow control of a connection: each direction stops while its other end is full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FlowControl:
         self._drained: asyncio.Future[None] | None = None
 
     def read(self, wanted: bool) -> None:
-        """Read from now on, or do not."""
+        """Start or stop reading."""
         if wanted != self._reads and not self._transport.is_closing():
             self._reads = wanted
             if wanted:
@@ -27,7 +27,7 @@ class FlowControl:
                 self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """More can be written, or never again."""
+        """Writing can continue, or never will."""
         self.writes_paused = False
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)

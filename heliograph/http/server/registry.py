@@ -1,9 +1,9 @@
-"""All connections of a process: how many there may be, what may lie unsent in them, and when each has to end.
+"""All connections of a process: how many there may be, how much may be unsent in them, and when each has to end.
 
-One sweep looks after all of them, because a timer for every request costs more than the request's parsing. The rule
-nobody may break: no address can keep others out. One that has its share of connections, and all together once there
-are as many as may be, give up the one that has been idle for longest; and answers that nobody reads are given up, the
-ones that moved last longest ago first, before they fill the memory.
+One sweep handles all of them, because a timer for every request costs more than parsing it. The rule nobody may break:
+no address can keep others out. An address that has used up its share of connections loses the one that has been idle
+for longest, and so do all of them together at the overall limit; and unread answers are dropped, those without progress
+for longest first, before they fill the memory.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from heliograph.base.network.addresses import sharer
 from heliograph.base.process.settings import Settings
 from heliograph.http.reader import ReaderLimits
 
-#: Of those that we wait for, so many are asked whether they are idle before the one that began first has to go.
+#: How many of the connections that we wait for are checked for being idle before the oldest has to go.
 _LOOKED_AT = 64
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client may do. Sizes in bytes, times in seconds."""
+    """Limits for clients. Sizes in bytes, times in seconds."""
 
     request: ReaderLimits = ReaderLimits()
     head_seconds: float = 10.0
     body_seconds: float = 10.0
     idle_seconds: float = 75.0
-    #: How long an answer may wait for a client that takes nothing of it.
+    #: How long an answer may wait for a client that reads nothing of it.
     write_seconds: float = 10.0
-    #: How long the end of a connection may take: until the client has read the last answer and closes too.
+    #: How long closing may take: until the client has read the last answer and closes too.
     closing_seconds: float = 2.0
-    #: What is read and thrown away of a request that was answered before its body had come.
+    #: How much is read and discarded of a request that was answered before its body had arrived.
     discard_bytes: int = 1_048_576
     connections: int = 8_192
     connections_per_address: int = 1_024
-    #: Of answers, in our memory and the kernel's, and of the requests that wait behind them, over all connections.
+    #: Of answers, in our memory and the kernel's, and of the requests waiting behind them, over all connections.
     unsent_bytes: int = 67_108_864
-    #: Requests that a client may send ahead of their answers, at once.
+    #: How many requests a client may pipeline at once.
     pipeline: int = 64
-    #: What these may take; they are kept as they came.
+    #: How large they may be; they are kept unparsed.
     ahead_bytes: int = 65_536
     sweep_seconds: float = 0.25
 
@@ -78,18 +78,18 @@ class Registered(Protocol):
     #: Bytes of answers so far, and how many of them the client has.
     written: int
     taken: int
-    #: When `taken` was last seen to grow; 0 while nothing is unsent.
+    #: When `taken` last grew; 0 while nothing is unsent.
     taken_at: float
     #: Set by the registry.
     peer: Peer | None
 
     @property
     def is_idle(self) -> bool:
-        """Nothing of a request has come since its beginning or since the last answer."""
+        """No byte of a request has come since it was opened, or since the last answer."""
 
     @property
     def ahead(self) -> int:
-        """Bytes of requests that wait for their turn."""
+        """Bytes of requests waiting for their turn."""
 
     def expire(self, now: float) -> None:
         """The deadline has passed."""
@@ -98,10 +98,10 @@ class Registered(Protocol):
         """Bytes of answers that the client has not confirmed."""
 
     def give_way(self) -> None:
-        """End at once: the place is needed."""
+        """End at once: its place is needed."""
 
     def shutdown(self) -> None:
-        """The process ends: finish what has begun."""
+        """The process is stopping: finish what has begun."""
 
     def abort(self) -> None:
         """End at once, with a reset."""
@@ -113,20 +113,21 @@ class Registry:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.connections: set[Registered] = set()
-        #: The process is going down: each connection ends with its next answer.
+        #: The process is stopping: each connection ends after its next answer.
         self.draining = False
-        #: Those whose next request has not come whole, since when they are so; of all, and of each address.
+        #: Connections whose next request is incomplete, and since when; overall, and by address.
         self._waiting: dict[Registered, None] = {}
         self._peers: dict[str, Peer] = {}
         self._emptied: asyncio.Future[None] | None = None
 
     def add(self, connection: Registered) -> bool:
-        """A new one; False if there is no place for it. It stays until `remove` all the same."""
+        """Add a connection; False if there is no room for it. It stays until `remove` either way."""
         self.connections.add(connection)
         return len(self.connections) <= self.limits.connections or self._make_room(self._waiting)
 
     def attribute(self, connection: Registered, address: str) -> bool:
-        """Its client is known, and no proxy of ours; False if that has too many. Call it at most once for each."""
+        """Its client is known, and is not a trusted proxy; False if it has too many. Call at most once per
+        connection."""
         name = sharer(address)
         peer = self._peers.get(name)
         if peer is None:
@@ -138,7 +139,7 @@ class Registry:
         return peer.count <= self.limits.connections_per_address or self._make_room(peer.waiting, but=connection)
 
     def is_flood(self, connection: Registered) -> bool:
-        """There are so many that not even a word of refusal is worth it."""
+        """There are so many that not even a refusal is worth sending."""
         peer = connection.peer
         return _far_past(len(self.connections), self.limits.connections) or (
             peer is not None and _far_past(peer.count, self.limits.connections_per_address)
@@ -159,7 +160,7 @@ class Registry:
             peer.waiting.pop(connection, None)
 
     def remove(self, connection: Registered) -> None:
-        """It has ended, or is as good as that. A second time changes nothing."""
+        """It has ended, or practically so. Idempotent."""
         self.connections.discard(connection)
         if self._emptied is not None and not self.connections and not self._emptied.done():
             self._emptied.set_result(None)
@@ -177,14 +178,14 @@ class Registry:
             await self._emptied
 
     async def run(self) -> None:
-        """Sweep for ever."""
+        """Sweep forever."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.limits.sweep_seconds)
             self.sweep(loop.time())
 
     def sweep(self, now: float) -> None:
-        """End what is past its deadline, and answers that nobody reads."""
+        """End what is past its deadline, and drop answers that nobody reads."""
         unread: list[tuple[float, int, Registered]] = []
         for connection in list(self.connections):
             if connection.deadline < now:
@@ -202,7 +203,7 @@ class Registry:
                     continue
                 connection.taken = taken
                 if unsent or ahead:
-                    # One that waits for us rather than we for it goes last.
+                    # A connection that waits for us, rather than we for it, goes last.
                     unread.append((connection.taken_at or now, unsent + ahead, connection))
         held = sum(unsent for _, unsent, _ in unread)
         if held > self.limits.unsent_bytes:

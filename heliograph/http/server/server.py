@@ -1,4 +1,4 @@
-"""A server: listening sockets whose connections belong to one service, and their end.
+"""A server: listening sockets whose connections belong to one service, and how they are stopped.
 
 The rule nobody may break: a server that is told to stop answers what it has begun, and takes nothing new.
 """
@@ -15,14 +15,14 @@ from heliograph.http.server.connection import ServerConnection
 from heliograph.http.server.exchange import Service
 
 _BACKLOG = 4_096
-#: Of a connection, in the kernel, bytes; it takes twice that with its own needs.
+#: A connection's buffer in the kernel, bytes; the kernel doubles it for its own overhead.
 _SEND_BUFFER = 65_536
-#: What was sent and is not confirmed ends the connection after this, also one that is closed here; milliseconds.
+#: Unacknowledged data ends the connection after this, even one that is closed here; milliseconds.
 _USER_TIMEOUT = 20_000
 
 
 def listen(host: str, port: int, *, shared: bool = True) -> socket.socket:
-    """A listening socket, which further processes may share if they all want to. `port` 0: any free one. Raises
+    """A listening socket, which other processes can share if they ask for it, too. `port` 0: any free one. Raises
     OSError."""
     info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     family, kind, proto, _, address = info
@@ -50,12 +50,12 @@ class Server:
         self._sweep: asyncio.Task[None] | None = None
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Take connections from these, which are bound."""
+        """Accept connections from these bound sockets."""
         loop = asyncio.get_running_loop()
         self._sweep = loop.create_task(self._service.registry.run())
         for sock in sockets:
-            # What its connections inherit, so that the kernel keeps little, and not for long, of answers that nobody
-            # reads. Without it the kernel lets a connection's unread answers grow to 4 MB.
+            # Inherited by its connections, so that the kernel keeps little of unread answers, and not for long. Without
+            # it, the kernel lets a connection's unread answers grow to 4 MB.
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT)
@@ -63,7 +63,7 @@ class Server:
             self._listening.append(await loop.create_server(make, sock=sock, backlog=_BACKLOG))
 
     async def stop(self, seconds: float) -> None:
-        """Take no more, and wait for at most so long until all that has begun is answered; then cut it off."""
+        """Stop accepting, wait at most that long for requests in progress, then cut them off."""
         connections = self._service.registry.connections
         self._stop_listening()
         for connection in list(connections):
@@ -78,7 +78,7 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abort(self) -> None:
-        """Take no more, and cut off what there is."""
+        """Stop accepting, and cut off all connections."""
         self._stop_listening()
         for connection in list(self._service.registry.connections):
             connection.give_way()
