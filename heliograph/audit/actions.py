@@ -16,6 +16,7 @@ ACTIONS = {
     "organization.period_begun": "New period of the plan begun",
     "quota.changed": "Quota granted or adjusted",
     "wallet.changed": "Wallet topped up or adjusted",
+    "wallet.alert_changed": "Low-balance alert changed",
     "rates.imported": "Rates imported",
     "api_key.created": "API key created",
     "api_key.suspended": "API key suspended",

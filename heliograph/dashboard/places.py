@@ -46,6 +46,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
         "Account",
         (
             Place("/usage", "Usage", "chart", permission=roles.USAGE),
+            Place("/wallet", "Wallet", "wallet", permission=roles.USAGE),
             Place("/senders", "Sender IDs", "tag", scope="sender_ids:read"),
             Place("/team", "Team", "users", permission=roles.TEAM),
             Place("/audit", "Audit log", "history", permission=roles.AUDIT),

@@ -1209,10 +1209,12 @@ CREATE TABLE wallets (
     reserved        bigint NOT NULL DEFAULT 0 CHECK (reserved >= 0),
     consumed        bigint NOT NULL DEFAULT 0 CHECK (consumed >= 0),
     total           bigint NOT NULL DEFAULT 0,
+    alert_below     bigint CHECK (alert_below >= 0),
     updated_at      timestamptz NOT NULL,
     CONSTRAINT wallets_total CHECK (total = available + reserved + consumed)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE wallets IS 'tenant: the maintained balance for WhatsApp, in millionths; its row lock also puts an organization''s accepts in order';
+COMMENT ON COLUMN wallets.alert_below IS 'when less than this is available, people are told; NULL: they are not';
 COMMENT ON COLUMN wallets.available IS 'may go below zero only when Meta delivers what was given up for lost';
 
 CREATE TABLE wallet_ledger (
@@ -1277,6 +1279,17 @@ SELECT organization_id, id, movement, message_id, key, available, reserved, cons
 UNION ALL
 SELECT organization_id, id, 'month', NULL, '', available, reserved, consumed, reason, created_at FROM wallet_sums;
 COMMENT ON VIEW wallet_entries IS 'what changed each organization''s wallet, entry by entry';
+
+CREATE TABLE wallet_days (
+    organization_id uuid NOT NULL,
+    day             date NOT NULL,
+    category        text NOT NULL,
+    messages        bigint NOT NULL,
+    consumed        bigint NOT NULL,
+    PRIMARY KEY (organization_id, day, category)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE wallet_days IS 'tenant: what was consumed of a wallet by the day (UTC) of the movement and by billing category, maintained with it: consumed adds up to the wallet''s';
+COMMENT ON COLUMN wallet_days.messages IS 'charged for the first time; a later correction of the price counts none';
 
 
 -- -- Events and webhooks ----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import date, datetime
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from zoneinfo import ZoneInfo, available_timezones
@@ -82,6 +83,12 @@ class Speech:
         """With the separators of the language."""
         pattern = "#,##0" + ("." + "0" * digits if digits else "")
         return numbers.format_decimal(value, format=pattern, locale=self._locale)
+
+    def money(self, millionths: int, currency: str) -> str:
+        """An amount with its currency: `€12.50`, with as many places as it needs, two at least."""
+        amount = Decimal(millionths) / 1_000_000
+        pattern = self._locale.currency_formats["standard"].pattern.replace("0.00", "0.00####")
+        return numbers.format_currency(amount, currency, pattern, locale=self._locale, currency_digits=False)
 
     def moment(self, at: datetime) -> str:
         """A day and time of day: `12 May 2026, 10:02`."""

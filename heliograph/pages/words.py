@@ -57,6 +57,23 @@ USAGE_SPLITS: Mapping[str, str] = {
     "key": "By API key",
     "day": "By day",
 }
+#: Movements of a wallet, and what messages are charged as.
+MOVEMENTS: Mapping[str, str] = {
+    "top_up": "Top-up",
+    "adjustment": "Adjustment",
+    "reserve": "Reserved",
+    "consume": "Charged",
+    "release": "Given back",
+    "reprice": "Price corrected",
+    "month": "Sum of a month",
+}
+BILLING_CATEGORIES: Mapping[str, str] = {
+    "utility": "Utility",
+    "authentication": "Authentication",
+    "marketing": "Marketing",
+    "service": "Replies",
+    "": "Other",
+}
 USAGE_FORM: Mapping[str, str] = {"month": "Write a month as 2026-11.", "by": "Choose one of the splits."}
 #: Who acted, where no name is known.
 AUTHORS: Mapping[str, str] = {

@@ -20,12 +20,14 @@ REVEAL = "reveal"
 TEAM, TEAM_CHANGE, OWNERS = "team", "team_change", "owners"
 #: See quota, usage and wallet.
 USAGE = "usage"
+#: Change alerts of the wallet.
+MONEY = "money"
 #: See the audit log.
 AUDIT = "audit"
 #: See requests, events and webhook attempts.
 DEVELOP = "develop"
 
-PERMISSIONS = frozenset({CONTENT, REVEAL, TEAM, TEAM_CHANGE, OWNERS, USAGE, AUDIT, DEVELOP})
+PERMISSIONS = frozenset({CONTENT, REVEAL, TEAM, TEAM_CHANGE, OWNERS, USAGE, MONEY, AUDIT, DEVELOP})
 
 
 class RoleRequired(Refusal):
@@ -64,7 +66,7 @@ ROLES: dict[str, Role] = {
         Role("developer", _DEVELOPER, _ALL, frozenset({DEVELOP, USAGE, REVEAL})),
         Role("sender", _SENDER, _SENDER, frozenset()),
         Role("viewer", _SEEN | {"webhooks:read"}, _SEEN | {"webhooks:read"}, frozenset({DEVELOP})),
-        Role("billing", frozenset({"account:read"}), frozenset({"account:read"}), frozenset({USAGE})),
+        Role("billing", frozenset({"account:read"}), frozenset({"account:read"}), frozenset({USAGE, MONEY})),
     )
 }
 

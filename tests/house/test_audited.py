@@ -224,6 +224,7 @@ COMMANDS = {
     "whatsapp template disable": "whatsapp_template.changed",
     "whatsapp template enable": "whatsapp_template.changed",
     "whatsapp campaign create": "campaign.created",
+    "whatsapp wallet alert": "wallet.alert_changed",
     "whatsapp campaign list": READS,
     "whatsapp campaign show": READS,
     "whatsapp campaign watch": READS,
@@ -296,6 +297,7 @@ SUBMITTED = {
     "/keys/{id}/revoke": "api_key.revoked",
     "/audit/export": "audit.exported",
     "/usage/export": "usage.exported",
+    "/wallet/alert": "wallet.alert_changed",
     "/senders": "sender_id.requested",
     "/senders/{id}/default": "sender_id.default_changed",
 }

@@ -416,6 +416,13 @@ async def check_wallets(pool: Pool, organizations: Iterable[UUID]) -> None:
         assert dict(known) == {name: int(value) for name, value in dict(booked).items()}
         assert known["total"] == known["available"] + known["reserved"] + known["consumed"]
         assert (known["reserved"], known["consumed"]) == (int(held["reserved"]), int(held["consumed"]))
+        days = await pool.fetchrow(
+            "SELECT coalesce(sum(consumed), 0)::bigint AS consumed, coalesce(sum(messages), 0)::bigint AS messages,"
+            " (SELECT count(*) FROM wallet_movements WHERE organization_id = $1 AND movement = 'consume') AS charged"
+            "  FROM wallet_days WHERE organization_id = $1",
+            id,
+        )
+        assert (days["consumed"], days["messages"]) == (known["consumed"], days["charged"])
         again = await pool.fetchval(
             "SELECT count(*) FROM (SELECT FROM wallet_movements WHERE organization_id = $1"
             " GROUP BY message_id, movement HAVING count(*) > 1 AND movement IN ('reserve', 'consume', 'release')) two",

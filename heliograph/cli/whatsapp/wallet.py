@@ -95,6 +95,31 @@ def adjust(
     _show(on_database(work, settings_of(data_dir)), json)
 
 
+@app.command("alert")
+def alert(
+    amount: Annotated[
+        str, typer.Argument(metavar="AMOUNT|off", help="Tell people when less than this is available; off: no more.")
+    ],
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Set the low-balance alert of an organization's wallet.
+
+    \b
+    Examples:
+      heliograph whatsapp wallet alert 50 --org "Acme Lda"
+      heliograph whatsapp wallet alert off --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> Wallet:
+        found = await organization(conn, org)
+        below = None if amount == "off" else _amount(amount)
+        return await wallet.set_alert(conn, found.id, below=below, by=shell())
+
+    _show(on_database(work, settings_of(data_dir)), json)
+
+
 @app.command("show")
 def show_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
     """Show an organization's wallet.
@@ -192,7 +217,8 @@ def _amount(text: str) -> int:
 
 
 def _show(found: Wallet, json: bool) -> None:
-    show(_in_units(found, "available", "reserved", "consumed", "total"), json)
+    shown = _in_units(found, "available", "reserved", "consumed", "total")
+    show(shown | {"alert_below": None if found.alert_below is None else decimal(found.alert_below)}, json)
 
 
 def _in_units(one: Any, *amounts: str) -> dict[str, Any]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.money import usage
+from heliograph.dashboard.money import usage, wallet
 from heliograph.pages.routes import Route, get, post
-from heliograph.people.roles import USAGE
+from heliograph.people.roles import MONEY, USAGE
 
 ROUTES: tuple[Route, ...] = (
     get("/usage", usage.show, permission=USAGE),
     get("/usage/ledger", usage.show_ledger, permission=USAGE),
     post("/usage/export", usage.export, permission=USAGE),
+    get("/wallet", wallet.show, permission=USAGE),
+    get("/wallet/ledger", wallet.show_ledger, permission=USAGE),
+    get("/wallet/prices", wallet.show_prices, permission=USAGE),
+    post("/wallet/alert", wallet.set_alert, permission=MONEY),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
@@ -12,6 +11,7 @@ from heliograph.accounts import organizations, plans, quota
 from heliograph.accounts import usage as ledger
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
+from heliograph.dashboard.money import trails
 from heliograph.overview import usage
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Download, Shown
@@ -19,8 +19,8 @@ from heliograph.pages.requests import Request
 
 #: Rows of a table beside the chart, and steps of a bar's height.
 TOP, HEIGHTS = 10, 20
-#: Entries of a page, and pages that "Newer" leads back through.
-SIZE, MOST_BACK = 50, 30
+#: Entries of a page.
+SIZE = 50
 #: Tables beside the chart, in their order.
 TABLES = ("sender", "country", "campaign", "key")
 #: Kinds of a file: what browsers are told, and how it begins. Spreadsheets know by the mark that it is UTF-8.
@@ -85,19 +85,19 @@ async def export(request: Request) -> Answer:
 
 async def show_ledger(request: Request) -> Answer:
     """Every change of the quota, newest first."""
-    trail = _trail(request.query.get("after", ""))
+    trail = trails.read(request.query.get("after", ""))
     async with request.reading() as conn:
         found = await ledger.list_page(conn, request.acting("live"), after=trail[-1] if trail else None, limit=SIZE)
     entries = found.entries[:SIZE]
     last = entries[-1].id if len(found.entries) > SIZE else found.seen
-    older = None if last is None else [*trail, last][-MOST_BACK:]
+    older = None if last is None else trails.further(trail, last)
     values = {
         "entries": entries,
         "types": words.USAGE_ENTRIES,
         "sees_messages": request.may("sms:read", mode="live"),
         "looked_until": found.seen if found.seen is not None and len(found.entries) <= SIZE else None,
-        "older": None if older is None else request.to("/usage/ledger", after=_joined(older)),
-        "newer": request.to("/usage/ledger", after=_joined(trail[:-1])) if trail else None,
+        "older": None if older is None else request.to("/usage/ledger", after=trails.written(older)),
+        "newer": request.to("/usage/ledger", after=trails.written(trail[:-1])) if trail else None,
     }
     return Shown(template="money/ledger.html", values=values)
 
@@ -160,15 +160,3 @@ def _row(request: Request, by: str, one: usage.Share, sent: int, *, is_mixed: bo
         name = request.text("None: sent by hand or by a campaign") if by == "key" else request.text("No campaign")
     channel = CHANNELS[one.channel] if is_mixed else ""
     return Row(name, channel, one.messages, one.segments, round(100 * one.messages / sent) if sent else 0)
-
-
-def _trail(text: str) -> list[UUID]:
-    """Where the pages that lead here ended; nothing if it is not ours."""
-    try:
-        return [UUID(hex=one) for one in text.split(".")][-MOST_BACK:] if text else []
-    except ValueError:
-        return []
-
-
-def _joined(trail: list[UUID]) -> str:
-    return ".".join(one.hex for one in trail)

@@ -114,6 +114,17 @@ async def list_rates(conn: Connection, *, currency: str | None = None) -> list[R
     return [Rate(*row) for row in await conn.fetch(LIST, currency)]
 
 
+IN_FORCE = """
+SELECT DISTINCT ON (category, country) currency, category, country, valid_from, price FROM whatsapp_rates
+ WHERE currency = $1 AND valid_from <= $2 ORDER BY category, country, valid_from DESC
+"""
+
+
+async def in_force(conn: Connection, *, currency: str, at: datetime) -> list[Rate]:
+    """The rates of a currency that hold at a time, by category and country."""
+    return [Rate(*row) for row in await conn.fetch(IN_FORCE, currency, at)]
+
+
 class Rates:
     """The rates of one currency, ready for look-ups."""
 

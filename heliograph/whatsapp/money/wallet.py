@@ -16,7 +16,7 @@ after it was given up for lost may drive `available` below zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Literal
 from uuid import UUID
 
@@ -54,6 +54,13 @@ class Wallet(msgspec.Struct, frozen=True):
     total: int
     #: None: it was never used.
     updated_at: datetime | None
+    #: When less than this is available, people are told; None: they are not.
+    alert_below: int | None = None
+
+    @property
+    def is_low(self) -> bool:
+        """Whether less is available than the alert asks for."""
+        return self.alert_below is not None and self.available < self.alert_below
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -89,10 +96,11 @@ class Movement(msgspec.Struct, frozen=True, gc=False):
 class _Charge:
     """A message's charge, as the movements of one call change it."""
 
-    __slots__ = ("before", "consumed", "reserved", "seen", "state")
+    __slots__ = ("before", "category", "consumed", "reserved", "seen", "state")
 
-    def __init__(self, state: str, reserved: int, consumed: int) -> None:
+    def __init__(self, state: str, reserved: int, consumed: int, category: str) -> None:
         self.state, self.reserved, self.consumed = state, reserved, consumed
+        self.category = category
         self.before = (state, reserved, consumed)
         #: (movement, key) of what was booked before.
         self.seen: set[tuple[str, str]] = set()
@@ -121,9 +129,9 @@ class _Charge:
 
 # Handed over in the order of their ids, so that two transactions that settle the same messages cannot deadlock.
 CHARGES = """
-SELECT item.organization_id, item.id, m.charge, m.reserved, m.consumed
+SELECT item.organization_id, item.id, m.charge, m.reserved, m.consumed, coalesce(m.billing_category, '') AS category
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
-       SELECT charge, reserved, consumed FROM whatsapp_messages
+       SELECT charge, reserved, consumed, billing_category FROM whatsapp_messages
         WHERE organization_id = item.organization_id AND id = item.id LIMIT 1 FOR UPDATE) m
 """
 
@@ -148,8 +156,17 @@ SELECT v.*, $14 FROM unnest($6::uuid[], $7::uuid[], $8::text[], $9::uuid[], $10:
 """
 
 # A statement of its own, and the last one: what is accepted for these organizations waits from here to the commit. In
-# the order of the arrays, as joins are made on these connections: that in which accepting locks wallets.
+# the order of the arrays, as joins are made on these connections: that in which accepting locks wallets. The days are
+# written when the wallets are locked, so nobody else writes them.
 BALANCE = """
+WITH days AS (
+    INSERT INTO wallet_days AS known (organization_id, day, category, messages, consumed)
+    SELECT item.organization_id, ($5::timestamptz AT TIME ZONE 'UTC')::date, item.category, item.messages, item.consumed
+      FROM unnest($6::uuid[], $7::text[], $8::bigint[], $9::bigint[])
+           AS item (organization_id, category, messages, consumed)
+    ON CONFLICT (organization_id, day, category) DO UPDATE
+       SET messages = known.messages + excluded.messages, consumed = known.consumed + excluded.consumed
+)
 UPDATE wallets
    SET available = wallets.available + v.available, reserved = wallets.reserved + v.reserved,
        consumed = wallets.consumed + v.consumed, updated_at = $5
@@ -183,10 +200,16 @@ async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[U
         return done
     changed = [(key, one) for key, one in charges.items() if one.before != (one.state, one.reserved, one.consumed)]
     by_organization: dict[UUID, list[int]] = {}
-    for movement, _, reserved, consumed in entries:
+    by_category: dict[tuple[UUID, str], list[int]] = {}
+    for movement, booked, reserved, consumed in entries:
         sums = by_organization.setdefault(movement.organization_id, [0, 0])
         sums[0] += reserved
         sums[1] += consumed
+        if consumed or booked[0] == "consume":
+            category = charges[movement.organization_id, movement.message_id].category
+            day = by_category.setdefault((movement.organization_id, category), [0, 0])
+            day[0] += booked[0] == "consume"
+            day[1] += consumed
     at = clock.now()
     await conn.execute(
         BOOK,
@@ -213,6 +236,10 @@ async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[U
         [reserved for _, (reserved, _) in sums_of],
         [consumed for _, (_, consumed) in sums_of],
         at,
+        [organization_id for organization_id, _ in by_category],
+        [category for _, category in by_category],
+        [messages for messages, _ in by_category.values()],
+        [consumed for _, consumed in by_category.values()],
     )
     return done
 
@@ -223,7 +250,7 @@ async def _charges(conn: Connection, movements: Sequence[Movement]) -> dict[tupl
     if not keys:
         return {}
     rows = await conn.fetch(CHARGES, [key[0] for key in keys], [key[1] for key in keys])
-    charges = {(row[0], row[1]): _Charge(row[2], row[3], row[4]) for row in rows}
+    charges = {(row[0], row[1]): _Charge(row[2], row[3], row[4], row[5]) for row in rows}
     priced = {(one.organization_id, one.message_id) for one in movements if one.kind in ("lower", "reprice")}
     asked = [key for key in keys if key in priced and key in charges]
     if asked:
@@ -235,7 +262,7 @@ async def _charges(conn: Connection, movements: Sequence[Movement]) -> dict[tupl
 
 # ── What operators do ─────────────────────────────────────────────────────────────────────────────────────────────
 
-COLUMNS = "currency, available, reserved, consumed, total, updated_at"
+COLUMNS = "currency, available, reserved, consumed, total, updated_at, alert_below"
 
 # It takes the currency of the organization's first account, if nobody names another.
 ENSURE = """
@@ -337,21 +364,102 @@ async def show(conn: Connection, actor: Actor) -> Wallet:
     return Wallet(await conn.fetchval(ACCOUNT, actor.organization_id), 0, 0, 0, 0, None)
 
 
+SET_ALERT = f"UPDATE wallets SET alert_below = $2 WHERE organization_id = $1 RETURNING {COLUMNS}"
+
+
+async def set_alert(conn: Connection, organization_id: UUID, *, below: int | None, by: Actor | Who = SYSTEM) -> Wallet:
+    """Tell people when less than `below` millionths are available; None: no more. Raises Invalid, NotFound."""
+    if below is not None and not 0 <= below <= MOST:
+        raise Invalid(("amount", "range", "`amount` must be from 0 to 1,000,000,000"))
+    at = clock.now()
+    async with conn.transaction():
+        await organizations.get(conn, id=organization_id)
+        await conn.execute(ENSURE, organization_id, None, DEFAULT_CURRENCY, at)
+        held = await conn.fetchrow(HELD, organization_id)
+        changed = await conn.fetchrow(SET_ALERT, organization_id, below)
+        assert held is not None
+        assert changed is not None
+        known, after = Wallet(*held), Wallet(*changed)
+        await audit.record(
+            conn,
+            by,
+            "wallet.alert_changed",
+            object_id=organization_id,
+            organization_id=organization_id,
+            before={"below": None if known.alert_below is None else decimal(known.alert_below)},
+            after={"below": None if below is None else decimal(below), "currency": after.currency},
+        )
+    return after
+
+
 LEDGER = """
 SELECT * FROM (
     (SELECT id, movement, NULL::uuid AS message_id, '' AS key, available, 0 AS reserved, 0 AS consumed, reason,
             created_at
-       FROM wallet_ledger WHERE organization_id = $1 ORDER BY id DESC LIMIT $2)
+       FROM wallet_ledger WHERE organization_id = $1 AND id < $3 ORDER BY id DESC LIMIT $2)
     UNION ALL
     (SELECT id, movement, message_id, key, available, reserved, consumed, NULL, created_at
-       FROM wallet_movements WHERE organization_id = $1 ORDER BY id DESC LIMIT $2)
+       FROM wallet_movements WHERE organization_id = $1 AND id < $3 ORDER BY id DESC LIMIT $2)
     UNION ALL
     SELECT id, 'month', NULL, '', available, reserved, consumed, reason, created_at
-      FROM wallet_sums WHERE organization_id = $1) entry
+      FROM wallet_sums WHERE organization_id = $1 AND id < $3) entry
  ORDER BY id DESC LIMIT $2
+"""
+_LAST = UUID(int=2**128 - 1)
+
+
+async def ledger(conn: Connection, actor: Actor, *, limit: int = 50, after: UUID | None = None) -> list[Entry]:
+    """The wallet's changes older than `after`, newest first; one entry for each month whose messages are gone."""
+    return [Entry(*row) for row in await conn.fetch(LEDGER, actor.organization_id, limit, after or _LAST)]
+
+
+class Day(msgspec.Struct, frozen=True):
+    """What one category consumed on one day, in millionths, and how many messages were charged."""
+
+    day: date
+    #: A billing category; empty: the message named none.
+    category: str
+    messages: int
+    consumed: int
+
+
+DAYS = """
+SELECT day, category, messages, consumed FROM wallet_days
+ WHERE organization_id = $1 AND day >= $2 AND day < $3 ORDER BY day, category LIMIT 10000
 """
 
 
-async def ledger(conn: Connection, actor: Actor, *, limit: int = 50) -> list[Entry]:
-    """The wallet's latest changes, newest first; one entry for each month whose messages are gone."""
-    return [Entry(*row) for row in await conn.fetch(LEDGER, actor.organization_id, limit)]
+async def days(conn: Connection, actor: Actor, *, since: date, until: date) -> list[Day]:
+    """What was consumed by day (UTC) and category, from `since` to before `until`; days without any are left out."""
+    return [Day(*row) for row in await conn.fetch(DAYS, actor.organization_id, since, until)]
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """What is reserved for messages on their way, of the latest ones that were looked at.
+
+    `amount`: less than the wallet's where older ones hold the rest. `until`: when the last of it is given back if
+    nothing comes.
+    """
+
+    amount: int
+    messages: int
+    since: datetime | None
+    until: datetime | None
+
+
+#: Messages that are looked at for reservations.
+LOOK = 5_000
+RESERVED = """
+SELECT coalesce(sum(reserved), 0)::bigint AS amount, count(*) AS messages, min(accepted_at) AS since,
+       max(deadline_at) AS until
+  FROM (SELECT reserved, accepted_at, deadline_at, charge FROM whatsapp_messages
+         WHERE organization_id = $1 ORDER BY id DESC LIMIT $2) latest
+ WHERE charge = 'reserved'
+"""
+
+
+async def reserved(conn: Connection, actor: Actor) -> Reserved:
+    """Since when and until when what is reserved is reserved."""
+    row = await conn.fetchrow(RESERVED, actor.organization_id, LOOK)
+    assert row is not None
+    return Reserved(*row)

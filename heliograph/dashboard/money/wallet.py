@@ -1,0 +1,155 @@
+"""D17 Wallet: what WhatsApp messages may cost, what is reserved for them, what was charged, and the prices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import date, timedelta
+from typing import Any
+
+import msgspec
+
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.dashboard.money import trails
+from heliograph.overview import usage
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.roles import MONEY
+from heliograph.whatsapp.money import rates, wallet
+from heliograph.whatsapp.money.amounts import decimal, micros
+from heliograph.whatsapp.money.rates import CATEGORIES, ELSEWHERE
+
+#: Steps of a bar's height, and movements of a page.
+HEIGHTS, SIZE = 20, 50
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A day of the chart; height of HEIGHTS."""
+
+    day: date
+    consumed: int
+    messages: int
+    height: int
+
+
+async def show(request: Request) -> Answer:
+    """The balance, and one month in days and categories."""
+    return Shown(template="money/wallet.html", values=await _values(request))
+
+
+async def set_alert(request: Request) -> Answer:
+    """Tell people when little is left, or no more."""
+    typed = request.form.get("below", "").strip()
+    # Where a comma is the decimal sign, people type it.
+    below = micros(typed.replace(",", ".")) if typed else None
+    if typed and (below is None or below < 0):
+        wrong = Invalid(("below", "format", "Write an amount such as 50 or 12.50, or leave it empty."))
+        return refused("money/wallet.html", wrong, await _values(request, typed))
+    actor = request.acting("live")
+
+    async def work(conn: Connection) -> None:
+        await wallet.set_alert(conn, actor.organization_id, below=below, by=actor)
+
+    await request.once(work)
+    said = request.text("The alert is off.") if below is None else request.text("The alert is set.")
+    return Elsewhere(location=request.to("/wallet"), notice=said)
+
+
+async def show_ledger(request: Request) -> Answer:
+    """Every movement, newest first."""
+    trail = trails.read(request.query.get("after", ""))
+    actor = request.acting("live")
+    async with request.reading() as conn:
+        balance = await wallet.show(conn, actor)
+        found = await wallet.ledger(conn, actor, limit=SIZE + 1, after=trail[-1] if trail else None)
+    entries = found[:SIZE]
+    older = trails.further(trail, entries[-1].id) if len(found) > SIZE else None
+    values = {
+        "wallet": balance,
+        "currency": balance.currency or wallet.DEFAULT_CURRENCY,
+        "entries": entries,
+        "movements": words.MOVEMENTS,
+        "sees_messages": request.may("whatsapp:read", mode="live"),
+        "older": None if older is None else request.to("/wallet/ledger", after=trails.written(older)),
+        "newer": request.to("/wallet/ledger", after=trails.written(trail[:-1])) if trail else None,
+    }
+    return Shown(template="money/movements.html", values=values)
+
+
+async def show_prices(request: Request) -> Answer:
+    """What a delivered message costs now, by country and category."""
+    actor = request.acting("live")
+    async with request.reading() as conn:
+        currency = (await wallet.show(conn, actor)).currency
+        listed = [] if currency is None else await rates.in_force(conn, currency=currency, at=clock.now())
+    prices: dict[str, dict[str, int]] = defaultdict(dict)
+    for one in listed:
+        prices[one.country][one.category] = one.price
+    rows = [
+        (request.text("All other countries") if country == ELSEWHERE else request.speech.country(country), known)
+        for country, known in prices.items()
+    ]
+    rows.sort(key=lambda row: row[0].casefold())
+    named = [name for name in CATEGORIES if any(name in known for known in prices.values())]
+    values = {
+        "currency": currency or "",
+        "rows": rows,
+        "categories": [(name, request.text(words.BILLING_CATEGORIES[name])) for name in named],
+    }
+    return Shown(template="money/prices.html", values=values)
+
+
+async def _values(request: Request, typed: str | None = None) -> dict[str, Any]:
+    actor = request.acting("live")
+    today = clock.now().date()
+    try:
+        month = usage.month_of(request.query.get("month") or f"{today:%Y-%m}")
+    except Invalid:
+        month = today.replace(day=1)
+    until = (month + timedelta(days=31)).replace(day=1)
+    async with request.reading() as conn:
+        balance = await wallet.show(conn, actor)
+        reserved = await wallet.reserved(conn, actor) if balance.reserved else None
+        listed = await wallet.days(conn, actor, since=month, until=until)
+        latest = await wallet.ledger(conn, actor, limit=5)
+    below = balance.alert_below
+    return {
+        "wallet": balance,
+        "currency": balance.currency or wallet.DEFAULT_CURRENCY,
+        "reserved": reserved,
+        "month": month,
+        "earlier": (month - timedelta(days=1)).replace(day=1),
+        "later": until if until <= today else None,
+        "bars": _bars(listed, month, min(until, max(today, month) + timedelta(days=1))),
+        "categories": _categories(listed),
+        "names": words.BILLING_CATEGORIES,
+        "movements": words.MOVEMENTS,
+        "consumed": sum(one.consumed for one in listed),
+        "charged": sum(one.messages for one in listed),
+        "latest": latest,
+        "may_change": request.may(permission=MONEY),
+        "below": typed if typed is not None else "" if below is None else decimal(below).rstrip("0").rstrip("."),
+    }
+
+
+def _bars(listed: list[wallet.Day], since: date, until: date) -> list[Bar]:
+    sums: dict[date, list[int]] = defaultdict(lambda: [0, 0])
+    for one in listed:
+        sums[one.day][0] += one.consumed
+        sums[one.day][1] += one.messages
+    most = max((consumed for consumed, _ in sums.values()), default=0)
+    return [
+        Bar(day, sums[day][0], sums[day][1], -(-max(sums[day][0], 0) * HEIGHTS // most) if most > 0 else 0)
+        for day in (since + timedelta(days=n) for n in range((until - since).days))
+    ]
+
+
+def _categories(listed: list[wallet.Day]) -> list[tuple[str, int, int]]:
+    """(category, messages, consumed), the dearest first."""
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for one in listed:
+        sums[one.category][0] += one.messages
+        sums[one.category][1] += one.consumed
+    return sorted(((name, *both) for name, both in sums.items()), key=lambda row: -row[2])  # type: ignore[misc]
