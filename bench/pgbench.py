@@ -22,18 +22,14 @@ INSERT = f"""
 INSERT INTO bench_rows (id, recipient, body, accepted_at)
 VALUES (uuidv7(), '+25884' || :recipient::text, '{TEXT}', now());
 """
-# The arguments of sms_accept in their order: the message, and one unit of a rate window.
+# The arguments of sms_accept_one in their order: the message, and one unit of a rate window.
 # A colon before a letter or digit would be a variable of pgbench's.
 NAIVE = """
 \\set recipient random(1000000, 9999999)
-SELECT verdict FROM sms_accept(now(), interval '72 hours', ARRAY['{organization}']::uuid[], ARRAY[uuidv7()],
-  ARRAY[true], ARRAY[true], ARRAY[gen_random_uuid()], ARRAY[sha256(:recipient::text::bytea)],
-  ARRAY['+25884' || :recipient::text], ARRAY['MZ'], ARRAY['HELIOGRAPH'], ARRAY['{sender}']::uuid[],
-  ARRAY[NULL]::text[], ARRAY[NULL]::uuid[], ARRAY['gsm7'], ARRAY[1]::smallint[],
-  ARRAY['at_least_once'], ARRAY[gen_random_uuid()::text], ARRAY[NULL]::timestamptz[],
-  ARRAY[NULL]::timestamptz[], ARRAY[0]::smallint[], ARRAY['{text}'],
-  'sms_send', ARRAY['{organization}']::uuid[], ARRAY['{sender}']::uuid[], ARRAY[1], ARRAY[1], ARRAY[1],
-  ARRAY[2000000000]);
+SELECT verdict FROM sms_accept_one(now(), interval '72 hours', '{organization}', uuidv7(), true, true,
+  gen_random_uuid(), sha256(:recipient::text::bytea), '+25884' || :recipient::text, 'MZ', 'HELIOGRAPH', '{sender}',
+  NULL, NULL, 'gsm7', 1::smallint, 'at_least_once', gen_random_uuid()::text, NULL, NULL, 0::smallint, '{text}',
+  'sms_send', '{sender}', 2000000000);
 """
 
 

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -14,7 +15,7 @@ import pytest
 
 from heliograph.accounts import requests
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
-from heliograph.accounts.requests import Answer
+from heliograph.accounts.requests import Answer, RateUnit
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.errors import Invalid, Refusal, Unavailable
@@ -59,6 +60,76 @@ async def attempt(acceptor: Acceptor, one: accept.Send) -> Answer | Refusal:
         return await acceptor.accept(one)
     except Refusal as refusal:
         return refusal
+
+
+# -- one alone and one of many -----------------------------------------------------------------------------------------
+
+
+async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Acceptor, pool: Pool) -> None:
+    """`sms_accept_one` and `sms_accept`: the same sends of two organizations, of which one's never come alone."""
+    alone, among, others = [await organization(pool, quota=quota) for quota in (12, 12, 100)]
+    key = uuid7()
+    varieties: list[dict[str, Any]] = [
+        {},
+        {"key_name": "k", "client_reference": "a"},
+        {"key_name": "k", "client_reference": "a"},  # a replay
+        {"key_name": "k", "text": "another"},
+        {"mode": "test"},
+        {"to": OPTED_OUT},
+        {"to": OPTED_OUT, "key_name": "opted out"},
+        {"sender_name": "NOBODY"},
+        {"text": "€" * 400, "key_name": "long"},
+        {"text": "x" * 9000},
+        {"send_at": clock.now() + timedelta(hours=1), "validity_seconds": 60},
+        {"validity_seconds": 3600, "guarantee": "at_most_once", "lane": 1, "campaign_id": uuid7()},
+        {"send_at": clock.now() + timedelta(days=800)},
+        *({"key_name": f"n{n}"} for n in range(12)),  # past the quota, and then past the limit
+    ]
+    told: dict[UUID, list[Any]] = {}
+    for actor in (alone, among):
+        await opt_out(pool, actor.organization_id, OPTED_OUT)
+        told[actor.organization_id] = []
+        for n, variety in enumerate(map(dict, varieties)):
+            unit = RateUnit(key, 23)
+            who = msgspec.structs.replace(actor, mode=variety.pop("mode", "live"))
+            batch = [attempt(acceptor, send(who, rate_unit=unit, **variety))]
+            if actor is among:
+                batch.append(attempt(acceptor, send(others, key_name=f"{n}")))
+            said = (await asyncio.gather(*batch, return_exceptions=True))[0]
+            told[actor.organization_id].append((_without_ids(said), unit.used, unit.window_start is not None))
+    assert told[alone.organization_id] == told[among.organization_id]
+    assert len({said for said, _, _ in told[alone.organization_id]}) >= 12 + 6
+    for rows in STORED:
+        one, many = [await pool.fetch(rows, actor.organization_id) for actor in (alone, among)]
+        assert one == many, rows
+        assert one
+
+
+OPTED_OUT = "+258841112222"
+#: What an organization has, without what is its own.
+STORED = (
+    "SELECT mode, status, recipient, sender, encoding, segments, guarantee, country, body, client_reference,"
+    " campaign_id, request_id, balance_after, send_at, expires_at IS NULL, expires_at - greatest(send_at, accepted_at)"
+    " FROM messages WHERE organization_id = $1 ORDER BY id",
+    "SELECT q.kind, q.line, q.lane, q.tries, q.claims, q.due_at = greatest(m.send_at, m.accepted_at)"
+    " FROM queue q JOIN messages m USING (organization_id, id) WHERE organization_id = $1 ORDER BY id",
+    "SELECT k.key_hash, k.request_hash, k.made_on, m.body FROM send_keys k"
+    " JOIN messages m ON m.organization_id = k.organization_id AND m.id = k.message_id"
+    " WHERE k.organization_id = $1 ORDER BY k.key_hash",
+    "SELECT hour, channel, mode, country, sender, supplier_id, status, count, segments, to_sent, to_delivered"
+    " FROM traffic_deltas WHERE organization_id = $1 ORDER BY batch",
+    "SELECT total, used FROM quotas WHERE organization_id = $1",
+    "SELECT bucket, taken FROM rate_windows WHERE organization_id = $1",
+)
+
+
+def _without_ids(said: Any) -> str:
+    """What was answered, for the same of another organization."""
+    if not isinstance(said, Answer):
+        return repr((type(said), getattr(said, "fields", None), getattr(said, "details", None), str(said)))
+    body = msgspec.json.decode(said.body)
+    del body["message"]["id"]
+    return repr((body, said.replayed))
 
 
 # -- one message -------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Accepting messages: the promise behind a 202.
 
 What arrives while one batch is being committed goes into the next (`sending/intake.py`). One call of `sms_accept`
-(accept.sql) stores message, queue row, quota debit and idempotency record of a whole batch in one commit, and only then
-does anybody get an answer. HTTP and the command line come through here.
+(accept.sql), or of `sms_accept_one` for a batch of one, stores message, queue row, quota debit and idempotency record
+of a whole batch in one commit, and only then does anybody get an answer. HTTP and the command line come through here.
 
 The rule nobody may break: nothing is answered that is not committed, and one bad message never sinks its batch.
 """
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-import asyncpg
 import msgspec
 
 from heliograph.accounts.organizations import forbidden
@@ -98,6 +97,14 @@ SELECT remaining, used, window_start, at, verdict, since, message, reference
             FROM unnest($18::interval[], $19::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
     $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)
 """
+# A batch of one, which is what a client that sends one after the other makes.
+ACCEPT_ONE = """
+SELECT remaining, used, window_start, at, verdict, since, message, reference
+  FROM sms_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
+    $15, $16, $17, greatest($19, date_trunc('milliseconds', now())) + $18, $19, $20, $21, $22, $23, $24)
+"""
+#: What says how an item of a batch was decided; the first is NULL where it was stored as a matter of course.
+DECIDED = ("verdict", "remaining", "since", "message", "reference")
 #: The rate bucket of sends.
 BUCKET = "sms_send"
 
@@ -149,7 +156,47 @@ class Acceptor:
                 raise
         return _Item(send, send.id or uuid7(), sender, kind, segments, refusal)
 
+    async def _store_one(self, item: _Item) -> Answer | BaseException:
+        send, sender, unit, fits = item.send, item.sender, item.send.rate_unit, item.refusal is None
+        async with self._kept.use() as conn:
+            row = await conn.fetchrow(
+                ACCEPT_ONE,
+                self._keys_kept,
+                send.actor.organization_id,
+                item.id,
+                fits,
+                send.actor.mode == "live",
+                send.key_hash,
+                send.request_hash,
+                send.to,
+                phones.country(send.to),
+                sender.value if sender else "",
+                sender.id if sender else None,
+                send.client_reference,
+                send.campaign_id,
+                item.encoding,
+                item.segments,
+                send.guarantee,
+                send.request_id,
+                life(send) if fits else None,
+                send.send_at if fits else None,
+                send.lane,
+                send.text,
+                BUCKET,
+                unit.key_id if unit else None,
+                unit.limit if unit else None,
+            )
+        assert row is not None
+        self.stored.set()
+        if unit is not None:
+            unit.used, unit.window_start, unit.at = row["used"], row["window_start"], row["at"]
+        if row["verdict"] is None:
+            return Answer(202, _body(item.id, send.client_reference, row["remaining"]), False)
+        return _answer(item, *(row[name] for name in DECIDED))
+
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
+        if len(items) == 1:
+            return [await self._store_one(items[0])]
         sends = [item.send for item in items]
         windows = windows_of([(send.actor.organization_id, send.rate_unit) for send in sends])
         async with self._kept.use() as conn:
@@ -185,7 +232,7 @@ class Acceptor:
         return [
             Answer(202, _body(item.id, item.send.client_reference, left), False)
             if row["verdict"] is None
-            else _answer(item, row, n)
+            else _answer(item, *(row[name] and row[name][n] for name in DECIDED))
             for n, (item, left) in enumerate(zip(items, row["remaining"], strict=True))
         ]
 
@@ -219,26 +266,29 @@ def expiry(at: datetime, send: Send) -> datetime | None:
     return None if lasts is None else max(send.send_at or at, at) + lasts
 
 
-def _answer(item: _Item, row: asyncpg.Record, n: int) -> Answer | BaseException:
-    """What the nth item of a batch is answered, of which not all was stored."""
-    left: int = row["remaining"][n]
-    match row["verdict"][n]:
+def _answer(
+    item: _Item, verdict: str, left: int, since: datetime | None, message: UUID | None, reference: str | None
+) -> Answer | BaseException:
+    """What an item is answered that was not stored as a matter of course."""
+    match verdict:
         case "stored":
             return Answer(202, _body(item.id, item.send.client_reference, left), False)
         case "replayed":
-            return Answer(202, _body(row["message"][n], row["reference"][n], left), True)
+            assert message is not None
+            return Answer(202, _body(message, reference, left), True)
         case "conflict":
             return IdempotencyConflict()
         case "opted_out":
-            return RecipientOptedOut(since=iso(row["since"][n]))
+            assert since is not None
+            return RecipientOptedOut(since=iso(since))
         case "quota":
             return QuotaExceeded(remainingQuota=left, requested=1)
         case "limited":
             return OverLimit()
     assert item.refusal is not None
     # An opt-out is said before what is wrong with a sender.
-    if item.refusal.status == 409 and row["since"][n] is not None:
-        return RecipientOptedOut(since=iso(row["since"][n]))
+    if item.refusal.status == 409 and since is not None:
+        return RecipientOptedOut(since=iso(since))
     return item.refusal
 
 
