@@ -46,6 +46,8 @@ WITH gone AS (
 ), images AS (
     DELETE FROM contact_import_images USING gone
      WHERE contact_import_images.organization_id = $1 AND contact_import_images.contact_id = gone.id
+), changed AS (
+    DELETE FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2)
 ), listed AS (
     UPDATE campaign_recipients SET name = NULL, first_name = NULL, last_name = NULL
      WHERE organization_id = $1 AND phone = ANY ($2)

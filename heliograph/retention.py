@@ -27,6 +27,7 @@ from heliograph.base.database.migrate import make_days, make_partitions
 from heliograph.base.database.pool import RANGED, Connection, is_open
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
+from heliograph.contacts.marked import UNDONE_FOR
 from heliograph.people import links, sessions, tries
 from heliograph.whatsapp.money import closing
 
@@ -125,6 +126,15 @@ DELETE FROM contact_import_images WHERE (organization_id, import_id, batch, cont
 DELETE_BATCHES = """
 DELETE FROM contact_import_batches WHERE (organization_id, import_id, batch) IN (
     SELECT organization_id, import_id, batch FROM contact_import_batches WHERE import_id < $1 LIMIT $2)
+"""
+# They hold people who were deleted.
+DELETE_CHANGES = """
+DELETE FROM contact_changes WHERE (organization_id, mode, change_id, contact_id) IN (
+    SELECT organization_id, mode, change_id, contact_id FROM contact_changes WHERE changed_at < $1 LIMIT $2)
+"""
+DELETE_TAG_CHANGES = """
+DELETE FROM tag_changes WHERE (organization_id, mode, id) IN (
+    SELECT organization_id, mode, id FROM tag_changes WHERE finished_at < $1 LIMIT $2)
 """
 # An older word for STOP or START comes no more that this one would have to hold up.
 DELETE_WORDS = """
@@ -279,6 +289,8 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         deletes("parts of received messages", DELETE_INBOUND, uuid7_floor(text)),
         deletes("contacts before imports", DELETE_IMAGES, uuid7_floor(text)),
         deletes("batches of imports", DELETE_BATCHES, uuid7_floor(text)),
+        deletes("changes of contacts", DELETE_CHANGES, now - UNDONE_FOR),
+        deletes("changes of tags", DELETE_TAG_CHANGES, now - timedelta(days=7)),
         deletes("text in events", BLANK_EVENTS, uuid7_floor(text)),
         deletes("automatic replies", DELETE_REPLIES, text),
         deletes("words for STOP", DELETE_WORDS, now - timedelta(days=WORD_DAYS)),

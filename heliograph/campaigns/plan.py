@@ -290,6 +290,20 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms")
     return campaign(row)
 
 
+WAITING_FOR_TAG = """
+SELECT name FROM campaigns
+ WHERE organization_id = $1 AND channel IS NOT NULL AND mode = $2 AND step_at IS NOT NULL
+   AND status IN ('scheduled', 'staging') AND $3 = ANY (audience_tags)
+ ORDER BY scheduled_at LIMIT 20
+"""
+
+
+async def waiting_for_tag(conn: Connection, actor: Actor, *, tag: str) -> list[str]:
+    """Names of campaigns that are still to gather the contacts with a tag."""
+    rows = await conn.fetch(WAITING_FOR_TAG, actor.organization_id, actor.mode, tag)
+    return [row["name"] for row in rows]
+
+
 def guard(status: str) -> str:
     """An SQL condition: a campaign may move to `status`."""
     return f"status IN ({', '.join(repr(name) for name in STATES[status])})"

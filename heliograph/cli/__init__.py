@@ -34,6 +34,7 @@ ROOMS = {
     "quota": "organization",
     "usage": "organization",
     "contacts": "organization",
+    "tag": "organization",
     "campaign": "organization",
     "message": "carriage",
     "queue": "carriage",

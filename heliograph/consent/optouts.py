@@ -189,7 +189,7 @@ async def add(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -
     recipient = await _recipient(conn, actor, phone)
     async with conn.transaction():
         had = await current(conn, [(actor.organization_id, recipient)])
-        source = OPERATOR if actor.key_id is None else ORGANIZATION
+        source = OPERATOR if actor.is_operator else ORGANIZATION
         await suppress(conn, [OptOut(actor.organization_id, recipient, now(), source)])
         row = await conn.fetchrow(GET, actor.organization_id, recipient)
         assert row is not None
@@ -208,7 +208,7 @@ async def remove(conn: Connection, actor: Actor, *, phone: str, reason: str = ""
     recipient = await _recipient(conn, actor, phone)
     async with conn.transaction():
         row = await conn.fetchrow(GET, actor.organization_id, recipient)
-        if row is not None and actor.key_id is not None and row["source"] != ORGANIZATION:
+        if row is not None and not actor.is_operator and row["source"] != ORGANIZATION:
             raise NotYoursToLift(since=iso(row["since"]), source=row["source"])
         if row is None or not await lift(conn, {(actor.organization_id, recipient)}):
             raise NotFound("This number has not opted out.", resource="opt_out")

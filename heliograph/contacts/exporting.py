@@ -6,9 +6,11 @@ The rule nobody may break: no cell begins like a formula, since people wrote the
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TextIO
-from uuid import UUID
 
 import msgspec
 
@@ -17,8 +19,9 @@ from heliograph.base.actor import Actor
 from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection, plan_by_key
-from heliograph.contacts import records
+from heliograph.contacts import search
 from heliograph.contacts.records import Contact
+from heliograph.contacts.search import Filters
 
 COLUMNS = ("name", "first_name", "last_name", "phone", "tags", "opted_out", "created_at", "updated_at", "id")
 PAGE = 5_000
@@ -38,27 +41,51 @@ async def write(
     `conn` plans by key from then on.
     """
     await plan_by_key(conn)
-    # Before the first line is written: an interrupted export has disclosed something, too.
-    told = {"tag": tag, "format": "json" if as_json else "csv"}
+    filters = Filters(tags=() if tag is None else (tag,))
+    await begin(conn, actor, filters=filters, as_json=as_json)
+    total = 0
+    async for count, text in pieces(lambda: contextlib.nullcontext(conn), actor, filters=filters, as_json=as_json):
+        file.write(text)
+        total += count
+        on_progress(total)
+    return total
+
+
+async def begin(conn: Connection, actor: Actor, *, filters: Filters, as_json: bool) -> None:
+    """Record that the actor exports, before the first line is written: an interrupted export discloses, too."""
+    told: dict[str, object] = {"tag": ", ".join(filters.tags) or None, "format": "json" if as_json else "csv"}
+    told |= {"country": filters.country, "opted_out": filters.opted_out, "searched": bool(filters.text) or None}
+    told = {name: value for name, value in told.items() if value is not None}
     await audit.record(conn, actor, "contacts.exported", object_id=actor.organization_id, after=told)
-    count = 0
-    writer = None if as_json else Writer(file, COLUMNS)
-    async for page in _pages(conn, actor, tag):
+
+
+async def pieces(
+    connect: Callable[[], AbstractAsyncContextManager[Connection]],
+    actor: Actor,
+    *,
+    filters: Filters,
+    as_json: bool = False,
+    delimiter: str = ",",
+) -> AsyncIterator[tuple[int, str]]:
+    """The file, newest first, piece after piece: (contacts, text). `connect` gives a connection for one piece."""
+    file = io.StringIO()
+    writer = None if as_json else Writer(file, COLUMNS, delimiter=delimiter)
+    if writer is not None:
+        yield 0, _taken(file)
+    async for page in search.pages(connect, actor, filters=filters, size=PAGE):
         for each in page:
             if writer is None:
                 file.write(_line(each))
             else:
                 writer.row(_cells(each))
-        count += len(page)
-        on_progress(count)
-    return count
+        yield len(page), _taken(file)
 
 
-async def _pages(conn: Connection, actor: Actor, tag: str | None) -> AsyncIterator[list[Contact]]:
-    after: UUID | None = None
-    while page := await records.list_page(conn, actor, limit=PAGE, after=after, tag=tag):
-        yield page
-        after = page[-1].id
+def _taken(file: io.StringIO) -> str:
+    text = file.getvalue()
+    file.seek(0)
+    file.truncate()
+    return text
 
 
 def _cells(contact: Contact) -> tuple[str, ...]:

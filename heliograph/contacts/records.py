@@ -295,6 +295,14 @@ async def one(conn: Connection, actor: Actor, *, which: str, country: str | None
     return Contact(*rows[0].values())
 
 
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> Contact:
+    """A contact. Raises NotFound."""
+    row = await conn.fetchrow(BY_ID, actor.organization_id, actor.mode, id)
+    if row is None:
+        raise NotFound("There is no such contact.", resource="contact", id=str(id))
+    return Contact(*row.values())
+
+
 HELD = """
 SELECT name, first_name, last_name, phone, tags FROM contacts
  WHERE organization_id = $1 AND mode = $2 AND id = $3 FOR UPDATE

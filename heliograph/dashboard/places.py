@@ -33,6 +33,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
             Place("/", "Home", "house"),
             Place("/send", "Send", "send", scope="sms:send"),
             Place("/messages", "Messages", "messages", scope="sms:read"),
+            Place("/contacts", "Contacts", "contact", scope="contacts:read"),
         ),
     ),
     (
@@ -59,6 +60,8 @@ ACTIONS = (
     ("Send a message", "/send", "sms:send"),
     ("Create an API key", "/keys/new", "api_keys:write"),
     ("Create a test key", "/keys/new?mode=test", "api_keys:write"),
+    ("New contact", "/contacts/new", "contacts:write"),
+    ("Opt-outs", "/contacts/opt-outs", "contacts:read"),
     ("Switch to test mode", "/?mode=test", None),
     ("Switch to live mode", "/?mode=live", None),
     ("My account", "/account", None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heliograph.dashboard.audience.routes import ROUTES as AUDIENCE
 from heliograph.dashboard.developers.routes import ROUTES as DEVELOPERS
 from heliograph.dashboard.door.routes import ROUTES as DOOR
 from heliograph.dashboard.messaging.routes import ROUTES as MESSAGING
@@ -14,6 +15,7 @@ ROUTES: tuple[Route, ...] = (
     *DOOR,
     *MESSAGING,
     *SENDING,
+    *AUDIENCE,
     *DEVELOPERS,
     *MONEY,
     *ORGANIZATION,

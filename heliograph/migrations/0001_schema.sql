@@ -376,6 +376,42 @@ CREATE TABLE contact_import_images (
 );
 COMMENT ON TABLE contact_import_images IS 'tenant: what contacts were before a batch of an import changed them';
 
+CREATE TABLE contact_changes (
+    organization_id uuid NOT NULL,
+    mode            text NOT NULL CHECK (mode IN ('live', 'test')),
+    change_id       uuid NOT NULL,
+    contact_id      uuid NOT NULL,
+    what            text NOT NULL CHECK (what IN ('deleted', 'tagged', 'untagged')),
+    tag             text CHECK ((tag IS NULL) = (what = 'deleted')),
+    name            text,
+    first_name      text,
+    last_name       text,
+    phone           text,
+    tags            text[],
+    created_at      timestamptz,
+    updated_at      timestamptz,
+    changed_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, mode, change_id, contact_id)
+);
+CREATE INDEX contact_changes_age ON contact_changes (changed_at);
+COMMENT ON TABLE contact_changes IS 'tenant: what somebody has just done to marked contacts, kept for an hour so that it can be undone';
+COMMENT ON COLUMN contact_changes.name IS 'of one that was deleted, as are the columns that follow';
+
+CREATE TABLE tag_changes (
+    organization_id uuid NOT NULL CONSTRAINT tag_changes_organization REFERENCES organizations,
+    mode            text NOT NULL CHECK (mode IN ('live', 'test')),
+    id              uuid NOT NULL,
+    tag             text NOT NULL,
+    becomes         text CHECK (becomes <> tag),
+    contacts        integer NOT NULL DEFAULT 0,
+    finished_at     timestamptz,
+    PRIMARY KEY (organization_id, mode, id)
+);
+CREATE INDEX tag_changes_open ON tag_changes (id) WHERE finished_at IS NULL;
+COMMENT ON TABLE tag_changes IS 'tenant: tags that are renamed, merged or removed, contact after contact';
+COMMENT ON COLUMN tag_changes.becomes IS 'the tag that its contacts get instead; NULL: none';
+COMMENT ON COLUMN tag_changes.contacts IS 'how many were changed so far';
+
 -- Consent is kept by person, not by spelling: `person_of` is what all spellings of a number have in common, and
 -- person_names says which numbers and user ids belong to one person besides. The function is the twin of
 -- `phones.person`, which a test compares with it; it stands here, not beside its Python, because columns are generated

@@ -27,7 +27,7 @@ from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
 
 MODES = ("live", "test")
 #: Fields of a form, and characters of an address, that are looked at.
-MOST_FIELDS = 200
+MOST_FIELDS = 260
 #: Hours for which a form that was sent is known, seconds that its twin waits for it.
 REMEMBERED, TWIN_WAITS = 24, 2.0
 

@@ -12,6 +12,7 @@ from jinja2.ext import babel_extract
 from heliograph.accounts.api_keys import SCOPES
 from heliograph.audit.actions import ACTIONS
 from heliograph.dashboard import places
+from heliograph.dashboard.audience import words as audience
 from heliograph.pages import words
 from tests.house.project import ROOT
 
@@ -23,6 +24,8 @@ SHOWN_RULES = {
     "accounts/requests.py": {"IdempotencyConflict", "IdempotencyInProgress"},
     "accounts/organizations.py": {"OrganizationSuspended"},
     "sms/accepting/sender_ids.py": {"SenderIdAlreadyExists", "SenderIdNotApproved", "TooManyPending"},
+    "contacts/records.py": {"ContactAlreadyExists"},
+    "consent/optouts.py": {"NotYoursToLift"},
     "sms/messages.py": {"MessageNotCancelable"},
     "base/errors.py": {"Invalid", "NotFound", "Unavailable"},
     "api/shapes/refusals.py": {"RateLimited"},
@@ -39,7 +42,7 @@ def texts() -> set[str]:
             found |= set(_of_module(path))
     for name, shown in SHOWN_RULES.items():
         found |= set(_refusals(ast.parse((PACKAGE / name).read_text()), shown))
-    for name, table in vars(words).items():
+    for name, table in (*vars(words).items(), *vars(audience).items()):
         if name.isupper():
             found |= set(table.values())
     found |= {*SCOPES.values(), *ACTIONS.values()}

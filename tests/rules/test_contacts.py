@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
-from heliograph.contacts import records
+from heliograph.contacts import records, search
+from heliograph.contacts import tags as tag_changes
 from heliograph.contacts.records import MAX_TAGS, ContactAlreadyExists, Entry, OnDuplicate, Written
 from tests.rules.factories import blocked, organization
 
@@ -153,3 +154,43 @@ def test_tags_are_clean_whatever_comes(texts: list[str]) -> None:
         assert each == each.strip() == " ".join(each.split())
         assert "\x1f" not in each
     assert records.tags(found) == found
+
+
+async def test_a_tag_of_many_is_renamed_step_by_step(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked does not wait, a worker goes on, and both tables say the same after each step."""
+    monkeypatch.setattr(tag_changes, "STEP", 3)
+    actor = await organization(pool)
+    entries = [Entry(f"+25884123456{n}", tags=("old", "vip") if n % 2 else ("old",)) for n in range(8)]
+    await write(pool, actor, *entries)
+    async with pool.acquire() as conn:
+        async with conn.transaction():
+            id = await tag_changes.begin(conn, actor, tag="old", becomes="vip")
+        (begun,) = await tag_changes.under_way(conn, actor)
+        assert (begun.id, begun.contacts, begun.finished_at) == (id, 3, None)
+        while True:
+            async with conn.transaction():
+                done = await tag_changes.step(conn)
+            assert await pool.fetchval(APART) == 0
+            if not done:
+                break
+        ended = await tag_changes.get(conn, actor, id=id)
+        (left,) = await tag_changes.list_page(conn, actor, limit=10)
+    assert (ended.contacts, ended.finished_at is None, left.name, left.contacts) == (8, False, "vip", 8)
+    assert await pool.fetchval("SELECT string_agg(DISTINCT tags::text, ' ') FROM contacts") == "{vip}"
+
+
+async def test_a_search_that_looked_at_enough_says_how_far_it_came(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "LOOK", 4)
+    actor = await organization(pool)
+    await write(pool, actor, *(Entry(f"+25884123456{n}", "Ana" if n == 0 else "Rui", tags=("a",)) for n in range(9)))
+    for filters in (search.Filters(text="ana"), search.Filters(text="ana", tags=("a",))):
+        looks, after = 0, None
+        async with pool.acquire() as conn:
+            while True:
+                found = await search.search(conn, actor, filters=filters, after=after, limit=2)
+                looks += 1
+                if found.seen is None:
+                    break
+                assert found.contacts == []
+                after = found.seen
+        assert ([one.name for one in found.contacts], looks) == (["Ana"], 3)

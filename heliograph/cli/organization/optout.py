@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import Annotated
 
 import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, Json, Org, group, on_database, operator, say, settings_of, show
-from heliograph.consent import optouts
+from heliograph.consent import exporting, optouts
 from heliograph.consent.optouts import OptOut
 
-app = group("List, add and remove opt-outs of an organization.")
+app = group("List, export, add and remove opt-outs of an organization.")
 
 COLUMNS = ("recipient", "since", "source", "keyword", "message_id")
 Number = Annotated[
@@ -44,6 +46,31 @@ def list_(
         return await optouts.list_all(conn, await operator(conn, org), limit=limit)
 
     show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("export")
+def export(
+    org: Org = None,
+    json: Annotated[bool, typer.Option("--json", help="Write one JSON line per opt-out instead of CSV.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Export an organization's opt-outs as CSV, newest first.
+
+    \b
+    Example:
+      heliograph optout export --org "Acme Lda" > opt-outs.csv
+    """
+
+    async def work(conn: Connection) -> int:
+        actor = await operator(conn, org)
+        await exporting.begin(conn, actor, as_json=json)
+        total = 0
+        async for count, text in exporting.pieces(lambda: contextlib.nullcontext(conn), actor, as_json=json):
+            sys.stdout.write(text)
+            total += count
+        return total
+
+    say(f"{on_database(work, settings_of(data_dir)):,} opt-outs.")
 
 
 @app.command("add")

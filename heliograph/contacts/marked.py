@@ -1,0 +1,232 @@
+"""Contacts that somebody marked: tagged, untagged or deleted together, and undone within an hour.
+
+The rule nobody may break: an undo changes only what its change has changed. A contact that somebody made or tagged
+again since stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.contacts.records import MAX_TAGS
+
+#: Contacts that are changed at once.
+MOST = 200
+#: How long a change can be undone.
+UNDONE_FOR = timedelta(hours=1)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What was done to how many contacts."""
+
+    id: UUID
+    #: "deleted", "tagged" or "untagged".
+    what: str
+    tag: str | None
+    count: int
+
+
+# In the order of numbers, as whoever writes several contacts does.
+HELD = """
+SELECT id, phone, tags FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3)
+ ORDER BY phone FOR UPDATE
+"""
+ADD = """
+WITH changed AS (
+    UPDATE contacts SET tags = tags || $4::text, updated_at = $6
+     WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) RETURNING id
+), tagged AS (
+    INSERT INTO contact_tags (organization_id, mode, tag, contact_id) SELECT $1, $2, $4, id FROM changed
+        ON CONFLICT DO NOTHING
+)
+INSERT INTO contact_changes (organization_id, mode, change_id, contact_id, what, tag, changed_at)
+SELECT $1, $2, $5, id, 'tagged', $4, now() FROM changed
+"""
+REMOVE = """
+WITH changed AS (
+    UPDATE contacts SET tags = array_remove(tags, $4::text), updated_at = $6
+     WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) RETURNING id
+), untagged AS (
+    DELETE FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = $4 AND contact_id = ANY ($3)
+)
+INSERT INTO contact_changes (organization_id, mode, change_id, contact_id, what, tag, changed_at)
+SELECT $1, $2, $5, id, 'untagged', $4, now() FROM changed
+"""
+DELETE = """
+WITH gone AS (
+    DELETE FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) RETURNING *
+), untagged AS (
+    DELETE FROM contact_tags USING (SELECT id, unnest(tags) AS tag FROM gone) one
+     WHERE contact_tags.organization_id = $1 AND contact_tags.mode = $2 AND contact_tags.tag = one.tag
+       AND contact_tags.contact_id = one.id
+)
+INSERT INTO contact_changes (organization_id, mode, change_id, contact_id, what, name, first_name, last_name, phone,
+                             tags, created_at, updated_at, changed_at)
+SELECT $1, $2, $4, id, 'deleted', name, first_name, last_name, phone, tags, created_at, updated_at, now() FROM gone
+"""
+
+
+async def add_tag(conn: Connection, actor: Actor, *, ids: Sequence[UUID], tag: str) -> Change:
+    """Give contacts a tag (in its form of `records.tag`); those that have it, or as many as they can, stay as they
+    are. Runs in the caller's transaction. Raises Invalid."""
+    held = await _held(conn, actor, ids)
+    wanted = [row["id"] for row in held if tag not in row["tags"] and len(row["tags"]) < MAX_TAGS]
+    change = Change(uuid7(), "tagged", tag, len(wanted))
+    if wanted:
+        await conn.execute(ADD, actor.organization_id, actor.mode, wanted, tag, change.id, clock.now())
+        await _record(conn, actor, change, held, wanted)
+    return change
+
+
+async def remove_tag(conn: Connection, actor: Actor, *, ids: Sequence[UUID], tag: str) -> Change:
+    """Take a tag from contacts. Runs in the caller's transaction. Raises Invalid."""
+    held = await _held(conn, actor, ids)
+    wanted = [row["id"] for row in held if tag in row["tags"]]
+    change = Change(uuid7(), "untagged", tag, len(wanted))
+    if wanted:
+        await conn.execute(REMOVE, actor.organization_id, actor.mode, wanted, tag, change.id, clock.now())
+        await _record(conn, actor, change, held, wanted)
+    return change
+
+
+async def delete(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> Change:
+    """Forget contacts; that their numbers opted out is not forgotten. Runs in the caller's transaction. Raises
+    Invalid."""
+    held = await _held(conn, actor, ids)
+    wanted = [row["id"] for row in held]
+    change = Change(uuid7(), "deleted", None, len(wanted))
+    if wanted:
+        await conn.execute(DELETE, actor.organization_id, actor.mode, wanted, change.id)
+        await _record(conn, actor, change, held, wanted)
+    return change
+
+
+FIND = """
+SELECT what, tag, count(*)::int AS count FROM contact_changes
+ WHERE organization_id = $1 AND mode = $2 AND change_id = $3 AND changed_at > now() - $4::interval
+ GROUP BY what, tag
+"""
+
+
+async def find(conn: Connection, actor: Actor, *, id: UUID) -> Change | None:
+    """A change that can still be undone."""
+    row = await conn.fetchrow(FIND, actor.organization_id, actor.mode, id, UNDONE_FOR)
+    return None if row is None else Change(id, row["what"], row["tag"], row["count"])
+
+
+TAKEN = """
+DELETE FROM contact_changes WHERE organization_id = $1 AND mode = $2 AND change_id = $3
+RETURNING contact_id, what, tag, name, first_name, last_name, phone, tags, created_at
+"""
+# Whose number has a contact again stays deleted.
+RESTORE = """
+WITH back AS (
+    INSERT INTO contacts (organization_id, mode, id, name, first_name, last_name, phone, tags, created_at, updated_at)
+    SELECT $1, $2, one.id, one.name, one.first_name, one.last_name, one.phone, string_to_array(one.tags, E'\\x1f'),
+           one.created_at, $10
+      FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::timestamptz[])
+           AS one (id, name, first_name, last_name, phone, tags, created_at)
+        ON CONFLICT DO NOTHING
+    RETURNING id, tags
+), tagged AS (
+    INSERT INTO contact_tags (organization_id, mode, tag, contact_id)
+    SELECT $1, $2, tag, id FROM back, unnest(tags) AS tag ON CONFLICT DO NOTHING
+)
+SELECT id FROM back
+"""
+
+
+async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Change:
+    """Undo a change; returns what it was, with the number of contacts that are as before. Runs in the caller's
+    transaction. Raises NotFound once it was undone, or is too old."""
+    if await find(conn, actor, id=id) is None:
+        raise NotFound("This can no longer be undone.", resource="change", id=str(id))
+    rows = await conn.fetch(TAKEN, actor.organization_id, actor.mode, id)
+    if not rows:
+        raise NotFound("This can no longer be undone.", resource="change", id=str(id))
+    what, tag = rows[0]["what"], rows[0]["tag"]
+    ids = [row["contact_id"] for row in rows]
+    if what == "deleted":
+        return Change(id, what, None, await _restore(conn, actor, rows))
+    again = await (remove_tag if what == "tagged" else add_tag)(conn, actor, ids=ids, tag=tag)
+    # What an undo did is no change of its own that could be undone.
+    await conn.execute(FORGET, actor.organization_id, actor.mode, again.id)
+    return Change(id, what, tag, again.count)
+
+
+FORGET = "DELETE FROM contact_changes WHERE organization_id = $1 AND mode = $2 AND change_id = $3"
+
+
+async def _restore(conn: Connection, actor: Actor, rows: Sequence[asyncpg.Record]) -> int:
+    listed = sorted(rows, key=lambda row: row["phone"])
+    back = await conn.fetch(
+        RESTORE,
+        actor.organization_id,
+        actor.mode,
+        *([row[name] for row in listed] for name in ("contact_id", "name", "first_name", "last_name", "phone")),
+        ["\x1f".join(row["tags"]) for row in listed],
+        [row["created_at"] for row in listed],
+        clock.now(),
+    )
+    came = {row["id"] for row in back}
+    await audit.record_many(
+        conn,
+        actor.who,
+        [
+            audit.Entry(
+                action="contact.created",
+                object_id=str(row["contact_id"]),
+                organization_id=actor.organization_id,
+                after={"phone": row["phone"], "tags": row["tags"], "restored": True},
+            )
+            for row in listed
+            if row["contact_id"] in came
+        ],
+    )
+    return len(came)
+
+
+async def _held(conn: Connection, actor: Actor, ids: Sequence[UUID]) -> list[asyncpg.Record]:
+    if not ids:
+        raise Invalid(("ids", "required", "Mark at least one person."))
+    if len(ids) > MOST:
+        raise Invalid(("ids", "length", "Mark at most 200 people at once."))
+    return list(await conn.fetch(HELD, actor.organization_id, actor.mode, list(ids)))
+
+
+async def _record(
+    conn: Connection, actor: Actor, change: Change, held: Sequence[asyncpg.Record], wanted: Sequence[UUID]
+) -> None:
+    """An entry for each contact: what is asked of the log later is what became of one."""
+    changed = set(wanted)
+    entries = []
+    for row in held:
+        if row["id"] not in changed:
+            continue
+        before = {"phone": row["phone"], "tags": row["tags"]}
+        if change.what == "deleted":
+            entries.append(_entry(actor, "contact.deleted", row["id"], before, None))
+        else:
+            tags = [tag for tag in row["tags"] if tag != change.tag]
+            after = {"phone": row["phone"], "tags": [*tags, change.tag] if change.what == "tagged" else tags}
+            entries.append(_entry(actor, "contact.changed", row["id"], before, after))
+    await audit.record_many(conn, actor.who, entries)
+
+
+def _entry(
+    actor: Actor, action: str, id: UUID, before: dict[str, object], after: dict[str, object] | None
+) -> audit.Entry:
+    return audit.Entry(
+        action=action, object_id=str(id), organization_id=actor.organization_id, before=before, after=after
+    )

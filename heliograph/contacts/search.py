@@ -1,0 +1,148 @@
+"""Contacts looked for: by tags, country, consent, a number or a part of a name; newest first, page by page.
+
+What no index knows is judged contact by contact, among a bounded number of them (`base.database.bounded_scan`). The
+rule nobody may break: a look that ended before its page was full says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Literal
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.database import bounded_scan
+from heliograph.base.database.pool import Connection
+from heliograph.contacts.records import Contact
+
+#: Contacts that one look judges; fewer where each has to be asked for consent.
+LOOK, LOOK_CONSENT = bounded_scan.LOOK, 5_000
+
+
+class Filters(msgspec.Struct, frozen=True):
+    """Which contacts are wanted; what is empty or None is not asked for."""
+
+    #: In the form of `records.tag`.
+    tags: tuple[str, ...] = ()
+    #: Whether they need `any` or `all` of these tags.
+    match: Literal["any", "all"] = "any"
+    #: A phone number in any form, or a part of a name.
+    text: str = ""
+    #: ISO region as whose people the number in `text` is read.
+    home: str | None = None
+    #: ISO region that their number belongs to.
+    country: str | None = None
+    opted_out: bool | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Up to `limit` + 1 contacts. `seen`: where the look ended before it had found as many; None: it is complete."""
+
+    contacts: list[Contact]
+    seen: UUID | None
+
+
+_COLUMNS = "organization_id, id, name, first_name, last_name, phone, tags, created_at, updated_at"
+FITS = """
+(($7::text IS NULL OR strpos(lower(name), lower($7)) > 0) AND ($8::text IS NULL OR starts_with(phone, $8))
+ AND ($9::text[] IS NULL OR phone = ANY ($9)) AND tags @> $10::text[]
+ AND ($11::boolean IS NULL OR $11 = ((SELECT since FROM opted_out_since(organization_id, phone)) IS NOT NULL)))
+"""
+_PAGE = """
+SELECT page.*, (SELECT since FROM opted_out_since(page.organization_id, page.phone)) IS NOT NULL AS opted_out
+  FROM ({looked}) page ORDER BY id DESC
+"""
+ALL = _PAGE.format(looked=bounded_scan.statement("contacts", _COLUMNS, fits=FITS, where="mode = $6"))
+# Of each tag its newest, then of these the newest: so many, whatever tags there are.
+_TAGGED = f"""
+SELECT * FROM (
+    SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {FITS} AS fits
+      FROM (SELECT c.* FROM (
+                SELECT DISTINCT contact_id FROM unnest($12::text[]) AS wanted (tag) CROSS JOIN LATERAL (
+                    SELECT contact_id FROM contact_tags
+                     WHERE organization_id = $1 AND mode = $6 AND tag = wanted.tag
+                       AND contact_id < $2 AND contact_id >= $3
+                     ORDER BY contact_id DESC LIMIT $5) one
+                 ORDER BY contact_id DESC LIMIT $5) t CROSS JOIN LATERAL (
+                SELECT {_COLUMNS} FROM contacts
+                 WHERE organization_id = $1 AND mode = $6 AND id = t.contact_id LIMIT 1) c) looked_at
+) judged
+ WHERE fits OR place = $5
+ ORDER BY id DESC LIMIT $4
+"""
+TAGGED = _PAGE.format(looked=_TAGGED)
+# Every number has one contact: no look is needed.
+BY_PHONE = f"""
+SELECT page.*, (SELECT since FROM opted_out_since(page.organization_id, page.phone)) IS NOT NULL AS opted_out
+  FROM (SELECT * FROM (SELECT {_COLUMNS}, 0 AS place, {FITS} AS fits FROM contacts
+         WHERE organization_id = $1 AND mode = $6 AND phone = ANY ($9) AND id < $2 AND id >= $3) judged
+         WHERE fits OR place = $5 ORDER BY id DESC LIMIT $4) page
+ ORDER BY id DESC
+"""
+
+
+async def search(
+    conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50
+) -> Found:
+    """Contacts older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more."""
+    numbers, name = _read(filters)
+    look = LOOK if filters.opted_out is None else LOOK_CONSENT
+    upper, lower = bounded_scan.bounds(after)
+    prefix = None if filters.country is None else _prefix(filters.country)
+    values: list[object] = [actor.organization_id, upper, lower, limit + 1, look, actor.mode, name, prefix, numbers]
+    values += [list(filters.tags) if filters.match == "all" else [], filters.opted_out]
+    if numbers is not None:
+        if filters.match == "any" and filters.tags:
+            found = await conn.fetch(BY_PHONE, *values)
+            wanted = set(filters.tags)
+            return Found([one for one in map(_contact, found) if not wanted.isdisjoint(one.tags)], None)
+        return Found([_contact(row) for row in await conn.fetch(BY_PHONE, *values)], None)
+    if filters.tags:
+        searched = list(filters.tags[:1] if filters.match == "all" else filters.tags)
+        rows = await conn.fetch(TAGGED, *values, searched)
+    else:
+        rows = await conn.fetch(ALL, *values)
+    fitting, seen = bounded_scan.judged(rows, limit=limit, look=look)
+    return Found([_contact(row) for row in fitting], seen)
+
+
+async def pages(
+    connect: Callable[[], AbstractAsyncContextManager[Connection]], actor: Actor, *, filters: Filters, size: int
+) -> AsyncIterator[list[Contact]]:
+    """All that fit, page after page, newest first. `connect` gives a connection for one look."""
+    after: UUID | None = None
+    while True:
+        async with connect() as conn:
+            found = await search(conn, actor, filters=filters, after=after, limit=size)
+        page = found.contacts[:size]
+        if page:
+            yield page
+        if len(found.contacts) > size:
+            after = page[-1].id
+        elif found.seen is not None:
+            after = found.seen
+        else:
+            return
+
+
+def _read(filters: Filters) -> tuple[list[str] | None, str | None]:
+    """(spellings of the number that is sought, part of the name that is sought)"""
+    text = filters.text.strip()
+    if not text:
+        return None, None
+    number = phones.read(text, region=filters.home) or phones.parse(text)
+    return (phones.spellings(number), None) if number is not None else (None, text)
+
+
+def _prefix(country: str) -> str:
+    """How numbers of a country begin; what fits none where it is no country."""
+    return next((f"+{code}" for code, region in phones.REGIONS.items() if region == country), "-")
+
+
+def _contact(row: asyncpg.Record) -> Contact:
+    return Contact(*(row[name] for name in Contact.__struct_fields__))

@@ -1,0 +1,206 @@
+"""Tags of contacts: listed, renamed, merged into another one, removed.
+
+A tag may have a million contacts, so a change of it is a row of `tag_changes` that goes on step by step, each a commit;
+a worker finishes what its author did not wait for. The rule nobody may break: `contact_tags` says what `contacts.tags`
+says, step for step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import time_of, uuid7
+
+#: Contacts of a tag that are counted for a list, and for a tag alone.
+COUNTED, COUNTED_ALONE = 1_000, 100_000
+#: Contacts that one step changes: some 100 ms.
+STEP = 2_000
+
+
+class Tag(msgspec.Struct, frozen=True):
+    """A tag of contacts."""
+
+    name: str
+    #: How many contacts have it; more than were counted if `is_more`.
+    contacts: int
+    is_more: bool
+    #: When its newest contact was made.
+    newest_at: datetime
+
+
+class TagChange(msgspec.Struct, frozen=True):
+    """A tag that is renamed, merged or removed."""
+
+    id: UUID
+    tag: str
+    #: None: it is removed.
+    becomes: str | None
+    contacts: int
+    finished_at: datetime | None
+
+
+# From one tag to the next by the index: it costs what is listed, however many contacts each has.
+LIST = """
+WITH RECURSIVE named AS (
+    (SELECT tag, 1 AS place FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag > $3
+      ORDER BY tag LIMIT 1)
+    UNION ALL
+    SELECT following.tag, named.place + 1 FROM named CROSS JOIN LATERAL (
+           SELECT tag FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag > named.tag
+            ORDER BY tag LIMIT 1) following
+     WHERE named.place < $4
+)
+SELECT tag,
+       (SELECT count(*) FROM (SELECT FROM contact_tags t
+                               WHERE t.organization_id = $1 AND t.mode = $2 AND t.tag = named.tag LIMIT $5) c)::int
+         AS contacts,
+       (SELECT contact_id FROM contact_tags t WHERE t.organization_id = $1 AND t.mode = $2 AND t.tag = named.tag
+         ORDER BY contact_id DESC LIMIT 1) AS newest
+  FROM named ORDER BY place
+"""
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, after: str = "", limit: int, counted: int = COUNTED
+) -> list[Tag]:
+    """Up to `limit` tags in the order of the alphabet, after `after`."""
+    rows = await conn.fetch(LIST, actor.organization_id, actor.mode, after, limit, counted + 1)
+    return [
+        Tag(row["tag"], min(row["contacts"], counted), row["contacts"] > counted, time_of(row["newest"]))
+        for row in rows
+    ]
+
+
+ONE = """
+SELECT count(*)::int AS contacts, max(contact_id::text)::uuid AS newest FROM (
+    SELECT contact_id FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = $3
+     ORDER BY contact_id DESC LIMIT $4) counted
+"""
+
+
+async def one(conn: Connection, actor: Actor, *, name: str, counted: int = COUNTED_ALONE) -> Tag:
+    """A tag. Raises NotFound if nobody has it."""
+    row = await conn.fetchrow(ONE, actor.organization_id, actor.mode, name, counted + 1)
+    if row is None or not row["contacts"]:
+        raise NotFound("Nobody has this tag.", resource="tag", id=name)
+    return Tag(name, min(row["contacts"], counted), row["contacts"] > counted, time_of(row["newest"]))
+
+
+BEGIN = """
+INSERT INTO tag_changes (organization_id, mode, id, tag, becomes) VALUES ($1, $2, $3, $4, $5)
+"""
+STARTED = "organization_id, mode, id, tag, becomes"
+
+
+async def begin(conn: Connection, actor: Actor, *, tag: str, becomes: str | None) -> UUID:
+    """Have a tag renamed, merged into one that is there, or with None removed; both in the form of `records.tag`.
+
+    Runs in the caller's transaction, with its first step: of few contacts that is all. Raises Invalid, NotFound.
+    """
+    if becomes == tag:
+        raise Invalid(("becomes", "same", "This is its name already."))
+    found = await one(conn, actor, name=tag, counted=1)
+    id = uuid7()
+    await conn.execute(BEGIN, actor.organization_id, actor.mode, id, found.name, becomes)
+    await audit.record(conn, actor, "tag.changed", object_id=id, name=tag, before={"tag": tag}, after={"tag": becomes})
+    await _step(conn, actor.organization_id, actor.mode, id, tag, becomes)
+    return id
+
+
+NEXT = f"""
+SELECT {STARTED} FROM tag_changes WHERE finished_at IS NULL ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+ANY = "EXISTS (SELECT FROM tag_changes WHERE finished_at IS NULL)"
+
+
+async def step(conn: Connection) -> int:
+    """Go on with a change that is not finished, in the caller's transaction; returns how many contacts were looked at,
+    and 1 for a change that ended."""
+    row = await conn.fetchrow(NEXT)
+    if row is None:
+        return 0
+    return await _step(conn, *row.values()) or 1
+
+
+ITS = f"""
+SELECT {STARTED} FROM tag_changes
+ WHERE organization_id = $1 AND mode = $2 AND id = $3 AND finished_at IS NULL FOR UPDATE
+"""
+
+
+async def go_on(conn: Connection, actor: Actor, *, id: UUID) -> None:
+    """One more step of this change, in the caller's transaction, for whoever waits for its end."""
+    row = await conn.fetchrow(ITS, actor.organization_id, actor.mode, id)
+    if row is not None:
+        await _step(conn, *row.values())
+
+
+SOME = """
+SELECT contact_id FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = $3 ORDER BY contact_id LIMIT $4
+"""
+# In the order of numbers, as whoever writes several contacts does.
+HELD = """
+SELECT id FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) ORDER BY phone FOR UPDATE
+"""
+CHANGE = """
+WITH changed AS (
+    UPDATE contacts
+       SET tags = CASE WHEN $5::text IS NULL OR $5 = ANY (tags) THEN array_remove(tags, $4)
+                       ELSE array_replace(tags, $4, $5) END,
+           updated_at = $6
+     WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) AND $4 = ANY (tags) RETURNING id
+), gone AS (
+    DELETE FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = $4 AND contact_id = ANY ($3)
+), added AS (
+    INSERT INTO contact_tags (organization_id, mode, tag, contact_id)
+    SELECT $1, $2, $5, id FROM changed WHERE $5 IS NOT NULL ON CONFLICT DO NOTHING
+)
+SELECT count(*)::int FROM changed
+"""
+ADVANCE = """
+UPDATE tag_changes SET contacts = contacts + $4, finished_at = CASE WHEN $5 THEN now() END
+ WHERE organization_id = $1 AND mode = $2 AND id = $3
+"""
+
+
+async def _step(conn: Connection, organization_id: UUID, mode: str, id: UUID, tag: str, becomes: str | None) -> int:
+    rows = await conn.fetch(SOME, organization_id, mode, tag, STEP)
+    ids: Sequence[UUID] = [row["contact_id"] for row in rows]
+    changed = 0
+    if ids:
+        await conn.fetch(HELD, organization_id, mode, ids)
+        changed = await conn.fetchval(CHANGE, organization_id, mode, ids, tag, becomes, clock.now())
+    await conn.execute(ADVANCE, organization_id, mode, id, changed, len(ids) < STEP)
+    return len(ids)
+
+
+GET = """
+SELECT id, tag, becomes, contacts, finished_at FROM tag_changes WHERE organization_id = $1 AND mode = $2 AND id = $3
+"""
+OPEN = """
+SELECT id, tag, becomes, contacts, finished_at FROM tag_changes
+ WHERE organization_id = $1 AND mode = $2 AND finished_at IS NULL ORDER BY id LIMIT 20
+"""
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> TagChange:
+    """A change of a tag. Raises NotFound."""
+    row = await conn.fetchrow(GET, actor.organization_id, actor.mode, id)
+    if row is None:
+        raise NotFound("There is no such change.", resource="tag_change", id=str(id))
+    return TagChange(*row.values())
+
+
+async def under_way(conn: Connection, actor: Actor) -> list[TagChange]:
+    """Changes that are not finished yet."""
+    rows = await conn.fetch(OPEN, actor.organization_id, actor.mode)
+    return [TagChange(*row.values()) for row in rows]

@@ -1,0 +1,1 @@
+"""The audience: people, their tags, opt-outs and imports."""

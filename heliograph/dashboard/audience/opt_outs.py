@@ -1,0 +1,229 @@
+"""D6d Opt-outs: who may not be written to and how that came; the organization's own words and replies."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.accounts.organizations import Organization
+from heliograph.base.database import cursor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.consent import exporting, keywords, optouts
+from heliograph.consent.optouts import NotYoursToLift, OptOut
+from heliograph.dashboard.audience import lists, words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.roles import CONTENT
+from heliograph.sms.accepting import encoding
+from heliograph.sms.received import replies
+
+WRITE = "contacts:write"
+COLLECTION = "opt-outs of a page"
+LONGEST_REASON = 200
+HERE = "/contacts/opt-outs"
+#: The replies, as the settings and the rules name them.
+KINDS = ("stop", "start", "help")
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What one word is answered with."""
+
+    kind: str
+    #: The organization's own text; None: the default.
+    own: str | None
+    default: str
+    #: What a handset gets; empty: nothing.
+    shown: str
+    segments: int
+
+
+async def show_list(request: Request) -> Answer:
+    """A page of opt-outs, newest first, or the one of a number."""
+    searched = request.query.get("q", "").strip()[:100]
+    return Shown(template="audience/opt_outs.html", values=await _listed(request, searched, {}))
+
+
+async def add(request: Request) -> Answer:
+    """Opt somebody out who asked for it by other means than STOP."""
+    typed = {name: request.form.get(name, "").strip() for name in ("phone", "reason")}
+
+    async def work(conn: Connection) -> str:
+        reason = _reason(typed["reason"])
+        return (await optouts.add(conn, request.acting("live"), phone=typed["phone"], reason=reason)).recipient
+
+    try:
+        await request.once(work)
+    except Invalid as refusal:
+        return refused("audience/opt_outs.html", _in_words(refusal), await _listed(request, "", typed))
+    said = request.text("They get no more messages.")
+    return Elsewhere(location=_to_contact(request) or request.to(HERE), notice=said)
+
+
+async def lift(request: Request) -> Answer:
+    """Let somebody be written to again whom the organization itself had opted out."""
+    phone, reason = request.form.get("phone", ""), request.form.get("reason", "").strip()
+    back = _to_contact(request) or request.to(HERE)
+
+    async def work(conn: Connection) -> str:
+        if not reason:
+            raise Invalid(("reason", "required", "Say why: it stands in the audit log."))
+        return (await optouts.remove(conn, request.acting("live"), phone=phone, reason=_reason(reason))).recipient
+
+    try:
+        await request.once(work)
+    except Invalid as refusal:
+        one = _in_words(refusal).details["fields"][0]
+        return Elsewhere(location=back, notice=request.text(one["message"]))
+    except NotYoursToLift as refusal:
+        return Elsewhere(location=back, notice=request.text(refusal.message))
+    except NotFound:
+        return Elsewhere(location=back, notice=request.text("This number has not opted out."))
+    return Elsewhere(location=back, notice=request.text("They can be written to again."))
+
+
+async def export(request: Request) -> Answer:
+    """All of them, as a file that is written while it is read."""
+    as_json, actor = lists.as_json(request), request.acting("live")
+    async with request.writing() as conn:
+        await exporting.begin(conn, actor, as_json=as_json)
+    pieces = exporting.pieces(request.reading, actor, as_json=as_json, delimiter=lists.separator(request))
+    return lists.exported(request, "opt-outs", pieces)
+
+
+async def show_words(request: Request) -> Answer:
+    """The organization's own words for STOP, and what the words are answered with."""
+    async with request.reading() as conn:
+        found = await organizations.get(conn, id=request.acting("live").organization_id)
+    typed = {"opt_out_words": "\n".join(found.opt_out_words)}
+    for kind in KINDS:
+        own = getattr(found, f"{kind}_reply")
+        typed[f"{kind}_how"] = "default" if own is None else "own" if own else "none"
+        typed[f"{kind}_reply"] = own or ""
+    return Shown(template="audience/opt_out_words.html", values=_words(found, typed))
+
+
+async def change_words(request: Request) -> Answer:
+    """Change words and replies; "preview" shows what a handset would get and changes nothing."""
+    names = ("opt_out_words", *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")))
+    typed = {name: request.form.get(name, "").strip() for name in names}
+    chosen = {f"{kind}_reply": _chosen(typed, kind) for kind in KINDS}
+    listed = [word for line in typed["opt_out_words"].splitlines() for word in line.split(",") if word.strip()]
+    organization_id = request.acting("live").organization_id
+    async with request.reading() as conn:
+        found = await organizations.get(conn, id=organization_id)
+    wanted = msgspec.structs.replace(found, **chosen)
+    if request.form.get("do") == "preview":
+        return Shown(template="audience/opt_out_words.html", values=_words(wanted, typed))
+
+    async def work(conn: Connection) -> str:
+        changed = await organizations.configure(
+            conn,
+            id=organization_id,
+            opt_out_words=listed,
+            stop_reply=chosen["stop_reply"],
+            start_reply=chosen["start_reply"],
+            help_reply=chosen["help_reply"],
+            by=request.who,
+        )
+        return str(changed.id)
+
+    try:
+        await request.once(work)
+    except Invalid as refusal:
+        return refused("audience/opt_out_words.html", _in_words(refusal), _words(wanted, typed))
+    return Elsewhere(location=request.to(f"{HERE}/words"), notice=request.text("Saved."))
+
+
+def _chosen(typed: dict[str, str], kind: str) -> str | None:
+    how = typed[f"{kind}_how"]
+    return typed[f"{kind}_reply"] or None if how == "own" else "" if how == "none" else None
+
+
+def _words(one: Organization, typed: dict[str, str]) -> dict[str, object]:
+    made = []
+    for kind in KINDS:
+        own = getattr(one, f"{kind}_reply")
+        default = replies.text_of(kind, None, one.name, one.country)
+        shown = replies.text_of(kind, own, one.name, one.country)
+        segments = encoding.count(shown, smart=one.smart_encoding, accents=one.replace_accents)[1] if shown else 0
+        made.append(Reply(kind, own, default, shown, segments))
+    return {"replies": made, "typed": typed, "standard": sorted(keywords.STOP)}
+
+
+async def _listed(request: Request, searched: str, typed: dict[str, str]) -> dict[str, object]:
+    actor = request.acting("live")
+    limit = lists.size(request)
+    problem, is_first = "", True
+    key = request.services.cursor_key
+    more: list[tuple[OptOut, str]] = []
+    async with request.reading() as conn:
+        if searched:
+            try:
+                found = await optouts.find(conn, actor, phone=searched)
+                rows = [] if found is None else [found]
+            except Invalid:
+                rows, problem = [], request.text("This is no phone number with a country code, such as +258841234567.")
+        else:
+            after = _position(request, key)
+            is_first = after is None
+            more = await optouts.list_page(conn, actor, after=after, limit=limit + 1)
+            rows = [one for one, _ in more[:limit]]
+    older = None
+    if len(more) > limit:
+        one, person = more[limit - 1]
+        position = [one.since.isoformat(), person]
+        older = cursor.encode(key, position, organization_id=actor.organization_id, collection=COLLECTION, filters={})
+    return {
+        "q": searched,
+        "problem": problem,
+        "rows": rows,
+        "whole": request.may(permission=CONTENT) or request.may(WRITE, mode="live"),
+        "may_write": request.may(WRITE, mode="live"),
+        "typed": {"phone": "", "reason": "", **typed},
+        "sources": words.OPT_OUT_SOURCES,
+        "older": None if older is None else request.to(HERE, limit=request.query.get("limit"), after=older),
+        "first": request.to(HERE),
+        "is_first": is_first,
+    }
+
+
+def _position(request: Request, key: bytes) -> tuple[datetime, str] | None:
+    given = request.query.get("after")
+    if not given:
+        return None
+    try:
+        since, person = cursor.decode(
+            key, given, organization_id=request.acting("live").organization_id, collection=COLLECTION, filters={}
+        )
+    except Invalid:
+        return None
+    return datetime.fromisoformat(since), person
+
+
+def _to_contact(request: Request) -> str | None:
+    """The person's page that the form stood on."""
+    id = lists.id_of(request.form.get("contact", ""))
+    return None if id is None else request.to(f"/contacts/{id}")
+
+
+def _reason(text: str) -> str:
+    if len(text) > LONGEST_REASON:
+        raise Invalid(("reason", "length", "A reason has at most 200 characters."))
+    return text
+
+
+def _in_words(refusal: Invalid) -> Invalid:
+    """The rule's refusals, as a form says them."""
+    return Invalid(
+        *(
+            (
+                one["field"],
+                one["issue"],
+                one["message"] if one["issue"] == "required" else words.OPT_OUT_FORM.get(one["field"], one["message"]),
+            )
+            for one in refusal.details["fields"]
+        )
+    )

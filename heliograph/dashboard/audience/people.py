@@ -1,0 +1,277 @@
+"""D6a People: found, looked at, made, changed, tagged, deleted with a way back, and taken away as a file."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from heliograph.accounts import organizations
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import time_of
+from heliograph.consent import optouts
+from heliograph.contacts import exporting, marked, records, search
+from heliograph.contacts.records import Changes, Contact, ContactAlreadyExists, Entry
+from heliograph.contacts.search import Filters
+from heliograph.dashboard.audience import lists, words
+from heliograph.overview import messages
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.roles import AUDIT, CONTENT
+
+WRITE = "contacts:write"
+FIELDS = ("q", "tag", "match", "country", "opted")
+#: Messages that a person's page shows, and how many are looked through for them.
+LATEST, LOOK = 10, 5_000
+TYPED = ("name", "first_name", "last_name", "phone", "tags")
+
+
+async def show_list(request: Request) -> Answer:
+    """A page of people, newest first, by the filters of the address."""
+    kept = lists.kept(request.query, FIELDS)
+    limit = lists.size(request)
+    after = lists.id_of(request.query.get("after", ""))
+    change_id = lists.id_of(request.query.get("change", ""))
+    async with request.reading() as conn:
+        filters, problem = await _filters(conn, request, kept)
+        found = await search.search(conn, request.actor, filters=filters, after=after, limit=limit)
+        change = None if change_id is None else await marked.find(conn, request.actor, id=change_id)
+    rows = found.contacts[:limit]
+    last = rows[-1].id if len(found.contacts) > limit else found.seen
+    limited = {"limit": request.query.get("limit")}
+    values = {
+        "kept": kept,
+        "problem": problem,
+        "rows": rows,
+        "whole": _sees_numbers(request),
+        "is_filtered": any(kept[name] for name in FIELDS if name != "match"),
+        "countries": _countries(request),
+        "may_write": request.may(WRITE),
+        "change": change,
+        "here": request.to("/contacts", **kept, **limited, after=request.query.get("after")),
+        "older": None if last is None else request.to("/contacts", **kept, **limited, after=last.hex),
+        "first": request.to("/contacts", **kept, **limited),
+        "is_first": after is None,
+        "looked_until": None if found.seen is None else time_of(found.seen),
+    }
+    return Shown(template="audience/people.html", values=values)
+
+
+async def show(request: Request) -> Answer:
+    """One person: what is known, whether they may be written to, and what was."""
+    async with request.reading() as conn:
+        contact = await records.get(conn, request.actor, id=request.id())
+        opt_out = await optouts.find(conn, request.actor, phone=contact.phone) if contact.opted_out else None
+        found = await messages.list_page(
+            conn, request.actor, filters=messages.Filters(recipient=contact.phone), limit=LATEST, look=LOOK
+        )
+    values = {
+        "contact": contact,
+        "opt_out": opt_out,
+        "may_lift": opt_out is not None and opt_out.source == optouts.ORGANIZATION and _may_opt(request),
+        "may_opt": _may_opt(request),
+        "whole": _sees_numbers(request),
+        "whole_messages": request.may(permission=CONTENT),
+        "latest": found.messages[:LATEST],
+        "looked_until": None if found.seen is None else time_of(found.seen),
+        "may_write": request.may(WRITE),
+        "sees_log": request.may(permission=AUDIT),
+    }
+    return Shown(template="audience/person.html", values=values)
+
+
+async def show_new(request: Request) -> Answer:
+    """An empty form, or one with what the address fills in."""
+    typed = {name: request.query.get(name, "")[:200] for name in TYPED}
+    return Shown(template="audience/person_edit.html", values={"typed": typed, "contact": None})
+
+
+async def create(request: Request) -> Answer:
+    """Make a person. Their number is read as people of the organization's country write it."""
+    typed = {name: request.form.get(name, "").strip() for name in TYPED}
+
+    async def work(conn: Connection) -> str:
+        changes = await _read(conn, request, typed)
+        assert changes.phone is not None
+        assert changes.names is not None
+        name, first, last = changes.names
+        entry = Entry(changes.phone, name, first, last, changes.tags or ())
+        return str((await records.create(conn, request.actor, entry=entry)).id)
+
+    try:
+        id = await request.once(work)
+    except (Invalid, ContactAlreadyExists) as refusal:
+        return _refused(refusal, typed, None)
+    return Elsewhere(location=request.to(f"/contacts/{id}"), notice=request.text("The contact is made."))
+
+
+async def show_edit(request: Request) -> Answer:
+    """One person's form."""
+    async with request.reading() as conn:
+        contact = await records.get(conn, request.actor, id=request.id())
+    typed = {
+        "name": contact.name,
+        "first_name": contact.first_name or "",
+        "last_name": contact.last_name or "",
+        "phone": contact.phone,
+        "tags": ", ".join(contact.tags),
+    }
+    return Shown(template="audience/person_edit.html", values={"typed": typed, "contact": contact})
+
+
+async def change(request: Request) -> Answer:
+    """Change a person."""
+    id = request.id()
+    typed = {name: request.form.get(name, "").strip() for name in TYPED}
+
+    async def work(conn: Connection) -> str:
+        return str((await records.change(conn, request.actor, id=id, changes=await _read(conn, request, typed))).id)
+
+    try:
+        await request.once(work)
+    except (Invalid, ContactAlreadyExists) as refusal:
+        async with request.reading() as conn:
+            contact = await records.get(conn, request.actor, id=id)
+        return _refused(refusal, typed, contact)
+    return Elsewhere(location=request.to(f"/contacts/{id}"), notice=request.text("Saved."))
+
+
+async def change_marked(request: Request) -> Answer:
+    """Tag, untag or delete the people that were marked; the list that comes after offers to undo it."""
+    back = _back(request)
+    do = request.form.get("do", "")
+    ids = [id for id in map(lists.id_of, request.form.get("ids", "").split(",")) if id is not None]
+
+    async def work(conn: Connection) -> tuple[str, int]:
+        actor = request.actor
+        if do == "delete":
+            made = await marked.delete(conn, actor, ids=ids)
+        elif do in ("tag", "untag"):
+            tag = records.tag(request.form.get("tag", ""), "tag")
+            made = await (marked.add_tag if do == "tag" else marked.remove_tag)(conn, actor, ids=ids, tag=tag)
+        else:
+            raise Invalid(("do", "enum", "Choose what to do with them."))
+        return str(made.id), made.count
+
+    try:
+        id, count = await request.once(work)
+    except Invalid as refusal:
+        one = refusal.details["fields"][0]
+        said = words.CONTACT_FORM.get(one["field"], one["message"])
+        return Elsewhere(location=back, notice=request.text(said))
+    if not count:
+        return Elsewhere(location=back, notice=request.text("Nothing had to be changed."))
+    return Elsewhere(location=f"{back}{'&' if '?' in back else '?'}change={id}")
+
+
+async def undo(request: Request) -> Answer:
+    """Take back what was just done to marked people."""
+    id = lists.id_of(request.form.get("change", ""))
+    back = _back(request)
+    if id is None:
+        raise NotFound
+
+    async def work(conn: Connection) -> int:
+        return (await marked.undo(conn, request.actor, id=id)).count
+
+    try:
+        count = await request.once(work)
+    except NotFound:
+        return Elsewhere(location=back, notice=request.text("This can no longer be undone."))
+    said = request.speech.count(
+        "Undone: %(num)s contact is as before.", "Undone: %(num)s contacts are as before.", count
+    )
+    return Elsewhere(location=back, notice=said)
+
+
+async def export(request: Request) -> Answer:
+    """All that fit, as a file that is written while it is read."""
+    kept = lists.kept(request.form, FIELDS)
+    as_json = lists.as_json(request)
+    async with request.writing() as conn:
+        filters, _ = await _filters(conn, request, kept)
+        await exporting.begin(conn, request.actor, filters=filters, as_json=as_json)
+    pieces = exporting.pieces(
+        request.reading, request.actor, filters=filters, as_json=as_json, delimiter=lists.separator(request)
+    )
+    return lists.exported(request, "contacts", pieces)
+
+
+def _sees_numbers(request: Request) -> bool:
+    """Who writes contacts has to see their numbers."""
+    return request.may(permission=CONTENT) or request.may(WRITE)
+
+
+def _may_opt(request: Request) -> bool:
+    """Opt-outs hold in both modes, so they are judged as live things."""
+    return request.may(WRITE, mode="live")
+
+
+def _back(request: Request) -> str:
+    """The list that the form stood on; the plain list for what is none."""
+    given = request.form.get("back", "")
+    is_ours = given.startswith("/contacts?") and given.isprintable() and len(given) < 2_000
+    return given if is_ours else request.to("/contacts")
+
+
+async def _filters(conn: Connection, request: Request, kept: dict[str, str]) -> tuple[Filters, str]:
+    """(what is asked for, what of it could not be understood)"""
+    problem = ""
+    try:
+        tags = records.tags([one for one in kept["tag"].split(",") if one.strip()], "tag")
+    except Invalid:
+        tags, problem = (), request.text("A tag has 1 to 64 characters. Separate several by commas.")
+    home = None
+    if kept["q"] and any(character.isdigit() for character in kept["q"]):
+        home = (await organizations.get(conn, id=request.actor.organization_id)).country
+    match: Literal["any", "all"] = "all" if kept["match"] == "all" else "any"
+    wanted = Filters(
+        tags=tags,
+        match=match,
+        text=kept["q"],
+        home=home,
+        country=kept["country"] if kept["country"] in phones.REGIONS.values() else None,
+        opted_out={"yes": True, "no": False}.get(kept["opted"]),
+    )
+    return wanted, problem
+
+
+def _countries(request: Request) -> list[tuple[str, str]]:
+    named = [(region, request.speech.country(region)) for region in set(phones.REGIONS.values()) - {"001"}]
+    return sorted(named, key=lambda one: one[1].casefold())
+
+
+async def _read(conn: Connection, request: Request, typed: dict[str, str]) -> Changes:
+    """What was typed, as the rules take it. Raises Invalid with all that is wrong."""
+    wrong: list[tuple[str, str, str]] = []
+    names: tuple[str, str | None, str | None] | None = None
+    first, last = typed["first_name"] or None, typed["last_name"] or None
+    whole = typed["name"] or records.full_name(first, last) or ""
+    for field, text in (("name", whole), ("first_name", first), ("last_name", last)):
+        if text is None:
+            continue
+        try:
+            records.name(text, field)
+        except Invalid:
+            wrong.append((field, "length", words.CONTACT_FORM["name"]))
+    names = (whole, first, last)
+    home = (await organizations.get(conn, id=request.actor.organization_id)).country
+    number = phones.read(typed["phone"], region=home)
+    if number is None:
+        wrong.append(("phone", "pattern", words.CONTACT_FORM["phone"]))
+    tags: tuple[str, ...] = ()
+    try:
+        tags = records.tags([one for one in typed["tags"].split(",") if one.strip()])
+    except Invalid:
+        wrong.append(("tags", "length", words.CONTACT_FORM["tags"]))
+    if wrong:
+        raise Invalid(*wrong)
+    return Changes(phone=number, names=names, tags=tags)
+
+
+def _refused(refusal: Invalid | ContactAlreadyExists, typed: dict[str, str], contact: Contact | None) -> Answer:
+    values: dict[str, Any] = {"typed": typed, "contact": contact}
+    if isinstance(refusal, ContactAlreadyExists):
+        values["other"] = refusal.details["id"]
+        refusal = Invalid(("phone", refusal.code, refusal.message))
+    return refused("audience/person_edit.html", refusal, values)

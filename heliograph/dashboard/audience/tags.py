@@ -1,0 +1,88 @@
+"""D6b Tags: how many have each; renamed, merged, removed, with the number of people before."""
+
+from __future__ import annotations
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.campaigns import plan
+from heliograph.contacts import records, tags
+from heliograph.dashboard.audience import lists, words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+
+#: Tags of a page.
+SIZE = 50
+
+
+async def show_list(request: Request) -> Answer:
+    """A page of tags, in the order of the alphabet."""
+    after = request.query.get("after", "")[: records.MAX_TAG]
+    async with request.reading() as conn:
+        listed = await tags.list_page(conn, request.actor, after=after, limit=SIZE + 1)
+        open_ = await tags.under_way(conn, request.actor)
+    rows = listed[:SIZE]
+    values = {
+        "rows": rows,
+        "changes": open_,
+        "may_write": request.may("contacts:write"),
+        "next": request.to("/contacts/tags", after=rows[-1].name) if len(listed) > SIZE else None,
+        "first": request.to("/contacts/tags"),
+        "is_first": not after,
+    }
+    template = "audience/tags_rows.html" if request.is_fragment else "audience/tags.html"
+    return Shown(template=template, values=values)
+
+
+async def show_edit(request: Request) -> Answer:
+    """Rename, merge or remove one tag, with what that will do."""
+    name = request.query.get("tag", "")
+    return Shown(template="audience/tag_edit.html", values=await _values(request, name, ""))
+
+
+async def rename(request: Request) -> Answer:
+    """Give a tag another name, that of another tag too: then both are one."""
+    name, becomes = request.form.get("tag", ""), request.form.get("becomes", "").strip()
+
+    async def work(conn: Connection) -> str:
+        wanted = records.tag(becomes, "becomes")
+        return str(await tags.begin(conn, request.actor, tag=name, becomes=wanted))
+
+    try:
+        id = await request.once(work)
+    except Invalid as refusal:
+        one = refusal.details["fields"][0]
+        message = words.CONTACT_FORM["same" if one["issue"] == "same" else "tag"]
+        wrong = Invalid(("becomes", one["issue"], message))
+        return refused("audience/tag_edit.html", wrong, await _values(request, name, becomes))
+    return await _begun(request, id)
+
+
+async def remove(request: Request) -> Answer:
+    """Take a tag from everybody."""
+    name = request.form.get("tag", "")
+
+    async def work(conn: Connection) -> str:
+        return str(await tags.begin(conn, request.actor, tag=name, becomes=None))
+
+    return await _begun(request, await request.once(work))
+
+
+async def _begun(request: Request, id: str) -> Answer:
+    found = lists.id_of(id)
+    assert found is not None
+    async with request.writing() as conn:
+        change = await tags.get(conn, request.actor, id=found)
+    if change.finished_at is None:
+        said = request.text("There are many people with this tag. The list shows how far it has come.")
+    else:
+        said = request.speech.count("%(num)s person changed.", "%(num)s people changed.", change.contacts)
+    return Elsewhere(location=request.to("/contacts/tags"), notice=said)
+
+
+async def _values(request: Request, name: str, becomes: str) -> dict[str, object]:
+    if not name or len(name) > records.MAX_TAG:
+        raise NotFound
+    async with request.reading() as conn:
+        found = await tags.one(conn, request.actor, name=name)
+        waiting = await plan.waiting_for_tag(conn, request.actor, tag=name)
+    return {"tag": found, "becomes": becomes, "waiting": waiting}

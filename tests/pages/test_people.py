@@ -1,0 +1,226 @@
+"""People on pages: found, made, changed, tagged, deleted and brought back, and taken away as a file."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.contacts import marked, records
+from heliograph.contacts.records import Entry
+
+from .conftest import Browser, Page, Tenant, make_person, make_tenant
+
+
+async def add(pool: Pool, tenant: Tenant, *entries: Entry) -> None:
+    async with pool.acquire() as conn:
+        await records.create_many(conn, tenant.actor, entries=entries)
+
+
+def people(count: int, *tags: str) -> list[Entry]:
+    return [Entry(f"+25884{1_000_000 + n}", f"Person {n}", tags=tags) for n in range(count)]
+
+
+def ids(page: Page) -> list[str]:
+    return re.findall(r'name="ids" value="([^"]+)"', page.text)
+
+
+async def test_somebody_is_made_changed_and_found(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await pool.execute("UPDATE organizations SET country = 'MZ' WHERE id = $1", tenant.id)
+    assert "Nobody yet" in (await owner.get("/contacts")).words
+    form = (await owner.get("/contacts/new")).form("/contacts")
+    typed = form | {"first_name": "Ana", "last_name": "Silva", "phone": "84 123 4567", "tags": "VIP, Maputo"}
+    page = await owner.post("/contacts", typed)
+    assert "The contact is made." in page.words
+    assert all(said in page.words for said in ("Ana Silva", "+258841234567", "vip", "maputo", "May be written to"))
+    # The same form again makes nobody twice; another one says whose number it is.
+    assert (await owner.post("/contacts", typed)).path == page.path
+    again = await owner.post("/contacts", typed | {"_once": "other"})
+    assert (again.status, "already exists" in again.words, again.form("/contacts")["tags"]) == (
+        422,
+        True,
+        "VIP, Maputo",
+    )
+    assert f'href="{page.path}"' in again.text
+    edit = await owner.get(f"{page.path}/edit")
+    page = await owner.submit(edit, page.path, name="Ana Souza", first_name="", last_name="", tags="vip")
+    assert ("Saved." in page.words, "Ana Souza" in page.words, "maputo" in page.words) == (True, True, False)
+    for query in ("q=souza", "q=84+123+4567", "q=%2B258841234567", "tag=vip", "country=MZ", "opted=no", "tag=vip,x"):
+        assert "Ana Souza" in (await owner.get(f"/contacts?{query}")).words, query
+    for query in ("q=silva", "q=841234568", "tag=vip,x&match=all", "country=PT", "opted=yes", "tag=maputo"):
+        assert "Nobody fits" in (await owner.get(f"/contacts?{query}")).words, query
+
+
+async def test_what_is_wrong_is_said_at_its_field(owner: Browser) -> None:
+    form = (await owner.get("/contacts/new")).form("/contacts")
+    page = await owner.post("/contacts", form | {"name": "", "phone": "84 123 4567", "tags": "x" * 65})
+    assert page.status == 422
+    for field in ("name", "phone", "tags"):
+        assert f'href="#{field}"' in page.text
+    assert page.form("/contacts")["phone"] == "84 123 4567"
+    hostile = await owner.post("/contacts", form | {"name": "<img onerror=x>", "phone": "+258841234567"})
+    assert "<img" not in hostile.text
+    assert "&lt;img onerror=x&gt;" in hostile.text
+
+
+async def test_marked_people_are_tagged_deleted_and_brought_back(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await add(pool, tenant, *people(3), Entry("+351912345678", "Rui", tags=("vip",)))
+    page = await owner.get("/contacts?country=MZ")
+    marked_ids = ",".join(ids(page))
+    assert len(ids(page)) == 3
+    page = await owner.submit(page, "/contacts/marked", ids=marked_ids, tag="  VIP ", do="tag")
+    assert "3 contacts now have the tag “vip”." in page.words
+    assert "country=MZ" in page.path
+    page = await owner.submit(page, "/contacts/undo")
+    assert "Undone: 3 contacts are as before." in page.words
+    assert await pool.fetchval("SELECT count(*) FROM contact_tags") == 1
+    page = await owner.submit(page, "/contacts/marked", ids=marked_ids, do="delete")
+    assert "3 contacts deleted." in page.words
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 1
+    undo = page.form("/contacts/undo")
+    # Whose number somebody took meanwhile stays as that one made it.
+    await add(pool, tenant, Entry("+258841000000", "Another"))
+    page = await owner.post("/contacts/undo", undo)
+    assert "Undone: 2 contacts are as before." in page.words
+    names = await pool.fetch("SELECT name FROM contacts ORDER BY phone")
+    assert [row["name"] for row in names] == ["Another", "Person 1", "Person 2", "Rui"]
+    page = await owner.post("/contacts/undo", undo | {"_once": "later"})
+    assert "This can no longer be undone." in page.words
+    assert "Mark at least one person" in (await owner.submit(page, "/contacts/marked", do="delete")).words
+    actions = await pool.fetch("SELECT action, count(*)::int FROM audit_log GROUP BY action")
+    counts = {row["action"]: row["count"] for row in actions}
+    assert (counts["contact.deleted"], counts["contact.changed"], counts["contact.created"]) == (3, 6, 2)
+
+
+async def test_an_undo_ends_with_its_hour(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await add(pool, tenant, *people(1))
+    page = await owner.get("/contacts")
+    page = await owner.submit(page, "/contacts/marked", ids=ids(page)[0], do="delete")
+    form = page.form("/contacts/undo")
+    await pool.execute("UPDATE contact_changes SET changed_at = now() - $1::interval", marked.UNDONE_FOR)
+    assert "contact deleted" not in (await owner.get(page.path)).words
+    assert "can no longer be undone" in (await owner.post("/contacts/undo", form)).words
+
+
+async def test_pages_go_on_where_the_last_one_ended(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await add(pool, tenant, *people(60, "a"), Entry("+351912345678", "Rui", tags=("b",)))
+    for query in ("limit=25", "limit=25&tag=a,b", "limit=25&q=e"):
+        seen: list[str] = []
+        page = await owner.get(f"/contacts?{query}")
+        while True:
+            seen += ids(page)
+            older = re.search(r'rel="next" href="([^"]+)"', page.text)
+            if not older:
+                break
+            page = await owner.get(older[1].replace("&amp;", "&"))
+        assert len(seen) == len(set(seen)) == (60 if "q=e" in query else 61), query
+
+
+async def test_an_export_has_what_the_list_has(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await add(pool, tenant, *people(2, "a"), Entry("+351912345678", "=1+1", tags=("b",)))
+    page = await owner.get("/contacts?country=PT")
+    file = await owner.submit(page, "/contacts/export", format="csv")
+    assert file.text.startswith("\ufeffname,first_name,last_name,phone")
+    assert "'=1+1,,,+351912345678,b,no," in file.text
+    assert "Person" not in file.text
+    lines = (await owner.submit(await owner.get("/contacts"), "/contacts/export", format="json")).text.splitlines()
+    assert len(lines) == 3
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'contacts.exported'") == 2
+
+
+async def test_tags_are_renamed_merged_and_removed(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await add(pool, tenant, *people(2, "vip", "old"), Entry("+351912345678", "Rui", tags=("gold",)))
+    page = await owner.get("/contacts/tags")
+    assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["gold", "old", "vip"]
+    edit = await owner.get("/contacts/tags/edit?tag=vip")
+    assert "2 people" in edit.words
+    wrong = await owner.submit(edit, "/contacts/tags/rename", becomes="VIP")
+    assert (wrong.status, "This is its name already." in wrong.words) == (422, True)
+    page = await owner.submit(edit, "/contacts/tags/rename", becomes="Gold")
+    assert "2 people changed." in page.words
+    assert await pool.fetchval("SELECT count(*) FROM contact_tags WHERE tag = 'gold'") == 3
+    page = await owner.submit(await owner.get("/contacts/tags/edit?tag=old"), "/contacts/tags/remove")
+    assert "2 people changed." in page.words
+    assert (await pool.fetchval("SELECT string_agg(DISTINCT tags::text, ' ') FROM contacts")) == "{gold}"
+    assert (await owner.get("/contacts/tags/edit?tag=old")).status == 404
+
+
+async def test_opt_outs_are_added_found_lifted_and_exported(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await add(pool, tenant, Entry("+258841234567", "Ana"))
+    page = await owner.get("/contacts/opt-outs")
+    assert "Nobody has opted out" in page.words
+    page = await owner.submit(page, "/contacts/opt-outs/add", phone="+258 84 123 4567", reason="By telephone")
+    assert all(said in page.words for said in ("They get no more messages.", "added by your organization"))
+    wrong = await owner.submit(page, "/contacts/opt-outs/add", phone="84", reason="By letter")
+    assert (wrong.status, wrong.form("/contacts/opt-outs/add")["reason"]) == (422, "By letter")
+    assert "Not opted out" in (await owner.get("/contacts/opt-outs?q=%2B258841234568")).words
+    person = await owner.get("/contacts/" + str(await pool.fetchval("SELECT id FROM contacts")))
+    assert "Opted out" in person.words
+    file = await owner.submit(page, "/contacts/opt-outs/export", format="csv")
+    assert "+258841234567," in file.text
+    assert "Say why" in (await owner.submit(person, "/contacts/opt-outs/lift")).words
+    page = await owner.submit(person, "/contacts/opt-outs/lift", reason="Asked for them again")
+    assert ("They can be written to again." in page.words, "May be written to" in page.words) == (True, True)
+    reasons = await pool.fetch("SELECT reason FROM audit_log WHERE action LIKE 'opt_out.%' ORDER BY id")
+    assert [row["reason"] for row in reasons] == ["By telephone", "Asked for them again"]
+
+
+async def test_who_wrote_stop_is_not_lifted_on_a_page(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await pool.execute(
+        "INSERT INTO opt_outs (organization_id, recipient, since, source, keyword)"
+        " VALUES ($1, '+258841234567', now(), 'keyword', 'stop')",
+        tenant.id,
+    )
+    page = await owner.get("/contacts/opt-outs")
+    assert ("wrote “stop”" in page.words, "by writing START only" in page.words) == (True, True)
+    token = page.form("/contacts/opt-outs/add") | {"reason": "because"}
+    page = await owner.post("/contacts/opt-outs/lift", token | {"phone": "+258841234567"})
+    assert "only they can lift it" in page.words
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 1
+
+
+async def test_words_and_replies_are_shown_as_a_handset_gets_them(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.get("/contacts/opt-outs/words")
+    assert "Acme: you will get no more messages from us." in page.words
+    action = "/contacts/opt-outs/words"
+    own = {"stop_how": "own", "stop_reply": "Olá não", "help_how": "none", "start_how": "default"}
+    shown = await owner.submit(page, action, opt_out_words="fora\nsair", do="preview", **own)
+    assert ("Olá não" in shown.words, "nothing" in shown.words) == (True, True)
+    assert await pool.fetchval("SELECT stop_reply FROM organizations WHERE id = $1", tenant.id) is None
+    wrong = await owner.submit(page, action, opt_out_words="!!", **own)
+    assert (wrong.status, "each with a letter or digit" in wrong.words) == (422, True)
+    assert "Saved." in (await owner.submit(page, action, opt_out_words="fora\nsair", **own)).words
+    row = await pool.fetchrow("SELECT opt_out_words, stop_reply, help_reply, start_reply FROM organizations")
+    assert tuple(row) == (["fora", "sair"], "Olá não", "", None)
+    assert await pool.fetchval("SELECT who FROM audit_log WHERE action = 'organization.configured'") == "person"
+
+
+@pytest.mark.parametrize("role", ["viewer", "sender", "developer"])
+async def test_a_role_sees_and_does_what_it_may(pool: Pool, tenant: Tenant, browser: Browser, role: str) -> None:
+    await add(pool, tenant, Entry("+258841234567", "Ana"))
+    await make_person(pool, tenant, "someone@example.com", role)
+    await browser.sign_in("someone@example.com")
+    page = await browser.get("/contacts")
+    writes = role == "sender"
+    assert ("+258841234567" in page.text, "New contact" in page.words) == (writes, writes)
+    assert ("••• 4567" in page.words) != writes
+    person = await browser.get("/contacts/" + str(await pool.fetchval("SELECT id FROM contacts")))
+    assert ("+258841234567" in person.text, "Opt them out" in person.words) == (writes, writes)
+
+
+async def test_another_organizations_people_are_nobodys(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    other = await make_tenant(pool)
+    await add(pool, other, Entry("+258841234567", "Theirs", tags=("theirs",)))
+    id = await pool.fetchval("SELECT id FROM contacts")
+    form = (await owner.get("/contacts/new")).form("/contacts")
+    for path in (f"/contacts/{id}", f"/contacts/{id}/edit", "/contacts/tags/edit?tag=theirs"):
+        assert (await owner.get(path)).status == 404, path
+    changed = await owner.post(f"/contacts/{id}", form | {"name": "Mine", "phone": "+258841234567"})
+    assert changed.status == 404
+    page = await owner.post("/contacts/marked", form | {"ids": str(id), "do": "delete"})
+    assert "Nothing had to be changed." in page.words
+    assert (await owner.post("/contacts/undo", form | {"change": str(uuid.uuid4())})).status == 200
+    assert "Theirs" not in (await owner.get("/contacts?q=theirs")).text.replace('value="theirs"', "")
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 1
