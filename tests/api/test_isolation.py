@@ -239,7 +239,7 @@ class Party:
             )
             await self._post("/sender-ids", {"value": f"{self.name} {number}"})
             silent = f"+25886{digits}{number}"
-            await self._post("/opt-outs", {"phone": silent})
+            await self._post("/opt-outs", {"recipient": silent})
             self.marks |= {silent, silent[1:]}
             self.own |= {
                 "contact": contact["contact"]["id"],

@@ -30,9 +30,9 @@ Reason = Annotated[str, Meta(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 class AddOptOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Somebody who asked for no more messages."""
 
-    phone: Annotated[
-        str,
-        Meta(min_length=7, max_length=40, description="Phone number with country code.", examples=["+258849990001"]),
+    recipient: Annotated[
+        Who,
+        Meta(description="Phone number with country code, or a WhatsApp user id.", examples=["+258849990001"]),
     ]
     reason: Annotated[Reason | None, Meta(description="Why, for your own records: kept in the audit log.")] = None
 
@@ -120,7 +120,7 @@ async def add_opt_out(call: Call, body: AddOptOut) -> OptOutAnswer:
     For somebody who asked for no more messages by other means than STOP. Who has opted out already stays as they were.
     It raises `contact.opted_out`.
     """
-    one = await optouts.add(call.conn, call.actor, phone=_who(body.phone, "phone"), reason=body.reason or "")
+    one = await optouts.add(call.conn, call.actor, phone=_who(body.recipient), reason=body.reason or "")
     return OptOutAnswer(True, _shown(one))
 
 
@@ -134,14 +134,14 @@ async def lift_opt_out(call: Call, query: WhichOptOut) -> OptOutAnswer:
     return OptOutAnswer(True, _shown(one))
 
 
-def _who(text: str, field: str = "recipient") -> str:
+def _who(text: str) -> str:
     """As the rules take it: a number with +, whatever became of that in a query, or a user id. Raises Invalid."""
     text = text.strip()
     if is_user_id(text):
         return text
     number = phones.normalize(text)
     if number is None:
-        raise Invalid((field, "pattern", f"`{field}` must be a phone number with country code"))
+        raise Invalid(("recipient", "pattern", "`recipient` must be a phone number with country code"))
     return number
 
 
