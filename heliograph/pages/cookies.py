@@ -7,8 +7,10 @@ import binascii
 from collections.abc import Mapping
 
 #: By https the name itself makes browsers refuse a cookie that another host or plain http set (RFC 6265bis §4.1.3.2).
+#: A notice too: the button that it may have writes in the reader's name.
 SESSION, SECURE_SESSION = "hg", "__Host-hg"
-THEME, LANGUAGE, RAIL, NOTICE = "hg-theme", "hg-language", "hg-rail", "hg-notice"
+NOTICE, SECURE_NOTICE = "hg-notice", "__Host-hg-notice"
+THEME, LANGUAGE, RAIL = "hg-theme", "hg-language", "hg-rail"
 CHECKLIST, ROWS = "hg-checklist", "hg-rows"
 THEMES = ("system", "light", "dark")
 YEAR = 31_536_000
@@ -50,7 +52,12 @@ def preference(name: str, value: str, *, is_secure: bool) -> str:
 def notice(text: str, undo: str = "", *, is_secure: bool) -> str:
     """What the next page says, and where it can be undone; or with "" that it was said."""
     value = base64.urlsafe_b64encode(f"{undo} {text}".encode()).decode().rstrip("=")
-    return _set(NOTICE, value if text else "", is_secure=is_secure, age=60 if text else 0)
+    return _set(notice_name(is_secure), value if text else "", is_secure=is_secure, age=60 if text else 0)
+
+
+def notice_name(is_secure: bool) -> str:
+    """By https or not."""
+    return SECURE_NOTICE if is_secure else NOTICE
 
 
 def read_notice(value: str) -> tuple[str, str]:

@@ -184,6 +184,15 @@ async def test_undo_stands_beside_what_was_done_and_leads_nowhere_else(owner: Br
         assert ("Undo" in page.words, f'action="{undo}"' in page.text and bool(undo)) == (is_there, is_there)
 
 
+async def test_a_notice_that_another_host_set_is_not_shown(browser: Browser) -> None:
+    """Its button would write in the reader's name: by https only this very host can set a cookie of that name."""
+    value = cookies.notice("Done.", "/keys/1/revoke", is_secure=True).partition("=")[2].partition(";")[0]
+    for name, is_shown in ((cookies.NOTICE, False), (cookies.SECURE_NOTICE, True)):
+        page = await browser.get("/login", Host="heliograph.example", Cookie=f"{name}={value}")
+        assert ("Done." in page.words) is is_shown
+    assert cookies.notice("Done.", is_secure=True).startswith("__Host-hg-notice=")
+
+
 async def test_rows_are_remembered(owner: Browser) -> None:
     page = await owner.get("/account")
     fields = {"_token": page.form("/logout")["_token"], "rows": "25", "next": "/account"}
