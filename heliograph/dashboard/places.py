@@ -39,6 +39,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
     (
         "Developers",
         (
+            Place("/webhooks", "Webhooks", "webhook", scope="webhooks:read"),
             Place("/keys", "API keys", "key", scope="api_keys:read"),
             Place("/docs", "API reference", "book"),
         ),
@@ -62,6 +63,7 @@ ACTIONS = (
     ("Create a test key", "/keys/new?mode=test", "api_keys:write"),
     ("New contact", "/contacts/new", "contacts:write"),
     ("Opt-outs", "/contacts/opt-outs", "contacts:read"),
+    ("Register a webhook endpoint", "/webhooks/new", "webhooks:write"),
     ("Switch to test mode", "/?mode=test", None),
     ("Switch to live mode", "/?mode=live", None),
     ("My account", "/account", None),

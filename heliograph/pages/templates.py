@@ -67,6 +67,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "iso": iso,
         "role_name": _named(words.ROLES),
         "status_name": _named(words.STATUSES),
+        "result_name": _named(words.RESULTS),
         "device": device,
         "mode_name": _named(words.MODES),
         "outcome_name": _named(words.OUTCOMES),

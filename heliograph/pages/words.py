@@ -123,6 +123,61 @@ OUTCOMES: Mapping[str, str] = {
     "0006": "The receipt comes twice",
     "0007": "The receipt comes early, before the answer",
 }
+#: How a webhook endpoint does, and what may be wrong with the form for one.
+ENDPOINT_STATES: Mapping[str, str] = {
+    "well": "Working",
+    "failing": "Failing",
+    "new": "Not tried yet",
+    "disabled": "Disabled",
+}
+ENDPOINT_FORM: Mapping[str, str] = {
+    "subscribed_events": "Choose at least one event.",
+    "description": "A description has at most 200 characters.",
+}
+#: What came of an attempt to deliver an event.
+RESULTS: Mapping[str, str] = {
+    "delivered": "Delivered",
+    "refused": "Refused",
+    "gone": "Gone",
+    "blocked": "Blocked",
+    "busy": "Busy",
+    "dns": "Name not found",
+    "connect": "No connection",
+    "tls": "No secure connection",
+    "timeout": "No answer in time",
+    "closed": "Connection closed",
+    "protocol": "No HTTP",
+    "secret": "Not signed",
+}
+#: What the rule says of an address that is no destination, for whoever typed it.
+URL_PROBLEMS: Mapping[str, str] = {
+    "the URL has more than 2048 characters": "An address has at most 2,048 characters.",
+    "the URL must be ASCII: write the host in its xn-- form and percent-encode the path": (
+        "Write the host in its xn-- form, and other letters percent-encoded."
+    ),
+    "the URL contains a character that must be percent-encoded": (
+        "The address contains a character that must be percent-encoded, such as a space."
+    ),
+    "it is not a valid URL": "This is no address such as https://example.com/hooks.",
+    "the URL must start with https://": "The address must start with https://.",
+    "the URL must not contain a user name or password": "The address must not contain a user name or password.",
+    "the port must be between 1 and 65535": "The port must be between 1 and 65535.",
+    "the address is not public": "This address is not public: private, local and reserved networks are refused.",
+    "the host must not have a zone id": "The host must not have a zone id.",
+    "the host is not an IPv6 address": "The host is not an IPv6 address.",
+    "an IPv4 address must be four decimal numbers": "An IPv4 address must be four decimal numbers.",
+    "the host is not an IPv4 address": "The host is not an IPv4 address.",
+    "the host is not a valid name": "The host is not a valid name.",
+}
+#: Groups of events, by the part of their kind before the dot.
+EVENT_GROUPS: Mapping[str, str] = {
+    "message": "Messages",
+    "contact": "Contacts",
+    "campaign": "Campaigns",
+    "sender_id": "Sender IDs",
+    "whatsapp": "WhatsApp",
+    "webhook": "Tests",
+}
 STATUSES: Mapping[str, str] = {
     "accepted": "Accepted",
     "queued": "Queued",

@@ -88,6 +88,11 @@ def seal_key(settings: Settings) -> bytes:
     return derive_key(settings.secret_key, "webhooks")
 
 
+def problem_of(url: str, rules: EndpointRules) -> str | None:
+    """Why a URL may not be a destination, in a few words; None if it may. Touches no network."""
+    return check_url(url, allow_http=rules.allow_http, allowed_networks=rules.networks)
+
+
 _COLUMNS = (
     "id, url, subscribed_events, mode, status, created_at, disabled_at, disabled_reason, last_success_at,"
     " consecutive_failures, description"
@@ -99,24 +104,31 @@ LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDAT
 COUNT_ACTIVE = "SELECT count(*) FROM webhook_endpoints WHERE organization_id = $1 AND status = 'active'"
 
 INSERT = f"""
-INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, secret, created_at, mode)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, secret, created_at, mode, description)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 RETURNING {_COLUMNS}
 """
 
 
 async def create(
-    conn: Connection, actor: Actor, *, url: str, subscribed_events: Sequence[str], rules: EndpointRules
+    conn: Connection,
+    actor: Actor,
+    *,
+    url: str,
+    subscribed_events: Sequence[str],
+    rules: EndpointRules,
+    description: str = "",
 ) -> tuple[Endpoint, str]:
     """Register an endpoint for kinds of `events.KINDS`. Its secret is returned here and nowhere else.
 
     Raises Invalid (the URL may not be a destination, a kind is unknown or none is given) and TooManyEndpoints. The
     addresses behind a name are not looked at here: they are judged whenever they are connected to.
     """
-    problem = check_url(url, allow_http=rules.allow_http, allowed_networks=rules.networks)
+    problem = problem_of(url, rules)
     if problem is not None:
         raise Invalid(("url", "format", f"`url` is refused: {problem}"))
     kinds = checked_kinds(subscribed_events)
+    description = checked_description(description)
     id, secret = uuid7(), signing.new_secret()
     sealed = seal(rules.seal_key, secret.encode(), _context(actor.organization_id, id))
     async with conn.transaction():
@@ -124,7 +136,9 @@ async def create(
             raise NotFound(resource="organization", id=str(actor.organization_id))
         if await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE:
             raise TooManyEndpoints(limit=MAX_ACTIVE)
-        row = await conn.fetchrow(INSERT, actor.organization_id, id, url, kinds, sealed, clock.now(), actor.mode)
+        row = await conn.fetchrow(
+            INSERT, actor.organization_id, id, url, kinds, sealed, clock.now(), actor.mode, description
+        )
         assert row is not None
         after = {"url": url, "subscribed_events": kinds, "mode": actor.mode}
         await audit.record(conn, actor, "webhook.created", object_id=id, after=after)
@@ -209,7 +223,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
     then on, and begins without failures.
     """
     if changes.url is not None:
-        problem = check_url(changes.url, allow_http=rules.allow_http, allowed_networks=rules.networks)
+        problem = problem_of(changes.url, rules)
         if problem is not None:
             raise Invalid(("url", "format", f"`url` is refused: {problem}"))
     async with conn.transaction():
@@ -229,7 +243,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
             actor.modes,
             changes.url or before.url,
             kinds,
-            before.description if changes.description is None else changes.description,
+            before.description if changes.description is None else checked_description(changes.description),
             status,
             REQUESTED,
         )
@@ -329,3 +343,11 @@ def checked_kinds(asked: Sequence[str]) -> list[str]:
     if not kinds:
         raise Invalid(("subscribed_events", "length", "`subscribed_events` must list one or more event kinds"))
     return kinds
+
+
+def checked_description(text: str) -> str:
+    """A trimmed description, which may be empty. Raises Invalid."""
+    text = text.strip()
+    if len(text) > 200 or any(character < " " or character == "\x7f" for character in text):
+        raise Invalid(("description", "length", "`description` must have at most 200 characters on one line"))
+    return text

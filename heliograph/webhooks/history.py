@@ -12,8 +12,11 @@ import msgspec
 
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import DELIVERED
+from heliograph.webhooks.recording import successes
+from heliograph.webhooks.recording.feed import Recorded
 from heliograph.webhooks.recording.successes import SPAN
 
 
@@ -82,3 +85,54 @@ async def attempts(
     await endpoints.get(conn, actor, id=endpoint_id)
     rows = await conn.fetch(ATTEMPTS, actor.organization_id, endpoint_id, *(before or NEWEST), limit, float(SPAN))
     return [Tried(*row.values()) for row in rows]
+
+
+#: Attempts of one event that are shown, the newest ones.
+MOST_OF_EVENT = 50
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """An event and one endpoint: the attempts, newest first, and when the next one is due."""
+
+    event: Recorded
+    attempts: list[Tried]
+    next_at: datetime | None
+    #: A worker has it at this moment.
+    is_under_way: bool
+
+
+EVENT = """
+SELECT e.id, e.kind, e.request_id, e.data, e.created_at, e.message_id, q.due_at, q.lease_until > now() AS held
+  FROM events e LEFT JOIN queue q ON q.id = e.id AND q.line IS NOT DISTINCT FROM $3
+ WHERE e.organization_id = $1 AND e.id = $2 AND e.mode = $4
+"""
+# $4: `successes.since` of the event.
+OF_EVENT = f"""
+SELECT attempt, started_at, duration_ms, status, result, detail FROM (
+    (SELECT attempt, started_at, duration_ms, status, result, detail FROM webhook_attempts
+      WHERE organization_id = $1 AND event_id = $2 AND endpoint_id = $3 ORDER BY attempt DESC LIMIT $5)
+    UNION ALL
+    SELECT 1, {successes.STARTED.format(at="s.at")}, s.duration_ms[s.at], s.status[s.at], '{DELIVERED}', ''
+      FROM (SELECT *, array_position(events, $2) AS at FROM webhook_successes s
+             WHERE {successes.HOLDING.format(organization="$1", since="$4", id="$2")}
+               AND s.endpoint_id IS NOT DISTINCT FROM $3) s) tried
+ ORDER BY started_at DESC, attempt DESC LIMIT $5
+"""
+
+
+async def delivery(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id: UUID) -> Delivery:
+    """What became of one event at one of the actor's endpoints. Raises NotFound, also once the event is deleted."""
+    endpoint = await endpoints.get(conn, actor, id=endpoint_id)
+    row = await conn.fetchrow(EVENT, actor.organization_id, event_id, endpoint_id, endpoint.mode)
+    if row is None:
+        raise NotFound(resource="event", id=str(event_id))
+    *event, message_id, next_at, is_under_way = row.values()
+    tried = await conn.fetch(
+        OF_EVENT, actor.organization_id, event_id, endpoint_id, successes.since(event_id), MOST_OF_EVENT
+    )
+    return Delivery(
+        Recorded(*event),
+        [Tried(event_id, row["kind"], message_id, *one.values()) for one in tried],
+        next_at,
+        bool(is_under_way),
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
 from pathlib import Path
 
 import aiohttp
@@ -13,6 +12,8 @@ import pytest
 
 from heliograph.dashboard.table import ROUTES
 from heliograph.people import invitations
+from heliograph.webhooks import endpoints, replays
+from heliograph.webhooks.recording.events import KINDS
 
 from .conftest import Site
 
@@ -48,6 +49,11 @@ async def test_every_page(site: Site, language: str, theme: str) -> None:
         _, invited = await invitations.invite(conn, site.made.actor, email="rui@example.com", role="viewer")
         other = await site.link("rui.costa@example.com")
         member = await conn.fetchval("SELECT id FROM users WHERE email = 'rui.costa@example.com'")
+        rules = endpoints.rules(site.made.settings)
+        hook, _ = await endpoints.create(
+            conn, site.made.actor, url=site.made.receiver.url, subscribed_events=KINDS, rules=rules
+        )
+        event = await replays.send_example(conn, site.made.actor, endpoint_id=hook.id, request_id="one")
     assert other
     await site.context.add_cookies(
         [
@@ -57,7 +63,7 @@ async def test_every_page(site: Site, language: str, theme: str) -> None:
     )
     ids = {"/messages/{id}": message, "/team/members/{id}": str(member), "/keys/{id}/revoke": str(site.made.key_id)}
     paths = [
-        route.path.replace("{id}", ids.get(route.path, str(uuid.uuid4())))
+        route.path.replace("{id}", ids.get(route.path, str(hook.id))).replace("{event}", str(event))
         for route in ROUTES
         if route.method == "GET" and route.path not in LEADS
     ]

@@ -14,6 +14,7 @@ from heliograph.audit.actions import ACTIONS
 from heliograph.dashboard import places
 from heliograph.dashboard.audience import words as audience
 from heliograph.pages import words
+from heliograph.webhooks.samples import SUMMARIES
 from tests.house.project import ROOT
 
 PACKAGE = ROOT / "heliograph"
@@ -26,6 +27,7 @@ SHOWN_RULES = {
     "sms/accepting/sender_ids.py": {"SenderIdAlreadyExists", "SenderIdNotApproved", "TooManyPending"},
     "contacts/records.py": {"ContactAlreadyExists"},
     "consent/optouts.py": {"NotYoursToLift"},
+    "webhooks/endpoints.py": {"TooManyEndpoints", "EndpointDisabled"},
     "sms/messages.py": {"MessageNotCancelable"},
     "base/errors.py": {"Invalid", "NotFound", "Unavailable"},
     "api/shapes/refusals.py": {"RateLimited"},
@@ -45,7 +47,7 @@ def texts() -> set[str]:
     for name, table in (*vars(words).items(), *vars(audience).items()):
         if name.isupper():
             found |= set(table.values())
-    found |= {*SCOPES.values(), *ACTIONS.values()}
+    found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {label for label, _, _ in places.ACTIONS}
     for heading, group in places.GROUPS:
         found |= {heading, *(place.label for place in group)}

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from heliograph.api.operations.sender_ids import SenderId
 from heliograph.api.operations.whatsapp.reads import WhatsAppPhoneNumber, WhatsAppTemplate
 from heliograph.api.shapes.fields import CreatedAt, Time
+from heliograph.webhooks.samples import SUMMARIES
 
 Channel = Literal["sms", "whatsapp"]
 
@@ -208,22 +209,6 @@ DATA: dict[str, type[msgspec.Struct]] = {
     "whatsapp.template.updated": TemplateData,
     "whatsapp.phone_number.updated": PhoneNumberData,
     "webhook.test": TestData,
-}
-
-#: When each is raised, for the document.
-SUMMARIES: dict[str, str] = {
-    "message.delivered": "A message was delivered",
-    "message.failed": "A message was not delivered and will not be",
-    "message.sent": "A supplier accepted a message",
-    "message.read": "The user read a WhatsApp message",
-    "message.received": "A message arrived at one of your numbers",
-    "contact.opted_out": "A recipient opted out",
-    "campaign.completed": "A campaign was completed",
-    "sender_id.approved": "A sender ID was approved",
-    "sender_id.rejected": "A sender ID was rejected",
-    "whatsapp.template.updated": "A WhatsApp template was added, changed or removed",
-    "whatsapp.phone_number.updated": "A WhatsApp number was added or changed",
-    "webhook.test": "A test event was requested",
 }
 
 

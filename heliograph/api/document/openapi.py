@@ -31,6 +31,7 @@ from heliograph.api.shapes.refusals import (
     UriTooLong,
 )
 from heliograph.base.errors import Invalid, NotFound, Refusal, Unavailable
+from heliograph.webhooks.samples import SUMMARIES
 
 
 class Example(msgspec.Struct, frozen=True):
@@ -188,7 +189,7 @@ def _webhook(kind: str) -> dict[str, Any]:
     """A callback: what is posted to the endpoints that subscribed to this kind."""
     return {
         "operationId": f"on{event_bodies.name(kind).removesuffix('Event')}",
-        "summary": event_bodies.SUMMARIES[kind],
+        "summary": SUMMARIES[kind],
         "description": (
             "Verify the signature over the raw body before parsing it. The same event may be delivered more than once."
         ),

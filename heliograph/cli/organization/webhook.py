@@ -75,6 +75,7 @@ def create(
         list[str] | None, typer.Option(metavar="KIND", help="Kind of event to send there. Repeatable. [default: all]")
     ] = None,
     mode: Annotated[Literal["live", "test"], typer.Option(help="Whether it gets live or test events.")] = "live",
+    description: Annotated[str, typer.Option(help="What the endpoint is for, up to 200 characters.")] = "",
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -90,7 +91,9 @@ def create(
     async def work(conn: Connection) -> tuple[Endpoint, str]:
         actor = msgspec.structs.replace(await operator(conn, org), mode=mode)
         rules = endpoints.rules(settings)
-        return await endpoints.create(conn, actor, url=url, subscribed_events=event or KINDS, rules=rules)
+        return await endpoints.create(
+            conn, actor, url=url, subscribed_events=event or KINDS, rules=rules, description=description
+        )
 
     endpoint, secret = on_database(work, settings)
     show(as_plain(endpoint) | {"signing_secret": secret}, json)

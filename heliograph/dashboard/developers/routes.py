@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.developers import keys
+from heliograph.dashboard.developers import deliveries, endpoint, keys, webhooks
 from heliograph.pages.routes import Route, get, post
 
 ROUTES: tuple[Route, ...] = (
+    get("/webhooks", webhooks.show, "webhooks:read"),
+    get("/webhooks/new", webhooks.show_new, "webhooks:write", is_proved=True),
+    post("/webhooks", webhooks.make, "webhooks:write", is_proved=True),
+    get("/webhooks/{id}", endpoint.show, "webhooks:read"),
+    get("/webhooks/{id}/edit", endpoint.show_edit, "webhooks:write"),
+    post("/webhooks/{id}/edit", endpoint.edit, "webhooks:write"),
+    get("/webhooks/{id}/disable", endpoint.show_disable, "webhooks:write"),
+    post("/webhooks/{id}/disable", endpoint.disable, "webhooks:write"),
+    post("/webhooks/{id}/enable", endpoint.enable, "webhooks:write"),
+    get("/webhooks/{id}/rotate", endpoint.show_rotate, "webhooks:write", is_proved=True),
+    post("/webhooks/{id}/rotate", endpoint.rotate, "webhooks:write", is_proved=True),
+    post("/webhooks/{id}/test", endpoint.test, "webhooks:write"),
+    get("/webhooks/{id}/events/{event}", deliveries.show, "webhooks:read"),
+    post("/webhooks/{id}/events/{event}/resend", deliveries.resend, "webhooks:write"),
     get("/keys", keys.show, "api_keys:read"),
     get("/keys/new", keys.show_new, "api_keys:write", is_proved=True),
     post("/keys", keys.make, "api_keys:write", is_proved=True),

@@ -16,6 +16,18 @@ document.addEventListener("click", async (event) => {
 });
 document.addEventListener("renewed", (event) => copying(event.detail));
 
+// What is to be kept can be kept as a file, without asking a server for it again.
+for (const button of $("[data-download]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([button.dataset.text + "\n"], { type: "text/plain" }));
+    link.download = button.dataset.download;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
+}
+
 // A choice of language or theme needs no second click.
 for (const form of $("form[data-auto]")) {
   $("button", form).forEach((button) => (button.hidden = true));

@@ -1,0 +1,169 @@
+"""D8b Endpoint: how one does, what was tried, and what may be done about it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from heliograph.base.database import cursor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.dashboard.developers import webhooks
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.webhooks import endpoints, figures, history, replays
+from heliograph.webhooks.endpoints import OVERLAP, Changes, EndpointDisabled, TooManyEndpoints
+from heliograph.webhooks.history import Tried
+
+#: Attempts on a page.
+PAGE = 50
+COLLECTION = "attempts of a page"
+
+
+async def show(request: Request) -> Answer:
+    """One endpoint with its attempts, newest first."""
+    id = request.id()
+    values = await _values(request, id)
+    if values is None:
+        return Elsewhere(location=request.to(f"/webhooks/{id}"))
+    template = "developers/endpoint_live.html" if request.is_fragment else "developers/endpoint.html"
+    return Shown(template=template, values=values)
+
+
+async def show_edit(request: Request) -> Answer:
+    """The form that changes an endpoint."""
+    async with request.reading() as conn:
+        endpoint = await endpoints.get(conn, request.actor, id=request.id())
+    if request.is_fragment:
+        url = request.query.get("url", "")
+        return Shown(template="developers/webhooks_url.html", values=webhooks.said_of(request, url))
+    values = webhooks.typed(request, endpoint.subscribed_events, url=endpoint.url, description=endpoint.description)
+    return Shown(template="developers/endpoint_edit.html", values=values | {"endpoint": endpoint})
+
+
+async def edit(request: Request) -> Answer:
+    """Change address, events or description; the secret stays."""
+    id, form = request.id(), request.form
+    wanted = Changes(
+        url=form.get("url", "").strip(),
+        subscribed_events=webhooks.chosen(request),
+        description=form.get("description", ""),
+    )
+    try:
+        async with request.writing() as conn:
+            await endpoints.change(conn, request.actor, id=id, changes=wanted, rules=webhooks.rules(request))
+    except Invalid as refusal:
+        async with request.reading() as conn:
+            endpoint = await endpoints.get(conn, request.actor, id=id)
+        values = webhooks.typed(request) | {"endpoint": endpoint}
+        return refused("developers/endpoint_edit.html", webhooks.in_words(request, refusal), values)
+    return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text("The endpoint is changed."))
+
+
+async def show_disable(request: Request) -> Answer:
+    """What disabling an endpoint would end."""
+    async with request.reading() as conn:
+        health = await figures.of(conn, request.actor, id=request.id())
+    values = {"health": health, "most_waiting": figures.MOST_WAITING}
+    return Shown(template="developers/endpoint_disable.html", values=values)
+
+
+async def disable(request: Request) -> Answer:
+    """Send nothing more to an endpoint."""
+    id = request.id()
+    async with request.writing() as conn:
+        await endpoints.disable(conn, request.actor, id=id)
+    return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text("The endpoint is disabled."))
+
+
+async def enable(request: Request) -> Answer:
+    """Send to a disabled endpoint again what happens from now on."""
+    id = request.id()
+    try:
+        async with request.writing() as conn:
+            wanted = Changes(disabled=False)
+            await endpoints.change(conn, request.actor, id=id, changes=wanted, rules=webhooks.rules(request))
+    except TooManyEndpoints as refusal:
+        return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text(refusal.message))
+    said = request.text("The endpoint is enabled. It gets what happens from now on; what it missed can be recovered.")
+    return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=said)
+
+
+async def show_rotate(request: Request) -> Answer:
+    """What replacing the secret means."""
+    async with request.reading() as conn:
+        endpoint = await endpoints.active(conn, request.actor, id=request.id())
+    hours = OVERLAP // timedelta(hours=1)
+    return Shown(template="developers/endpoint_rotate.html", values={"endpoint": endpoint, "hours": hours})
+
+
+async def rotate(request: Request) -> Answer:
+    """Replace the secret and show the new one, here and nowhere else."""
+    id = request.id()
+
+    async def work(conn: Connection) -> dict[str, str]:
+        endpoint, secret, until = await endpoints.rotate_secret(
+            conn, request.actor, id=id, rules=webhooks.rules(request)
+        )
+        return {"id": str(id), "url": endpoint.url, "secret": secret, "until": until.isoformat()}
+
+    made = await request.once(work, has_secret=True)
+    values = {
+        "made": made,
+        "pieces": webhooks.pieces(made["secret"]),
+        "is_rotated": True,
+        "until": datetime.fromisoformat(made["until"]),
+    }
+    return Shown(template="developers/webhooks_made.html", values=values)
+
+
+async def test(request: Request) -> Answer:
+    """Send a test event now, and go and see what the endpoint answers."""
+    id = request.id()
+
+    async def work(conn: Connection) -> str:
+        return str(await replays.send_example(conn, request.actor, endpoint_id=id, request_id=request.request_id))
+
+    try:
+        event_id = await request.once(work)
+    except EndpointDisabled as refusal:
+        return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text(refusal.message))
+    return Elsewhere(location=request.to(f"/webhooks/{id}/events/{event_id}", wait="yes"))
+
+
+async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
+    """None: the address names a page of the list that is none."""
+    organization_id, key = request.actor.organization_id, request.services.cursor_key
+    bound = {"endpoint": str(id), "mode": request.mode}
+    before = None
+    if request.query.get("after"):
+        try:
+            at, event, number = cursor.decode(
+                key, request.query["after"], organization_id=organization_id, collection=COLLECTION, filters=bound
+            )
+        except Invalid:
+            return None
+        before = (datetime.fromisoformat(at), UUID(event), number)
+    async with request.reading() as conn:
+        health = await figures.of(conn, request.actor, id=id)
+        tried = await history.attempts(conn, request.actor, endpoint_id=id, before=before, limit=PAGE + 1)
+    older = None
+    if len(tried) > PAGE:
+        last: Tried = tried[PAGE - 1]
+        position = [last.started_at, last.event_id, last.attempt]
+        after = cursor.encode(key, position, organization_id=organization_id, collection=COLLECTION, filters=bound)
+        older = request.to(f"/webhooks/{id}", after=after)
+    word, because = webhooks.state(request, health)
+    return {
+        "health": health,
+        "endpoint": health.endpoint,
+        "state": word,
+        "because": because,
+        "cells": webhooks.cells(request, health.hours),
+        "most_waiting": figures.MOST_WAITING,
+        "attempts": tried[:PAGE],
+        "older": older,
+        "is_first": before is None,
+        "may_write": request.may("webhooks:write"),
+    }

@@ -1,0 +1,177 @@
+"""D8a Webhooks: the endpoints and how they do, and the making of one with code that verifies what it gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.webhooks import endpoints, figures, verification
+from heliograph.webhooks.endpoints import MAX_ACTIVE, EndpointRules, TooManyEndpoints
+from heliograph.webhooks.figures import Health, Hour
+from heliograph.webhooks.recording.events import KINDS
+from heliograph.webhooks.samples import SUMMARIES, samples
+from heliograph.why.words import why
+
+#: What is chosen where nothing was yet: the contract's two.
+USUAL = ("message.delivered", "message.failed")
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """An hour of the strip: "good", "some", "bad" or "none"; `label` says it in words."""
+
+    tone: str
+    label: str
+
+
+class Line(msgspec.Struct, frozen=True):
+    """An endpoint of the list."""
+
+    health: Health
+    state: str
+    because: str
+    cells: list[Cell]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """An event to choose, with its sample as JSON."""
+
+    name: str
+    explained: str
+    sample: str
+
+
+async def show(request: Request) -> Answer:
+    """The endpoints of this mode, those disabled lately included."""
+    async with request.reading() as conn:
+        found = await figures.overview(conn, request.actor)
+    lines = [Line(one, *state(request, one), cells(request, one.hours)) for one in found]
+    values = {
+        "lines": [one for one in lines if one.health.endpoint.status == "active"],
+        "ended": [one for one in lines if one.health.endpoint.status != "active"],
+        "most": MAX_ACTIVE,
+        "most_waiting": figures.MOST_WAITING,
+        "may_write": request.may("webhooks:write"),
+        "base": base(request),
+    }
+    template = "developers/webhooks_live.html" if request.is_fragment else "developers/webhooks.html"
+    return Shown(template=template, values=values)
+
+
+async def show_new(request: Request) -> Answer:
+    """The form for an endpoint; a fragment of it is what the rule says of the address that is being typed."""
+    if request.is_fragment:
+        return Shown(template="developers/webhooks_url.html", values=said_of(request, request.query.get("url", "")))
+    return Shown(template="developers/webhooks_new.html", values=typed(request, USUAL))
+
+
+async def make(request: Request) -> Answer:
+    """Register an endpoint and show its secret, here and nowhere else."""
+    form = request.form
+
+    async def work(conn: Connection) -> dict[str, str]:
+        endpoint, secret = await endpoints.create(
+            conn,
+            request.actor,
+            url=form.get("url", "").strip(),
+            subscribed_events=chosen(request),
+            rules=rules(request),
+            description=form.get("description", ""),
+        )
+        return {"id": str(endpoint.id), "url": endpoint.url, "secret": secret}
+
+    try:
+        made = await request.once(work, has_secret=True)
+    except (Invalid, TooManyEndpoints) as refusal:
+        return refused("developers/webhooks_new.html", in_words(request, refusal), typed(request))
+    values = {"made": made, "pieces": pieces(made["secret"]), "is_rotated": False, "until": None}
+    return Shown(template="developers/webhooks_made.html", values=values)
+
+
+def base(request: Request) -> str:
+    """The address of this installation, as far as it is known."""
+    given = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
+    return (given or f"{'https' if request.is_secure else 'http'}://{request.host}").rstrip("/")
+
+
+def rules(request: Request) -> EndpointRules:
+    """What the settings say of endpoints."""
+    return endpoints.rules(request.services.settings)
+
+
+def pieces(secret: str) -> list[tuple[str, str, str]]:
+    """Verifying code for a secret: (name, what the language is called, code)."""
+    return [(name, title, verification.code(name, secret)) for name, title in verification.LANGUAGES]
+
+
+def chosen(request: Request) -> list[str]:
+    """The events that were ticked."""
+    return [one for one in request.form.get("subscribed_events", "").split(",") if one]
+
+
+def typed(request: Request, usual: tuple[str, ...] | list[str] = (), **known: str) -> dict[str, Any]:
+    """The form as it was typed; before that, with `known` values and the `usual` events."""
+    form = request.form
+    ticked = chosen(request) if form else list(usual)
+    groups: dict[str, list[Kind]] = {}
+    for name in KINDS:
+        sample = msgspec.json.format(msgspec.json.encode(samples()[name]), indent=2).decode()
+        groups.setdefault(name.partition(".")[0], []).append(Kind(name, request.text(SUMMARIES[name]), sample))
+    url = form.get("url", known.get("url", ""))
+    return {
+        "url": url,
+        "description": form.get("description", known.get("description", "")),
+        "groups": [(request.text(words.EVENT_GROUPS[name]), kinds) for name, kinds in groups.items()],
+        "ticked": ticked,
+        **said_of(request, url),
+    }
+
+
+def said_of(request: Request, url: str) -> dict[str, Any]:
+    """What the rule says of an address, as far as it can be said without connecting to it."""
+    url = url.strip()
+    problem = endpoints.problem_of(url, rules(request)) if url else None
+    return {
+        "problem": None if problem is None else request.text(words.URL_PROBLEMS.get(problem, problem)),
+        "is_fine": bool(url) and problem is None,
+    }
+
+
+def in_words(request: Request, refusal: Invalid | TooManyEndpoints) -> Invalid:
+    """The rule's refusals, as a form says them."""
+    if isinstance(refusal, TooManyEndpoints):
+        return Invalid(("url", "limit", refusal.message))
+    problem = endpoints.problem_of(request.form.get("url", "").strip(), rules(request)) or ""
+    told = {**words.ENDPOINT_FORM, "url": words.URL_PROBLEMS.get(problem, problem)}
+    return Invalid(
+        *((one["field"], one["issue"], told.get(one["field"], one["message"])) for one in refusal.details["fields"])
+    )
+
+
+def state(request: Request, health: Health) -> tuple[str, str]:
+    """An endpoint's state in a word, and why it is so."""
+    reason = health.endpoint.disabled_reason
+    known = None if reason is None else why("endpoint", reason)
+    because = "" if known is None else known.words(request.speech.language).customer
+    return request.text(words.ENDPOINT_STATES[health.state]), because
+
+
+def cells(request: Request, hours: list[Hour]) -> list[Cell]:
+    """The strip of an endpoint."""
+    return [
+        Cell(
+            "none" if not one.results else "good" if not one.failed else "bad" if not one.delivered else "some",
+            request.text(
+                "%(hour)s: %(delivered)s delivered, %(failed)s failed",
+                hour=request.speech.hour(one.at),
+                delivered=request.speech.number(one.delivered),
+                failed=request.speech.number(one.failed),
+            ),
+        )
+        for one in hours
+    ]

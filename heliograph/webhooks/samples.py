@@ -1,0 +1,35 @@
+"""What an event of each kind looks like: when it is raised, in a sentence, and a sample of its `data`.
+
+The ids of a sample are all zeros, so none is taken for a real one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+#: When each is raised.
+SUMMARIES: dict[str, str] = {
+    "message.delivered": "A message was delivered",
+    "message.failed": "A message was not delivered and will not be",
+    "message.sent": "A supplier accepted a message",
+    "message.read": "The user read a WhatsApp message",
+    "message.received": "A message arrived at one of your numbers",
+    "contact.opted_out": "A recipient opted out",
+    "campaign.completed": "A campaign was completed",
+    "sender_id.approved": "A sender ID was approved",
+    "sender_id.rejected": "A sender ID was rejected",
+    "whatsapp.template.updated": "A WhatsApp template was added, changed or removed",
+    "whatsapp.phone_number.updated": "A WhatsApp number was added or changed",
+    "webhook.test": "A test event was requested",
+}
+
+
+@cache
+def samples() -> dict[str, dict[str, Any]]:
+    """The `data` of an event of each kind."""
+    found: dict[str, dict[str, Any]] = msgspec.json.decode(Path(__file__).with_name("samples.json").read_bytes())
+    return found

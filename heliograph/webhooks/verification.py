@@ -1,0 +1,25 @@
+"""Code that verifies the signature of a callback, in several languages, filled in with one endpoint's secret.
+
+The rule nobody may break: what is shown here was run. Tests execute each piece whose language is installed, against
+signatures that `delivery.signing` makes; those of Python and Node are the ones of docs/webhooks.md.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+#: (name of the file in `verifying`, what the language is called)
+LANGUAGES = (("python", "Python"), ("node", "Node"), ("php", "PHP"), ("go", "Go"), ("ruby", "Ruby"))
+_PLACE = "{{SECRET}}"
+_FOLDER = Path(__file__).with_name("verifying")
+
+
+def code(language: str, secret: str) -> str:
+    """A piece of code for this secret. A secret is base64 behind `whsec_`, so it needs no quoting in any of them."""
+    return _text(language).replace(_PLACE, secret)
+
+
+@cache
+def _text(language: str) -> str:
+    return (_FOLDER / f"{language}.txt").read_text()

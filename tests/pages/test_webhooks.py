@@ -1,0 +1,229 @@
+"""Webhook endpoints on pages: registered with code that verifies, tested on the spot, looked into, changed, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.base.network.addresses import parse_url
+from heliograph.pages import words
+from heliograph.simulators.receiver import Options, Receiver
+from heliograph.webhooks.delivery import signing
+from tests.hooks import attempted, delivering, record
+from tests.hooks import settings as impatient
+from tests.house.project import ROOT
+from tests.rules.whatsapp_factories import SECRET_KEY
+
+from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant, running
+
+UNDER = impatient(secret_key=SECRET_KEY)
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    """One that may post to this machine."""
+    allowed = {"webhook_allow_http": True, "webhook_allow_networks": "127.0.0.0/8"}
+    async with running(database_url, **allowed) as found:
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def receiving(options: Options | None = None) -> AsyncIterator[Receiver]:
+    made = Receiver(options or Options())
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+async def register(owner: Browser, url: str, *, mode: str = "live", events: str = "message.delivered") -> Page:
+    where = "" if mode == "live" else "?mode=test"
+    page = await owner.get("/webhooks/new" + where)
+    form = page.form("/webhooks" + where) | {"url": url, "subscribed_events": events}
+    return await owner.post("/webhooks" + where, form)
+
+
+def secret_in(page: Page) -> str:
+    found = re.search(r'id="secret"[^>]*value="(whsec_[^"]+)"', page.text)
+    assert found, page.words
+    return found[1]
+
+
+def id_in(page: Page) -> UUID:
+    found = re.search(r"/webhooks/([0-9a-f-]{36})", page.text)
+    assert found, page.words
+    return UUID(found[1])
+
+
+async def test_registered_tested_and_seen(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.get("/webhooks")
+    assert "No endpoint yet" in page.words
+    async with receiving() as receiver:
+        page = await register(owner, receiver.url, events="message.delivered,message.failed")
+        secret, id = secret_in(page), id_in(page)
+        for said in (
+            "hmac.compare_digest",
+            "timingSafeEqual",
+            "hash_equals",
+            "hmac.Equal",
+            "fixed_length_secure_compare",
+        ):
+            assert said in page.text
+        assert page.text.count(secret) > 10
+        assert "data-download" in page.text
+        async with delivering(pool, UNDER):
+            # The answer stands on the page that comes back.
+            page = await owner.submit(page, f"/webhooks/{id}/test")
+        assert (page.status, f"/webhooks/{id}/events/" in page.path) == (200, True)
+        assert "HTTP 200" in page.words
+        assert "data-final" in page.text
+        (came,) = receiver.events
+        sent = {"timestamp": came.headers["x-service-timestamp"], "signature": came.headers["x-service-signature"]}
+        assert signing.verify([secret], **sent, body=came.body, now=clock.now()) is None
+    page = await owner.get(f"/webhooks/{id}")
+    assert secret not in page.text
+    assert "webhook.test" in page.words
+    page = await owner.get("/webhooks")
+    assert ("Working" in page.words, receiver.url in page.text) == (True, True)
+    told = await pool.fetch("SELECT who_name FROM audit_log WHERE action = 'webhook.created'")
+    assert [row[0] for row in told] == ["Ana"]
+
+
+async def test_an_address_is_judged_while_it_is_typed_and_when_it_is_sent(pool: Pool, owner: Browser) -> None:
+    for url, said in (
+        ("https://example.com/hooks", "✓ This address may be used."),
+        ("https://10.0.0.1/", "✕ This address is not public"),
+        ("ftp://example.com", "✕ The address must start with https://."),
+        ("", ""),
+    ):
+        page = await owner.get("/webhooks/new?url=" + url, HX_Request="true")
+        assert page.words.startswith(said), url
+        assert "<html" not in page.text
+        if said.startswith("✕") or not url:
+            page = await register(owner, url)
+            assert page.status == 422
+            assert 'href="#url"' in page.text
+            assert f'value="{url}"' in page.text
+    page = await register(owner, "https://example.com/hooks", events="")
+    assert (page.status, "Choose at least one event." in page.words) == (422, True)
+    page = await register(owner, "https://example.com/hooks", events="root")
+    assert page.status == 422
+    assert await pool.fetchval("SELECT count(*) FROM webhook_endpoints") == 0
+
+
+def test_every_word_of_the_rule_is_said_in_ours() -> None:
+    source = (ROOT / "heliograph" / "base" / "network" / "addresses.py").read_text()
+    told = {text.replace("{LONGEST_URL}", "2048") for text in re.findall(r'return f?"([a-zA-Z][^"]+ [^"]+)"', source)}
+    assert told == set(words.URL_PROBLEMS)
+    assert parse_url("nonsense", allow_http=True) in told
+
+
+async def test_a_double_click_registers_one_and_the_eleventh_says_why(pool: Pool, owner: Browser) -> None:
+    page = await owner.get("/webhooks/new")
+    form = page.form("/webhooks") | {"url": "https://example.com/hooks", "subscribed_events": "message.failed"}
+    first, second = await owner.post("/webhooks", form), await owner.post("/webhooks", form)
+    assert secret_in(first) == secret_in(second)
+    assert await pool.fetchval("SELECT count(*) FROM webhook_endpoints") == 1
+    assert not await pool.fetchval("SELECT count(*) FROM idempotency WHERE body LIKE '%whsec%'")
+    for number in range(9):
+        secret_in(await register(owner, f"https://example.com/{number}"))
+    page = await register(owner, "https://example.com/one-more")
+    assert (page.status, "already has ten active webhook endpoints" in page.words) == (422, True)
+
+
+async def test_changed_rotated_disabled_and_enabled_again(pool: Pool, owner: Browser) -> None:
+    page = await register(owner, "https://example.com/hooks")
+    old, id = secret_in(page), id_in(page)
+    page = await owner.get(f"/webhooks/{id}/edit")
+    form = page.form(f"/webhooks/{id}/edit")
+    assert form["url"] == "https://example.com/hooks"
+    assert re.search(r'value="message.delivered" checked', page.text)
+    wrong = await owner.post(f"/webhooks/{id}/edit", form | {"url": "https://127.0.0.1.nip.io:0/"})
+    assert wrong.status == 422
+    page = await owner.post(
+        f"/webhooks/{id}/edit",
+        form | {"url": "https://example.com/new", "subscribed_events": "message.read", "description": "<b>shop</b>"},
+    )
+    assert ("https://example.com/new" in page.words, "message.read" in page.words) == (True, True)
+    assert "<b>shop" not in page.text
+    page = await owner.submit(await owner.get(f"/webhooks/{id}/rotate"), f"/webhooks/{id}/rotate")
+    assert secret_in(page) != old
+    assert "both secrets sign" in page.words
+    page = await owner.submit(await owner.get(f"/webhooks/{id}/disable"), f"/webhooks/{id}/disable")
+    assert ("Disabled" in page.words, "disabled on request" in page.words) == (True, True)
+    page = await owner.submit(page, f"/webhooks/{id}/enable")
+    assert "Not tried yet" in page.words
+    told = await pool.fetch("SELECT action FROM audit_log WHERE action ~ '^webhook' ORDER BY id")
+    assert [row[0] for row in told] == [
+        "webhook.created",
+        "webhook.changed",
+        "webhook.secret_rotated",
+        "webhook.disabled",
+        "webhook.changed",
+    ]
+
+
+async def test_attempts_are_leafed_through_and_one_is_sent_again(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.dashboard.developers.endpoint.PAGE", 3)
+    async with receiving(Options(status=503)) as receiver:
+        id = id_in(await register(owner, receiver.url))
+        events = await record(pool, tenant.actor, 5)
+        async with delivering(pool, impatient(secret_key=SECRET_KEY, webhook_schedule="0")):
+            await attempted(pool, 5)
+        page = await owner.get(f"/webhooks/{id}")
+        assert ("Failing" in page.words, "5 failures in a row" in page.words) == (True, True)
+        assert len(re.findall(r"/events/[0-9a-f-]{36}", page.text)) == 3
+        older = re.search(r'href="([^"]*after=[^"]*)"', page.text)
+        assert older
+        page = await owner.get(older[1])
+        assert len(re.findall(r"/events/[0-9a-f-]{36}", page.text)) == 2
+        assert "after=" not in (await owner.get(older[1].replace("after=", "after=x"))).path
+        page = await owner.get(f"/webhooks/{id}/events/{events[0]}")
+        assert ("Refused HTTP 503" in page.words, "Your endpoint answered, but not with a 2xx." in page.words) == (
+            True,
+            True,
+        )
+        receiver.options = Options()
+        page = await owner.submit(page, f"/webhooks/{id}/events/{events[0]}/resend")
+        assert "It is on its way again." in page.words
+        async with delivering(pool, UNDER):
+            await attempted(pool, 6)
+        page = await owner.get(f"/webhooks/{id}/events/{events[0]}")
+        assert "Delivered HTTP 200" in page.words
+        assert page.words.index("Attempt 2") < page.words.index("Attempt 1")
+
+
+async def test_modes_and_organizations_are_apart(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    id = id_in(await register(owner, "https://example.com/test", mode="test"))
+    assert "https://example.com/test" in (await owner.get("/webhooks?mode=test")).words
+    assert "https://example.com/test" not in (await owner.get("/webhooks")).words
+    assert (await owner.get(f"/webhooks/{id}")).status == 404
+    other = await make_tenant(pool)
+    async with pool.acquire() as conn:
+        await conn.execute("UPDATE webhook_endpoints SET organization_id = $1, mode = 'live'", other.id)
+    token = (await owner.get("/webhooks")).form("/preferences")["_token"]
+    for path in ("", "/edit", "/disable", "/rotate", f"/events/{id}"):
+        assert (await owner.get(f"/webhooks/{id}{path}")).status == 404, path
+    for path in ("/edit", "/disable", "/enable", "/rotate", "/test", f"/events/{id}/resend"):
+        answer = await owner.post(f"/webhooks/{id}{path}", {"_token": token, "_once": path, "url": "https://a.com/"})
+        assert answer.status == 404, path
+
+
+async def test_a_viewer_reads_and_changes_nothing(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    id = id_in(await register(owner, "https://example.com/hooks"))
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    viewer = Browser(owner.base_url)
+    await viewer.sign_in("vera@example.com")
+    page = await viewer.get(f"/webhooks/{id}")
+    assert (page.status, "Edit" in page.words, "Disable" in page.words) == (200, False, False)
+    assert "New endpoint" not in (await viewer.get("/webhooks")).words
+    await viewer.session.close()
