@@ -2,7 +2,8 @@
 
 A tag may have a million contacts, so a change of it is a row of `tag_changes` that goes on step by step, each a commit;
 a worker finishes what its author did not wait for. The rule nobody may break: `contact_tags` says what `contacts.tags`
-says, step for step.
+says, step for step, and that an organization's changes go one after the other: two that make each other's tags, going
+on at once, would never end.
 """
 
 from __future__ import annotations
@@ -112,12 +113,22 @@ async def begin(conn: Connection, actor: Actor, *, tag: str, becomes: str | None
     id = uuid7()
     await conn.execute(BEGIN, actor.organization_id, actor.mode, id, found.name, becomes)
     await audit.record(conn, actor, "tag.changed", object_id=id, name=tag, before={"tag": tag}, after={"tag": becomes})
-    await _step(conn, actor.organization_id, actor.mode, id, tag, becomes)
+    if await conn.fetchval(FIRST, actor.organization_id, actor.mode) == id:
+        await _step(conn, actor.organization_id, actor.mode, id, tag, becomes)
     return id
 
 
+FIRST = """
+SELECT id FROM tag_changes WHERE organization_id = $1 AND mode = $2 AND finished_at IS NULL ORDER BY id LIMIT 1
+"""
+# Of each organization the first one only, and of these the one that has come least far: a tag of a million contacts
+# keeps nobody else waiting.
 NEXT = f"""
-SELECT {STARTED} FROM tag_changes WHERE finished_at IS NULL ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+SELECT {STARTED} FROM tag_changes c
+ WHERE finished_at IS NULL AND NOT EXISTS (
+       SELECT FROM tag_changes
+        WHERE organization_id = c.organization_id AND mode = c.mode AND id < c.id AND finished_at IS NULL)
+ ORDER BY contacts, id LIMIT 1 FOR UPDATE SKIP LOCKED
 """
 ANY = "EXISTS (SELECT FROM tag_changes WHERE finished_at IS NULL)"
 
@@ -131,15 +142,16 @@ async def step(conn: Connection) -> int:
     return await _step(conn, *row.values()) or 1
 
 
-ITS = f"""
+UP_TO_IT = f"""
 SELECT {STARTED} FROM tag_changes
- WHERE organization_id = $1 AND mode = $2 AND id = $3 AND finished_at IS NULL FOR UPDATE
+ WHERE organization_id = $1 AND mode = $2 AND id <= $3 AND finished_at IS NULL ORDER BY id LIMIT 1 FOR UPDATE
 """
 
 
 async def go_on(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """One more step of this change, in the caller's transaction, for whoever waits for its end."""
-    row = await conn.fetchrow(ITS, actor.organization_id, actor.mode, id)
+    """One more step of this change, or of one that goes before it, in the caller's transaction, for whoever waits for
+    its end."""
+    row = await conn.fetchrow(UP_TO_IT, actor.organization_id, actor.mode, id)
     if row is not None:
         await _step(conn, *row.values())
 

@@ -407,7 +407,7 @@ CREATE TABLE tag_changes (
     finished_at     timestamptz,
     PRIMARY KEY (organization_id, mode, id)
 );
-CREATE INDEX tag_changes_open ON tag_changes (id) WHERE finished_at IS NULL;
+CREATE INDEX tag_changes_open ON tag_changes (organization_id, mode, id) WHERE finished_at IS NULL;
 COMMENT ON TABLE tag_changes IS 'tenant: tags that are renamed, merged or removed, contact after contact';
 COMMENT ON COLUMN tag_changes.becomes IS 'the tag that its contacts get instead; NULL: none';
 COMMENT ON COLUMN tag_changes.contacts IS 'how many were changed so far';

@@ -179,6 +179,36 @@ async def test_a_tag_of_many_is_renamed_step_by_step(pool: Pool, monkeypatch: py
     assert await pool.fetchval("SELECT string_agg(DISTINCT tags::text, ' ') FROM contacts") == "{vip}"
 
 
+async def test_changes_of_tags_that_undo_each_other_end(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers, each with one of them, moved the same contacts to and fro for ever."""
+    monkeypatch.setattr(tag_changes, "STEP", 3)
+    actor, other = await organization(pool), await organization(pool)
+    await write(pool, actor, *(Entry(f"+25884123456{n}", tags=("a",)) for n in range(9)))
+    await write(pool, other, *(Entry(f"+25884123456{n}", tags=("a",)) for n in range(4)))
+    async with pool.acquire() as conn, pool.acquire() as second:
+        async with conn.transaction():
+            there = await tag_changes.begin(conn, actor, tag="a", becomes="b")
+        async with conn.transaction():
+            back = await tag_changes.begin(conn, actor, tag="b", becomes="a")
+        async with conn.transaction():
+            theirs = await tag_changes.begin(conn, other, tag="a", becomes="b")
+        assert (await tag_changes.get(conn, actor, id=back)).contacts == 0
+        async with conn.transaction(), second.transaction():
+            assert await tag_changes.step(conn) == 3
+            assert await tag_changes.step(second) == 1  # the other organization's: nobody waits for a stranger's tag
+        assert (await tag_changes.get(conn, other, id=theirs)).finished_at is not None
+        # Whoever waits for the second one helps with the first.
+        for _ in range(10):
+            async with conn.transaction():
+                await tag_changes.go_on(conn, actor, id=back)
+        ended = [await tag_changes.get(conn, actor, id=id) for id in (there, back)]
+    assert [(one.contacts, one.finished_at is None) for one in ended] == [(9, False), (9, False)]
+    tags = "SELECT string_agg(DISTINCT tags::text, ' ') FROM contacts WHERE organization_id = $1"
+    assert await pool.fetchval(tags, actor.organization_id) == "{a}"
+    assert await pool.fetchval(tags, other.organization_id) == "{b}"
+    assert await pool.fetchval(APART) == 0
+
+
 async def test_a_search_that_looked_at_enough_says_how_far_it_came(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "LOOK", 4)
     actor = await organization(pool)
