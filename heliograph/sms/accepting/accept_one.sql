@@ -53,8 +53,12 @@ BEGIN
                           ARRAY[p_key], ARRAY[p_request], ARRAY[p_recipient], ARRAY[p_country], ARRAY[p_sender],
                           ARRAY[p_sender_id], ARRAY[p_reference], ARRAY[p_campaign], ARRAY[p_encoding],
                           ARRAY[p_segments], ARRAY[p_guarantee], ARRAY[p_request_id], ARRAY[p_expires], ARRAY[p_due],
-                          ARRAY[p_lane], ARRAY[p_text], p_bucket, '{}', '{}', '{}', ARRAY[NULL::int],
-                          ARRAY[NULL::int], ARRAY[NULL::int]) AS many;
+                          ARRAY[p_lane], ARRAY[p_text], p_bucket,
+                          -- Of the window none is taken again; its key is that of the message.
+                          array_remove(ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN p_organization END], NULL),
+                          array_remove(ARRAY[p_rate_key], NULL),
+                          array_remove(ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN 0 END], NULL),
+                          ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN 1 END], ARRAY[0], ARRAY[NULL::int]) AS many;
         RETURN;
     END IF;
 
@@ -62,9 +66,9 @@ BEGIN
     remaining := remaining - p_billed::int;
     WITH counted AS (
         INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,
-                                    count, segments)
+                                    count, segments, campaign_id, key_id)
         VALUES (p_organization, p_id, 0, date_trunc('hour', p_at, 'UTC'), 'sms', v_mode, p_country, p_sender,
-                '00000000-0000-0000-0000-000000000000', 'accepted', 1, p_segments)
+                '00000000-0000-0000-0000-000000000000', 'accepted', 1, p_segments, p_campaign, p_rate_key)
     ), queued AS (
         INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
         VALUES ('sms', CASE WHEN p_billed THEN '00000000-0000-0000-0000-000000000000'::uuid
