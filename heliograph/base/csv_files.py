@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import TextIO
 
-_is_formula = re.compile(r"[=@\t\r]|[+-](?![0-9 ().-]*$)").match
-_is_guarded = re.compile(r"'[=@\t\r+-]").match
+# Spreadsheets set to Chinese, Japanese or Korean take the wide forms of these signs as well (U+FF0B, FF0D, FF1D, FF20).
+_WIDE = "\uff0b\uff0d\uff1d\uff20"
+_is_formula = re.compile(rf"[=@\t\r\n{_WIDE}]|[+-](?![0-9 ().-]*$)").match
+_is_guarded = re.compile(rf"'[=@\t\r\n{_WIDE}+-]").match
 
 
 def guarded(cell: str) -> str:

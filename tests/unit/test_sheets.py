@@ -128,7 +128,9 @@ def test_a_quote_that_is_never_closed_ends_no_import(tmp_path: Path) -> None:
     reader.close()
 
 
-@pytest.mark.parametrize("cell", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd", "\t=1", "+A1"])
+@pytest.mark.parametrize(
+    "cell", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd", "\t=1", "+A1", "\n=1", "\uff1d1+1", "\uff20SUM(A1)"]
+)
 def test_what_begins_like_a_formula_is_guarded(cell: str) -> None:
     assert guarded(cell) == "'" + cell
 
@@ -138,7 +140,7 @@ def test_numbers_and_names_are_left_as_they_are(cell: str) -> None:
     assert guarded(cell) == cell
 
 
-@given(st.text(alphabet="=+-@\t'1aA |!"))
+@given(st.text(alphabet="=+-@\t\n\uff1d\uff0b'1aA |!"))
 def test_a_guard_can_be_taken_off(cell: str) -> None:
     shown = guarded(cell)
     assert shown[:1] not in "=@\t" or not shown
