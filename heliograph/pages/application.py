@@ -234,7 +234,11 @@ class Pages:
         if given is not None:
             try:
                 await signing_in.prove_again(
-                    self.services.pool, user_id=person.user_id, password=given, address=request.address
+                    self.services.pool,
+                    session_id=person.id,
+                    user_id=person.user_id,
+                    password=given,
+                    address=request.address,
                 )
                 async with request.writing() as conn:
                     await sessions.prove(conn, id=person.id, user_id=person.user_id)

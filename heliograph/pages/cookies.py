@@ -10,6 +10,8 @@ from collections.abc import Mapping
 #: A notice too: the button that it may have writes in the reader's name.
 SESSION, SECURE_SESSION = "hg", "__Host-hg"
 NOTICE, SECURE_NOTICE = "hg-notice", "__Host-hg-notice"
+#: That of a browser in which somebody has signed in before (`people.signing_in.mark`).
+BROWSER = "hg-browser"
 THEME, LANGUAGE, RAIL = "hg-theme", "hg-language", "hg-rail"
 CHECKLIST, ROWS = "hg-checklist", "hg-rows"
 THEMES = ("system", "light", "dark")

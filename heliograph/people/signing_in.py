@@ -2,10 +2,14 @@
 
 The rule nobody may break: whatever is wrong, the answer is one sentence and takes as long. A session begins only here,
 when everything that was asked for is proved.
+
+A browser that somebody has signed in with before brings a mark of that, and its tries are counted apart from those of
+strangers: who guesses at an account from a thousand addresses keeps its owner out of nothing.
 """
 
 from __future__ import annotations
 
+import secrets
 from uuid import UUID
 
 import msgspec
@@ -42,53 +46,69 @@ class Proved(msgspec.Struct, frozen=True):
 FIND = "SELECT id, password, totp IS NOT NULL AS has_totp FROM users WHERE email = $1"
 
 
-async def password(pool: Pool, *, email: str, password: str, address: str) -> Proved:
+async def password(
+    pool: Pool, mark_key: bytes, *, email: str, password: str, address: str, browser: str = ""
+) -> Proved:
     """Whose password this is. Raises WrongSignIn, TooManyTries, TooManySignIns.
 
-    `address`: where it comes from. No connection is held while the hash is made.
+    `address`: where it comes from; `browser`: the mark that it brings. No connection is held while the hash is made.
     """
     account = email.strip().lower()[:254]
     async with pool.acquire() as conn:
-        await tries.count(conn, account=account, address=address)
         row = None if "\0" in account else await conn.fetchrow(FIND, account)
+        counted = account if row is None else _counted(mark_key, account, row["id"], browser)
+        await tries.count(conn, account=counted, address=address)
     right = await passwords.verify(row["password"] if row else None, password)
     if row is None or not right:
         raise WrongSignIn
     if not row["has_totp"]:
         async with pool.acquire() as conn:
-            await tries.forgive(conn, account=account, address=address)
+            await tries.forgive(conn, account=counted, address=address)
     return Proved(row["id"], row["has_totp"])
 
 
-FIND_BY_ID = "SELECT email, password FROM users WHERE id = $1"
+FIND_BY_ID = "SELECT password FROM users WHERE id = $1"
 
 
-async def prove_again(pool: Pool, *, user_id: UUID, password: str, address: str) -> None:
-    """The person of a session gives their password once more. Raises as `password` does."""
+async def prove_again(pool: Pool, *, session_id: UUID, user_id: UUID, password: str, address: str) -> None:
+    """The person of a session gives their password once more. Raises as `password` does. Tries are the session's."""
+    account = f"session {session_id}"
     async with pool.acquire() as conn:
-        row = await conn.fetchrow(FIND_BY_ID, user_id)
-    await _checked(pool, row["email"] if row else "", password, address)
-
-
-async def _checked(pool: Pool, email: str, given: str, address: str) -> None:
-    async with pool.acquire() as conn:
-        await tries.count(conn, account=email, address=address)
-        row = await conn.fetchrow(FIND, email)
-    right = await passwords.verify(row["password"] if row else None, given)
-    if not right:
+        await tries.count(conn, account=account, address=address)
+        known = await conn.fetchval(FIND_BY_ID, user_id)
+    if not await passwords.verify(known, password):
         raise WrongSignIn("The password is not right.")
     async with pool.acquire() as conn:
-        await tries.forgive(conn, account=email, address=address)
+        await tries.forgive(conn, account=account, address=address)
 
 
-async def code(conn: Connection, seal_key: bytes, *, user_id: UUID, given: str, address: str) -> None:
+async def code(
+    conn: Connection, seal_key: bytes, mark_key: bytes, *, user_id: UUID, given: str, address: str, browser: str = ""
+) -> None:
     """Check the code of an authenticator app, or a recovery code, which is used up. Raises WrongCode, TooManyTries."""
     email = await conn.fetchval("SELECT email FROM users WHERE id = $1", user_id)
-    await tries.count(conn, account=f"code {user_id}", address=address)
+    counted = _counted(mark_key, f"code {user_id}", user_id, browser)
+    await tries.count(conn, account=counted, address=address)
     if not await factors.check(conn, seal_key, user_id=user_id, given=given):
         raise WrongCode
-    await tries.forgive(conn, account=f"code {user_id}", address=address)
-    await tries.forgive(conn, account=email or "", address=address)
+    await tries.forgive(conn, account=counted, address=address)
+    await tries.forgive(conn, account=_counted(mark_key, email or "", user_id, browser), address=address)
+
+
+def mark(key: bytes, *, user_id: UUID) -> str:
+    """What a browser keeps in which this person has signed in. It lets nobody in."""
+    name = secrets.token_hex(8)
+    return f"{name}.{_signed(key, user_id, name)}"
+
+
+def _counted(key: bytes, account: str, user_id: UUID, browser: str) -> str:
+    """Under what name a try is counted: the account's, or that of a browser which this person has used before."""
+    name, _, tag = browser[:200].partition(".")
+    return f"{account} in {name}" if constant_time_equal(_signed(key, user_id, name), tag) else account
+
+
+def _signed(key: bytes, user_id: UUID, name: str) -> str:
+    return mac(key, f"{user_id} {name}".encode("utf-8", "surrogatepass")).hex()
 
 
 def ticket(key: bytes, *, user_id: UUID, is_kept: bool) -> str:

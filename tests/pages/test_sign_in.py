@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 
 import pyotp
 import pytest
 
 from heliograph.base.database.pool import Pool
+from heliograph.pages import cookies
 from heliograph.people import memberships, passwords, sessions, tries, users
 from heliograph.people.sessions import Known
 
@@ -395,3 +397,38 @@ async def test_too_many_wrong_passwords_on_the_way_lose_nothing(pool: Pool, owne
         page = await owner.submit(page, "/account/password", _password="wrong")
     assert (page.status, "Too many failures" in page.words) == (422, True)
     assert page.form("/account/password")["password"] == "a new long passphrase"
+
+
+async def test_guessing_from_everywhere_keeps_no_owner_out(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """Whoever tried as soon as each wait ended was always there before the owner, who got in never."""
+
+    async def guess() -> None:
+        for n in range(tries.FREE_ACCOUNT + 2):
+            async with pool.acquire() as conn:
+                with contextlib.suppress(tries.TooManyTries):
+                    await tries.count(conn, account="ana@example.com", address=f"2001:db8:0:{n}::1")
+
+    await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
+    await guess()
+    # In a browser of theirs the owner proves who they are, and signs in.
+    async with asyncio.timeout(5):
+        while "Confirm that it is you" not in (page := await owner.get("/account/password")).words:
+            pass
+    page = await owner.submit(page, "/prove?next=%2Faccount%2Fpassword", _password=PASSWORD)
+    assert page.path == "/account/password"
+    await owner.submit(await owner.get("/account"), "/logout")
+    assert (await owner.sign_in("ana@example.com")).path == "/"
+    # A stranger's browser waits, whoever else's mark it brings; and marks are no way to guess for ever.
+    await make_person(pool, tenant, "rui@example.com")
+    await other_browser.sign_in("rui@example.com")
+    await other_browser.submit(await other_browser.get("/account"), "/logout")
+    await guess()
+    assert "Too many failures" in (await other_browser.sign_in("ana@example.com")).words
+    other_browser.session.cookie_jar.update_cookies({cookies.BROWSER: "00." + "0" * 64})
+    assert "Too many failures" in (await other_browser.sign_in("ana@example.com")).words
+    await owner.submit(await owner.get("/account"), "/logout")
+    for _ in range(tries.FREE_ACCOUNT):
+        assert FAILED in (await owner.sign_in("ana@example.com", "wrong")).words
+    assert "Too many failures" in (await owner.sign_in("ana@example.com")).words

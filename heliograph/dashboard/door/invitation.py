@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid
@@ -49,14 +50,15 @@ async def accept(request: Request) -> Answer:
     try:
         passwords.check_strength(form.get("password", ""), email=offer.email)
         users.checked_name(form.get("name", ""))
-        session = await _with_new_account(request, offer, token)
+        user_id, session = await _with_new_account(request, offer, token)
     except Invalid as refusal:
         return refused("door/invitation_offer.html", refusal, _values(request, offer, token))
     await end_former(request)
-    return signed_in(request, session, "/", is_kept=False)
+    return signed_in(request, user_id, session, "/", is_kept=False)
 
 
-async def _with_new_account(request: Request, offer: Offer, token: str) -> str:
+async def _with_new_account(request: Request, offer: Offer, token: str) -> tuple[UUID, str]:
+    """(the person, their session)"""
     form = request.form
     who = Who(
         "person",
@@ -72,7 +74,7 @@ async def _with_new_account(request: Request, offer: Offer, token: str) -> str:
             raise InvitationEnded
         await users.keep_password(conn, who, user=user, hashed=hashed)
         await invitations.accept(conn, who, token=token, user_id=user.id)
-        return await sessions.open_for(
+        session = await sessions.open_for(
             conn,
             user_id=user.id,
             address=request.address,
@@ -81,6 +83,7 @@ async def _with_new_account(request: Request, offer: Offer, token: str) -> str:
             organization_id=offer.organization_id,
             request_id=request.request_id,
         )
+    return user.id, session
 
 
 def _values(request: Request, offer: Offer, token: str) -> dict[str, Any]:

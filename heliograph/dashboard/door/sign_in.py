@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from heliograph.base.crypto import derive_key
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.pages import cookies, forgery
@@ -32,9 +34,11 @@ async def sign_in(request: Request) -> Answer:
     try:
         proved = await signing_in.password(
             request.services.pool,
+            _mark_key(request),
             email=form.get("email", ""),
             password=form.get("password", ""),
             address=request.address,
+            browser=request.cookies.get(cookies.BROWSER, ""),
         )
     except (WrongSignIn, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
@@ -53,7 +57,7 @@ async def sign_in(request: Request) -> Answer:
             request_id=request.request_id,
         )
     await end_former(request)
-    return signed_in(request, token, following, is_kept=is_kept)
+    return signed_in(request, proved.user_id, token, following, is_kept=is_kept)
 
 
 async def sign_in_code(request: Request) -> Answer:
@@ -71,7 +75,13 @@ async def sign_in_code(request: Request) -> Answer:
     try:
         async with request.writing() as conn:
             await signing_in.code(
-                conn, request.services.factor_key, user_id=user_id, given=form.get("code", ""), address=request.address
+                conn,
+                request.services.factor_key,
+                _mark_key(request),
+                user_id=user_id,
+                given=form.get("code", ""),
+                address=request.address,
+                browser=request.cookies.get(cookies.BROWSER, ""),
             )
             token = await sessions.open_for(
                 conn,
@@ -87,7 +97,7 @@ async def sign_in_code(request: Request) -> Answer:
         values = {"next": following, "ticket": form.get("ticket", "")}
         return refused("door/sign_in_code.html", Invalid(("code", "refused", said(request, refusal))), values)
     await end_former(request)
-    return signed_in(request, token, following, is_kept=is_kept)
+    return signed_in(request, user_id, token, following, is_kept=is_kept)
 
 
 async def sign_out(request: Request) -> Answer:
@@ -123,7 +133,7 @@ async def enter(request: Request) -> Answer:
         request.services.failures.note(request.address, door="dashboard")
         return refused("door/enter.html", Invalid(("link", "refused", refusal.message)), {})
     await end_former(request)
-    return signed_in(request, session, "/", is_kept=False)
+    return signed_in(request, user_id, session, "/", is_kept=False)
 
 
 async def forgotten(request: Request) -> Answer:
@@ -159,10 +169,12 @@ async def end_former(request: Request) -> None:
         request.services.sessions.forget(request.token)
 
 
-def signed_in(request: Request, token: str, following: str, *, is_kept: bool) -> Answer:
-    """To a page of ours, as whoever the session is of."""
-    cookie = cookies.session(token, is_secure=request.is_secure, is_kept=is_kept)
-    return Elsewhere(location=following, cookies=[cookie])
+def signed_in(request: Request, user_id: UUID, token: str, following: str, *, is_kept: bool) -> Answer:
+    """To a page of ours, as whoever the session is of, in a browser that is known from now on."""
+    session = cookies.session(token, is_secure=request.is_secure, is_kept=is_kept)
+    mark = signing_in.mark(_mark_key(request), user_id=user_id)
+    kept = cookies.preference(cookies.BROWSER, mark, is_secure=request.is_secure)
+    return Elsewhere(location=following, cookies=[session, kept])
 
 
 def demand_https(request: Request) -> None:
@@ -176,6 +188,10 @@ def said(request: Request, refusal: Refusal) -> str:
     if isinstance(refusal, TooManyTries):
         return request.text("Too many failures. Try again in %(seconds)s s.", seconds=refusal.details["retry_after"])
     return refusal.message
+
+
+def _mark_key(request: Request) -> bytes:
+    return derive_key(request.services.settings.secret_key, "known browsers")
 
 
 def _ticket_key(request: Request) -> bytes:
