@@ -25,7 +25,7 @@ from bench.stage import Stage, stage
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.ids import uuid7
-from heliograph.http.client import HttpClient
+from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.queue.runner import loop
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.delivery import Deliverer
@@ -129,7 +129,7 @@ async def main(count: int, rounds: int) -> None:
         settings = made._settings()
         receiver = await made.start_receiver()
         pool = await open_pool(settings.database_url, size=8)
-        outbound = HttpClient(settings)
+        outbound = HttpClient(webhook_rules(settings))
         deliverer = Deliverer(pool, outbound, settings, seal_key=endpoints.seal_key(settings))
         bench = Bench(made, pool, deliverer, receiver, count)
         stopping = asyncio.Event()

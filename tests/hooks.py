@@ -13,7 +13,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
-from heliograph.http.client import HttpClient
+from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.http.resolver import Lookup
 from heliograph.queue.runner import every, loop
 from heliograph.webhooks import endpoints
@@ -71,7 +71,7 @@ async def delivering(
 ) -> AsyncIterator[Deliverer]:
     """A deliverer at work, as in a worker process."""
     under = under or settings()
-    outbound = HttpClient(under, lookup=lookup)
+    outbound = HttpClient(webhook_rules(under), lookup=lookup)
     deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
     stopping = asyncio.Event()
     tasks = [

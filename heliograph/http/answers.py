@@ -2,7 +2,7 @@
 Pure: no I/O, no clock. RFC 9110 and 9112; the parser is llhttp, through httptools, which reads such answers in a third
 of the time that our own reader of requests would take.
 
-The rule nobody may break: nothing that the other side sends makes a reader hold more than `KEPT_BYTES` of body and
+The rule nobody may break: nothing that the other side sends makes a reader hold more than `READ_BYTES` of body and
 `HEAD_BYTES` of head or trailer, or take more than linear time. An answer whose trailer never ends does not count. What
 follows an answer is not part of the next one: a connection that received more than it asked for is not `reusable`.
 """
@@ -36,7 +36,7 @@ FailureKind = Literal["blocked", "busy", "dns", "connect", "tls", "timeout", "cl
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """The other side answered. The meaning of the status is up to the caller; 3xx is not followed.
 
-    `body`: at most the first 4 kB, possibly cut short by the other side. `retry_after`: seconds from now, from the
+    `body`: at most as much as is kept, possibly cut short by the other side. `retry_after`: seconds from now, from the
     header's seconds or date, None without one. `duration`: seconds.
     """
 
@@ -63,6 +63,8 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     kind: FailureKind
     detail: str
     duration: float
+    #: Something of the request may have left.
+    is_sent: bool = True
 
 
 class NotHttp(Exception):
@@ -87,6 +89,7 @@ class AnswerReader:
         "_head",
         "_headers",
         "_interim",
+        "_kept",
         "_parser",
         "_problem",
         "_seen",
@@ -98,7 +101,9 @@ class AnswerReader:
         "status",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = KEPT_BYTES) -> None:
+        """`kept`: bytes of a body that are kept, at most READ_BYTES."""
+        self._kept = kept
         self._parser = httptools.HttpResponseParser(self)
         # Old programs end their lines with LF alone, and put spaces after a chunk's length. As a client that reads
         # one answer and drops the connection when more comes, we are fooled by neither.
@@ -196,8 +201,8 @@ class AnswerReader:
 
     def on_body(self, data: bytes) -> None:
         self._between = 0
-        if len(self.body) < KEPT_BYTES:
-            self.body += data[: KEPT_BYTES - len(self.body)]
+        if len(self.body) < self._kept:
+            self.body += data[: self._kept - len(self.body)]
         self._seen += len(data)
         if self._seen >= READ_BYTES:
             self.complete = True

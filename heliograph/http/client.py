@@ -1,4 +1,4 @@
-"""The one client for requests to addresses that somebody else chose.
+"""The one client for requests that this service makes: to addresses that somebody else chose, and to suppliers.
 
 The rule nobody may break: a connection is opened only to an address that `addresses.is_allowed` accepted, and to
 exactly that address. A name is resolved once per connection, by us; if any of its addresses is refused, all are. The
@@ -24,10 +24,12 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
-from heliograph.base.network.addresses import Address, Target, is_allowed, parse_networks, parse_url
+import msgspec
+
+from heliograph.base.network.addresses import Address, Network, Target, is_allowed, parse_networks, parse_url
 from heliograph.base.process.settings import Settings
 from heliograph.http import writer
-from heliograph.http.answers import Answer, Failure, FailureKind
+from heliograph.http.answers import KEPT_BYTES, Answer, Failure, FailureKind
 from heliograph.http.client_connection import ClientConnection
 from heliograph.http.resolver import Blocked, Lookup, Resolver
 
@@ -46,6 +48,33 @@ _REMEMBERED = 4_096
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS})
 
 
+class ClientRules(msgspec.Struct, frozen=True):
+    """Where requests may go, how many at once, and for how long."""
+
+    #: Of one request, from its beginning to the end of its answer; of a connection until it is open.
+    seconds: float
+    connect_seconds: float
+    #: Requests that may be open to one destination.
+    per_destination: int
+    #: Plain HTTP too.
+    allow_http: bool = False
+    #: Addresses that may be connected to besides public ones.
+    networks: tuple[Network, ...] = ()
+    #: Bytes of an answer's body that are kept.
+    kept: int = KEPT_BYTES
+
+
+def webhook_rules(settings: Settings) -> ClientRules:
+    """For addresses that customers choose."""
+    return ClientRules(
+        seconds=settings.webhook_timeout_seconds,
+        connect_seconds=min(settings.webhook_connect_seconds, settings.webhook_timeout_seconds),
+        per_destination=max(8, settings.webhook_concurrency // 4),
+        allow_http=settings.webhook_allow_http,
+        networks=parse_networks(settings.webhook_allow_networks),
+    )
+
+
 class HttpClient:
     """Created and used inside one running loop. `close` it.
 
@@ -55,18 +84,17 @@ class HttpClient:
 
     def __init__(
         self,
-        settings: Settings,
+        rules: ClientRules,
         *,
         lookup: Lookup | None = None,
         tls: ssl.SSLContext | None = None,
         keep_alive: float = KEEP_ALIVE,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._allow_http = settings.webhook_allow_http
-        self._networks = parse_networks(settings.webhook_allow_networks)
-        self._destination_limit = max(8, settings.webhook_concurrency // 4)
-        self._seconds = settings.webhook_timeout_seconds
-        self._connect_seconds = min(settings.webhook_connect_seconds, settings.webhook_timeout_seconds)
+        self._rules = rules
+        self._destination_limit = rules.per_destination
+        self._seconds = rules.seconds
+        self._connect_seconds = rules.connect_seconds
         self._keep_alive = keep_alive
         self._tls = tls or ssl.create_default_context()
         self._resolver = Resolver(lookup, self._check)
@@ -81,14 +109,27 @@ class HttpClient:
         self._closed = False
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer | Failure:
-        """One POST, at most `webhook_timeout_seconds` long. `headers` are sent as they are, including Content-Type;
-        Host, User-Agent and Content-Length are added."""
+        """One POST, at most as long as the rules say. `headers` are sent as they are, Content-Type included; Host,
+        User-Agent and Content-Length are added."""
         known = self._targets.get(url) or self._remember(url)
         if isinstance(known, str):
-            return Failure("blocked", known, 0.0)
-        destination, start = known
+            return Failure("blocked", known, 0.0, is_sent=False)
+        return await self._request(*known, body, headers)
+
+    async def request(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> Answer | Failure:
+        """As `post`, by any method, and for URLs that are never the same twice: nothing of them is remembered."""
+        target = parse_url(url, allow_http=self._rules.allow_http, allowed_networks=self._rules.networks)
+        if isinstance(target, str):
+            return Failure("blocked", target, 0.0, is_sent=False)
+        start = writer.start(method, _authority(target), _path(url))
+        return await self._request(self._destination(target), start, body, headers)
+
+    async def _request(
+        self, destination: _Destination, start: str, body: bytes, headers: Mapping[str, str]
+    ) -> Answer | Failure:
         if destination.open >= self._destination_limit:
-            return Failure("busy", f"{self._destination_limit} requests to this destination are open", 0.0)
+            detail = f"{self._destination_limit} requests to this destination are open"
+            return Failure("busy", detail, 0.0, is_sent=False)
         started = time.monotonic()
         connection: ClientConnection | None = None
         destination.open += 1
@@ -100,10 +141,10 @@ class HttpClient:
                 self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
             return await connection.send(request, started=started, deadline=started + self._seconds)
         except _NotSent as why:
-            return Failure(why.kind, why.detail, time.monotonic() - started)
+            return Failure(why.kind, why.detail, time.monotonic() - started, is_sent=False)
         except Exception as error:
             detail = str(error) if isinstance(error, ValueError) else type(error).__name__
-            return Failure("protocol", detail, time.monotonic() - started)
+            return Failure("protocol", detail, time.monotonic() - started, is_sent=connection is not None)
         finally:
             destination.open -= 1
             if connection is not None:
@@ -265,7 +306,7 @@ class HttpClient:
         """The connection on a socket, with TLS if required."""
 
         def make() -> ClientConnection:
-            return ClientConnection(self._loop, functools.partial(self._lost, destination))
+            return ClientConnection(self._loop, functools.partial(self._lost, destination), self._rules.kept)
 
         try:
             if destination.secure:
@@ -292,23 +333,27 @@ class HttpClient:
             self._idle -= 1
 
     def _remember(self, url: str) -> tuple[_Destination, str] | str:
-        """The destination of a URL and the start of its requests, or why it is refused."""
+        """The destination of a URL and the start of its POSTs, or why it is refused."""
         if len(self._targets) >= _REMEMBERED:
+            self._targets.clear()
+        target = parse_url(url, allow_http=self._rules.allow_http, allowed_networks=self._rules.networks)
+        if isinstance(target, str):
+            known: tuple[_Destination, str] | str = target
+        else:
+            known = self._destination(target), writer.start("POST", _authority(target), _path(url))
+        self._targets[url] = known
+        return known
+
+    def _destination(self, target: Target) -> _Destination:
+        if len(self._destinations) >= _REMEMBERED:
             self._targets.clear()
             self._destinations = {
                 origin: known for origin, known in self._destinations.items() if known.open or known.idle
             }
-        target = parse_url(url, allow_http=self._allow_http, allowed_networks=self._networks)
-        if isinstance(target, str):
-            known: tuple[_Destination, str] | str = target
-        else:
-            destination = self._destinations.setdefault(target.origin, _Destination(target))
-            known = destination, writer.post_start(_authority(target), _path(url))
-        self._targets[url] = known
-        return known
+        return self._destinations.setdefault(target.origin, _Destination(target))
 
     def _check(self, address: Address) -> bool:
-        return is_allowed(address, self._networks)
+        return is_allowed(address, self._rules.networks)
 
     def _open_socket(self, info: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, place = info

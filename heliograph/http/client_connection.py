@@ -16,7 +16,7 @@ from typing import cast
 
 from heliograph.base.database import clock
 from heliograph.base.network import sockets
-from heliograph.http.answers import Answer, AnswerReader, Failure, FailureKind, NotHttp, seconds_until
+from heliograph.http.answers import KEPT_BYTES, Answer, AnswerReader, Failure, FailureKind, NotHttp, seconds_until
 
 #: Once the status is known, so is the outcome: a trickling body gets no more time than this; seconds.
 BODY_SECONDS = 2.0
@@ -37,11 +37,13 @@ class ClientConnection(asyncio.Protocol):
         "idle_since",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[ClientConnection], None]) -> None:
-        """`lost` is called when the connection has ended."""
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, lost: Callable[[ClientConnection], None], kept: int = KEPT_BYTES
+    ) -> None:
+        """`lost` is told when the connection has ended. `kept`: bytes of an answer's body."""
         self._loop = loop
         self._lost = lost
-        self._answer = AnswerReader()
+        self._answer = AnswerReader(kept)
         self._done: Callable[[Answer | Failure], None] | None = None
         self._started = 0.0
         self._in_body = False

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from heliograph.base.database import clock
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
-#: Line ends in a request besides those of the given headers: three in `post_start`, Content-Length, the last.
+#: Line ends that a request has beside those of the headers given: three of `start`, Content-Length, the last.
 _LINE_ENDS = 5
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -51,9 +51,9 @@ def undated_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return _head(_status_line(status), headers)
 
 
-def post_start(authority: str, path: str) -> str:
-    """The beginning of all POSTs to a path. `authority`: host, and port if it is not the scheme's own."""
-    return f"POST {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: Heliograph/1\r\n"
+def start(method: str, authority: str, path: str) -> str:
+    """What all requests of a method to a path begin with. `authority`: host, and port if it is not the scheme's own."""
+    return f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: Heliograph/1\r\n"
 
 
 def request(start: str, headers: Mapping[str, str], body: bytes) -> bytes:

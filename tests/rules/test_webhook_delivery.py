@@ -15,7 +15,7 @@ import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.http.client import HttpClient
+from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.queue import leases
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import endpoints
@@ -341,7 +341,7 @@ async def test_a_long_attempt_keeps_its_lease(pool: Pool, receiver: Receiver) ->
     await endpoint(pool, actor, receiver.url)
     await record(pool, actor)
     under = settings(lease_seconds=600.0, webhook_timeout_seconds=60.0)
-    outbound = HttpClient(under)
+    outbound = HttpClient(webhook_rules(under))
     first, second = (Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under)) for _ in range(2))
     assert await first.round() == 1
     await receiver.wait_for(lambda it: it.counters.requests == 1)
@@ -366,7 +366,7 @@ async def test_a_drain_lets_open_attempts_end_and_gives_back_the_rest(pool: Pool
     await endpoint(pool, actor, receiver.url)
     await record(pool, actor, 20)
     under = settings()
-    outbound = HttpClient(under)
+    outbound = HttpClient(webhook_rules(under))
     deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
     assert await deliverer.round() > 0
     await receiver.wait_for(lambda it: it.counters.requests >= 1)

@@ -22,7 +22,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.ids import uuid7
-from heliograph.http.client import HttpClient
+from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.queue.runner import every, loop
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import endpoints
@@ -302,7 +302,7 @@ class _Worker:
 
     def __init__(self, pool: Pool, under: Any) -> None:
         self._pool = pool
-        self._client = HttpClient(under)
+        self._client = HttpClient(webhook_rules(under))
         self.deliverer = Deliverer(pool, self._client, under, seal_key=endpoints.seal_key(under))
         self._stopping = asyncio.Event()
         step = self.deliverer

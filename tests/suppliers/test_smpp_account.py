@@ -13,8 +13,8 @@ from smpp_peer import submission
 from heliograph.base.process.settings import SettingsError
 from heliograph.sms.accepting import encoding
 from heliograph.suppliers.alphabets import gsm7
+from heliograph.suppliers.bucket import Bucket
 from heliograph.suppliers.contract import Inbound
-from heliograph.suppliers.smpp.bucket import Bucket
 from heliograph.suppliers.smpp.codec.pdu import DeliverSm, SubmitSm
 from heliograph.suppliers.smpp.connector import connect
 from heliograph.suppliers.smpp.receipts import ReceiptRules, parse

@@ -19,9 +19,9 @@ from heliograph.http.answers import (
     NotHttp,
     seconds_until,
 )
-from heliograph.http.writer import post_start, request
+from heliograph.http.writer import request, start
 
-START = post_start("receiver.example:8443", "/hook?a=%2F")
+START = start("POST", "receiver.example:8443", "/hook?a=%2F")
 
 
 def test_a_request_is_one_piece() -> None:
@@ -180,9 +180,9 @@ def test_a_connection_reads_one_answer_after_the_other() -> None:
 
 @given(st.binary(max_size=300), st.lists(st.integers(1, 300), max_size=4))
 def test_anything_else_is_a_reason_never_a_surprise(data: bytes, cuts: list[int]) -> None:
-    for start in (b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"):
+    for head in (b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"):
         with contextlib.suppress(NotHttp):
-            reader = read(start + data, cuts)
+            reader = read(head + data, cuts)
             assert reader.status == 0 or 100 < reader.status <= 999
             assert len(reader.body) <= KEPT_BYTES
 

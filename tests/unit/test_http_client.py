@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from heliograph.base.process.settings import Settings
 from heliograph.http.answers import KEPT_BYTES, Answer, Failure
-from heliograph.http.client import HttpClient
+from heliograph.http.client import HttpClient, webhook_rules
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -123,7 +123,9 @@ async def outbound(
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return known[name]
 
-    client = HttpClient(Settings(**(values | settings)), lookup=lookup or found, tls=tls, keep_alive=keep_alive)  # type: ignore[arg-type]
+    client = HttpClient(
+        webhook_rules(Settings(**(values | settings))), lookup=lookup or found, tls=tls, keep_alive=keep_alive
+    )  # type: ignore[arg-type]
     try:
         yield client
     finally:

@@ -20,6 +20,7 @@ import structlog
 
 from heliograph.base.database import clock
 from heliograph.base.process.settings import SettingsError
+from heliograph.suppliers.bucket import Bucket
 from heliograph.suppliers.contract import (
     Health,
     Inbound,
@@ -31,7 +32,6 @@ from heliograph.suppliers.contract import (
     Submission,
 )
 from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
-from heliograph.suppliers.smpp.bucket import Bucket
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import classify
 from heliograph.suppliers.smpp.intake import PduIntake

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process.settings import Settings
-from heliograph.http.client import HttpClient
+from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.webhooks import endpoints, replays
@@ -19,7 +19,7 @@ class WebhookWork(Work):
 
     def __init__(self, pool: Pool, settings: Settings, backlog: Backlog) -> None:
         self._settings = settings
-        self._outbound = HttpClient(settings)
+        self._outbound = HttpClient(webhook_rules(settings))
         self._deliverer = Deliverer(
             pool, self._outbound, settings, seal_key=endpoints.seal_key(settings), backlog=backlog
         )
