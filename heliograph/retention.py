@@ -115,6 +115,15 @@ WITH due AS MATERIALIZED (
 )
 DELETE FROM queue USING due WHERE queue.id = due.id
 """
+# Sealed under such a key, of a supplier that was removed, or nothing that its supplier's file can read.
+DELETE_SUPPLIER_CALLBACKS = """
+WITH due AS MATERIALIZED (
+    SELECT id FROM queue WHERE kind = 'sms_in' AND id < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM supplier_callbacks USING due WHERE supplier_callbacks.id = due.id
+)
+DELETE FROM queue USING due WHERE queue.id = due.id
+"""
 DELETE_REJECTS = """
 DELETE FROM whatsapp_rejects WHERE id IN (SELECT id FROM whatsapp_rejects WHERE id < $1 LIMIT $2)
 """
@@ -296,6 +305,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         deletes("words for STOP", DELETE_WORDS, now - timedelta(days=WORD_DAYS)),
         deletes("early statuses", DELETE_EARLY, now - timedelta(days=CALLBACK_DAYS)),
         deletes("rejected callbacks", DELETE_REJECTS, uuid7_floor(now - timedelta(days=CALLBACK_DAYS))),
+        deletes("callbacks of suppliers", DELETE_SUPPLIER_CALLBACKS, uuid7_floor(text)),
         deletes("callbacks", DELETE_CALLBACKS, uuid7_floor(text)),
         deletes("reached users", DELETE_REACHED, now - timedelta(hours=REACHED_HOURS)),
         deletes("conversations", DELETE_CONVERSATIONS, months),

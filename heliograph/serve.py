@@ -18,8 +18,10 @@ from datetime import timedelta
 import uvloop
 
 from heliograph.accounts.keyring import Keyring
-from heliograph.api.callbacks import whatsapp as callbacks
-from heliograph.api.callbacks.whatsapp import Callbacks
+from heliograph.api.callbacks import sms as sms_callbacks
+from heliograph.api.callbacks import whatsapp as whatsapp_callbacks
+from heliograph.api.callbacks.door import PREFIX as CALLBACKS
+from heliograph.api.callbacks.door import Callbacks
 from heliograph.api.document import openapi
 from heliograph.api.document.docs import FRONT, Docs, prefers_html
 from heliograph.api.door import probes
@@ -50,6 +52,7 @@ from heliograph.people import factors
 from heliograph.people.session_book import SessionBook
 from heliograph.queue.runner import announce
 from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.callbacks.intake import SupplierCallbacks
 from heliograph.webhooks import endpoints
 from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
 from heliograph.whatsapp.callbacks.intake import CallbackIntake
@@ -125,7 +128,15 @@ async def serve(
     )
     sealing = apps.seal_key(settings)
     intake = CallbackIntake(pool, AppBook(pool, sealing), sealing)
-    door = Callbacks(intake, services.limiter, max_bytes=settings.max_callback_bytes, public_url=settings.public_url)
+    suppliers = SupplierCallbacks(pool, settings)
+    door = Callbacks(
+        [
+            whatsapp_callbacks.taker(intake, max_bytes=settings.max_callback_bytes),
+            sms_callbacks.taker(suppliers, public_url=settings.public_url),
+        ],
+        services.limiter,
+        public_url=settings.public_url,
+    )
     pages = _pages(services, reads)
     asgi = Asgi(
         _front(
@@ -145,7 +156,7 @@ async def serve(
     server = Server(service, asgi.tasks)
     beating = asyncio.create_task(pulse.watch(pool))
     telling = asyncio.create_task(services.failures.run())
-    takers = (services.acceptor, services.whatsapp, intake)
+    takers = (services.acceptor, services.whatsapp, intake, suppliers)
     announcers = [asyncio.create_task(announce(pool, one.stored)) for one in takers]
     try:
         with signals.stopping(stop) if own_process else contextlib.nullcontext():
@@ -219,7 +230,7 @@ def _front(guard: Guard, docs: Docs, door: Callbacks, probe: Probes, pages: Page
         path = scope["path"]
         if path.startswith(PREFIX):
             return guard(scope, receive, send)
-        if path.startswith(callbacks.PREFIX):
+        if path.startswith(CALLBACKS):
             return door(scope, receive, send)
         if path in probes.PATHS:
             return probe(scope, receive, send)

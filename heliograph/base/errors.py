@@ -60,3 +60,9 @@ class Unavailable(Refusal):
     def __init__(self, retry_after: int = 1) -> None:
         super().__init__()
         self.headers = {"retry-after": str(retry_after)}
+
+
+class CallbackNotGenuine(Refusal):
+    """This request does not come from whom its address belongs to."""
+
+    code, status = "callback_not_genuine", 403

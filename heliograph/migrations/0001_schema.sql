@@ -583,7 +583,7 @@ COMMENT ON COLUMN campaign_chunks.withdrawn IS 'the campaign was canceled, and w
 CREATE TABLE suppliers (
     id         uuid PRIMARY KEY,
     name       text NOT NULL CONSTRAINT suppliers_name UNIQUE,
-    kind       text NOT NULL CHECK (kind IN ('smpp')),
+    kind       text NOT NULL,
     state      text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'removed')),
     simulated  boolean NOT NULL DEFAULT false,
     settings   jsonb NOT NULL,
@@ -596,7 +596,7 @@ CREATE TABLE suppliers (
     created_at timestamptz NOT NULL,
     changed_at timestamptz NOT NULL
 );
-COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. secret is sealed; prefixes: E.164 digits, empty for all';
+COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. kind: see suppliers/kinds.py; secret is sealed; prefixes: E.164 digits, empty for all';
 COMMENT ON COLUMN suppliers.simulated IS 'a simulator: takes live messages only while there is no other supplier';
 COMMENT ON COLUMN suppliers.parts IS 'whose receipts decide a message of several parts';
 
@@ -612,6 +612,16 @@ CREATE TABLE supplier_sessions (
 );
 COMMENT ON TABLE supplier_sessions IS 'control: which worker may open which of an account''s sessions';
 COMMENT ON COLUMN supplier_sessions.ready IS 'its worker has it bound, and the supplier''s circuit is closed there: others leave to it what it carries better';
+
+CREATE TABLE supplier_callbacks (
+    id          uuid PRIMARY KEY,
+    supplier_id uuid NOT NULL,
+    body        bytea NOT NULL,
+    received_at timestamptz NOT NULL
+);
+-- Sealed bytes do not get smaller: an attempt to compress them would only cost time.
+ALTER TABLE supplier_callbacks ALTER COLUMN body SET STORAGE EXTERNAL;
+COMMENT ON TABLE supplier_callbacks IS 'control: what suppliers over HTTP posted, as it came, stored before it is answered and deleted once it is processed. Sealed';
 
 CREATE TABLE receipt_words (
     supplier_id uuid NOT NULL CONSTRAINT receipt_words_supplier REFERENCES suppliers,
@@ -819,8 +829,10 @@ CREATE TABLE inbound_messages (
                     CHECK (state IN ('new', 'waiting', 'received', 'duplicate', 'unassigned')),
     due_at          timestamptz DEFAULT now(),
     organization_id uuid,
-    message_id      uuid
+    message_id      uuid,
+    key             text
 );
+CREATE UNIQUE INDEX inbound_messages_key ON inbound_messages (supplier_id, key) WHERE key IS NOT NULL;
 CREATE INDEX inbound_messages_due ON inbound_messages (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX inbound_messages_unassigned ON inbound_messages (id) WHERE state = 'unassigned';
 -- One handset that writes ten thousand times must not make each look at what it wrote before read all of it: a
@@ -834,6 +846,7 @@ COMMENT ON COLUMN inbound_messages.sender_ton IS 'type of number (SMPP 3.4 5.2.5
 COMMENT ON COLUMN inbound_messages.locking_shift IS 'language identifier (3GPP 23.038 annex A) of the table in place of the alphabet; 0: none';
 COMMENT ON COLUMN inbound_messages.single_shift IS 'language identifier of the table behind an escape; 0: none';
 COMMENT ON COLUMN inbound_messages.acknowledged IS 'our answer was written to its connection; the same again is then another message';
+COMMENT ON COLUMN inbound_messages.key IS 'the supplier''s own id of it, where it gives one: the same again is not stored';
 COMMENT ON COLUMN inbound_messages.state IS 'waiting: for its other parts; unassigned: to a number of no organization, or of several';
 COMMENT ON COLUMN inbound_messages.due_at IS 'when it is looked at; NULL: done';
 COMMENT ON COLUMN inbound_messages.message_id IS 'of received_messages: the message that it is, or is a part of';

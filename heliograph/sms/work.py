@@ -18,6 +18,8 @@ from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sending import test_reports
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
+from heliograph.sms.callbacks import addresses, intake
+from heliograph.sms.callbacks.processing import CallbackProcessing
 from heliograph.sms.dispatch import suppliers, test_mode
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
@@ -25,8 +27,8 @@ from heliograph.sms.received import inbox, replies
 from heliograph.sms.received.reception import Reception
 from heliograph.sms.reports import diagnosis, parts, silence, waiting
 from heliograph.sms.reports.keys import ReceivedReceipt
-from heliograph.suppliers.contract import Outcome, Receipt, Submission
-from heliograph.suppliers.smpp import connector as smpp
+from heliograph.suppliers import kinds
+from heliograph.suppliers.contract import Account, Outcome, Receipt, Submission
 from heliograph.webhooks.recording.handover import Deliveries
 
 log = structlog.get_logger()
@@ -55,8 +57,13 @@ class SmsWork(Work):
         self._suppliers = SupplierPool(
             pool,
             worker_id,
-            factories={"smpp": partial(smpp.connect, late=grace)},
-            unseal=lambda supplier: suppliers.open_secret(key, supplier),
+            factories=kinds.factories(late=grace),
+            account=lambda supplier: Account(
+                supplier.id,
+                supplier.settings,
+                suppliers.open_secret(key, supplier),
+                addresses.address(settings, supplier.id),
+            ),
             on_outcome=self._answered,
             on_receipts=self._received,
             on_inbound=self._reception.receive,
@@ -64,6 +71,14 @@ class SmsWork(Work):
         )
         self._channel = SmsChannel(
             pool, self._suppliers.accounts, grace=grace, patience=settings.supplier_patience_seconds, backlog=backlog
+        )
+        self._callbacks = CallbackProcessing(
+            pool,
+            key,
+            lambda id: self._suppliers.accounts().get(id),
+            on_receipts=self._received,
+            on_inbound=self._reception.wake.set,
+            backlog=backlog,
         )
         self._results: Results[ReceivedReceipt] = Results(pool, self._channel, deliveries)
         self._dispatcher = Dispatcher(
@@ -79,6 +94,7 @@ class SmsWork(Work):
         self._wake_tests = asyncio.Event()
         backlog.on_work("sms", self.wake.set)
         backlog.on_work("test", self._wake_tests.set)
+        backlog.on_work(intake.KIND, self._callbacks.wake.set)
         backlog.on_work(replies.KIND, self._reception.wake_replies.set)
 
     def loops(self) -> Sequence[Loop]:
@@ -86,6 +102,7 @@ class SmsWork(Work):
         return (
             Loop("dispatch", self._dispatcher.round, self.wake),
             Loop("test receipts", self._test_receipts, self._wake_tests),
+            Loop("supplier callbacks", self._callbacks.round, self._callbacks.wake),
             Loop("inbox", reception.round, reception.wake, when=inbox.ANY_DUE),
             Loop("replies", reception.reply, reception.wake_replies),
         )

@@ -30,6 +30,8 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     encoding: str
     #: 16-bit reference: user_message_reference, and the base of the concatenation reference.
     reference: int
+    #: What it says: for suppliers that encode and cut it themselves.
+    text: str = ""
     #: Seconds that the message is still worth delivering, or None for the supplier's default.
     validity_seconds: int | None = None
     #: Numbers of the segments that the supplier has from an earlier attempt, under the same reference: not sent again.
@@ -138,6 +140,19 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     #: National tables that its header names: in place of the alphabet, and behind an escape; 0: none.
     locking_shift: int = 0
     single_shift: int = 0
+    #: The supplier's id of it, where it gives one: the same again is the same message, however much later.
+    key: str = ""
+
+
+class Account(msgspec.Struct, frozen=True):
+    """An account as its connector is given it."""
+
+    id: UUID
+    settings: dict[str, Any]
+    #: Password, API key, token.
+    secret: str
+    #: The address that the supplier's callbacks come to, without the last part; empty: there is none.
+    callback: str = ""
 
 
 #: Called once per attempt, from the event loop, with the submission and its outcome; after UNKNOWN again with each
@@ -188,5 +203,5 @@ class Connector(Protocol):
         """
 
 
-#: Builds a connector from the supplier's row: (settings, secret, on_outcome, on_receipts, on_inbound).
-ConnectorFactory = Callable[[dict[str, Any], str, OnOutcome, OnReceipts, OnInbound], Connector]
+#: Builds a connector for an account: (account, on_outcome, on_receipts, on_inbound). Raises SettingsError.
+ConnectorFactory = Callable[[Account, OnOutcome, OnReceipts, OnInbound], Connector]

@@ -16,7 +16,8 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from heliograph.api.callbacks.whatsapp import Callbacks
+from heliograph.api.callbacks import whatsapp
+from heliograph.api.callbacks.door import Callbacks
 from heliograph.api.door.limits import Limiter
 from heliograph.base.crypto import seal, unseal
 from heliograph.base.database.pool import Pool
@@ -276,7 +277,7 @@ async def test_what_was_refused_is_gone_from_memory_at_once(pool: Pool, app: UUI
         sent.append(message)
 
     intake = Refusing(pool)
-    door = Callbacks(intake, Limiter(pool, Settings()), max_bytes=2000)
+    door = Callbacks([whatsapp.taker(intake, max_bytes=2000)], Limiter(pool, Settings()))
     headers = [(b"x-hub-signature-256", signature(b"x").encode())]
     scope = {"method": "POST", "path": f"/in/whatsapp/{app}", "headers": headers, "client": ("192.0.2.1", 1)}
     gc.collect()

@@ -20,7 +20,7 @@ from heliograph.sms.dispatch import suppliers
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
 from heliograph.sms.reports.keys import ReceivedReceipt
-from heliograph.suppliers.contract import Receipt
+from heliograph.suppliers.contract import Account, Receipt
 from heliograph.suppliers.smpp import connector as smpp
 from tests.rules.factories import message, organization, status_of
 
@@ -50,7 +50,7 @@ async def test_receipts_of_what_was_sent_before_find_their_messages(pool: Pool) 
         pool,
         worker,
         factories={"smpp": smpp.connect},
-        unseal=lambda one: suppliers.open_secret(KEY, one),
+        account=lambda one: Account(one.id, one.settings, suppliers.open_secret(KEY, one)),
         on_outcome=lambda _, submission, outcome: dispatcher.answered(
             (submission.message_id, submission.attempt), outcome
         ),

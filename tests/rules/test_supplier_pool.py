@@ -15,7 +15,16 @@ from heliograph.base.ids import uuid7
 from heliograph.sms.dispatch import suppliers, test_mode
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
-from heliograph.suppliers.contract import Inbound, OnInbound, OnOutcome, OnReceipts, Outcome, Receipt, Submission
+from heliograph.suppliers.contract import (
+    Account,
+    Inbound,
+    OnInbound,
+    OnOutcome,
+    OnReceipts,
+    Outcome,
+    Receipt,
+    Submission,
+)
 from tests.rules.factories import Scripted, message, organization, receipt, until
 
 SEAL = b"k" * 32
@@ -38,7 +47,7 @@ class Ship:
             pool,
             self.id,
             factories={"smpp": self.make},
-            unseal=lambda supplier: suppliers.open_secret(SEAL, supplier),
+            account=lambda one: Account(one.id, one.settings, suppliers.open_secret(SEAL, one)),
             on_outcome=lambda *outcome: self.outcomes.append(outcome),
             on_receipts=self.received,
             on_inbound=self.inbound,
@@ -50,9 +59,8 @@ class Ship:
     async def inbound(self, supplier_id: UUID, some: Sequence[Inbound]) -> None:
         raise AssertionError("nobody wrote")
 
-    def make(
-        self, settings: dict[str, Any], secret: str, on_outcome: OnOutcome, on_receipts: OnReceipts, _: OnInbound
-    ) -> Scripted:
+    def make(self, account: Account, on_outcome: OnOutcome, on_receipts: OnReceipts, _: OnInbound) -> Scripted:
+        settings, secret = account.settings, account.secret
         if settings.get("broken"):
             raise Broken(settings["broken"])
         connector = Scripted()

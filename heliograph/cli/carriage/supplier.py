@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -12,9 +15,9 @@ import typer
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
-from heliograph.base.process.settings import SettingsError
-from heliograph.cli.carriage import supplier_settings
-from heliograph.cli.carriage.supplier_settings import written
+from heliograph.base.process.settings import Settings, SettingsError
+from heliograph.cli.carriage import supplier_kinds, supplier_settings
+from heliograph.cli.carriage.supplier_settings import HIDDEN, written
 from heliograph.cli.terminal.console import (
     DataDir,
     Json,
@@ -26,10 +29,12 @@ from heliograph.cli.terminal.console import (
     shell,
     show,
 )
+from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports import diagnosis
-from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
+from heliograph.suppliers import kinds
+from heliograph.suppliers.http.kind import SECRET, HttpKind
 
 app = group("Add, list, change, pause, resume and remove suppliers, the accounts that carry SMS.")
 add = group("Add a supplier.")
@@ -49,6 +54,8 @@ COLUMNS = (
     "prefixes",
 )
 CHANGES = ("setting", "before", "after")
+#: Options of `add` that every kind has.
+COMMON = ("name", "password", "sessions", "prefix", "priority", "weight", "simulator", "json", "data_dir")
 Which = Annotated[str, typer.Argument(metavar="SUPPLIER", help="Supplier, by name or id.")]
 
 
@@ -123,51 +130,84 @@ def add_smpp(
         "submits_per_second": rate,
     }
     for pair in set_ or ():
-        supplier_settings.apply(values, pair)
+        supplier_settings.apply(values, pair, kinds.SMPP)
     try:
-        settings_from(values)
+        kinds.settings_from(kinds.SMPP, values)
     except SettingsError as error:
         raise typer.BadParameter(str(error)) from None
-    settings = settings_of(data_dir, needs_key=True)
-
     secret = password or _password()
+    common = {"name": name, "sessions": sessions, "prefix": prefix, "priority": priority, "weight": weight}
+    _add(kinds.SMPP, values, secret, common | {"parts": parts, "simulator": simulator}, json, data_dir)
+
+
+def _add(
+    kind: str, values: dict[str, Any], secret: str, common: dict[str, Any], json: bool, data_dir: Path | None
+) -> None:
+    settings = settings_of(data_dir, needs_key=True)
 
     async def work(conn: Connection) -> dict[str, Any]:
         id = await suppliers.add(
             conn,
             suppliers.seal_key(settings),
-            name=name,
-            kind="smpp",
+            name=common["name"],
+            kind=kind,
             settings=values,
             secret=secret,
-            prefixes=tuple(prefix or ()),
-            priority=priority,
-            weight=weight,
-            sessions=sessions,
-            parts=parts,
-            simulated=simulator,
+            prefixes=tuple(common["prefix"] or ()),
+            priority=common["priority"],
+            weight=common["weight"],
+            sessions=common["sessions"],
+            parts=common["parts"],
+            simulated=common["simulator"],
             by=shell(),
         )
-        return await _find(conn, str(id))
+        return await _find(conn, str(id), settings)
 
     show(on_database(work, settings), json)
 
 
+def _add_http(kind: HttpKind, values: dict[str, Any], secrets: dict[str, str], given: dict[str, Any]) -> None:
+    """What the command of a kind does, once its settings are read."""
+    json, data_dir, first = given.pop("json"), given.pop("data_dir"), given.pop("password")
+    sealed = msgspec.json.encode({SECRET: first or _password(kind.secrets[SECRET])} | secrets).decode()
+    _add(kind.name, values, sealed, given | {"parts": "all"}, json, data_dir)
+
+
+def _common(command: Callable[..., None]) -> list[inspect.Parameter]:
+    """The options of an `add` that no kind of supplier has of its own."""
+    hints = get_type_hints(command, include_extras=True)
+    return [
+        one.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, one in inspect.signature(command).parameters.items()
+        if name in COMMON
+    ]
+
+
+#: Commands of suppliers over HTTP.
+supplier_kinds.register(add, _common(add_smpp), _add_http)
+
+
 @app.command("options")
-def options(json: Json = False) -> None:
-    """List every setting of an SMPP account that `--set` takes, with its default and meaning.
+def options(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(kinds.SETTINGS)}.")] = kinds.SMPP,
+    json: Json = False,
+) -> None:
+    """List every setting of a kind of supplier, with its default and meaning.
 
     \b
-    Example:
+    Examples:
       heliograph supplier options
+      heliograph supplier options twilio
     """
+    if kind not in kinds.SETTINGS:
+        raise typer.BadParameter(f"there are {', '.join(kinds.SETTINGS)}", param_hint="KIND")
     defaults = {
         field.name: None if field.default is msgspec.NODEFAULT else field.default
-        for field in msgspec.structs.fields(SmppSettings)
+        for field in msgspec.structs.fields(kinds.SETTINGS[kind])
     }
     rows = [
         {"setting": name, "default": written(defaults[name]), "meaning": meaning}
-        for name, (_, meaning) in supplier_settings.fields().items()
+        for name, (_, meaning) in supplier_settings.fields(kind).items()
     ]
     show(rows, json, ("setting", "default", "meaning"))
 
@@ -180,7 +220,8 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
     Example:
       heliograph supplier list
     """
-    rows = on_database(_all, settings_of(data_dir))
+    settings = settings_of(data_dir)
+    rows = on_database(lambda conn: _all(conn, settings), settings)
     show(rows, json, COLUMNS)
     if not json:
         for row in rows:
@@ -197,12 +238,14 @@ def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
       heliograph supplier show main
     """
 
+    settings = settings_of(data_dir)
+
     async def work(conn: Connection) -> dict[str, Any]:
-        found = await _find(conn, which)
+        found = await _find(conn, which, settings)
         words = (await diagnosis.words(conn)).get(UUID(found["id"]), [])
         return found | {"unknown_words": {one.word: one.count for one in words}}
 
-    show(on_database(work, settings_of(data_dir)), json)
+    show(on_database(work, settings), json)
 
 
 @app.command("set")
@@ -251,15 +294,24 @@ def set_(
     async def work(conn: Connection) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         async with conn.transaction():
             before = await suppliers.lock(conn, supplier=which)
-            after = supplier_settings.changed(before, pairs or ())
+            plain, secrets = supplier_settings.apart(before.kind, pairs or ())
+            after = supplier_settings.changed(before, plain)
             changes = supplier_settings.differences(before, after)
-            same = secret is None or secret == _opened(key, before)
-            if not same:
-                changes.append({"setting": "password", "before": supplier_settings.HIDDEN, "after": "a new one"})
+            if secret is not None:
+                secrets[SECRET] = secret
+            known = _opened(key, before)
+            sealed = supplier_settings.with_secrets(before.kind, known, secrets)
+            if sealed != known:
+                changes += [
+                    {"setting": "password" if one == SECRET else one, "before": HIDDEN, "after": "a new one"}
+                    for one in secrets
+                ]
             if changes:
-                await suppliers.change(conn, key, after, before=before, secret=None if same else secret, by=shell())
+                await suppliers.change(
+                    conn, key, after, before=before, secret=None if sealed == known else sealed, by=shell()
+                )
                 await diagnosis.reread(conn, before, after)
-        return await _find(conn, str(before.id)), changes
+        return await _find(conn, str(before.id), settings), changes
 
     found, changes = on_database(work, settings)
     if json:
@@ -310,7 +362,7 @@ def remove(
         typer.confirm(f"Remove supplier {which}?", abort=True, err=True)
 
     async def work(conn: Connection) -> dict[str, Any]:
-        before = await _find(conn, which)
+        before = await _find(conn, which, settings)
         await suppliers.set_state(conn, supplier=which, state="removed", by=shell())
         return before | {"state": "removed"}
 
@@ -318,40 +370,50 @@ def remove(
 
 
 def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
+    settings = settings_of(data_dir)
+
     async def work(conn: Connection) -> dict[str, Any]:
-        return await _find(conn, str(await suppliers.set_state(conn, supplier=which, state=state, by=shell())))
+        id = await suppliers.set_state(conn, supplier=which, state=state, by=shell())
+        return await _find(conn, str(id), settings)
 
-    show(on_database(work, settings_of(data_dir)), json)
+    show(on_database(work, settings), json)
 
 
-async def _all(conn: Connection) -> list[dict[str, Any]]:
+async def _all(conn: Connection, settings: Settings) -> list[dict[str, Any]]:
     held = await suppliers.sessions(conn)
     known = await routing.load(conn)
     serve = {one.id for one in routing.serving(known)}
-    return [_shown(one, held, one.id in serve) for one in known]
+    return [_shown(one, held, one.id in serve, settings) for one in known]
 
 
-async def _find(conn: Connection, which: str) -> dict[str, Any]:
-    for row in await _all(conn):
+async def _find(conn: Connection, which: str, settings: Settings) -> dict[str, Any]:
+    for row in await _all(conn, settings):
         if which in (row["name"], row["id"]):
             return row
     raise NotFound("There is no such supplier.", supplier=which)
 
 
-def _shown(one: Supplier, held: dict[UUID, tuple[int, int, str]], serves: bool) -> dict[str, Any]:
+def _shown(one: Supplier, held: dict[UUID, tuple[int, int, str]], serves: bool, settings: Settings) -> dict[str, Any]:
     """A supplier as operators see it: everything but its password. `live`: what becomes of live messages there."""
     leased, bound, error = held.get(one.id, (0, 0, ""))
-    host = one.settings.get("host")
     row: dict[str, Any] = as_plain(one)
     del row["secret"], row["holds"]  # `queue list` shows holds, with what they mean
     return row | {
         "live": "sent" if not one.simulated else "simulated" if serves else "none",
-        "address": f"{host if isinstance(host, str) else ','.join(host or ())}:{one.settings.get('port')}",
+        "address": _address(one),
         "system_id": one.settings.get("system_id"),
+        "callbacks": addresses.address(settings, one.id) or None if one.kind in kinds.HTTP else None,
         "leased": leased,
         "bound": bound,
         "last_error": error or None,
     }
+
+
+def _address(one: Supplier) -> str:
+    if one.kind in kinds.HTTP:
+        return str(kinds.settings_from(one.kind, one.settings).base_url)
+    host = one.settings.get("host")
+    return f"{host if isinstance(host, str) else ','.join(host or ())}:{one.settings.get('port')}"
 
 
 def _opened(key: bytes, one: Supplier) -> str | None:
@@ -362,10 +424,10 @@ def _opened(key: bytes, one: Supplier) -> str | None:
         return None
 
 
-def _password() -> str:
+def _password(called: str = "Password") -> str:
     """From the terminal without an echo, or the first line of stdin."""
     if sys.stdin.isatty():
-        return str(typer.prompt("Password", hide_input=True, err=True))
+        return str(typer.prompt(called, hide_input=True, err=True))
     secret = sys.stdin.readline().rstrip("\n")
     if not secret:
         raise typer.BadParameter("give --password, or HELIOGRAPH_SUPPLIER_PASSWORD, or a line on stdin")

@@ -13,12 +13,13 @@ import typer
 
 from heliograph.base.process.settings import SettingsError
 from heliograph.sms.dispatch.routing import Supplier
-from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
+from heliograph.suppliers import kinds
+from heliograph.suppliers.http.kind import SECRET, secrets_of
 
 #: Stands for a password.
 HIDDEN = "(hidden)"
 #: Names that options of `supplier add` have.
-ALIASES = {"rate": "submits_per_second", "prefix": "prefixes"}
+ALIASES = {"prefix": "prefixes", "rate": "submits_per_second"}
 
 
 class Routing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,37 +34,68 @@ class Routing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     simulated: bool
 
 
-def fields() -> dict[str, tuple[Any, str]]:
-    """Type and meaning of each setting of an SMPP account."""
-    hints = get_type_hints(SmppSettings, include_extras=True)
+def fields(kind: str) -> dict[str, tuple[Any, str]]:
+    """Type and meaning of each setting of a kind of supplier."""
+    struct = kinds.SETTINGS[kind]
+    hints = get_type_hints(struct, include_extras=True)
     return {
-        name: (get_args(hint)[0], get_args(hint)[1]) if get_origin(hint) is Annotated else (hint, "")
-        for name, hint in hints.items()
-        if name in SmppSettings.__struct_fields__
+        name: (get_args(hints[name])[0], get_args(hints[name])[1])
+        if get_origin(hints[name]) is Annotated
+        else (hints[name], "")
+        for name in struct.__struct_fields__
     }
 
 
-def apply(values: dict[str, Any], pair: str) -> None:
+def is_mapping(of: Any) -> bool:
+    """A setting of this type has entries."""
+    return get_origin(of) is dict
+
+
+def apply(values: dict[str, Any], pair: str, kind: str) -> None:
     """Put `key=value` or `key.entry=value` into settings; an empty value takes it out.
 
     Raises typer.BadParameter, which names the key.
     """
     key, entry, text = _split(pair)
-    known = fields()
+    known = fields(kind)
     if key not in known:
-        raise typer.BadParameter(f"{key} is not a setting; `heliograph supplier options` lists them")
+        raise typer.BadParameter(f"{key} is not a setting; `heliograph supplier options {kind}` lists them")
     if not entry:
         values.pop(key, None)
         if text:
             values[key] = _converted(key, text, known[key][0])
         return
-    if get_origin(known[key][0]) is not dict:
+    if not is_mapping(known[key][0]):
         raise typer.BadParameter(f"{key} has no entries: use {key}=VALUE")
     entries = dict(values.get(key, {}))
     entries.pop(entry, None)
     if text:
         entries[entry] = text
     values[key] = entries
+
+
+def apart(kind: str, pairs: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Pairs that are settings, and those that are secrets of a kind: the one account's password is none of them."""
+    known = kinds.HTTP[kind].secrets if kind in kinds.HTTP else {}
+    plain, secrets = [], {}
+    for pair in pairs:
+        key, _, text = _split(pair)
+        if key in known:
+            secrets[key] = text
+        else:
+            plain.append(pair)
+    return plain, secrets
+
+
+def with_secrets(kind: str, known: str | None, new: dict[str, str]) -> str | None:
+    """An account's secrets as they are sealed, with new ones among them. `known`: those of before; None: they do not
+    open."""
+    if not new:
+        return known
+    if kind not in kinds.HTTP:
+        return new[SECRET]
+    before = {} if known is None else dict(secrets_of(known))
+    return msgspec.json.encode({name: text for name, text in (before | new).items() if text}).decode()
 
 
 def changed(before: Supplier, pairs: Iterable[str]) -> Supplier:
@@ -74,7 +106,7 @@ def changed(before: Supplier, pairs: Iterable[str]) -> Supplier:
     for pair in pairs:
         key, entry, text = _split(pair)
         if key not in row:
-            apply(settings, pair)
+            apply(settings, pair, before.kind)
         elif entry:
             raise typer.BadParameter(f"{key} has no entries: use {key}=VALUE")
         elif key == "prefixes":
@@ -83,7 +115,7 @@ def changed(before: Supplier, pairs: Iterable[str]) -> Supplier:
             row[key] = _converted(key, text, hints[key])
     try:
         checked = msgspec.convert(row, Routing)
-        settings_from(settings)
+        kinds.settings_from(before.kind, settings)
     except msgspec.ValidationError as error:
         raise typer.BadParameter(str(error)) from None
     except SettingsError as error:
@@ -98,7 +130,7 @@ def differences(before: Supplier, after: Supplier) -> list[dict[str, Any]]:
         for name in Routing.__struct_fields__
         if getattr(before, name) != getattr(after, name)
     ]
-    old, new = (msgspec.to_builtins(settings_from(one.settings)) for one in (before, after))
+    old, new = (msgspec.to_builtins(kinds.settings_from(one.kind, one.settings)) for one in (before, after))
     rows += [(name, old[name], new[name]) for name in old if old[name] != new[name]]
     return [{"setting": name, "before": one, "after": other} for name, one, other in rows]
 

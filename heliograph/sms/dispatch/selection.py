@@ -232,6 +232,7 @@ class Selection:
             segments=encoded.segments,
             encoding=encoded.encoding,
             reference=due.reference or 0 if continues else self._reference(due, len(encoded.segments)),
+            text=encoded.text,
             validity_seconds=validity,
             held=tuple(due.taken or ()) if continues else (),
         )

@@ -24,7 +24,16 @@ from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
 from heliograph.sms.dispatch import routing, test_mode
 from heliograph.sms.dispatch.routing import Breaker, Senders, Supplier
-from heliograph.suppliers.contract import Connector, ConnectorFactory, Health, Inbound, OnAnswered, Receipt, Submission
+from heliograph.suppliers.contract import (
+    Account,
+    Connector,
+    ConnectorFactory,
+    Health,
+    Inbound,
+    OnAnswered,
+    Receipt,
+    Submission,
+)
 
 log = structlog.get_logger()
 
@@ -148,21 +157,21 @@ class SupplierPool:
         worker_id: UUID,
         *,
         factories: Mapping[str, ConnectorFactory],
-        unseal: Callable[[Supplier], str],
+        account: Callable[[Supplier], Account],
         on_outcome: Callable[[UUID, Any, Any], None],
         on_receipts: Callable[[UUID, Sequence[Receipt]], Any],
         on_inbound: Callable[[UUID, Sequence[Inbound]], Any],
         backlog: Backlog | None = None,
     ) -> None:
-        """`factories` by the kind of supplier; `unseal` opens a supplier's secret. `backlog`: the worker's; None: its
-        own."""
+        """`factories` by the kind of supplier; `account`: what a connector is given, its secret opened. `backlog`: the
+        worker's; None: its own."""
         self._pool = pool
         self._worker_id = worker_id
         self._backlog = backlog or Backlog(cycle=0.0)
         #: Nobody else does.
         self._looks = backlog is None
         self._factories = factories
-        self._unseal = unseal
+        self._account = account
         self._on_outcome = on_outcome
         self._on_receipts = on_receipts
         self._on_inbound = on_inbound
@@ -235,8 +244,7 @@ class SupplierPool:
 
         try:
             connector = self._factories[supplier.kind](
-                supplier.settings,
-                self._unseal(supplier),
+                self._account(supplier),
                 lambda submission, outcome: self._on_outcome(supplier.id, submission, outcome),
                 receipts,
                 inbound,

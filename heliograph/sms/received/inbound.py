@@ -23,19 +23,21 @@ from heliograph.suppliers.contract import Inbound
 
 STORE = """
 INSERT INTO inbound_messages (id, supplier_id, sender, recipient, data_coding, body, raw, concatenation, received_at,
-                              sender_ton, recipient_ton, locking_shift, single_shift)
+                              sender_ton, recipient_ton, locking_shift, single_shift, key, acknowledged)
 SELECT id, $1, sender, recipient, data_coding, body, raw,
        CASE WHEN total > 0 THEN ARRAY[reference, total, number] END, $2, sender_ton, recipient_ton, locking_shift,
-       single_shift
+       single_shift, nullif(key, ''), key <> ''
   FROM unnest($3::uuid[], $4::text[], $5::text[], $6::smallint[], $7::bytea[], $8::bytea[], $9::integer[],
-              $10::integer[], $11::integer[], $12::smallint[], $13::smallint[], $14::smallint[], $15::smallint[])
+              $10::integer[], $11::integer[], $12::smallint[], $13::smallint[], $14::smallint[], $15::smallint[],
+              $16::text[])
        AS item (id, sender, recipient, data_coding, body, raw, reference, total, number, sender_ton, recipient_ton,
-                locking_shift, single_shift)
+                locking_shift, single_shift, key)
+ON CONFLICT (supplier_id, key) WHERE key IS NOT NULL DO NOTHING
 """
 
 
 async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]) -> list[UUID]:
-    """Store inbound messages of one supplier; returns their ids."""
+    """Store inbound messages of one supplier; returns their ids. One whose key is known already is not stored again."""
     none = (0, 0, 0)
     ids = [uuid7() for _ in received]
     await conn.execute(
@@ -55,6 +57,7 @@ async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]
         [one.recipient_ton for one in received],
         [one.locking_shift for one in received],
         [one.single_shift for one in received],
+        [storable(one.key)[:200] for one in received],
     )
     return ids
 

@@ -22,6 +22,7 @@ from heliograph.base.database import clock
 from heliograph.base.process.settings import SettingsError
 from heliograph.suppliers.bucket import Bucket
 from heliograph.suppliers.contract import (
+    Account,
     Health,
     Inbound,
     OnInbound,
@@ -47,8 +48,7 @@ _LAST_BATCH = 5.0
 
 
 def connect(
-    settings: dict[str, Any],
-    secret: str,
+    account: Account,
     on_outcome: OnOutcome,
     on_receipts: OnReceipts,
     on_inbound: OnInbound,
@@ -59,7 +59,9 @@ def connect(
 
     `late`: seconds that the answer to a submit still counts after it was given up.
     """
-    return SmppConnector(settings_from(settings), secret, on_outcome, on_receipts, on_inbound, late=late)
+    return SmppConnector(
+        settings_from(account.settings), account.secret, on_outcome, on_receipts, on_inbound, late=late
+    )
 
 
 class SmppConnector:

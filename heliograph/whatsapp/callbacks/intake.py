@@ -19,7 +19,7 @@ from heliograph.base import crypto
 from heliograph.base.database import clock
 from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Connection, Kept, Pool, is_down
-from heliograph.base.errors import NotFound, Refusal
+from heliograph.base.errors import CallbackNotGenuine, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
 from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import challenge, verify_signature
@@ -36,10 +36,8 @@ MARK_EVERY = timedelta(seconds=1)
 PIECE = 4_000_000
 
 
-class NotGenuine(Refusal):
+class NotGenuine(CallbackNotGenuine):
     """This request was not signed with the app's secret, or does not carry its verify token."""
-
-    code, status = "callback_not_genuine", 403
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):

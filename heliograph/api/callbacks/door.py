@@ -1,0 +1,144 @@
+"""The door for what is posted to this service by those who carry messages: everything under `/in/`.
+
+They repeat whatever is not answered with 200, so a callback is verified and stored here, and nothing else. The rule
+nobody may break: what is wrong with a request is said before its body is kept, no more bytes of bodies are held at once
+than `bodies.py` has room for, however many send, and whatever is not genuine counts as a failure of its address; but
+what is genuine is taken however many failures came the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from heliograph.api.callbacks.bodies import Bodies, Body
+from heliograph.api.door.guard import Disconnected, Receive, Scope, Send
+from heliograph.api.door.limits import Limiter
+from heliograph.api.shapes import envelope
+from heliograph.api.shapes.refusals import PayloadTooLarge
+from heliograph.base.errors import CallbackNotGenuine, NotFound
+from heliograph.base.ids import uuid7_text
+
+PREFIX = "/in/"
+
+_is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
+
+_ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The 200 of a callback that was taken."""
+
+    body: bytes = b""
+    kind: str = "text/plain; charset=utf-8"
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A request at the door whose body was not read yet."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: Mapping[bytes, bytes]
+    address: str
+    #: So many failures came from its address that it is taken for a guess.
+    is_guess: bool
+    #: (what takes the body, the most bytes of it) → what that returned. Raises PayloadTooLarge, Unavailable.
+    body: Callable[[Callable[[bytes | bytearray], Awaitable[Any]], int], Awaitable[Any]]
+
+
+class Taker(msgspec.Struct, frozen=True):
+    """Who answers what is under a path."""
+
+    prefix: str
+    answer: Callable[[Call], Awaitable[Answer]]
+
+
+class Callbacks:
+    """The door as an ASGI application."""
+
+    def __init__(
+        self, takers: Sequence[Taker], limiter: Limiter, *, public_url: str = "", bodies: Bodies | None = None
+    ) -> None:
+        """Inside a running loop. `public_url`: as in the settings."""
+        self._takers = tuple(takers)
+        self._limiter = limiter
+        self._public_url = public_url
+        self._bodies = bodies or Bodies()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id")
+        request_id = given.decode() if given is not None and _is_request_id(given) else uuid7_text()
+        status: int
+        address = scope["client"][0] if scope["client"] else ""
+        taker = next((one for one in self._takers if scope["path"].startswith(one.prefix)), None)
+        try:
+            try:
+                if taker is None:
+                    raise nowhere(scope["path"])
+                taken = await taker.answer(self._call(scope, headers, receive, address))
+            except (NotFound, CallbackNotGenuine):
+                await self._limiter.fail(address)
+                raise
+            status, body = 200, taken.body
+            answer = [(b"content-type", taken.kind.encode()), (b"content-length", b"%d" % len(body)), *_ALWAYS]
+        except Disconnected:
+            return
+        except Exception as error:
+            # Not kept by a name: an error that this frame knows is a circle, which holds the body that it was raised
+            # over until the garbage collector comes.
+            status, answer, body = envelope.render(
+                envelope.refusal_of(error, request_id=request_id, operation="callback"),
+                request_id=request_id,
+                public_url=self._public_url,
+            )
+        answer.append((b"x-request-id", request_id.encode()))
+        await send({"type": "http.response.start", "status": status, "headers": answer})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _call(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive, address: str) -> Call:
+        async def read(take: Callable[[bytes | bytearray], Awaitable[Any]], most: int) -> Any:
+            if int(headers.get(b"content-length", b"0")) > most:
+                raise PayloadTooLarge(most)
+            held = self._bodies.begin(address)
+            try:
+                return await take(await self._body(receive, held, most))
+            except asyncio.CancelledError:
+                if not held.gave_way:
+                    raise
+                raise held.gone() from None
+            finally:
+                self._bodies.release(held)
+
+        guess = self._limiter.is_locked_out(address)
+        return Call(scope["method"], scope["path"], scope["query_string"], headers, address, guess, read)
+
+    async def _body(self, receive: Receive, held: Body, most: int) -> bytes | bytearray:
+        message = await receive()
+        # One buffer that grows: pieces that are joined in the end are there twice, and leave holes where they were.
+        body: bytes | bytearray = message.get("body", b"")
+        self._bodies.grow(held, len(body))
+        if message.get("more_body"):
+            body = bytearray(body)
+        while message.get("more_body"):
+            if held.size > most:
+                raise PayloadTooLarge(most)
+            message = await receive()
+            body += message.get("body", b"")
+            self._bodies.grow(held, len(body) - held.size)
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        if held.size > most:
+            raise PayloadTooLarge(most)
+        self._bodies.finish(held)
+        return body
+
+
+def nowhere(path: str) -> NotFound:
+    """There is no such path."""
+    return NotFound("There is nothing at this path.", resource="path", id=path[:256])

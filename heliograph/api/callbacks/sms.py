@@ -1,0 +1,50 @@
+"""Suppliers over HTTP at the door: `/in/sms/{supplier}/{token}/receipts` and `/inbound`, by POST or GET."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+from heliograph.api.callbacks.door import Answer, Call, Taker, nowhere
+from heliograph.api.shapes.refusals import MethodNotAllowed
+from heliograph.sms.callbacks.addresses import INBOUND, PREFIX, RECEIPTS
+from heliograph.sms.callbacks.intake import SupplierCallbacks
+from heliograph.suppliers.http.kind import Callback
+
+#: Bytes of a callback: a hundred receipts with all that their supplier knows of them.
+MOST = 1_048_576
+#: Headers that are read when a callback is verified or understood.
+SIGNING = re.compile(rb"authorization|content-type|.*signature.*|.*timestamp.*|.*nonce.*|x-.*").fullmatch
+
+_path = re.compile(rf"{PREFIX}([0-9a-fA-F-]{{36}})/([A-Za-z0-9_-]{{8,64}})/({RECEIPTS}|{INBOUND})").fullmatch
+
+
+def taker(intake: SupplierCallbacks, *, public_url: str) -> Taker:
+    """`public_url`: where suppliers reach this service, which is what they sign."""
+
+    async def answer(call: Call) -> Answer:
+        match = _path(call.path)
+        try:
+            supplier_id = UUID(match[1] if match else "")
+        except ValueError:
+            raise nowhere(call.path) from None
+        assert match is not None
+        if call.method not in ("GET", "POST"):
+            raise MethodNotAllowed("GET, POST")
+        known = await intake.account(supplier_id, match[2])
+        base = public_url.rstrip("/") or f"http://{call.headers.get(b'host', b'').decode('latin-1')}"
+        query = call.query.decode("latin-1")
+        url = f"{base}{call.path}" + (f"?{query}" if query else "")
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in call.headers.items() if SIGNING(name)
+        }
+
+        async def take(body: bytes | bytearray) -> Answer:
+            callback = Callback(call.method, url, headers, bytes(body))
+            reply = await intake.take(known, match[3], callback, address=call.address)
+            return Answer(reply.body, reply.kind)
+
+        taken: Answer = await call.body(take, MOST)
+        return taken
+
+    return Taker(PREFIX, answer)

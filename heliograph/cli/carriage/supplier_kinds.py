@@ -1,0 +1,103 @@
+"""`heliograph supplier add KIND` for suppliers over HTTP: a command each, made from the settings that the kind has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from heliograph.base.process.settings import SettingsError
+from heliograph.cli.carriage import supplier_settings
+from heliograph.suppliers import kinds
+from heliograph.suppliers.http.kind import SECRET, HttpKind
+
+#: Takes (kind, its settings, its secrets but the first, what belongs to any supplier) and adds it.
+Add = Callable[[HttpKind, dict[str, Any], dict[str, str], dict[str, Any]], None]
+
+
+def register(app: typer.Typer, common: list[inspect.Parameter], add: Add) -> None:
+    """A command for each kind. `common`: options that every supplier has, among them `name`."""
+    for kind in kinds.HTTP.values():
+        app.command(kind.name)(_command(kind, common, add))
+
+
+def _command(kind: HttpKind, common: list[inspect.Parameter], add: Add) -> Callable[..., None]:
+    known = supplier_settings.fields(kind.name)
+
+    def command(**given: Any) -> None:
+        values: dict[str, Any] = {}
+        for name in known:
+            for text in _listed(given.pop(name)):
+                supplier_settings.apply(values, _pair(name, text, known[name][0]), kind.name)
+        try:
+            kinds.settings_from(kind.name, values)
+        except SettingsError as error:
+            raise typer.BadParameter(str(error)) from None
+        secrets = {name: text for name in _further(kind) if (text := given.pop(name))}
+        add(kind, values, secrets, given)
+
+    options = [_option(name, meaning, of, kind) for name, (of, meaning) in known.items()]
+    options += [_secret(name, kind.secrets[name]) for name in _further(kind)]
+    ordered = sorted([*common, *options], key=lambda one: one.default is not inspect.Parameter.empty)
+    command.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in ordered}
+    command.__name__ = f"add_{kind.name}"
+    needed = " ".join(f"--{_dashed(one.name)} ..." for one in options if one.default is inspect.Parameter.empty)
+    command.__doc__ = (
+        f"Add an account at {kind.title}. The {kind.secrets[SECRET]} is prompted for, or read from a line on stdin.\n\n"
+        f"\b\nExample:\n  heliograph supplier add {kind.name} main {needed}".rstrip()
+    )
+    return command
+
+
+def _option(name: str, meaning: str, of: Any, kind: HttpKind) -> inspect.Parameter:
+    """One setting, as it is written; what is wrong with it is said with its name."""
+    field = next(one for one in msgspec.structs.fields(kind.settings) if one.name == name)
+    is_required = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
+    default = "" if is_required or field.default is msgspec.NODEFAULT else supplier_settings.written(field.default)
+    text = f"{meaning}. [default: {default}]" if default else f"{meaning}."
+    is_mapping = supplier_settings.is_mapping(of)
+    option = typer.Option(
+        f"--{_dashed(name)}", metavar="KEY=VALUE" if is_mapping else "VALUE", help=text, show_default=False
+    )
+    annotation: Any
+    if is_mapping:
+        annotation, given = Annotated[list[str] | None, option], None
+    else:
+        annotation = Annotated[str, option] if is_required else Annotated[str | None, option]
+        given = inspect.Parameter.empty if is_required else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=annotation)
+
+
+def _further(kind: HttpKind) -> list[str]:
+    """Secrets that not every account has."""
+    return [name for name in kind.secrets if name != SECRET]
+
+
+def _secret(name: str, meaning: str) -> inspect.Parameter:
+    option = typer.Option(
+        f"--{_dashed(name)}",
+        metavar="SECRET",
+        help=f"{meaning}; command lines are visible to other users of this machine.",
+        envvar=f"HELIOGRAPH_SUPPLIER_{name.upper()}",
+        show_default=False,
+        show_envvar=False,
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+def _pair(name: str, text: str, of: Any) -> str:
+    return f"{name}.{text}" if supplier_settings.is_mapping(of) else f"{name}={text}"
+
+
+def _listed(given: str | list[str] | None) -> list[str]:
+    return [] if given is None else [given] if isinstance(given, str) else given
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")

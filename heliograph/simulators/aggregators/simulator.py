@@ -1,0 +1,179 @@
+"""A supplier over HTTP that takes messages, tells of them later, and fails as it is told to.
+
+The last four digits of a recipient decide its fate (`FATES`); every other number is delivered. The rule nobody may
+break: `taken` holds what a real supplier would have sent to handsets, once for each time it would have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from heliograph.base.network.addresses import parse_networks
+from heliograph.http.answers import Answer
+from heliograph.http.client import ClientRules, HttpClient
+from heliograph.http.heads import RequestHead
+from heliograph.simulators.aggregators.profiles import PROFILES, Asked, Post, Profile
+from heliograph.simulators.http import Coming, HttpSimulator, Reply
+
+#: Last four digits → what becomes of the message.
+FATES = {
+    "0001": "undelivered",
+    "0002": "expired",
+    "0003": "rejected",
+    "0100": "refused",
+    "0101": "throttled",  # the first time
+    "0102": "busy",  # the first time
+    "0103": "lost",  # it is sent, and no answer comes
+    "0104": "early",  # its receipt comes before the answer
+    "0105": "twice",  # its receipt comes twice
+    "0106": "silent",  # no receipt comes
+    "0107": "garbled",  # it is sent, and the answer cannot be read
+}
+STATES = ("undelivered", "expired", "rejected")
+#: Bytes of a request.
+LARGEST = 1_048_576
+RULES = ClientRules(
+    seconds=5.0,
+    connect_seconds=2.0,
+    per_destination=64,
+    allow_http=True,
+    networks=parse_networks("127.0.0.0/8,::1/128"),
+)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What it is told."""
+
+    profile: str
+    secret: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    #: The account's address at us, without `/receipts` or `/inbound`, for those that have no address with each message.
+    callback: str = ""
+    #: Seconds from an answer to its receipt, and before an answer.
+    receipt_delay: float = 0.02
+    latency: float = 0.0
+    #: Seconds until a callback that was not answered with 2xx is made again, and how often.
+    redeliver_after: float = 0.2
+    redeliveries: int = 50
+    #: Everything fails in this way, whatever the number: a value of FATES.
+    always: str = ""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A message that it sent on."""
+
+    id: str
+    asked: Asked
+
+
+class Aggregator:
+    """One account at one supplier. `start`, `stop`."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.profile: Profile = PROFILES[options.profile]
+        self.taken: list[Taken] = []
+        #: Answers by kind, and callbacks by the status that they were answered with.
+        self.answered: Counter[str] = Counter()
+        self.called: Counter[int] = Counter()
+        self.port = 0
+        self._server = HttpSimulator(self._answer, body_bytes=LARGEST)
+        self._numbers = itertools.count(1)
+        self._seen: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._client: HttpClient | None = None
+
+    @property
+    def base_url(self) -> str:
+        """Where its API is."""
+        return f"http://{self.options.host}:{self.port}"
+
+    async def start(self) -> None:
+        """Take requests."""
+        self._client = HttpClient(RULES)
+        self.port = await self._server.listen(self.options.host, self.options.port)
+
+    async def stop(self) -> None:
+        """Cut every connection; what was to be told is not told any more."""
+        self._server.abort()
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    async def write(self, *, sender: str, recipient: str, text: str, id: str = "", secret: str | None = None) -> int:
+        """A handset writes; the status that the callback was answered with. `id`: of a message that is told again.
+        `secret`: what it is signed with, if not the account's."""
+        post = self.profile.inbound(
+            self.options.callback + "/inbound", sender, recipient, text, id or f"in-{next(self._numbers)}"
+        )
+        return await self._post(self.profile.sign(post, secret or self.options.secret))
+
+    def _answer(self, head: RequestHead, body: bytes) -> Coming:
+        asked = self.profile.read(head, body, self.options.secret)
+        if asked is None:
+            self.answered["unauthorized"] += 1
+            return self.profile.unauthorized
+        fate = self.options.always or FATES.get(asked.to[-4:], "delivered")
+        is_first = asked.to not in self._seen
+        self._seen.add(asked.to)
+        if fate == "refused" or (fate in ("throttled", "busy") and (is_first or self.options.always)):
+            self.answered[fate] += 1
+            return self._delayed(
+                {"refused": self.profile.refused, "throttled": self.profile.throttled}.get(fate, self.profile.busy)(
+                    asked
+                )
+            )
+        id = f"{self.profile.name}-{next(self._numbers)}"
+        self.taken.append(Taken(id, asked))
+        self.answered["accepted"] += 1
+        if fate == "early":
+            return self._early(asked, id)
+        if fate != "silent":
+            self._later(self._tell(asked, id, fate))
+        if fate == "lost":
+            return Reply(200, way="drop")
+        if fate == "garbled":
+            return Reply(200, b"<html>It works!</html>", "text/html")
+        return self._delayed(self.profile.accepted(asked, id))
+
+    def _delayed(self, reply: Reply) -> Reply:
+        reply.delay = self.options.latency
+        return reply
+
+    async def _early(self, asked: Asked, id: str) -> Reply:
+        await self._post(self._receipt(asked, id, "delivered"))
+        return self.profile.accepted(asked, id)
+
+    async def _tell(self, asked: Asked, id: str, fate: str) -> None:
+        await asyncio.sleep(self.options.latency + self.options.receipt_delay)
+        post = self._receipt(asked, id, fate if fate in STATES else "delivered")
+        for _ in range(2 if fate == "twice" else 1):
+            for _ in range(self.options.redeliveries):
+                if 200 <= await self._post(post) < 300:
+                    break
+                await asyncio.sleep(self.options.redeliver_after)
+
+    def _receipt(self, asked: Asked, id: str, state: str) -> Post:
+        address = asked.callback or f"{self.options.callback}/receipts"
+        return self.profile.sign(self.profile.receipt(address, asked, id, state), self.options.secret)
+
+    async def _post(self, post: Post) -> int:
+        assert self._client is not None
+        found = await self._client.request(post.method, post.url, post.body, post.headers)
+        status = found.status if isinstance(found, Answer) else 0
+        self.called[status] += 1
+        return status
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

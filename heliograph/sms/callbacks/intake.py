@@ -1,0 +1,146 @@
+"""Callbacks of suppliers as they come: verified, sealed, stored, and only then answered. `processing.py` reads them.
+
+The rule nobody may break: nothing is answered with 200 that is not committed, and nothing is stored that did not come
+to the account's own address, signed as far as its supplier signs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import crypto
+from heliograph.base.database.batching import Batcher
+from heliograph.base.database.pool import Kept, Pool, is_down
+from heliograph.base.errors import CallbackNotGenuine, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.base.loading_cache import LoadingCache
+from heliograph.base.process.crash import crash_point
+from heliograph.base.process.settings import Settings
+from heliograph.sms.callbacks import addresses
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.suppliers import kinds
+from heliograph.suppliers.http.kind import Callback, HttpKind, HttpSettings, Reply, Secrets, secrets_of
+
+#: The kind of queue row that a stored callback has; its line is the supplier.
+KIND = "sms_in"
+#: It belongs to no organization before it is read.
+NOBODY = UUID(int=0)
+
+
+class NotTheSupplier(CallbackNotGenuine):
+    """This request does not come from the supplier whose address this is."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """An account that calls back."""
+
+    id: UUID
+    kind: HttpKind
+    settings: HttpSettings
+    secrets: Secrets
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """A callback that is to be stored. `body` is sealed."""
+
+    id: UUID
+    supplier_id: UUID
+    body: bytes
+
+
+class Content(msgspec.Struct, frozen=True, array_like=True):
+    """What is sealed."""
+
+    what: str
+    callback: Callback
+
+
+def context(id: UUID) -> str:
+    """The context of a callback's seal."""
+    return f"supplier_callbacks/{id}"
+
+
+# One statement, so that a callback and its place in the queue are one commit and one round trip.
+STORE = """
+WITH item AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[]) AS item (id, supplier_id, body)
+), stored AS (
+    INSERT INTO supplier_callbacks (id, supplier_id, body, received_at) SELECT id, supplier_id, body, now() FROM item
+)
+INSERT INTO queue (kind, line, organization_id, due_at, id) SELECT $4, supplier_id, $5, now(), id FROM item
+"""
+
+
+class SupplierCallbacks:
+    """Takes callbacks; one per process. All of it raises what asyncpg does while the database is away."""
+
+    def __init__(self, pool: Pool, settings: Settings) -> None:
+        self._pool = pool
+        self._kept = Kept(pool)
+        self._settings = settings
+        self._key = suppliers.seal_key(settings)
+        self._known: LoadingCache[UUID, Known] = LoadingCache(self._load, indivisible=is_down)
+        self._batcher: Batcher[Stored, None] = Batcher(self._commit, limit=256, indivisible=is_down)
+        #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
+        self.stored = asyncio.Event()
+
+    async def account(self, supplier_id: UUID, token: str) -> Known:
+        """The account whose address this is. Raises NotFound."""
+        wanted = addresses.token(self._settings, supplier_id)
+        # No query for who does not know the address.
+        if not hmac.compare_digest(wanted.encode(), token.encode()):
+            raise NotFound("There is nothing at this path.", resource="path")
+        known = await self._known.get(supplier_id)
+        if known is None:
+            raise NotFound("There is nothing at this path.", resource="path")
+        return known
+
+    async def take(self, known: Known, what: str, callback: Callback, *, address: str) -> Reply:
+        """Store one callback; returns its answer once it is committed. Raises NotTheSupplier."""
+        if not known.settings.takes_from(address) or not known.kind.is_genuine(known.settings, known.secrets, callback):
+            raise NotTheSupplier
+        id = uuid7()
+        content = msgspec.msgpack.encode(Content(what, callback))
+        await self._batcher.put(Stored(id, known.id, crypto.seal(self._key, content, context(id))))
+        return known.kind.reply(known.settings)
+
+    async def drain(self) -> None:
+        """Wait until every batch is committed."""
+        await self._batcher.drain()
+
+    async def _load(self, ids: Sequence[UUID]) -> dict[UUID, Known]:
+        async with self._pool.acquire() as conn:
+            found = await routing.load(conn)
+        return {one.id: known for one in found if one.id in ids and (known := self._opened(one)) is not None}
+
+    def _opened(self, one: Supplier) -> Known | None:
+        kind = kinds.HTTP.get(one.kind)
+        if kind is None:
+            return None
+        return Known(
+            one.id,
+            kind,
+            kinds.settings_from(one.kind, one.settings),
+            secrets_of(suppliers.open_secret(self._key, one)),
+        )
+
+    async def _commit(self, items: list[Stored]) -> list[None]:
+        crash_point("supplier_callback.before_commit")
+        async with self._kept.use() as conn:
+            await conn.execute(
+                STORE,
+                [one.id for one in items],
+                [one.supplier_id for one in items],
+                [one.body for one in items],
+                KIND,
+                NOBODY,
+            )
+        crash_point("supplier_callback.after_commit")
+        self.stored.set()
+        return [None] * len(items)

@@ -1,0 +1,139 @@
+"""A worker's part in suppliers' callbacks: read by the supplier's own file, and handed to where receipts and messages
+from handsets of every supplier go.
+
+A batch is callbacks of one account, locked while it is processed and deleted in the commit that stores what handsets
+wrote. Receipts are committed before that, by the batch writer of answers and receipts: the same one again changes
+nothing. A worker that is killed leaves the callbacks as they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import structlog
+
+from heliograph.base import crypto
+from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.process.crash import crash_point
+from heliograph.queue.backlog import Backlog
+from heliograph.sms.callbacks import addresses, intake
+from heliograph.sms.callbacks.intake import Content
+from heliograph.sms.dispatch.supplier_pool import PooledSupplier
+from heliograph.sms.received import inbound
+from heliograph.suppliers import kinds
+from heliograph.suppliers.contract import Inbound, Receipt
+from heliograph.suppliers.http import references
+
+log = structlog.get_logger()
+
+#: Callbacks of one batch; each may hold a hundred receipts.
+CALLBACKS = 200
+#: Seconds until a callback is looked at again that this worker cannot open.
+LATER_SECONDS = 60.0
+
+TAKE = """
+SELECT c.id, c.body FROM unnest($1::uuid[]) AS due (id) CROSS JOIN LATERAL (
+       SELECT id, body FROM supplier_callbacks WHERE id = due.id LIMIT 1) c ORDER BY c.id
+"""
+DONE = """
+WITH gone AS (DELETE FROM supplier_callbacks WHERE id = ANY ($1))
+DELETE FROM queue WHERE id = ANY ($1) AND line IS NOT DISTINCT FROM $2
+"""
+LATER = """
+UPDATE queue SET due_at = now() + make_interval(secs => $3) WHERE id = ANY ($1) AND line IS NOT DISTINCT FROM $2
+"""
+
+
+class CallbackProcessing:
+    """One per worker."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        key: bytes,
+        account: Callable[[UUID], PooledSupplier | None],
+        *,
+        on_receipts: Callable[[UUID, Sequence[Receipt]], Awaitable[None]],
+        on_inbound: Callable[[], None],
+        backlog: Backlog,
+    ) -> None:
+        """`key`: of `suppliers.seal_key`. `account`: a supplier as this worker has it. `on_receipts` returns once they
+        are committed; `on_inbound` is called after messages from handsets were stored."""
+        self._pool = pool
+        self._key = key
+        self._account = account
+        self._on_receipts = on_receipts
+        self._on_inbound = on_inbound
+        self._backlog = backlog
+        #: Set when callbacks were stored.
+        self.wake = asyncio.Event()
+
+    async def round(self) -> int:
+        """A batch of each account that has some; returns how many callbacks that were."""
+        async with self._pool.acquire() as conn:
+            await self._backlog.look(conn, intake.KIND)
+            done = 0
+            for supplier_id in self._backlog.lines(intake.KIND):
+                try:
+                    done += await self._batch(conn, supplier_id)
+                except Exception as error:
+                    if is_down(error):
+                        raise
+                    log.exception("supplier's callbacks failed", supplier=str(supplier_id))  # those of others go on
+        return done
+
+    async def _batch(self, conn: Connection, supplier_id: UUID) -> int:
+        async with self._backlog.transaction(conn):
+            picked = await self._backlog.pick(conn, intake.KIND, {supplier_id: CALLBACKS})
+            taken = await conn.fetch(TAKE, [one.id for one in picked]) if picked else []
+            if not taken:
+                return 0
+            read, closed = self._read(supplier_id, taken)
+            receipts = [one for found, _ in read for one in found]
+            messages = [one for _, found in read for one in found]
+            if receipts:
+                await self._on_receipts(supplier_id, receipts)
+            crash_point("supplier_callbacks.before_commit")
+            if messages:
+                await inbound.store(conn, supplier_id, messages)
+            if closed:
+                await conn.execute(LATER, closed, supplier_id, LATER_SECONDS)
+            await conn.execute(DONE, [row["id"] for row in taken if row["id"] not in closed], supplier_id)
+        crash_point("supplier_callbacks.after_commit")
+        if messages:
+            self._on_inbound()
+        return len(taken)
+
+    def _read(
+        self, supplier_id: UUID, rows: Sequence[asyncpg.Record]
+    ) -> tuple[list[tuple[list[Receipt], list[Inbound]]], list[UUID]]:
+        """(receipts and messages of each callback, ids of those that are left for another worker or a later time)."""
+        account = self._account(supplier_id)
+        kind = None if account is None else kinds.HTTP.get(account.supplier.kind)
+        read: list[tuple[list[Receipt], list[Inbound]]] = []
+        closed: list[UUID] = []
+        for id, body in rows:
+            try:
+                if account is None or kind is None:
+                    raise LookupError("no such supplier")
+                settings = kinds.settings_from(kind.name, account.supplier.settings)
+                content = msgspec.msgpack.decode(crypto.unseal(self._key, body, intake.context(id)), type=Content)
+                if content.what == addresses.RECEIPTS:
+                    told = content.callback.query.get("ref", "")
+                    found = kind.receipts(settings, content.callback)
+                    read.append(([references.completed(one, told) for one in found], []))
+                else:
+                    read.append(([], kind.inbound(settings, content.callback)))
+            except Exception as error:
+                # Never the error's text: it may quote what somebody wrote. It stays until retention takes it, so that
+                # a mended file or setting reads it after all.
+                log.error("supplier's callback not read", supplier=str(supplier_id), error=type(error).__name__)
+                closed.append(id)
+        empty = sum(1 for receipts, messages in read if not receipts and not messages)
+        if empty:
+            log.warning("supplier's callbacks held nothing that is known", supplier=str(supplier_id), count=empty)
+        return read, closed

@@ -1,0 +1,135 @@
+"""Africa's Talking: bulk SMS (POST /version1/messaging), delivery reports and incoming messages as forms.
+
+Its codes stand in the answer's body; HTTP says nothing of a message. It takes no reference of ours and signs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
+from heliograph.suppliers.http.kind import (
+    FORM,
+    JSON,
+    SECRET,
+    Answer,
+    Callback,
+    HttpKind,
+    HttpSettings,
+    Message,
+    Request,
+    Secrets,
+    at,
+    demand,
+    form,
+    inbound_of,
+    text_of,
+)
+from heliograph.suppliers.http.rulings import Ruling, by_status, outcome, ruled, state_of
+
+RULINGS = {
+    100: Ruling.ACCEPTED,
+    101: Ruling.ACCEPTED,
+    102: Ruling.ACCEPTED,
+    401: Ruling.LATER,  # held for a look at its risk
+    402: Ruling.BAD_SENDER,
+    403: Ruling.REFUSED,
+    404: Ruling.ELSEWHERE,  # a kind of number that it does not carry to
+    405: Ruling.NO_CREDIT,
+    406: Ruling.BLOCKED,
+    407: Ruling.ELSEWHERE,  # no route
+    409: Ruling.BLOCKED,
+    500: Ruling.LATER,
+    501: Ruling.LATER,
+    502: Ruling.ELSEWHERE,
+}
+STATES = {
+    "sent": ReceiptState.PENDING,
+    "submitted": ReceiptState.PENDING,
+    "buffered": ReceiptState.PENDING,
+    "success": ReceiptState.DELIVERED,
+    "failed": ReceiptState.UNDELIVERED,
+    "rejected": ReceiptState.REJECTED,
+    "expired": ReceiptState.EXPIRED,
+}
+
+
+class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An account at Africa's Talking."""
+
+    base_url: Annotated[str, "Where the API is; the sandbox: https://api.sandbox.africastalking.com"] = (
+        "https://api.africastalking.com"
+    )
+    username: Annotated[str, "Name of the application; of the sandbox: sandbox"]
+    shared_sender: Annotated[str, "Sender ID for which the account's shared sender is used; empty: none"] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand(bool(self.username), "username", "must not be empty")
+
+
+def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
+    """One message a request: recipients of a list would share one text."""
+    sender = "" if message.sender == settings.shared_sender else message.sender
+    values = {"username": settings.username, "to": f"+{message.to}", "message": message.text, "from": sender}
+    headers = {"apiKey": secrets[SECRET], "Accept": JSON, "Content-Type": FORM}
+    return Request(f"{settings.base_url}/version1/messaging", form(values | {"bulkSMSMode": "1"}), headers)
+
+
+def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
+    """By the code of the recipient; without a recipient, by the message above them."""
+    said = at(answer.json, "SMSMessageData")
+    one = at(said, "Recipients", 0)
+    if one is None:
+        words = text_of(at(said, "Message"))
+        return outcome(Ruling.BAD_SENDER, code=words) if words == "InvalidSenderId" else by_status(answer, detail=words)
+    id = text_of(at(one, "messageId"))
+    return ruled(
+        RULINGS, at(one, "statusCode"), answer, id="" if id == "None" else id, detail=text_of(at(one, "status"))
+    )
+
+
+def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
+    """`id`, `status`, `phoneNumber`, `failureReason`."""
+    fields = callback.form
+    if not fields.get("id"):
+        return []
+    state, unknown = state_of(STATES, fields.get("status", ""))
+    return [
+        Receipt(
+            keys=(fields["id"],),
+            state=state,
+            recipient=fields.get("phoneNumber", "").removeprefix("+"),
+            sender="",
+            raw=callback.body,
+            error=fields.get("failureReason", "")[:64],
+            unknown_word=unknown,
+        )
+    ]
+
+
+def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
+    """`from`, `to`, `text`, `id`."""
+    fields = callback.form
+    if not fields.get("from") or "text" not in fields:
+        return []
+    return [
+        inbound_of(
+            sender=fields["from"],
+            recipient=fields.get("to", ""),
+            text=fields["text"],
+            raw=callback.body,
+            key=fields.get("id", ""),
+        )
+    ]
+
+
+KIND = HttpKind(
+    name="africastalking",
+    title="Africa's Talking",
+    settings=Settings,
+    request=request,
+    answer=answer,
+    receipts=receipts,
+    inbound=inbound,
+)

@@ -1,0 +1,240 @@
+"""Any supplier with an HTTP API, by configuration alone: templates of the request, and places in what comes back."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import Annotated, Literal
+
+import msgspec
+
+from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
+from heliograph.suppliers.http import templates
+from heliograph.suppliers.http.kind import (
+    FORM,
+    JSON,
+    SECRET,
+    Answer,
+    Callback,
+    HttpKind,
+    HttpSettings,
+    Message,
+    Reply,
+    Request,
+    Secrets,
+    basic,
+    demand,
+    inbound_of,
+)
+from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
+from heliograph.suppliers.http.templates import Found
+
+#: What templates may name.
+NAMES = frozenset(
+    {
+        *("to", "to_plus", "to_zeros", "from", "from_plus", "text", "reference", "callback", "secret", "coding"),
+        *("validity_seconds", "validity_minutes", "validity_milliseconds"),
+    }
+)
+Place = str
+
+
+class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An account at a supplier that nobody wrote a file for."""
+
+    base_url: Annotated[str, "Where the API is: scheme, host and port"]
+    method: Annotated[Literal["GET", "POST", "PUT"], "Method of the request that sends a message"] = "POST"
+    path: Annotated[str, "Path and query of that request; may hold {{to}} and the like"] = "/"
+    content_type: Annotated[str, "Media type of its body, which decides how values are escaped"] = JSON
+    body: Annotated[
+        str, 'Its body: {"to":"{{to_plus}}","text":"{{text}}"}; for a form: to={{to}}&text={{text}}; empty: none'
+    ] = ""
+    headers: Annotated[dict[str, str], "Header → value; may hold {{secret}}"] = msgspec.field(default_factory=dict)
+    basic_user: Annotated[str, "User name of HTTP authentication, with the secret as password; empty: none"] = ""
+    gsm7_coding: Annotated[str, "What {{coding}} is for a text in GSM-7"] = "0"
+    ucs2_coding: Annotated[str, "What {{coding}} is for any other"] = "2"
+    max_characters: Annotated[int, "Longest text the supplier takes; 0: no limit"] = 0
+
+    id_at: Annotated[Place, "Where its answer has the message's id; empty: it gives none, and receipts name ours"] = ""
+    code_at: Annotated[Place, "Where its answer says how it went; empty: by the HTTP status"] = "status"
+    detail_at: Annotated[Place, "Where its answer has words for operators"] = ""
+    codes: Annotated[
+        dict[str, Ruling],
+        "Code → accepted, refused, elsewhere, blocked, bad_sender, later, throttled, no_credit, config or unknown",
+    ] = msgspec.field(default_factory=dict)
+
+    receipt_list_at: Annotated[Place, "Where a callback lists receipts; empty: it is one itself"] = ""
+    receipt_id_at: Annotated[Place, "Where a receipt has the message's id"] = "query:ref"
+    receipt_state_at: Annotated[Place, "Where a receipt has the message's state"] = ""
+    receipt_states: Annotated[
+        dict[str, ReceiptState],
+        "State there → delivered, undelivered, expired, rejected, failed, pending or unknown; case does not matter",
+    ] = msgspec.field(default_factory=dict)
+    receipt_error_at: Annotated[Place, "Where a receipt has the reason of a failure"] = ""
+    receipt_recipient_at: Annotated[Place, "Where a receipt has the recipient"] = ""
+
+    inbound_list_at: Annotated[Place, "Where a callback lists messages from handsets; empty: it is one itself"] = ""
+    inbound_from_at: Annotated[Place, "Where such a message has the handset's number"] = ""
+    inbound_to_at: Annotated[Place, "Where it has the number that was written to"] = ""
+    inbound_text_at: Annotated[Place, "Where it has its text"] = ""
+    inbound_id_at: Annotated[Place, "Where it has its id, by which it is known when it comes again"] = ""
+
+    callback_user: Annotated[str, "User name that callbacks carry; empty: they carry none"] = ""
+    signature_header: Annotated[str, "Header with an HMAC of the body; empty: callbacks are not signed"] = ""
+    signature_method: Annotated[Literal["sha1", "sha256", "sha512"], "Its algorithm"] = "sha256"
+    signature_encoding: Annotated[Literal["hex", "base64"], "How it is written"] = "hex"
+    reply: Annotated[str, "What callbacks are answered with"] = ""
+    reply_type: Annotated[str, "Its media type"] = "text/plain; charset=utf-8"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand(bool(self.base_url), "base_url", "must not be empty")
+        demand(self.path.startswith("/"), "path", "must begin with /")
+        for field, template in (("path", self.path), ("body", self.body), *self.headers.items()):
+            unknown = sorted(templates.names_in(template) - NAMES)
+            demand(not unknown, field, f"names {', '.join(unknown)}; there are {', '.join(sorted(NAMES))}")
+        for field in self.__struct_fields__:
+            if field.endswith("_at"):
+                try:
+                    templates.check_place(getattr(self, field))
+                except ValueError as error:
+                    raise ValueError(f"{field} {error}") from None
+        breaks = any("\n" in text or "\r" in text for pair in self.headers.items() for text in pair)
+        demand(not breaks, "headers", "must not hold line breaks")
+
+
+def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
+    """Path, headers and body with their values in them."""
+    if settings.max_characters and len(message.text) > settings.max_characters:
+        raise ValueError(f"more than {settings.max_characters} characters")
+    seconds = message.validity_seconds or 0
+    sender = message.sender
+    values = {
+        "to": message.to,
+        "to_plus": f"+{message.to}",
+        "to_zeros": f"00{message.to}",
+        "from": sender.removeprefix("+"),
+        "from_plus": sender,
+        "text": message.text,
+        "reference": message.reference,
+        "callback": message.callback,
+        "secret": secrets[SECRET],
+        "coding": settings.gsm7_coding if message.encoding == "gsm7" else settings.ucs2_coding,
+        "validity_seconds": str(seconds or ""),
+        "validity_minutes": str(max(1, seconds // 60) if seconds else ""),
+        "validity_milliseconds": str(seconds * 1000 or ""),
+    }
+    headers = {name: templates.fill_header(value, values) for name, value in settings.headers.items()}
+    if settings.basic_user:
+        headers["Authorization"] = basic(settings.basic_user, secrets[SECRET])
+    if settings.body:
+        headers.setdefault("Content-Type", settings.content_type)
+    media = settings.content_type.partition(";")[0].strip().lower()
+    return Request(
+        settings.base_url.rstrip("/") + templates.fill_url(settings.path, values),
+        templates.fill(settings.body, values, FORM if media == FORM else media).encode(),
+        headers,
+        settings.method,
+    )
+
+
+def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
+    """By the code, then by the status; a 2xx without the id that there should be is unknown."""
+    found = Found(answer.body, status=answer.status)
+    code, id = found.text(settings.code_at) or str(answer.status), found.text(settings.id_at)
+    detail = found.text(settings.detail_at)
+    ruling = settings.codes.get(code)
+    if ruling is None:
+        is_by_status = settings.code_at in ("", "status")
+        if not (200 <= answer.status < 300):
+            return by_status(answer, detail=detail)
+        ruling = Ruling.ACCEPTED if is_by_status else Ruling.UNKNOWN
+    if ruling is Ruling.ACCEPTED and settings.id_at and not id:
+        return outcome(Ruling.UNKNOWN, code=code, detail=detail or "no id in the answer")
+    return outcome(ruling, id=id, code=code, detail=detail, retry_after=answer.retry_after)
+
+
+def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
+    """One for each item that names an id."""
+    known = {word.casefold(): state for word, state in settings.receipt_states.items()}
+    receipts = []
+    for one in _items(callback, settings.receipt_list_at):
+        id, word = one.text(settings.receipt_id_at), one.text(settings.receipt_state_at)
+        if not id:
+            continue
+        state = known.get(word.casefold())
+        receipts.append(
+            Receipt(
+                keys=(id,),
+                state=state or ReceiptState.UNKNOWN,
+                recipient=one.text(settings.receipt_recipient_at).removeprefix("+"),
+                sender="",
+                raw=one.body or callback.url.encode(),
+                error=one.text(settings.receipt_error_at)[:64],
+                unknown_word="" if state else word[:40],
+            )
+        )
+    return receipts
+
+
+def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
+    """One for each item that names a sender."""
+    return [
+        inbound_of(
+            sender=sender,
+            recipient=one.text(settings.inbound_to_at),
+            text=one.text(settings.inbound_text_at),
+            raw=one.body or callback.url.encode(),
+            key=one.text(settings.inbound_id_at),
+        )
+        for one in _items(callback, settings.inbound_list_at)
+        if (sender := one.text(settings.inbound_from_at))
+    ]
+
+
+def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool:
+    """By password and signature, as far as they are set."""
+    if settings.callback_user:
+        wanted = basic(settings.callback_user, secrets.get("callback_password", "")).encode()
+        if not hmac.compare_digest(callback.headers.get("authorization", "").encode(), wanted):
+            return False
+    if settings.signature_header:
+        key = secrets.get("signature_secret", "")
+        if not key:
+            return False  # signed, and nobody can tell by whom
+        method = getattr(hashlib, settings.signature_method)
+        digest = hmac.new(key.encode(), callback.body, method).digest()
+        wanted = digest.hex().encode() if settings.signature_encoding == "hex" else base64.b64encode(digest)
+        given = callback.headers.get(settings.signature_header.lower(), "")
+        # Some write the algorithm before it: sha256=5f3e…
+        given = given.removeprefix(f"{settings.signature_method}=")
+        return hmac.compare_digest(given.encode(), wanted)
+    return True
+
+
+def _items(callback: Callback, place: Place) -> list[Found]:
+    return Found(callback.body, callback.headers, callback.url).items(place)
+
+
+def reply(settings: Settings) -> Reply:
+    """What is configured."""
+    return Reply(settings.reply.encode(), settings.reply_type)
+
+
+KIND = HttpKind(
+    name="http",
+    title="Any HTTP API",
+    settings=Settings,
+    secrets={
+        SECRET: "Secret of the account, {{secret}} in templates",
+        "callback_password": "Password that callbacks carry",
+        "signature_secret": "Key of the HMAC in callbacks",
+    },
+    request=request,
+    answer=answer,
+    receipts=receipts,
+    inbound=inbound,
+    is_genuine=is_genuine,
+    reply=reply,
+)

@@ -1,0 +1,176 @@
+"""Twilio: Programmable Messaging (POST …/Messages.json), status callbacks and incoming messages as signed forms.
+
+The address of status callbacks goes out with each message and holds our reference, since Twilio takes none.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import Annotated
+
+from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
+from heliograph.suppliers.http.kind import (
+    FORM,
+    SECRET,
+    Answer,
+    Callback,
+    HttpKind,
+    HttpSettings,
+    Message,
+    Reply,
+    Request,
+    Secrets,
+    at,
+    basic,
+    demand,
+    form,
+    inbound_of,
+    text_of,
+)
+from heliograph.suppliers.http.rulings import Ruling, outcome, ruled, state_of
+
+RULINGS = {
+    20429: Ruling.THROTTLED,
+    21211: Ruling.REFUSED,
+    21612: Ruling.ELSEWHERE,
+    21614: Ruling.REFUSED,
+    21617: Ruling.REFUSED,
+    21635: Ruling.REFUSED,
+    21212: Ruling.BAD_SENDER,
+    21606: Ruling.BAD_SENDER,
+    21610: Ruling.BLOCKED,
+    21408: Ruling.CONFIG,  # the region is not switched on
+    21608: Ruling.CONFIG,  # a trial account
+    20003: Ruling.CONFIG,
+    10001: Ruling.CONFIG,
+    21611: Ruling.LATER,  # the sender's queue is full
+}
+STATES = {
+    "accepted": ReceiptState.PENDING,
+    "scheduled": ReceiptState.PENDING,
+    "queued": ReceiptState.PENDING,
+    "sending": ReceiptState.PENDING,
+    "sent": ReceiptState.PENDING,
+    "delivered": ReceiptState.DELIVERED,
+    "read": ReceiptState.DELIVERED,
+    "undelivered": ReceiptState.UNDELIVERED,
+    "failed": ReceiptState.FAILED,
+    "canceled": ReceiptState.REJECTED,
+}
+#: Seconds of ValidityPeriod.
+SHORTEST, LONGEST = 1, 36_000
+#: Ports that may stand in the address that was signed, or be left out.
+PORTS = {"https": ":443", "http": ":80"}
+
+
+class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An account at Twilio."""
+
+    base_url: Annotated[str, "Where the API is"] = "https://api.twilio.com"
+    account_sid: Annotated[str, "Account SID, which also stands in the address"]
+    api_key_sid: Annotated[str, "SID of an API key; empty: the secret is the account's auth token"] = ""
+    messaging_service_sid: Annotated[str, "Messaging service that chooses the sender; empty: the message's own"] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand(bool(self.account_sid), "account_sid", "must not be empty")
+
+
+def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
+    """One message a request."""
+    values = {"To": f"+{message.to}", "Body": message.text, "StatusCallback": message.callback}
+    if settings.messaging_service_sid:
+        values["MessagingServiceSid"] = settings.messaging_service_sid
+    else:
+        values["From"] = message.sender
+    if message.validity_seconds is not None:
+        values["ValidityPeriod"] = str(min(max(message.validity_seconds, SHORTEST), LONGEST))
+    return Request(
+        f"{settings.base_url}/2010-04-01/Accounts/{settings.account_sid}/Messages.json",
+        form(values),
+        {"Authorization": basic(settings.api_key_sid or settings.account_sid, secrets[SECRET]), "Content-Type": FORM},
+    )
+
+
+def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
+    """201 with a `sid`; otherwise `code` and `message`. A 500 may have been sent all the same."""
+    said = answer.json
+    id = text_of(at(said, "sid"))
+    if answer.status in (200, 201) and id:
+        return outcome(Ruling.ACCEPTED, id=id, code=text_of(at(said, "status")))
+    return ruled(RULINGS, at(said, "code"), answer, detail=text_of(at(said, "message")))
+
+
+def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
+    """`MessageSid`, `MessageStatus`, `ErrorCode`, `To`, `From`."""
+    fields = callback.form
+    if not fields.get("MessageSid"):
+        return []
+    state, unknown = state_of(STATES, fields.get("MessageStatus", ""))
+    return [
+        Receipt(
+            keys=(fields["MessageSid"],),
+            state=state,
+            recipient=fields.get("To", "").removeprefix("+"),
+            sender=fields.get("From", ""),
+            raw=callback.body,
+            error=fields.get("ErrorCode", "")[:64],
+            unknown_word=unknown,
+        )
+    ]
+
+
+def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
+    """`MessageSid`, `From`, `To`, `Body`, whole."""
+    fields = callback.form
+    if not fields.get("From") or "Body" not in fields:
+        return []
+    return [
+        inbound_of(
+            sender=fields["From"],
+            recipient=fields.get("To", ""),
+            text=fields["Body"],
+            raw=callback.body,
+            key=fields.get("MessageSid", ""),
+        )
+    ]
+
+
+def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool:
+    """X-Twilio-Signature: base64 of HMAC-SHA1 over the address and the sorted fields, with the port or without."""
+    token = secrets.get("auth_token") or secrets[SECRET]
+    given = callback.headers.get("x-twilio-signature", "").encode()
+    fields = "".join(name + value for name, value in sorted(callback.form.items()))
+    return any(
+        hmac.compare_digest(
+            base64.b64encode(hmac.new(token.encode(), (url + fields).encode(), hashlib.sha1).digest()), given
+        )
+        for url in _spellings(callback.url)
+    )
+
+
+def _spellings(url: str) -> tuple[str, ...]:
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    port = PORTS.get(scheme, "")
+    other = host.removesuffix(port) if host.endswith(port) else host + port if ":" not in host else host
+    return url, f"{scheme}://{other}{slash}{path}"
+
+
+KIND = HttpKind(
+    name="twilio",
+    title="Twilio",
+    settings=Settings,
+    secrets={
+        SECRET: "auth token, or secret of the API key",
+        "auth_token": "Auth token, which signs callbacks, where the secret is an API key's",
+    },
+    request=request,
+    answer=answer,
+    receipts=receipts,
+    inbound=inbound,
+    is_genuine=is_genuine,
+    reply=lambda settings: Reply(b"<Response/>", "text/xml"),
+)

@@ -1,0 +1,221 @@
+"""One account over HTTP inside one worker: requests, rate, outcomes. What comes back later comes through our own door.
+
+A session is so many open requests (`window`). There is nothing to connect: an account that cannot be reached says so by
+the outcomes of its messages, and its circuit opens.
+
+The rule nobody may break: every submission gets exactly one outcome, and `on_outcome` is never called from within
+`submit`. What may have left and was not answered is UNKNOWN, whatever else is known of the supplier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import msgspec
+import structlog
+
+from heliograph.base.network.addresses import parse_networks
+from heliograph.base.process.settings import SettingsError
+from heliograph.http.answers import READ_BYTES, Failure
+from heliograph.http.client import ClientRules, HttpClient
+from heliograph.suppliers.bucket import Bucket
+from heliograph.suppliers.contract import Account, Health, OnOutcome, Outcome, Scope, Submission, Verdict
+from heliograph.suppliers.http import references
+from heliograph.suppliers.http.kind import Answer, HttpKind, HttpSettings, Message, Request, secrets_of, settings_from
+
+log = structlog.get_logger(__name__)
+
+#: Digits of a sender that is no whole number.
+SHORT_CODE = 8
+#: Of requests that are open when a worker stops, after the grace it was given; seconds.
+_LAST = 1.0
+#: Suppliers are chosen by operators, and may be on this machine or behind a VPN.
+_ANYWHERE = parse_networks("0.0.0.0/0,::/0")
+
+
+def connect(kind: HttpKind, account: Account, on_outcome: OnOutcome) -> HttpConnector:
+    """A connector of this kind. Raises SettingsError (names the field)."""
+    return HttpConnector(kind, settings_from(kind, account.settings), account, on_outcome)
+
+
+class HttpConnector:
+    """Implements contract.Connector."""
+
+    def __init__(self, kind: HttpKind, settings: HttpSettings, account: Account, on_outcome: OnOutcome) -> None:
+        if not settings.base_url:
+            raise SettingsError("base_url: is required")
+        self._kind = kind
+        self._settings = settings
+        self._secrets = secrets_of(account.secret)
+        self._callback = account.callback
+        self._on_outcome = on_outcome
+        self._sessions = 0
+        self._running = self._stopping = False
+        self._waiting: deque[tuple[float, Submission]] = deque()
+        self._open: dict[asyncio.Task[None], Submission] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        #: Nothing is asked before this; the supplier wants a pause.
+        self._paused_until = 0.0
+        self._last_error = ""
+
+    # -- contract.Connector --------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """There is nothing to connect to yet; returns at once."""
+        settings = self._settings
+        self._loop = asyncio.get_running_loop()
+        self._bucket = Bucket(settings.requests_per_second, self._loop.time())
+        rules = ClientRules(
+            seconds=settings.response_seconds,
+            connect_seconds=min(settings.connect_seconds, settings.response_seconds),
+            per_destination=1 << 30,
+            allow_http=True,
+            networks=_ANYWHERE,
+            kept=READ_BYTES,
+        )
+        self._client = HttpClient(rules)
+        self._running = True
+
+    def set_sessions(self, count: int) -> None:
+        """How many windows of requests this process may have open from now on."""
+        if count != self._sessions and self._settings.requests_per_second and self._running:
+            self._bucket.resize(self._settings.requests_per_second * max(1, count), self._loop.time())
+        self._sessions = count
+        if self._running:
+            self._pump()
+
+    def capacity(self) -> int:
+        """Messages that can be asked for now: room in the window or in the rate, whichever is less."""
+        if not self._running or self._stopping or self._loop.time() < self._paused_until:
+            return 0
+        return max(0, min(self._window - len(self._open), self._bucket.ahead) - len(self._waiting))
+
+    def parts(self, submission: Submission) -> int:
+        """The supplier cuts the message itself, and tells of it as one."""
+        return 1
+
+    def submit(self, submission: Submission) -> None:
+        """Hand over one message. Its outcome comes later, exactly once, whatever happens."""
+        if not self._running or self._stopping:
+            self._loop.call_soon(self._on_outcome, submission, _unreachable("stopped"))
+            return
+        self._waiting.append((self._loop.time(), submission))
+        # Not from here: an outcome could follow at once, before dispatch knows of the submission.
+        self._loop.call_soon(self._pump)
+
+    def health(self) -> Health:
+        return Health(self._sessions if self._running else 0, len(self._open), None, self._last_error)
+
+    async def stop(self, *, grace: float) -> None:
+        """Give back what has not begun, wait for open answers, close. What is then still open ends as UNKNOWN."""
+        if not self._running or self._stopping:
+            return
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._waiting:
+            self._on_outcome(self._waiting.popleft()[1], _unreachable("stopped"))
+        if self._open:
+            await asyncio.wait(self._open, timeout=grace)
+        await self._client.close()  # ends what is open, each with its outcome
+        if self._open:
+            await asyncio.wait(self._open, timeout=_LAST)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _window(self) -> int:
+        return self._sessions * self._settings.window
+
+    def _pump(self) -> None:
+        """Begin as many requests as may be open."""
+        if self._stopping:
+            return
+        now = self._loop.time()
+        while self._waiting and now - self._waiting[0][0] > self._settings.queue_seconds:
+            self._on_outcome(self._waiting.popleft()[1], _no_room())
+        while self._waiting and len(self._open) < self._window and now >= self._paused_until:
+            if self._bucket.available(now) <= 0:
+                break
+            submission = self._waiting.popleft()[1]
+            self._bucket.take(1)
+            task = self._loop.create_task(self._send(submission))
+            self._open[task] = submission
+            task.add_done_callback(self._ended)
+        if self._waiting and self._timer is None:
+            wait = max(self._bucket.wait(now), self._paused_until - now, 0.001)
+            self._timer = self._loop.call_later(min(wait, self._settings.queue_seconds), self._again)
+
+    def _again(self) -> None:
+        self._timer = None
+        self._pump()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._open[task]
+        if self._waiting:
+            self._pump()
+
+    async def _send(self, submission: Submission) -> None:
+        try:
+            outcome = await self._outcome(submission)
+        except Exception as error:
+            # A supplier's file that stumbles over an answer: the message may be on its way.
+            log.exception("supplier's answer not understood", kind=self._kind.name, error=type(error).__name__)
+            outcome = Outcome(Verdict.UNKNOWN, detail=f"not understood: {type(error).__name__}", total=1, doubtful=(1,))
+        now = self._loop.time()
+        if outcome.verdict is Verdict.ACCEPTED:
+            self._bucket.accepted(now)
+            self._last_error = ""
+        elif outcome.verdict is Verdict.BUSY and not outcome.counts:
+            self._bucket.slow(now)
+            if outcome.retry_after:
+                self._paused_until = max(self._paused_until, now + min(outcome.retry_after, 60.0))
+        if outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):
+            self._last_error = f"{outcome.code} {outcome.detail}".strip()
+        self._on_outcome(submission, outcome)
+
+    async def _outcome(self, submission: Submission) -> Outcome:
+        message = _message(submission, self._callback)
+        try:
+            request: Request = self._kind.request(self._settings, self._secrets, message)
+        except ValueError as error:
+            return Outcome(
+                Verdict.REFUSED, detail=f"cannot be written: {error}", failover=True, scope=Scope.MESSAGE, total=1
+            )
+        found = await self._client.request(request.method, request.url, request.body, request.headers)
+        if isinstance(found, Failure):
+            if not found.is_sent:
+                return _unreachable(f"{found.kind}: {found.detail}")
+            return Outcome(Verdict.UNKNOWN, detail=f"{found.kind}: {found.detail}", total=1, doubtful=(1,))
+        outcome: Outcome = self._kind.answer(
+            self._settings, message, Answer(found.status, found.body, found.retry_after)
+        )
+        if outcome.verdict is Verdict.ACCEPTED and outcome.parts[0].supplier_message_id is None:
+            # It gives no ids: receipts name our reference.
+            part = msgspec.structs.replace(outcome.parts[0], supplier_message_id=message.reference)
+            return msgspec.structs.replace(outcome, parts=(part,))
+        return outcome
+
+
+def _message(submission: Submission, callback: str) -> Message:
+    reference = references.written(submission)
+    sender = submission.sender
+    return Message(
+        to=submission.to,
+        sender=f"+{sender}" if sender.isdecimal() and len(sender) > SHORT_CODE else sender,
+        text=submission.text,
+        encoding=submission.encoding,
+        reference=reference,
+        callback=f"{callback}/receipts?ref={reference}" if callback else "",
+        validity_seconds=submission.validity_seconds,
+    )
+
+
+def _unreachable(reason: str) -> Outcome:
+    """Nothing left this machine."""
+    return Outcome(Verdict.UNREACHABLE, detail=reason, counts=False, total=1)
+
+
+def _no_room() -> Outcome:
+    return Outcome(Verdict.BUSY, detail="no request came free in time", counts=False, total=1)

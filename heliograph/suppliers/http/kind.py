@@ -1,0 +1,275 @@
+"""What a supplier's file says: how a message is asked to be sent, what the answer means, and what comes back later.
+
+Everything here is values: a file of `by_name/` has functions from one to the other, knows neither sockets nor SQL, and
+is tested by giving it the bytes that its supplier documents.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import urllib.parse
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
+from typing import Annotated, Any
+
+import msgspec
+
+from heliograph.base.network.addresses import parse_networks
+from heliograph.base.phones import REGIONS
+from heliograph.base.process.settings import SettingsError
+from heliograph.suppliers.contract import Inbound, Outcome, Receipt
+
+#: data_coding of UTF-16BE (SMPP 3.4 §5.2.19), in which texts that came over HTTP are kept.
+UTF16 = 8
+#: Type of number of what is written with a calling code.
+INTERNATIONAL = 1
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every supplier over HTTP has; each adds its own."""
+
+    base_url: Annotated[str, "Where the supplier's API is: scheme, host and port"] = ""
+    window: Annotated[int, "Maximum open requests per session"] = 20
+    requests_per_second: Annotated[float, "Maximum messages per second and session; 0: as fast as answered"] = 0.0
+    connect_seconds: Annotated[float, "Time limit for a connection; nothing has left then"] = 5.0
+    response_seconds: Annotated[float, "Time limit for an answer; then the message's outcome is unknown"] = 30.0
+    queue_seconds: Annotated[
+        float, "Longest time a message waits for a request of its own, before it is returned to the queue"
+    ] = 5.0
+    callback_networks: Annotated[
+        str, "Networks that receipts and messages may come from, comma-separated CIDRs; empty: any"
+    ] = ""
+    handles_stop: Annotated[
+        bool, "The supplier replies to STOP, START and HELP itself: act on them, but send no reply"
+    ] = False
+    country: Annotated[
+        str, "ISO country of senders' national numbers (MZ); empty: such numbers are not attributed to anybody"
+    ] = ""
+    inbound_strip: Annotated[str, "Prefix to remove from senders' numbers, such as 0"] = ""
+    inbound_prepend: Annotated[str, "Prefix to add instead, such as 258"] = ""
+
+    def __post_init__(self) -> None:
+        demand(self.window >= 1, "window", "must be 1 or more")
+        demand(self.requests_per_second >= 0, "requests_per_second", "must not be negative")
+        for field in ("connect_seconds", "response_seconds", "queue_seconds"):
+            demand(getattr(self, field) > 0, field, "must be more than 0")
+        demand(not self.country or self.country in REGIONS.values(), "country", "must be an ISO code such as MZ")
+        demand(not self.inbound_prepend or self.inbound_prepend.isdecimal(), "inbound_prepend", "must be digits")
+        url = urllib.parse.urlsplit(self.base_url)
+        is_url = url.scheme in ("https", "http") and bool(url.hostname) and not url.query and not url.fragment
+        demand(not self.base_url or is_url, "base_url", "must be a URL such as https://api.example.net")
+        try:
+            parse_networks(self.callback_networks)
+        except ValueError:
+            demand(False, "callback_networks", "must be networks such as 192.0.2.0/24")
+
+    def takes_from(self, address: str) -> bool:
+        """Whether callbacks may come from an address."""
+        networks = parse_networks(self.callback_networks)
+        return not networks or any(ip_address(address) in network for network in networks)
+
+
+def demand(holds: bool, field: str, what: str) -> None:
+    """Raise ValueError, which names the field, unless it holds."""
+    if not holds:
+        raise ValueError(f"{field} {what}")
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message as a supplier is to send it."""
+
+    #: E.164 digits without `+`.
+    to: str
+    #: A name, a short code, or a number with `+`.
+    sender: str
+    text: str
+    #: "gsm7" or "ucs2".
+    encoding: str
+    #: Ours, told to the supplier where it takes one, and back by it.
+    reference: str
+    #: Where its receipts are to be told, with the reference in it; empty: this installation has no public address.
+    callback: str
+    #: That it is still worth delivering; None: the supplier's default.
+    validity_seconds: int | None = None
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What is asked. `headers` hold neither Host nor Content-Length."""
+
+    url: str
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
+    method: str = "POST"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What was answered."""
+
+    status: int
+    body: bytes
+    #: Seconds that Retry-After asks for.
+    retry_after: float | None = None
+
+    @property
+    def json(self) -> Any:
+        """The body; None if it is no JSON."""
+        return _json(self.body)
+
+
+class Callback(msgspec.Struct, frozen=True):
+    """A request that a supplier makes of us."""
+
+    method: str
+    #: As the supplier was told it: with the public address of this installation, path and query.
+    url: str
+    #: Names in small letters.
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Parameters of the URL."""
+        return _pairs(urllib.parse.urlsplit(self.url).query)
+
+    @property
+    def form(self) -> dict[str, str]:
+        """Fields of the body."""
+        return _pairs(self.body.decode("utf-8", "replace"))
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Of URL and body together, for those who send either."""
+        return self.query | (self.form if self.method == "POST" else {})
+
+    @property
+    def json(self) -> Any:
+        """The body; None if it is no JSON."""
+        return _json(self.body)
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a supplier wants to read as the answer to its callbacks."""
+
+    body: bytes = b""
+    kind: str = "text/plain; charset=utf-8"
+
+
+#: Of an account, by name; SECRET is always there.
+Secrets = Mapping[str, str]
+SECRET = "secret"  # noqa: S105 - its name
+
+
+def secrets_of(text: str) -> Secrets:
+    """Secrets as they are sealed together."""
+    return msgspec.json.decode(text, type=dict[str, str])
+
+
+def _genuine(settings: HttpSettings, secrets: Secrets, callback: Callback) -> bool:
+    """For suppliers that sign nothing: the secret part of the address is all that there is."""
+    return True
+
+
+def _nothing(settings: HttpSettings) -> Reply:
+    """For suppliers that read the status alone."""
+    return Reply()
+
+
+class HttpKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A supplier. The functions take its settings first."""
+
+    name: str
+    title: str
+    settings: type[HttpSettings]
+    #: Name → meaning; SECRET first.
+    secrets: Mapping[str, str] = msgspec.field(default_factory=lambda: {SECRET: "API key"})
+    #: (settings, secrets, message). Raises ValueError, which says what of the message cannot be written.
+    request: Callable[[Any, Secrets, Message], Request]
+    #: (settings, message, answer) for any status.
+    answer: Callable[[Any, Message, Answer], Outcome]
+    receipts: Callable[[Any, Callback], list[Receipt]]
+    inbound: Callable[[Any, Callback], list[Inbound]]
+    #: (settings, secrets, callback): signed by the supplier, as far as it signs.
+    is_genuine: Callable[[Any, Secrets, Callback], bool] = _genuine
+    reply: Callable[[Any], Reply] = _nothing
+
+
+def settings_from(kind: HttpKind, values: Mapping[str, Any]) -> HttpSettings:
+    """The settings as stored with a supplier. Raises SettingsError, which names the field."""
+    return checked(kind.settings, values)
+
+
+def checked(kind: type[msgspec.Struct], values: Mapping[str, Any]) -> Any:
+    """Values as a struct of settings. Raises SettingsError, which names the field."""
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        at = re.search(r" - at `\$\.?(.*)`$", text)
+        raise SettingsError(f"{at[1]}: {text[: at.start()]}" if at and at[1] else text.split(" - at ")[0]) from None
+
+
+def inbound_of(
+    *,
+    sender: str,
+    recipient: str,
+    text: str,
+    raw: bytes,
+    key: str = "",
+    concatenation: tuple[int, int, int] | None = None,
+) -> Inbound:
+    """A message from a handset, or a part of one. `key`: the supplier's id of it, by which it is known when it comes
+    again. `concatenation`: (reference, total, number) of a part."""
+    return Inbound(
+        sender=sender.removeprefix("+"),
+        recipient=recipient.removeprefix("+"),
+        data_coding=UTF16,
+        body=text.encode("utf-16-be", "replace"),
+        raw=raw,
+        concatenation=concatenation,
+        sender_ton=INTERNATIONAL if sender.startswith("+") else 0,
+        key=key,
+    )
+
+
+def text_of(value: Any) -> str:
+    """A field as text: numbers as they are written, nothing for what is absent."""
+    return "" if value is None or isinstance(value, dict | list) else str(value)
+
+
+def at(value: Any, *path: str | int) -> Any:
+    """What stands at a path of decoded JSON; None where it ends early."""
+    for step in path:
+        if isinstance(step, int):
+            value = value[step] if isinstance(value, list) and len(value) > step else None
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def basic(name: str, password: str) -> str:
+    """The value of Authorization (RFC 7617)."""
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+FORM = "application/x-www-form-urlencoded"
+JSON = "application/json"
+
+
+def form(values: Mapping[str, str]) -> bytes:
+    """A form's body; empty values are left out."""
+    return urllib.parse.urlencode({name: value for name, value in values.items() if value != ""}).encode()
+
+
+def _pairs(text: str) -> dict[str, str]:
+    try:
+        return dict(urllib.parse.parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=200))
+    except ValueError:
+        return {}
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,34 @@
+"""What a supplier tells an attempt by that has no id of its own for it: in its own field, in the address of receipts.
+
+It holds all that a receipt is matched by, so that one whose supplier says nothing else still finds an attempt whose
+answer was lost.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from heliograph.suppliers.contract import Receipt, Submission
+
+#: Digits of a recipient, which are compared of receipts.
+SUFFIX = 8
+
+_REFERENCE = re.compile(r"[0-9a-f]{32}-[0-9]{1,5}-([0-9a-f]{4})-([0-9]{1,8})")
+
+
+def written(submission: Submission) -> str:
+    """Of this attempt alone: message, attempt, our 16 bits, the recipient's last digits."""
+    reference = submission.reference & 0xFFFF
+    return f"{submission.message_id.hex}-{submission.attempt}-{reference:04x}-{submission.to[-SUFFIX:]}"
+
+
+def completed(receipt: Receipt, *told: str) -> Receipt:
+    """A receipt with what our reference says, where the supplier says nothing of it. `told`: what may be one."""
+    for text in (*receipt.keys, *told):
+        match = _REFERENCE.fullmatch(text)
+        if match is not None:
+            recipient = receipt.recipient or match[2]
+            return msgspec.structs.replace(receipt, recipient=recipient, reference=int(match[1], 16))
+    return receipt

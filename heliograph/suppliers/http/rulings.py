@@ -1,0 +1,99 @@
+"""What suppliers' answers come to: a dozen classes, into which each supplier's table sorts its codes.
+
+The rule nobody may break: what no table knows is `unknown`, never accepted. A 2xx with a body that cannot be read is
+that too: the supplier may have the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Scope, Verdict
+from heliograph.suppliers.http.kind import Answer
+
+#: Characters of a supplier's own words that are kept for operators.
+DETAIL = 200
+
+
+class Ruling(StrEnum):
+    """What an answer means for the message."""
+
+    ACCEPTED = "accepted"
+    #: This message never: its number, its text.
+    REFUSED = "refused"
+    #: Refused here; another supplier may carry it.
+    ELSEWHERE = "elsewhere"
+    #: The recipient wants nothing more, says the supplier.
+    BLOCKED = "blocked"
+    #: As this sender never.
+    BAD_SENDER = "bad_sender"
+    #: Later, at this supplier.
+    LATER = "later"
+    #: We are too fast; the message loses none of its tries.
+    THROTTLED = "throttled"
+    #: The account has no money, or is set up wrongly: somebody has to look, and the message may go elsewhere.
+    NO_CREDIT = "no_credit"
+    CONFIG = "config"
+    UNKNOWN = "unknown"
+
+
+def outcome(
+    ruling: Ruling, *, id: str = "", code: str = "", detail: str = "", retry_after: float | None = None
+) -> Outcome:
+    """The end of an attempt. `id`: the supplier's, of a message that it accepted."""
+    code, detail = code[:64], detail[:DETAIL]
+    match ruling:
+        case Ruling.ACCEPTED:
+            return Outcome(Verdict.ACCEPTED, (Part(1, id or None, code),), code, total=1)
+        case Ruling.LATER:
+            return Outcome(Verdict.BUSY, code=code, detail=detail, retry_after=retry_after, total=1)
+        case Ruling.THROTTLED:
+            return Outcome(Verdict.BUSY, code=code, detail=detail, retry_after=retry_after, counts=False, total=1)
+        case Ruling.UNKNOWN:
+            return Outcome(Verdict.UNKNOWN, code=code, detail=detail, total=1, doubtful=(1,))
+    scope = {Ruling.BAD_SENDER: Scope.SENDER, Ruling.NO_CREDIT: Scope.ACCOUNT, Ruling.CONFIG: Scope.ACCOUNT}
+    return Outcome(
+        Verdict.REFUSED,
+        code=code,
+        detail=detail,
+        failover=ruling not in (Ruling.REFUSED, Ruling.BLOCKED),
+        alarm=ruling in (Ruling.NO_CREDIT, Ruling.CONFIG),
+        scope=scope.get(ruling, Scope.MESSAGE),
+        total=1,
+    )
+
+
+def by_status(answer: Answer, *, detail: str = "") -> Outcome:
+    """By the HTTP status alone, where a supplier's body says nothing that its table knows (RFC 9110 §15)."""
+    status, code = answer.status, f"HTTP {answer.status}"
+    if status == 429:
+        return outcome(Ruling.THROTTLED, code=code, detail=detail, retry_after=answer.retry_after)
+    if status == 503:
+        return outcome(Ruling.LATER, code=code, detail=detail, retry_after=answer.retry_after)
+    if status in (401, 403, 404, 405):
+        return outcome(Ruling.CONFIG, code=code, detail=detail)
+    if status == 402:
+        return outcome(Ruling.NO_CREDIT, code=code, detail=detail)
+    if 400 <= status < 500:
+        return outcome(Ruling.ELSEWHERE, code=code, detail=detail)
+    # A gateway that fails may have handed the message on before (Twilio says so of its 500).
+    return outcome(Ruling.UNKNOWN, code=code, detail=detail)
+
+
+def ruled(rulings: Mapping[Any, Ruling], code: Any, answer: Answer, *, id: str = "", detail: str = "") -> Outcome:
+    """By a supplier's table; by the status where the table does not know the code."""
+    ruling = rulings.get(code)
+    if ruling is None:
+        found = by_status(answer, detail=detail)
+        return found if code in (None, "") else msgspec.structs.replace(found, code=f"{found.code} {code}"[:64])
+    return outcome(ruling, id=id, code=str(code), detail=detail, retry_after=answer.retry_after)
+
+
+def state_of(states: Mapping[str, ReceiptState], word: str) -> tuple[ReceiptState, str]:
+    """(what a receipt's word means, the word if nobody knows it)."""
+    state = states.get(word.casefold())
+    return (ReceiptState.UNKNOWN, word[:40]) if state is None else (state, "")

@@ -1,0 +1,166 @@
+"""Templates of requests, and places in what comes back: the two halves of a supplier that is configuration alone.
+
+A template holds `{{name}}`; each value is escaped as where it stands wants it, so that no text of a customer's ends a
+string, an element or a field. A place is one of
+
+    /data/0/id        a JSON pointer (RFC 6901)
+    form:name         a field of a form's body
+    query:name        a parameter of the address
+    header:name       a header
+    regex:pattern     the first group of a match in the body (RE2: in linear time, whatever the pattern)
+    status            the HTTP status
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+from xml.sax.saxutils import escape
+
+import msgspec
+import re2
+
+from heliograph.suppliers.http.kind import FORM, JSON, text_of
+
+_NAME = re.compile(r"\{\{\s*([a-z_]*)\s*\}\}")
+#: Memory that a pattern may take, bytes.
+_PATTERN_BYTES = 1 << 20
+
+
+def names_in(template: str) -> set[str]:
+    """The values that a template names."""
+    return set(_NAME.findall(template))
+
+
+def fill(template: str, values: Mapping[str, str], kind: str) -> str:
+    """A template with its values in it. `kind`: the media type of what it makes."""
+    escaped = escaping(kind)
+    return _NAME.sub(lambda found: escaped(values[found[1]]), template)
+
+
+def escaping(kind: str) -> Callable[[str], str]:
+    """How a value is written in something of this media type."""
+    if kind == FORM:
+        return urllib.parse.quote_plus
+    if kind == JSON or kind.endswith("+json"):
+        return _in_json
+    if kind.endswith("xml"):
+        return _in_xml
+    return _plain
+
+
+def in_url(value: str) -> str:
+    """As a value stands in an address."""
+    return urllib.parse.quote(value, safe="")
+
+
+def fill_url(template: str, values: Mapping[str, str]) -> str:
+    """As `fill`, of an address."""
+    return _NAME.sub(lambda found: in_url(values[found[1]]), template)
+
+
+def fill_header(template: str, values: Mapping[str, str]) -> str:
+    """As `fill`, of a header's value: a line break ends nothing there, since there is none."""
+    return _NAME.sub(lambda found: values[found[1]].translate(_NO_BREAKS), template)
+
+
+def check_place(place: str) -> None:
+    """Raises ValueError, which says what is wrong."""
+    kind, _, rest = place.partition(":")
+    if place == "" or place == "status" or (kind in ("form", "query", "header") and rest):
+        return
+    if kind == "regex":
+        pattern(rest)
+    elif not place.startswith("/"):
+        raise ValueError("begins with /, form:, query:, header: or regex:, or is status")
+
+
+@cache
+def pattern(text: str) -> Any:
+    """A compiled pattern with one group. Raises ValueError."""
+    options = re2.Options()
+    options.max_mem = _PATTERN_BYTES
+    options.log_errors = False
+    try:
+        compiled = re2.compile(text, options)
+    except re2.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    if compiled.groups != 1:
+        raise ValueError("has one group, which is what is looked for")
+    return compiled
+
+
+class Found(msgspec.Struct):
+    """Something that came over HTTP, in which places are looked up."""
+
+    body: bytes
+    headers: Mapping[str, str] = {}
+    url: str = ""
+    status: int = 0
+    #: Decoded JSON of `body`, once it was looked for; of an item of a list, the item.
+    json: Any = msgspec.UNSET
+
+    def items(self, place: str) -> list[Found]:
+        """One for each item of a list at a place; itself where the place is empty."""
+        if not place:
+            return [self]
+        listed = self._pointed(place)
+        if not isinstance(listed, list):
+            listed = [] if listed is None else [listed]
+        return [Found(msgspec.json.encode(one), self.headers, self.url, self.status, one) for one in listed]
+
+    def text(self, place: str) -> str:
+        """What stands at a place; empty if nothing does."""
+        kind, _, rest = place.partition(":")
+        if not place:
+            return ""
+        if place == "status":
+            return str(self.status)
+        if place.startswith("/"):
+            value = self._pointed(place)
+            return str(value).lower() if isinstance(value, bool) else text_of(value)
+        if kind == "header":
+            return self.headers.get(rest.lower(), "")
+        if kind == "regex":
+            match = pattern(rest).search(self.body.decode("utf-8", "replace"))
+            return "" if match is None else match.group(1) or ""
+        raw = self.body.decode("utf-8", "replace") if kind == "form" else urllib.parse.urlsplit(self.url).query
+        try:
+            pairs = urllib.parse.parse_qsl(raw, keep_blank_values=True, errors="replace", max_num_fields=200)
+        except ValueError:
+            return ""
+        return dict(pairs).get(rest, "")
+
+    def _pointed(self, pointer: str) -> Any:
+        if self.json is msgspec.UNSET:
+            try:
+                self.json = msgspec.json.decode(self.body)
+            except msgspec.DecodeError:
+                self.json = None
+        value: Any = self.json
+        for step in pointer.split("/")[1:] if pointer != "/" else ():
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, list):
+                value = value[int(step)] if step.isdecimal() and int(step) < len(value) else None
+            else:
+                value = value.get(step) if isinstance(value, dict) else None
+        return value
+
+
+_NO_BREAKS = str.maketrans("", "", "\r\n\0")
+
+
+def _in_json(value: str) -> str:
+    return msgspec.json.encode(value).decode()[1:-1]
+
+
+def _in_xml(value: str) -> str:
+    # What XML cannot hold at all (XML 1.0 §2.2) is left out.
+    return escape("".join(one for one in value if one >= " " or one in "\t\n\r"), {'"': "&quot;", "'": "&apos;"})
+
+
+def _plain(value: str) -> str:
+    return value

@@ -1,0 +1,165 @@
+"""Suppliers over HTTP on the whole way: web process and worker, a simulated supplier of each kind, what customers see."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import aiohttp
+import asyncpg
+import msgspec
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.simulators.aggregators.simulator import Aggregator, Options
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.callbacks import addresses
+from heliograph.sms.dispatch import suppliers
+from tests.processes import Installation, installation, until_true
+
+SECRET = "a secret of the account"
+#: Where handsets write to.
+NUMBER = "258840000001"
+
+#: Settings of an account of each kind, and its secrets besides the first.
+ACCOUNTS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "africastalking": ("africastalking", {"username": "acme"}, {}),
+    "clickatell": ("clickatell", {}, {}),
+    "infobip": ("infobip", {}, {}),
+    "twilio": ("twilio", {"account_sid": "AC1"}, {}),
+    "vonage": ("vonage", {"api_key": "k", "signature_method": "sha256"}, {"signature_secret": SECRET}),
+    "plain": (
+        "http",
+        {
+            "method": "GET",
+            "path": ("/send?user=acme&pass={{secret}}&to={{to_plus}}&from={{from}}&text={{text}}&dlr-url={{callback}}"),
+            "code_at": "regex:^([0-9]+):",
+            "codes": {"0": "accepted", "3": "accepted", "5": "refused", "4": "later"},
+            "receipt_id_at": "query:ref",
+            "receipt_state_at": "query:status",
+            "receipt_states": {"1": "delivered", "2": "undelivered", "16": "rejected", "4": "pending", "8": "pending"},
+            "inbound_from_at": "query:from",
+            "inbound_to_at": "query:to",
+            "inbound_text_at": "query:text",
+            "inbound_id_at": "query:id",
+        },
+        {},
+    ),
+}
+
+
+class Carriage:
+    """An installation whose one supplier is a simulated one over HTTP."""
+
+    def __init__(self, made: Installation, supplier: Aggregator, id: UUID, pool: Pool) -> None:
+        self.made, self.supplier, self.id, self.pool = made, supplier, id, pool
+
+    async def send(self, http: aiohttp.ClientSession, to: str, **more: Any) -> str:
+        body = {"to": to, "message": "Olá, “preço” & mais: 5 < 6 %", **more}
+        headers = {"authorization": f"Bearer {self.made.key}", "idempotency-key": to}
+        async with http.post(f"{self.made.base_url}/v1/sms/send", json=body, headers=headers) as answer:
+            assert answer.status == 202, await answer.text()
+            id: str = (await answer.json())["message"]["id"]
+            return id
+
+    async def status(self, http: aiohttp.ClientSession, id: str) -> str:
+        headers = {"authorization": f"Bearer {self.made.key}"}
+        async with http.get(f"{self.made.base_url}/v1/sms/messages/{id}", headers=headers) as answer:
+            status: str = (await answer.json())["message"]["status"]
+            return status
+
+
+@contextlib.asynccontextmanager
+async def carriage(profile: str, url: str, place: Path, pool: Pool, **options: Any) -> AsyncIterator[Carriage]:
+    kind, values, secrets = ACCOUNTS[profile]
+    async with installation(url, place, HELIOGRAPH_UNCERTAIN_GRACE_SECONDS="2") as made:
+        base = made.base_url
+        made.environment["HELIOGRAPH_PUBLIC_URL"] = base
+        made.settings = msgspec.structs.replace(made.settings, public_url=base)
+        async with pool.acquire() as conn:
+            await suppliers.set_state(conn, supplier="main", state="removed")
+            number = await sender_ids.request(conn, made.actor, value=NUMBER)
+            await sender_ids.review(conn, made.actor, id=number.id, status="approved")
+            sealed = msgspec.json.encode({"secret": SECRET} | secrets).decode()
+            key = suppliers.seal_key(made.settings)
+            id = await suppliers.add(
+                conn, key, name="http", kind=kind, settings={"base_url": "http://127.0.0.1:1", **values}, secret=sealed
+            )
+        callback = addresses.address(made.settings, id)
+        supplier = Aggregator(Options(profile=profile, secret=SECRET, callback=callback, **options))
+        await supplier.start()
+        try:
+            async with pool.acquire() as conn:
+                settings = {"base_url": supplier.base_url, **values}
+                await suppliers.reconfigure(conn, key, id=id, settings=settings, secret=sealed)
+            async with made.serving(), made.working():
+                yield Carriage(made, supplier, id, pool)
+        finally:
+            await supplier.stop()
+
+
+@pytest.mark.parametrize("profile", ACCOUNTS)
+async def test_messages_go_out_are_told_of_and_answered(
+    profile: str, database_url: str, pool: Pool, tmp_path: Path
+) -> None:
+    fates = {
+        "+258841230000": "delivered",
+        "+258841230001": "undelivered",
+        "+258841230100": "rejected",
+        "+258841230101": "delivered",  # throttled first
+        "+258841230102": "delivered",  # put off first
+        "+258841230103": "delivered",  # its answer was lost, and its receipt found it
+        "+258841230104": "delivered",  # its receipt came before the answer
+        "+258841230105": "delivered",  # its receipt came twice
+        "+258841230107": "delivered",  # its answer could not be read
+    }
+    async with carriage(profile, database_url, tmp_path, pool) as one, aiohttp.ClientSession() as http:
+        ids = {to: await one.send(http, to) for to in fates}
+        for to, wanted in fates.items():
+            await until_true(lambda to=to, wanted=wanted: _is(one, http, ids[to], wanted))
+        taken = [sent.asked for sent in one.supplier.taken]
+        assert {asked.text for asked in taken} == {"Olá, “preço” & mais: 5 < 6 %"}
+        # Nobody gets a message twice, but where the supplier said nothing that could be read and told us nothing.
+        assert sorted(asked.to for asked in taken) == sorted(to[1:] for to in fates if to != "+258841230100")
+        # What a customer reads names no supplier.
+        assert await one.supplier.write(sender="258841230000", recipient=NUMBER, text="Olá 😀", id="a") == 200
+        assert await one.supplier.write(sender="258841230000", recipient=NUMBER, text="Olá 😀", id="a") == 200
+        assert await one.supplier.write(sender="258841230000", recipient=NUMBER, text="STOP", id="b") == 200
+        await until_true(lambda: _stored(one, 2))
+        assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 1
+        assert await one.supplier.write(sender="258841230000", recipient=NUMBER, text="x", id="c", secret="w") == (
+            403 if profile in ("twilio", "vonage") else 200
+        )
+
+
+async def _is(one: Carriage, http: aiohttp.ClientSession, id: str, wanted: str) -> bool:
+    return await one.status(http, id) == wanted
+
+
+async def _stored(one: Carriage, count: int) -> bool:
+    found = await one.pool.fetch("SELECT body FROM received_messages ORDER BY id")
+    return [row["body"] for row in found] == ["Olá 😀", "STOP"][:count]
+
+
+async def test_an_address_that_nobody_was_given_is_nowhere(database_url: str, pool: Pool, tmp_path: Path) -> None:
+    async with carriage("africastalking", database_url, tmp_path, pool) as one, aiohttp.ClientSession() as http:
+        good = addresses.address(one.made.settings, one.id)
+        for path, status in (
+            (f"{good}/receipts", 200),
+            (f"{good}/other", 404),
+            (f"{good[:-1]}{'A' if good[-1] != 'A' else 'B'}/receipts", 404),
+            (good.replace(str(one.id), str(UUID(int=5))) + "/receipts", 404),
+            (f"{one.made.base_url}/in/sms/", 404),
+        ):
+            async with http.post(path, data=b"id=1&status=Success") as answer:
+                assert answer.status == status, path
+        async with http.delete(f"{good}/receipts") as answer:
+            assert answer.status == 405
+        async with http.post(f"{good}/receipts", data=b"x" * 1_100_000) as answer:
+            assert answer.status == 413
+        # Nothing of it is stored as it came.
+        rows: list[asyncpg.Record] = await pool.fetch("SELECT body FROM supplier_callbacks")
+        assert all(b"Success" not in row["body"] for row in rows)
