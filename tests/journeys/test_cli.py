@@ -571,3 +571,41 @@ async def _until(pool: Pool, condition: str) -> None:
 
 def _appending(path: Path) -> BinaryIO:
     return path.open("ab")
+
+
+async def test_a_supplier_over_http_is_added_and_changed(cli: Cli) -> None:
+    environment = {"HELIOGRAPH_PUBLIC_URL": "https://sms.example.net"}
+    add = ("supplier", "add", "http", "one", "--base-url", "https://gateway.example", "--json")
+    made, wrong, missing, listed = await asyncio.gather(
+        cli(
+            *add,
+            *("--codes", "0=accepted", "--codes", "7=no_credit", "--headers", "X-Key={{secret}}", "--window", "5"),
+            *("--signature-header", "X-Sig", "--signature-secret", "geheim2"),
+            stdin="geheim1\n",
+            **environment,
+        ),
+        cli(*add, "--id-at", "id", stdin="geheim1\n"),
+        cli("supplier", "add", "twilio", "two", stdin="geheim1\n"),
+        cli("supplier", "options", "http", "--json"),
+    )
+    assert made.data["callbacks"].startswith(f"https://sms.example.net/in/sms/{made.data['id']}/")
+    assert made.data["settings"]["codes"] == {"0": "accepted", "7": "no_credit"}
+    assert made.data["address"] == "https://gateway.example"
+    assert "geheim" not in made.out + made.err
+    assert wrong.status == 2
+    assert "id_at" in wrong.err
+    assert missing.status == 2
+    assert "--account-sid" in missing.err
+    assert "codes" in {one["setting"] for one in listed.data}
+    changed = await cli("supplier", "set", "one", "codes.9=later", "window=", "signature_secret=geheim3", "--json")
+    changes = {one["setting"]: one["after"] for one in changed.data["changes"]}
+    assert changes == {
+        "codes": {"0": "accepted", "7": "no_credit", "9": "later"},
+        "window": 20,
+        "signature_secret": "a new one",
+    }
+    again = await cli("supplier", "set", "one", "signature_secret=geheim3")
+    assert "unchanged" in again.err
+    unknown = await cli("supplier", "set", "one", "system_id=a")
+    assert unknown.status == 2
+    assert "supplier options http" in unknown.err

@@ -116,7 +116,7 @@ class Callbacks:
                 self._bodies.release(held)
 
         guess = self._limiter.is_locked_out(address)
-        return Call(scope["method"], scope["path"], scope["query_string"], headers, address, guess, read)
+        return Call(scope["method"], scope["path"], scope.get("query_string", b""), headers, address, guess, read)
 
     async def _body(self, receive: Receive, held: Body, most: int) -> bytes | bytearray:
         message = await receive()

@@ -44,7 +44,8 @@ def _command(kind: HttpKind, common: list[inspect.Parameter], add: Add) -> Calla
     ordered = sorted([*common, *options], key=lambda one: one.default is not inspect.Parameter.empty)
     command.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in ordered}
-    command.__name__ = f"add_{kind.name}"
+    # What it does stands there.
+    command.__module__, command.__name__ = add.__module__, add.__name__
     needed = " ".join(f"--{_dashed(one.name)} ..." for one in options if one.default is inspect.Parameter.empty)
     command.__doc__ = (
         f"Add an account at {kind.title}. The {kind.secrets[SECRET]} is prompted for, or read from a line on stdin.\n\n"

@@ -25,7 +25,7 @@ import re2
 
 from heliograph.suppliers.http.kind import FORM, JSON, text_of
 
-_NAME = re.compile(r"\{\{\s*([a-z_]*)\s*\}\}")
+_NAME = re.compile(r"\{\{\s*+([a-z_]*+)\s*+\}\}")
 #: Memory that a pattern may take, bytes.
 _PATTERN_BYTES = 1 << 20
 

@@ -1,0 +1,248 @@
+"""Suppliers over HTTP, file by file: what is asked, what answers mean, what comes back; and the generic one's parts."""
+
+from __future__ import annotations
+
+import json
+import string
+from typing import Any
+from uuid import UUID
+from xml.etree import ElementTree as xml
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.base.process.settings import SettingsError
+from heliograph.suppliers import kinds
+from heliograph.suppliers.contract import Receipt, ReceiptState, Scope, Submission, Verdict
+from heliograph.suppliers.http import references, templates
+from heliograph.suppliers.http.by_name import africastalking, generic, infobip, twilio, vonage
+from heliograph.suppliers.http.kind import FORM, JSON, Answer, Callback, Message, settings_from
+from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
+
+MESSAGE = Message(
+    to="258841234567",
+    sender="ACME",
+    text="Olá",
+    encoding="gsm7",
+    reference="r-1",
+    callback="https://us.example/in/sms/x/y/receipts?ref=r-1",
+    validity_seconds=90,
+)
+LEAST: dict[str, dict[str, Any]] = {
+    "africastalking": {"username": "acme"},
+    "clickatell": {},
+    "infobip": {"base_url": "https://x.api.infobip.com"},
+    "twilio": {"account_sid": "AC1"},
+    "vonage": {"api_key": "k"},
+    "http": {"base_url": "https://gateway.example"},
+}
+
+
+def settings(kind: str, **values: Any) -> Any:
+    return settings_from(kinds.HTTP[kind], LEAST[kind] | values)
+
+
+@pytest.mark.parametrize("name", kinds.HTTP)
+@given(st.binary(max_size=200) | st.sampled_from([b"{}", b"[]", b"null", b'{"messages":[]}', b'{"messages":{}}', b"7"]))
+def test_whatever_is_answered_has_an_outcome_and_is_never_taken_for_a_yes(name: str, body: bytes) -> None:
+    kind = kinds.HTTP[name]
+    for status in (200, 201, 202, 204, 302, 400, 401, 404, 429, 500, 503):
+        found = kind.answer(
+            settings(name, **({"id_at": "/id"} if name == "http" else {})), MESSAGE, Answer(status, body)
+        )
+        assert found.verdict is not Verdict.ACCEPTED
+    callback = Callback("POST", "https://us.example/in/sms/x/y/receipts?ref=r", {}, body)
+    for one in (kind.receipts, kind.inbound):
+        assert isinstance(one(settings(name), callback), list)
+
+
+@pytest.mark.parametrize("name", kinds.HTTP)
+def test_least_settings_are_enough_and_others_are_named(name: str) -> None:
+    assert settings(name).base_url.startswith("https://")
+    for wrong in ({"window": 0}, {"base_url": "gateway"}, {"country": "XX"}, {"callback_networks": "here"}, {"x": 1}):
+        with pytest.raises(SettingsError, match=next(iter(wrong))):
+            settings(name, **wrong)
+
+
+def test_what_each_asks_for() -> None:
+    asked = {name: kinds.HTTP[name].request(settings(name), {"secret": "s"}, MESSAGE) for name in LEAST}
+    assert b"to=%2B258841234567" in asked["africastalking"].body
+    assert asked["africastalking"].headers["apiKey"] == "s"
+    assert json.loads(asked["clickatell"].body)["messages"][0]["to"] == "258841234567"
+    one = json.loads(asked["infobip"].body)["messages"][0]
+    assert one["destinations"] == [{"to": "258841234567", "messageId": "r-1"}]
+    assert one["options"]["validityPeriod"] == {"amount": 1, "timeUnit": "MINUTES"}
+    assert asked["twilio"].url == "https://api.twilio.com/2010-04-01/Accounts/AC1/Messages.json"
+    assert b"ValidityPeriod=90" in asked["twilio"].body
+    assert b"ttl=90000" in asked["vonage"].body
+    assert b"type=text" in asked["vonage"].body
+    assert all("s" not in one.url.partition("//")[2].split("/")[1:] for one in asked.values())
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict", "scope"),
+    [
+        # github.com/medic/medic-docs#112: no recipients for a sender that is not theirs
+        ({"Message": "InvalidSenderId", "Recipients": []}, Verdict.REFUSED, Scope.SENDER),
+        ({"Recipients": [{"statusCode": 405, "messageId": "None"}]}, Verdict.REFUSED, Scope.ACCOUNT),
+        ({"Recipients": [{"statusCode": 406, "messageId": "None"}]}, Verdict.REFUSED, Scope.MESSAGE),
+        ({"Recipients": [{"statusCode": 999, "messageId": "None"}]}, Verdict.UNKNOWN, Scope.ACCOUNT),
+        ({"Recipients": [{"statusCode": 101, "messageId": "ATXid_1"}]}, Verdict.ACCEPTED, Scope.ACCOUNT),
+    ],
+)
+def test_africas_talking_says_in_the_body_how_it_went(body: Any, verdict: Verdict, scope: Scope) -> None:
+    answer = Answer(201, msgspec.json.encode({"SMSMessageData": body}))
+    found = africastalking.answer(settings("africastalking"), MESSAGE, answer)
+    assert (found.verdict, found.scope) == (verdict, scope)
+
+
+def test_a_failed_number_has_no_id() -> None:
+    one = {"statusCode": 101, "messageId": "None"}
+    answer = Answer(201, msgspec.json.encode({"SMSMessageData": {"Recipients": [one]}}))
+    (part,) = africastalking.answer(settings("africastalking"), MESSAGE, answer).parts
+    assert part.supplier_message_id is None
+
+
+def test_infobip_delivered_to_the_operator_is_not_delivered() -> None:
+    results = [{"messageId": str(number), "to": "1", "status": {"groupId": 3, "id": number}} for number in (2, 5)] + [
+        {"messageId": "x", "status": {"groupId": 4, "id": 999}}
+    ]
+    callback = Callback("POST", "https://us.example/", {}, msgspec.json.encode({"results": results}))
+    found = infobip.receipts(settings("infobip"), callback)
+    assert [one.state for one in found] == [ReceiptState.PENDING, ReceiptState.DELIVERED, ReceiptState.EXPIRED]
+
+
+def test_twilio_signs_the_address_with_the_port_or_without() -> None:
+    # The example of Twilio's documentation of webhook security, with its token and signature.
+    url = "https://mycompany.com/myapp.php?foo=1&bar=2"
+    body = b"CallSid=CA1234567890ABCDE&Caller=%2B14158675309&Digits=1234&From=%2B14158675309&To=%2B18005551212"
+    signed = Callback("POST", url, {"x-twilio-signature": "RSOYDt4T1cUTdK1PDd93/VVr8B8="}, body)
+    assert twilio.is_genuine(settings("twilio"), {"secret": "12345"}, signed)
+    assert twilio.is_genuine(settings("twilio"), {"secret": "x", "auth_token": "12345"}, signed)
+    with_port = msgspec.structs.replace(signed, url=url.replace("mycompany.com", "mycompany.com:443"))
+    assert twilio.is_genuine(settings("twilio"), {"secret": "12345"}, with_port)
+    for other in (
+        msgspec.structs.replace(signed, body=body + b"&x=1"),
+        msgspec.structs.replace(signed, url=url + "3"),
+        msgspec.structs.replace(signed, headers={}),
+    ):
+        assert not twilio.is_genuine(settings("twilio"), {"secret": "12345"}, other)
+
+
+def test_vonage_takes_nothing_unsigned_once_it_signs() -> None:
+    callback = Callback("POST", "https://us.example/", {}, b"messageId=1&status=delivered")
+    assert vonage.is_genuine(settings("vonage"), {"secret": "s"}, callback)
+    signing = settings("vonage", signature_method="sha256")
+    assert not vonage.is_genuine(signing, {"secret": "s"}, callback)
+    assert not vonage.is_genuine(signing, {"secret": "s", "signature_secret": "k"}, callback)
+
+
+def test_parts_that_vonage_does_not_join_say_where_they_belong() -> None:
+    body = b"msisdn=258841234567&to=1234&text=a&messageId=1&concat=true&concat-ref=7&concat-total=2&concat-part="
+    for part, place in ((b"1", (7, 2, 1)), (b"2", (7, 2, 2)), (b"3", None), (b"x", None)):
+        (one,) = vonage.inbound(settings("vonage"), Callback("POST", "https://us.example/", {}, body + part))
+        assert one.concatenation == place
+
+
+TEXT = st.text(st.characters(blacklist_categories=["Cs"]), max_size=80)
+
+
+@given(TEXT)
+def test_no_text_ends_the_string_that_it_stands_in(text: str) -> None:
+    filled = templates.fill('{"text":"{{text}}","to":"{{to}}"}', {"text": text, "to": "1"}, JSON)
+    assert json.loads(filled) == {"text": text, "to": "1"}
+    form = templates.fill("a={{text}}&b=2", {"text": text}, FORM)
+    assert Callback("POST", "https://us.example/", {}, form.encode()).form == {"a": text, "b": "2"}
+    url = templates.fill_url("/send?a={{text}}&b=2", {"text": text})
+    assert Callback("GET", f"https://us.example{url}", {}, b"").query == {"a": text, "b": "2"}
+    assert not {"\r", "\n", "\0"} & set(templates.fill_header("Bearer {{text}}", {"text": text}))
+
+
+@given(st.text(string.printable + "é€😀", max_size=60).filter(lambda text: not set(text) & set("\r\x0b\x0c")))
+def test_no_text_ends_the_element_that_it_stands_in(text: str) -> None:
+    filled = templates.fill('<a b="{{text}}">{{text}}</a>', {"text": text}, "application/xml")
+    assert (xml.fromstring(filled).text or "") == text  # noqa: S314 - it is ours
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("/data/0/id", "7"),
+        ("/data/1/id", ""),
+        ("/a~1b", "slash"),
+        ("/ok", "true"),
+        ("header:X-Id", "h"),
+        ("query:ref", "r"),
+        ("regex:id=([a-z]+)", ""),
+        ('regex:"id":([0-9]+)', "7"),
+        ("status", "201"),
+        ("", ""),
+    ],
+)
+def test_places(place: str, text: str) -> None:
+    body = b'{"data":[{"id":7}],"a/b":"slash","ok":true}'
+    assert templates.Found(body, {"x-id": "h"}, "https://us.example/?ref=r", 201).text(place) == text
+
+
+@pytest.mark.parametrize("wrong", ["id", "form:", "regex:(", "regex:id", "regex:(a)(b)", "json:/id"])
+def test_places_that_are_none(wrong: str) -> None:
+    with pytest.raises(SettingsError, match="id_at"):
+        settings("http", id_at=wrong)
+
+
+def test_a_template_names_what_there_is() -> None:
+    with pytest.raises(SettingsError, match="body"):
+        settings("http", body="{{recipient}}")
+    with pytest.raises(SettingsError, match="headers"):
+        settings("http", headers={"X": "a\nb"})
+
+
+def test_a_generic_answer_without_its_id_may_have_been_taken() -> None:
+    known = settings("http", id_at="/id", code_at="/code", codes={"0": "accepted", "17": "no_credit"})
+    for status, body, verdict in (
+        (200, b'{"id":"a","code":0}', Verdict.ACCEPTED),
+        (200, b'{"code":0}', Verdict.UNKNOWN),
+        (200, b'{"code":99,"id":"a"}', Verdict.UNKNOWN),
+        (200, b'{"code":17}', Verdict.REFUSED),
+        (500, b"", Verdict.UNKNOWN),
+        (404, b"", Verdict.REFUSED),
+    ):
+        assert generic.answer(known, MESSAGE, Answer(status, body)).verdict is verdict, body
+
+
+def test_generic_callbacks_by_password_and_by_signature() -> None:
+    callback = Callback("POST", "https://us.example/", {"x-sig": "sha256=" + SIGNED}, b"hello")
+    known = settings("http", signature_header="X-Sig")
+    assert generic.is_genuine(known, {"secret": "s", "signature_secret": "k"}, callback)
+    assert not generic.is_genuine(known, {"secret": "s", "signature_secret": "other"}, callback)
+    assert not generic.is_genuine(known, {"secret": "s"}, callback)
+    named = settings("http", callback_user="us")
+    assert not generic.is_genuine(named, {"secret": "s", "callback_password": "p"}, callback)
+    right = msgspec.structs.replace(callback, headers={"authorization": "Basic dXM6cA=="})
+    assert generic.is_genuine(named, {"secret": "s", "callback_password": "p"}, right)
+
+
+#: HMAC-SHA256 of "hello" under "k", by openssl.
+SIGNED = "406e4b43f87095aa86ca6299d25e875921fefa180f02043bb29bec5681c0c2d0"
+
+
+def test_a_reference_says_all_that_a_receipt_is_matched_by() -> None:
+    submission = Submission(UUID(int=7), 3, "258841234567", "ACME", (b"hi",), "gsm7", 0xBEEF)
+    told = references.written(submission)
+    empty = Receipt((told,), ReceiptState.DELIVERED, "", "", b"")
+    found = references.completed(empty)
+    assert (found.recipient, found.reference) == ("41234567", 0xBEEF)
+    named = Receipt(("id",), ReceiptState.DELIVERED, "258849999999", "", b"")
+    assert references.completed(named, told).recipient == "258849999999"
+    assert references.completed(named, "no reference") == named
+
+
+def test_only_what_the_account_is_told_alarms() -> None:
+    for ruling in Ruling:
+        found = outcome(ruling, id="x")
+        assert found.alarm == (ruling in (Ruling.NO_CREDIT, Ruling.CONFIG))
+        assert found.total == 1
+    assert by_status(Answer(429, b"", 7.0)).retry_after == 7.0
+    assert by_status(Answer(429, b"")).counts is False
