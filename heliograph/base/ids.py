@@ -10,6 +10,9 @@ import os
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+# The driver's own class, which is a UUID in every respect, is made and hashed in a fifth of the time.
+from asyncpg.pgproto.pgproto import UUID as QuickUUID
+
 from heliograph.base.database.clock import EPOCH, milliseconds
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -30,7 +33,13 @@ _next = 0
 def uuid7() -> UUID:
     """A new UUIDv7. Ids of one process do not go backwards, even within one millisecond or when the clock does, unless
     it goes back by more than ten seconds."""
-    return UUID(int=_make())
+    return uuid_of(_make().to_bytes(16, "big"))
+
+
+def uuid_of(data: bytes) -> UUID:
+    """The UUID of 16 bytes."""
+    made: UUID = QuickUUID(data)
+    return made
 
 
 def uuid7_text() -> str:

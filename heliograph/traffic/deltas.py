@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -47,6 +48,15 @@ class _Sum(msgspec.Struct, gc=False):
     to_delivered: list[int] | None = None
 
 
+class _Group(msgspec.Struct, gc=False):
+    like: Change
+    hour: datetime
+    count: int = 0
+    segments: int = 0
+    sent: list[float] = []
+    delivered: list[float] = []
+
+
 _Key = tuple[UUID, datetime, str, str, str, str, UUID, str]
 
 APPEND = """
@@ -64,34 +74,24 @@ SELECT organization_id, $1, n, hour, channel, mode, country, sender, supplier_id
 async def record(conn: Connection, changes: Iterable[Change]) -> None:
     """Append what these changes make of the roll-ups, in the caller's transaction, which makes the changes."""
     sums: dict[_Key, _Sum] = {}
-
-    def of(supplier_id: UUID, status: str) -> _Sum:
-        key = (*place, supplier_id, status)
-        found = sums.get(key)
-        if found is None:
-            found = sums[key] = _Sum()
-        return found
-
-    for change in changes:
-        hour = change.accepted_at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        place = (change.organization_id, hour, change.channel, change.mode, change.country, change.sender)
+    for group in _groups(changes):
+        change, count, segments = group.like, group.count, group.segments
+        place = (change.organization_id, group.hour, change.channel, change.mode, change.country, change.sender)
         supplier_id = change.supplier_id or NONE
         old = WAITING.get(change.old_status, change.old_status)
         new = WAITING.get(change.new_status, change.new_status)
         if old != new:
             for status, sign in ((old, -1), (new, 1)):
                 # Who has not been handed over was counted under no supplier.
-                one = of(NONE if status == "accepted" else supplier_id, status)
-                one.count += sign
-                one.segments += sign * change.segments
-        if change.sent is not None:
-            one = of(supplier_id, "sent")
-            one.to_sent = one.to_sent or [0] * LENGTH
-            one.to_sent[bucket(change.sent)] += 1
-        if change.delivered is not None:
-            one = of(supplier_id, "delivered")
-            one.to_delivered = one.to_delivered or [0] * LENGTH
-            one.to_delivered[bucket(change.delivered)] += 1
+                one = sums.setdefault((*place, NONE if status == "accepted" else supplier_id, status), _Sum())
+                one.count += sign * count
+                one.segments += sign * segments
+        if group.sent:
+            one = sums.setdefault((*place, supplier_id, "sent"), _Sum())
+            one.to_sent = _counted(one.to_sent, group.sent)
+        if group.delivered:
+            one = sums.setdefault((*place, supplier_id, "delivered"), _Sum())
+            one.to_delivered = _counted(one.to_delivered, group.delivered)
     rows = [
         (*key, one.count, one.segments, _array(one.to_sent), _array(one.to_delivered))
         for key, one in sums.items()
@@ -99,6 +99,44 @@ async def record(conn: Connection, changes: Iterable[Change]) -> None:
     ]
     if rows:
         await conn.execute(APPEND, uuid7(), *(list(column) for column in zip(*rows, strict=True)))
+
+
+def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
+    """Changes that are alike. A batch is of hundreds of messages and of few kinds, so a message costs one look-up."""
+    groups: dict[tuple[Any, ...], _Group] = {}
+    for change in changes:
+        at = change.accepted_at
+        key = (
+            change.organization_id,
+            at.hour,
+            at.date(),
+            change.sender,
+            change.country,
+            change.supplier_id,
+            change.old_status,
+            change.new_status,
+            change.mode,
+            change.channel,
+            at.tzinfo,
+        )
+        group = groups.get(key)
+        if group is None:
+            hour = at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+            group = groups[key] = _Group(change, hour)
+        group.count += 1
+        group.segments += change.segments
+        if change.sent is not None:
+            group.sent.append(change.sent)
+        if change.delivered is not None:
+            group.delivered.append(change.delivered)
+    return groups.values()
+
+
+def _counted(histogram: list[int] | None, durations: Iterable[float]) -> list[int]:
+    histogram = histogram or [0] * LENGTH
+    for duration in durations:
+        histogram[bucket(duration)] += 1
+    return histogram
 
 
 def _array(histogram: list[int] | None) -> str:

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.text import storable
-from heliograph.base.ids import time_of, uuid7_floor
+from heliograph.base.ids import time_of, uuid7_floor, uuid_of
 from heliograph.suppliers.contract import Receipt
 
 #: Digits of an address that are compared: national and international forms agree in them.
@@ -92,4 +92,4 @@ def fingerprint(one: ReceivedReceipt, at: datetime) -> UUID:
     text = "|".join([storable(receipt.recipient), receipt.state, *[storable(key) for key in receipt.keys[:2]], ""])
     day = at.toordinal().to_bytes(4, "big")
     digest = hashlib.blake2b(one.supplier_id.bytes + day + text.encode() + receipt.raw, digest_size=16)
-    return UUID(bytes=digest.digest())
+    return uuid_of(digest.digest())
