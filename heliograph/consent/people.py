@@ -32,11 +32,18 @@ SELECT item.n FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS
 # Two transactions that link people of one organization take turns, so that each sees all existing groups.
 TURN = "SELECT pg_advisory_xact_lock(hashtextextended('people ' || id, 0)) FROM unnest($1::text[]) AS turn (id)"
 GROUPS = """
-SELECT name, person FROM person_names WHERE organization_id = $1 AND name = ANY ($2)
+SELECT known.organization_id, known.name, known.person
+  FROM unnest($1::uuid[], $2::text[]) AS item (organization_id, name) CROSS JOIN LATERAL (
+       SELECT * FROM person_names WHERE organization_id = item.organization_id AND name = item.name LIMIT 1) known
 """
-JOIN = "UPDATE person_names SET person = $3 WHERE organization_id = $1 AND person = ANY ($2)"
+JOIN = """
+UPDATE person_names SET person = v.person
+  FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS v (organization_id, old, person)
+ WHERE person_names.organization_id = v.organization_id AND person_names.person = v.old
+"""
 NAME = """
-INSERT INTO person_names (organization_id, name, person) SELECT $1, name, $3 FROM unnest($2::text[]) AS given (name)
+INSERT INTO person_names (organization_id, name, person)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS given (organization_id, name, person)
 ON CONFLICT (organization_id, name) DO NOTHING
 """
 
@@ -60,14 +67,51 @@ async def link(conn: Connection, links: Collection[Link]) -> list[Link]:
     if not new:
         return []
     await conn.execute(TURN, list(dict.fromkeys(str(organization_id) for organization_id, *_ in new)))
+    names = {(organization_id, name) for organization_id, *pair in new for name in pair}
+    rows = await conn.fetch(GROUPS, [organization_id for organization_id, _ in names], [name for _, name in names])
+    groups = _Groups({(row["organization_id"], row["name"]): row["person"] for row in rows})
     for organization_id, one, other in new:
-        known = {row["name"]: row["person"] for row in await conn.fetch(GROUPS, organization_id, [one, other])}
-        person = min(known.values(), default=uuid7())
-        apart = [id for id in set(known.values()) if id != person]
-        if apart:
-            await conn.execute(JOIN, organization_id, apart, person)
-        await conn.execute(NAME, organization_id, [one, other], person)
+        groups.join(organization_id, one, other)
+    if joined := groups.joined():
+        await conn.execute(JOIN, *(list(column) for column in zip(*joined, strict=True)))
+    if named := groups.named():
+        await conn.execute(NAME, *(list(column) for column in zip(*named, strict=True)))
     return new
+
+
+class _Groups:
+    """Who is the same person as whom, by what is known and what is being said."""
+
+    def __init__(self, known: dict[tuple[UUID, str], UUID]) -> None:
+        self._person = dict(known)
+        self._known = known
+        #: Persons, by organization, who turned out to be another one.
+        self._same: dict[tuple[UUID, UUID], UUID] = {}
+
+    def join(self, organization_id: UUID, one: str, other: str) -> None:
+        """Two names are one person's. Of several persons the first stays."""
+        places = [(organization_id, one), (organization_id, other)]
+        persons = {self._now(organization_id, self._person[place]) for place in places if place in self._person}
+        person = min(persons, default=None) or uuid7()
+        for old in persons - {person}:
+            self._same[organization_id, old] = person
+        for place in places:
+            self._person[place] = person
+
+    def joined(self) -> list[tuple[UUID, UUID, UUID]]:
+        """(organization, person, who that is) of those who turned out to be another one."""
+        found = [(*key, self._now(*key)) for key in self._same]
+        return sorted(found, key=lambda one: (one[0].int, one[1].int))
+
+    def named(self) -> list[tuple[UUID, str, UUID]]:
+        """(organization, name, person) of names that are new."""
+        new = sorted(self._person.keys() - self._known.keys(), key=lambda place: (place[0].int, place[1]))
+        return [(*place, self._now(place[0], self._person[place])) for place in new]
+
+    def _now(self, organization_id: UUID, person: UUID) -> UUID:
+        while (other := self._same.get((organization_id, person))) is not None:
+            person = other
+        return person
 
 
 NAMES = "SELECT name FROM names_of_person($1, $2)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from itertools import pairwise, permutations
 
 import pytest
@@ -112,6 +113,26 @@ async def test_a_stop_by_one_of_a_persons_names_holds_for_all_until_any_asks_aga
             assert await optouts.current(conn, {(acme.organization_id, "MZ.1")}) == {(acme.organization_id, "MZ.1")}
             await optouts.remove(conn, acme, phone="+258841234567")
         assert (await acceptor.accept(send(acme, to="+258849999999"))).status == 202
+
+
+async def test_links_of_one_batch_join_the_same_people_as_one_by_one(pool: Pool) -> None:
+    chance = random.Random(5)
+    together, apart = await organization(pool), await organization(pool)
+    for _ in range(4):
+        links = [chance.sample("abcdefghijklmnopqrst", 2) for _ in range(5)]
+        for one, other in links:
+            await linked(pool, apart, one, other)
+        async with pool.acquire() as conn, conn.transaction():
+            await people.link(conn, [(together.organization_id, one, other) for one, other in links])
+        groups = [
+            await pool.fetch(
+                "SELECT array_agg(name ORDER BY name) AS names FROM person_names WHERE organization_id = $1"
+                " GROUP BY person ORDER BY 1",
+                actor.organization_id,
+            )
+            for actor in (together, apart)
+        ]
+        assert groups[0] == groups[1]
 
 
 async def test_a_link_made_after_the_stop_holds_as_well(pool: Pool, acme: Actor) -> None:

@@ -74,8 +74,14 @@ DECLARE
     v_found record;
     v_kept uuid;
 BEGIN
+    -- Most people have one conversation with a number, under all their names: they are passed over in one statement.
     FOR v_pair IN
         SELECT DISTINCT organization, address FROM unnest(p_organization, p_address) AS pair (organization, address)
+         CROSS JOIN LATERAL (
+               SELECT a.number_id
+                 FROM names_of_person(pair.organization, pair.address) names
+                 JOIN whatsapp_aliases a ON a.organization_id = pair.organization AND a.alias = ltrim(names.name, '+')
+                GROUP BY a.number_id HAVING count(DISTINCT a.conversation_id) > 1 LIMIT 1) several
          ORDER BY organization, address
     LOOP
         FOR v_found IN
