@@ -85,6 +85,7 @@ SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT coun
 PARTS = """
 UPDATE inbound_messages SET body = '', raw = '' WHERE id >= $2 AND id < $3 AND message_id = ANY ($1)
 """
+THREADS = "DELETE FROM inbox_threads WHERE organization_id = $1 AND peer = ANY ($2)"
 WHATSAPP = """
 WITH theirs AS MATERIALIZED (
     SELECT id, direction FROM whatsapp_messages WHERE organization_id = $1 AND recipient = ANY ($2)
@@ -117,6 +118,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Erased:
     done.contacts = await conn.fetchval(CONTACTS, actor.organization_id, spellings)
     done.texts = await _steps(conn, SENT, actor, spellings)
     done.received = await _steps(conn, RECEIVED, actor, spellings)
+    await conn.execute(THREADS, actor.organization_id, spellings)
     row = await conn.fetchrow(WHATSAPP, actor.organization_id, spellings)
     assert row is not None
     done.texts += row["sent"]

@@ -151,6 +151,10 @@ DELETE FROM whatsapp_words WHERE (organization_id, person) IN (
     SELECT organization_id, person FROM whatsapp_words WHERE said_at < $1 LIMIT $2)
 """
 # With the last of its messages a conversation is forgotten, and by which names Meta knows the user.
+DELETE_THREADS = """
+DELETE FROM inbox_threads WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM inbox_threads WHERE heard_at < $1 LIMIT $2)
+"""
 DELETE_CONVERSATIONS = """
 WITH silent AS MATERIALIZED (
     SELECT organization_id, id, number_id FROM whatsapp_conversations c
@@ -309,6 +313,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         deletes("callbacks", DELETE_CALLBACKS, uuid7_floor(text)),
         deletes("reached users", DELETE_REACHED, now - timedelta(hours=REACHED_HOURS)),
         deletes("conversations", DELETE_CONVERSATIONS, months),
+        deletes("threads of the inbox", DELETE_THREADS, months),
         deletes("replays", DELETE_REPLAYS, webhook),
         deletes("roll-ups of webhook attempts", DELETE_WEBHOOK_TRAFFIC, webhook),
         deletes("sessions", sessions.FORGET, now),

@@ -59,6 +59,8 @@ ACTIONS = {
     "opt_out.lifted": "Opt-out lifted",
     "opt_outs.exported": "Opt-outs exported",
     "message.revealed": "Message text and number revealed",
+    "conversation.assigned": "Conversation assigned",
+    "conversation.closed": "Conversation closed or opened again",
     "webhook.created": "Webhook endpoint created",
     "webhook.changed": "Webhook endpoint changed",
     "webhook.disabled": "Webhook endpoint disabled",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from heliograph.base.actor import Actor
@@ -18,6 +20,15 @@ class Suggestion(msgspec.Struct, frozen=True):
 
     name: str
     phone: str
+
+
+NAMES = "SELECT phone, name FROM contacts WHERE organization_id = $1 AND phone = ANY ($2) AND mode = $3"
+
+
+async def names(conn: Connection, actor: Actor, *, phones: Collection[str]) -> dict[str, str]:
+    """What those of the numbers are called that are contacts."""
+    rows = await conn.fetch(NAMES, actor.organization_id, list(phones), actor.mode) if phones else []
+    return {row["phone"]: row["name"] for row in rows}
 
 
 SUGGEST = """

@@ -33,6 +33,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
             Place("/", "Home", "house"),
             Place("/send", "Send", "send", scope="sms:send"),
             Place("/messages", "Messages", "messages", scope="sms:read"),
+            Place("/inbox", "Inbox", "mail", scope="whatsapp:read"),
             Place("/contacts", "Contacts", "contact", scope="contacts:read"),
         ),
     ),

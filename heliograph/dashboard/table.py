@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heliograph.dashboard.audience.routes import ROUTES as AUDIENCE
+from heliograph.dashboard.conversations.routes import ROUTES as CONVERSATIONS
 from heliograph.dashboard.developers.routes import ROUTES as DEVELOPERS
 from heliograph.dashboard.door.routes import ROUTES as DOOR
 from heliograph.dashboard.messaging.routes import ROUTES as MESSAGING
@@ -16,6 +17,7 @@ ROUTES: tuple[Route, ...] = (
     *MESSAGING,
     *SENDING,
     *AUDIENCE,
+    *CONVERSATIONS,
     *DEVELOPERS,
     *MONEY,
     *ORGANIZATION,

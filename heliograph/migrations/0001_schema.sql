@@ -887,6 +887,29 @@ CREATE INDEX automatic_replies_by_message ON automatic_replies (organization_id,
 COMMENT ON TABLE automatic_replies IS 'tenant: the last confirmation of each kind to a number. It bounds them, and message_id may go out though the number opted out';
 COMMENT ON COLUMN automatic_replies.refusal IS 'code of the refusal, when it could not be accepted';
 
+CREATE TABLE inbox_threads (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    channel         text NOT NULL CHECK (channel IN ('sms', 'whatsapp')),
+    line_id         uuid NOT NULL,
+    peer            text NOT NULL,
+    message_id      uuid NOT NULL,
+    heard_at        timestamptz NOT NULL,
+    seen_id         uuid,
+    assigned_to     uuid,
+    closed_at       timestamptz,
+    PRIMARY KEY (organization_id, id)
+) WITH (fillfactor = 70);
+CREATE INDEX inbox_threads_newest ON inbox_threads (organization_id, message_id) WHERE message_id IS NOT NULL;
+COMMENT ON TABLE inbox_threads IS 'tenant: who wrote to which line of an organization, by the last message; one row for each pair';
+COMMENT ON COLUMN inbox_threads.id IS 'of a WhatsApp conversation, or what follows from line and peer';
+COMMENT ON COLUMN inbox_threads.line_id IS 'the sender ID or WhatsApp number that was written to';
+COMMENT ON COLUMN inbox_threads.peer IS 'who wrote: E.164 with +, a user id, or as a supplier wrote it';
+COMMENT ON COLUMN inbox_threads.message_id IS 'the last message that they wrote';
+COMMENT ON COLUMN inbox_threads.seen_id IS 'the last message when somebody who answers looked';
+COMMENT ON COLUMN inbox_threads.assigned_to IS 'of users: who takes care of it';
+COMMENT ON COLUMN inbox_threads.closed_at IS 'somebody was done with it then; the next message makes it NULL again';
+
 
 -- -- WhatsApp ---------------------------------------------------------------------------------------------------------
 -- By Meta's Cloud API. Money is kept in millionths of the wallet's currency, as whole numbers.

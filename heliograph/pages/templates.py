@@ -71,6 +71,8 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "device": device,
         "mode_name": _named(words.MODES),
         "outcome_name": _named(words.OUTCOMES),
+        "content_name": _named(words.CONTENTS),
+        "keyword_name": _named(words.KEYWORDS),
         "spaced": phones.spaced,
         "country_name": _country,
         "why": _why,

@@ -95,6 +95,7 @@ SEND_FORM: Mapping[str, str] = {
     "to.ambiguous": "Choose whom you mean.",
     "to.pattern": "This is no phone number, and no contact has this name.",
     "message.required": "Write a text.",
+    "message.long": "The text is too long.",
     "message.length": "A text has at most 1,600 characters.",
     "message.too_many_segments": "The text needs more than ten segments. They hold 1,530 characters of the GSM "
     "alphabet, or 670 if one is not of it.",
@@ -178,6 +179,28 @@ EVENT_GROUPS: Mapping[str, str] = {
     "whatsapp": "WhatsApp",
     "webhook": "Tests",
 }
+#: What people send by WhatsApp that is no text.
+CONTENTS: Mapping[str, str] = {
+    "image": "Picture",
+    "video": "Video",
+    "audio": "Voice or sound",
+    "document": "Document",
+    "sticker": "Sticker",
+    "location": "Place",
+    "contacts": "Contact",
+    "order": "Order",
+    "reaction": "Reaction",
+    "system": "Notice",
+    "interactive": "Choice",
+    "button": "Choice",
+    "template": "Template",
+    "edit": "Changed message",
+    "revoke": "Message taken back",
+    "unsupported": "Something that cannot be shown",
+    "unknown": "Something that cannot be shown",
+}
+#: Words that people send to be left alone, to be written to, and to be helped.
+KEYWORDS: Mapping[str, str] = {"stop": "STOP", "start": "START", "help": "HELP"}
 STATUSES: Mapping[str, str] = {
     "accepted": "Accepted",
     "queued": "Queued",

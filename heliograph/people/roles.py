@@ -16,6 +16,8 @@ from heliograph.base.errors import Invalid, Refusal
 CONTENT = "content"
 #: See the number and text of one message at a time, which is recorded.
 REVEAL = "reveal"
+#: See whole numbers and texts of conversations, as who answers them must.
+CONVERSE = "converse"
 #: See the team and its invitations; change them; change owners too.
 TEAM, TEAM_CHANGE, OWNERS = "team", "team_change", "owners"
 #: See quota, usage and wallet.
@@ -27,7 +29,7 @@ AUDIT = "audit"
 #: See requests, events and webhook attempts.
 DEVELOP = "develop"
 
-PERMISSIONS = frozenset({CONTENT, REVEAL, TEAM, TEAM_CHANGE, OWNERS, USAGE, MONEY, AUDIT, DEVELOP})
+PERMISSIONS = frozenset({CONTENT, CONVERSE, REVEAL, TEAM, TEAM_CHANGE, OWNERS, USAGE, MONEY, AUDIT, DEVELOP})
 
 
 class RoleRequired(Refusal):
@@ -64,7 +66,7 @@ ROLES: dict[str, Role] = {
         Role("admin", _ALL, _ALL, PERMISSIONS - {OWNERS}),
         # Tries everything out with test keys and test sends; live keys are for owners and admins to make.
         Role("developer", _DEVELOPER, _ALL, frozenset({DEVELOP, USAGE, REVEAL})),
-        Role("sender", _SENDER, _SENDER, frozenset()),
+        Role("sender", _SENDER, _SENDER, frozenset({CONVERSE})),
         Role("viewer", _SEEN | {"webhooks:read"}, _SEEN | {"webhooks:read"}, frozenset({DEVELOP})),
         Role("billing", frozenset({"account:read"}), frozenset({"account:read"}), frozenset({USAGE, MONEY})),
     )

@@ -8,7 +8,7 @@ things out can neither read nor cancel what goes to people.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from uuid import UUID
 
@@ -165,6 +165,15 @@ async def list_page(
 
 
 SELECT = f"SELECT {_COLUMNS}, body, event_id FROM messages m WHERE organization_id = $1 AND id = $2"
+TEXTS = "SELECT id, body FROM messages WHERE organization_id = $1 AND id = ANY ($2) AND body IS NOT NULL"
+
+
+async def texts(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, str]:
+    """What messages say, of those that were not forgotten."""
+    rows = await conn.fetch(TEXTS, actor.organization_id, list(ids)) if ids else []
+    return {row["id"]: row["body"] for row in rows}
+
+
 FIRST_ATTEMPT = """
 SELECT least((SELECT min(started_at) FROM attempts WHERE organization_id = $1 AND message_id = $2),
              (SELECT begun_at FROM queue WHERE id = $2 AND kind || '' = 'sms' AND begun_at IS NOT NULL LIMIT 1))

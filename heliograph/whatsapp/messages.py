@@ -6,7 +6,7 @@ the messages of its kind only: whoever is given a test key to try things out rea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -160,6 +160,15 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Message:
         raise NotFound("There is no such message.", resource="message", id=str(id))
     (message,) = await _messages(conn, actor, [row])
     return message
+
+
+BY_IDS = f"SELECT {_COLUMNS} FROM whatsapp_messages m WHERE organization_id = $1 AND id = ANY ($2)"
+
+
+async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Message]:
+    """Those of the messages that are there."""
+    rows = await conn.fetch(BY_IDS, actor.organization_id, list(ids)) if ids else []
+    return [message_of(row) for row in rows if row["mode"] == actor.mode]
 
 
 # A conversation may have been merged into another one of the same user since.

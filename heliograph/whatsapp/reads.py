@@ -7,7 +7,7 @@ it (ids, reasons, examples that were uploaded, words that are new) ends here, in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -324,6 +324,21 @@ async def conversations(
         rows = await conn.fetch(CONVERSATIONS_OF_RECIPIENT, *values, filters.recipient)
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     return [Conversation(**{name: row[name] for name in Conversation.__struct_fields__}) for row in found], seen
+
+
+OF_IDS = """
+SELECT c.id AS thread, t.id, t.recipient, t.number_id, t.opened_at, t.expires_at, t.last_inbound_at,
+       t.last_outbound_at, coalesce(t.expires_at > now(), false) AS is_open
+  FROM whatsapp_conversations c
+  JOIN whatsapp_conversations t ON t.organization_id = c.organization_id AND t.id = coalesce(c.merged_into, c.id)
+ WHERE c.organization_id = $1 AND c.id = ANY ($2)
+"""
+
+
+async def conversations_of(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, Conversation]:
+    """Conversations by their ids, of one that was merged that into which it was."""
+    rows = await conn.fetch(OF_IDS, actor.organization_id, list(ids)) if ids else []
+    return {row["thread"]: Conversation(**{name: row[name] for name in Conversation.__struct_fields__}) for row in rows}
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

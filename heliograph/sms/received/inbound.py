@@ -6,7 +6,7 @@ The rule nobody may break: what was acknowledged is stored, octet for octet, who
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -184,6 +184,16 @@ async def list_page(
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     return Found([Received(**{name: row[name] for name in Received.__struct_fields__}) for row in found], seen)
+
+
+BY_IDS = f"""
+SELECT {", ".join(Received.__struct_fields__)} FROM received_messages WHERE organization_id = $1 AND id = ANY ($2)
+"""
+
+
+async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Received]:
+    """Those of the messages that are there."""
+    return [Received(*row.values()) for row in await conn.fetch(BY_IDS, actor.organization_id, list(ids))]
 
 
 STANDING = """

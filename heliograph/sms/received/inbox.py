@@ -26,6 +26,8 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
 from heliograph.consent import keywords, optouts
 from heliograph.consent.optouts import OptOut, Pair
+from heliograph.inbox import threads
+from heliograph.inbox.threads import Heard
 from heliograph.queue import timers
 from heliograph.sms.received import handsets, replies
 from heliograph.sms.received.assembly import AGAIN, LATEST, Alphabet, Group, Row, assemble, text_of
@@ -377,6 +379,20 @@ async def _receive(conn: Connection, messages: Sequence[_Message]) -> None:
         [one.keyword for one in messages],
         [one.group.first.received_at for one in messages],
         [one.text for one in messages],
+    )
+    await threads.note(
+        conn,
+        [
+            Heard(
+                one.owner.organization_id,
+                "sms",
+                one.owner.sender_id,
+                one.phone or one.group.first.sender,
+                one.group.id,
+                one.group.first.received_at,
+            )
+            for one in messages
+        ],
     )
 
 

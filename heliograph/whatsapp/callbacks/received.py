@@ -20,6 +20,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.consent import keywords
 from heliograph.consent.people import Link
+from heliograph.inbox import threads
+from heliograph.inbox.threads import Heard as Noted
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
 from heliograph.webhooks.recording import events
 from heliograph.whatsapp.callbacks import conversations, opt_out_words
@@ -145,6 +147,7 @@ async def receive(conn: Connection, received: Sequence[InboundMessage]) -> tuple
     referred = [(one.received.organization_id, one.id) for one in messages if _was_referred(one)]
     await conversations.note_answers(conn, referred)
     deliveries = await _obey(conn, messages)
+    await _note(conn, messages)
     numbers = {one.received.number_id: one.received.organization_id for one in messages}
     digits = {row["id"]: row["digits"] for row in await conn.fetch(DIGITS, list(numbers.values()), list(numbers))}
     deliveries += await events.record(conn, [_event(one, digits[one.received.number_id]) for one in messages])
@@ -176,6 +179,27 @@ async def _store(conn: Connection, messages: Sequence[_Message]) -> None:
         [at] * len(messages),
         [one.at for one in messages],
         [_content(one.received.item, quoted.get(one.id)) for one in messages],
+    )
+
+
+async def _note(conn: Connection, messages: Sequence[_Message]) -> None:
+    """Put them into the inbox. What says of the user something other than their words, such as `system`, is not for
+    anybody to answer."""
+    await threads.note(
+        conn,
+        [
+            Noted(
+                one.received.organization_id,
+                "whatsapp",
+                one.received.number_id,
+                one.user.recipient,
+                one.id,
+                one.at,
+                one.conversation_id,
+            )
+            for one in messages
+            if one.received.item.type != "system" and not one.received.item.group
+        ],
     )
 
 

@@ -1,0 +1,1 @@
+"""D5 Inbox: what people wrote, and answering them."""

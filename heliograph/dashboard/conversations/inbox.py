@@ -1,0 +1,123 @@
+"""D5 Inbox: conversations on the left, one of them on the right."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from heliograph.base.database import clock, cursor
+from heliograph.base.errors import Invalid
+from heliograph.inbox import threads
+from heliograph.overview import inbox
+from heliograph.overview.inbox import Conversation
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.people import memberships
+from heliograph.people.roles import CONVERSE
+
+COLLECTION = "conversations of a page"
+#: Conversations and messages of a page.
+LINES, BUBBLES = 30, 40
+#: Hours for which WhatsApp lets any text be answered.
+WINDOW_HOURS = 24
+
+
+async def show_list(request: Request) -> Answer:
+    """The list by itself."""
+    return await _shown(request, None)
+
+
+async def show(request: Request) -> Answer:
+    """One conversation beside the list."""
+    return await _shown(request, request.id())
+
+
+async def page(request: Request, id: UUID, **values: Any) -> dict[str, Any]:
+    """The values of a conversation's page; `values`: those of a reply that was refused."""
+    return await _values(request, id) | values
+
+
+async def _shown(request: Request, id: UUID | None) -> Answer:
+    try:
+        values = await _values(request, id)
+    except Invalid:  # a place in a list that is not this one
+        return Elsewhere(location=request.to(request.path, state=request.query.get("state")))
+    return Shown(
+        template="conversations/inbox_live.html" if request.is_fragment else "conversations/inbox.html", values=values
+    )
+
+
+async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
+    state = request.query.get("state", "")
+    state = state if state in threads.STATES else threads.STATES[0]
+    kept = "" if state == threads.STATES[0] else state
+    may_answer = request.may("whatsapp:send", CONVERSE)
+    async with request.reading() as conn:
+        lines, more = await inbox.list_page(
+            conn, request.actor, state=state, after=_place(request, "after", state), limit=LINES
+        )
+        before = _place(request, "before", str(id))
+        found = None if id is None else await inbox.get(conn, request.actor, id=id, before=before, limit=BUBBLES)
+        is_empty = not lines and not await threads.any_at_all(conn, request.actor)
+        people = (
+            await memberships.list_all(conn, request.actor)
+            if any(one.thread.assigned_to for one in lines) or (found is not None and found.thread.assigned_to)
+            else []
+        )
+    if found is not None and found.thread.is_unread and may_answer:
+        async with request.writing() as conn:
+            await threads.see(conn, request.actor, id=found.thread.id, message_id=found.thread.message_id)
+    return {
+        "state": state,
+        "kept": kept,
+        "states": threads.STATES,
+        "lines": lines,
+        "is_empty": is_empty,
+        "more": None if more is None else request.to("/inbox", state=kept, after=_at(request, more, state)),
+        "is_first": "after" not in request.query,
+        "found": found,
+        "older": None
+        if found is None or found.older is None
+        else request.to(f"/inbox/{id}", state=kept, before=_at(request, found.older, str(id))),
+        "is_newest": "before" not in request.query,
+        "may_answer": may_answer,
+        "whole": request.may(permission=CONVERSE),
+        "names": {one.user_id: one.name for one in people},
+        "left": _left(found),
+        "hours": WINDOW_HOURS,
+        "typed": "",
+        "is_refused": False,
+    }
+
+
+def _left(found: Conversation | None) -> float:
+    """Hours for which the window is open still."""
+    if found is None or found.window is None or found.window.expires_at is None or not found.window.is_open:
+        return 0.0
+    return max((found.window.expires_at - clock.now()).total_seconds() / 3600, 0.0)
+
+
+def _at(request: Request, id: UUID, bound: str) -> str:
+    organization_id = request.actor.organization_id
+    return cursor.encode(
+        request.services.cursor_key,
+        [id],
+        organization_id=organization_id,
+        collection=COLLECTION,
+        filters={"of": bound},
+    )
+
+
+def _place(request: Request, name: str, bound: str) -> UUID | None:
+    """Where a page begins. Raises Invalid."""
+    given = request.query.get(name)
+    if not given:
+        return None
+    (id,) = cursor.decode(
+        request.services.cursor_key,
+        given,
+        organization_id=request.actor.organization_id,
+        collection=COLLECTION,
+        filters={"of": bound},
+    )
+    return UUID(id)

@@ -1,0 +1,76 @@
+"""What is done about a conversation besides answering: light marks, opt-outs, a contact."""
+
+from __future__ import annotations
+
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.consent import optouts
+from heliograph.consent.optouts import NotYoursToLift
+from heliograph.contacts import records
+from heliograph.contacts.records import ContactAlreadyExists
+from heliograph.inbox import threads
+from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.requests import Request
+
+
+async def assign(request: Request) -> Answer:
+    """To me, or to nobody."""
+    id, mine = request.id(), request.form.get("to") == "me"
+    async with request.writing() as conn:
+        await threads.assign(conn, request.actor, id=id, user_id=request.person.user_id if mine else None)
+    return _back(request)
+
+
+async def close(request: Request) -> Answer:
+    """It is done with, or is not after all."""
+    id, is_closed = request.id(), request.form.get("closed") == "yes"
+    async with request.writing() as conn:
+        await threads.close(conn, request.actor, id=id, is_closed=is_closed)
+    if not is_closed:
+        return _back(request)
+    return Elsewhere(
+        location=request.to("/inbox"),
+        notice=request.text("The conversation is closed. The next message opens it again."),
+    )
+
+
+async def suppress(request: Request) -> Answer:
+    """Write to this person no more."""
+    async with request.writing() as conn:
+        thread = await threads.get(conn, request.actor, id=request.id())
+        try:
+            await optouts.add(conn, request.actor, phone=thread.peer)
+        except Invalid:
+            return _back(request, request.text("This is no number that anything could be sent to."))
+    return _back(request, request.text("Nothing is sent to this person any more."))
+
+
+async def lift(request: Request) -> Answer:
+    """Write to this person again, if it was not they who asked for no more."""
+    async with request.writing() as conn:
+        thread = await threads.get(conn, request.actor, id=request.id())
+        try:
+            await optouts.remove(conn, request.actor, phone=thread.peer)
+        except NotYoursToLift as refusal:
+            return _back(request, request.text(refusal.message))
+        except (NotFound, Invalid):
+            return _back(request)
+    return _back(request, request.text("This person can be written to again."))
+
+
+async def add_contact(request: Request) -> Answer:
+    """Keep the number under a name."""
+    async with request.writing() as conn:
+        thread = await threads.get(conn, request.actor, id=request.id())
+        try:
+            name = records.name(request.form.get("name", ""))
+            phone = records.phone(thread.peer)
+            await records.create(conn, request.actor, entry=records.Entry(phone=phone, name=name))
+        except Invalid:
+            return _back(request, request.text("A contact needs a name of 1 to 200 characters, and a phone number."))
+        except ContactAlreadyExists as refusal:
+            return _back(request, request.text(refusal.message))
+    return _back(request, request.text("The contact is added."))
+
+
+def _back(request: Request, notice: str = "") -> Elsewhere:
+    return Elsewhere(location=request.to(f"/inbox/{request.id()}", state=request.query.get("state")), notice=notice)

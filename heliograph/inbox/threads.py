@@ -1,0 +1,196 @@
+"""Threads of the inbox: one for each person and line (a sender ID or WhatsApp number) that they wrote to.
+
+A thread is a maintained row, so that the list is read in the order of the last words without looking at messages. The
+rule nobody may break: it is noted in the transaction that stores the message, as one of its last statements and in the
+order of the threads' keys. Marks are light: who takes care of it, whether it was seen, whether it is done with; a new
+message opens it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+
+#: Threads that are looked at for one page.
+LOOK = 2_000
+_LAST = UUID(int=2**128 - 1)
+#: What a list may be of.
+STATES = ("open", "mine", "closed")
+
+
+class Heard(msgspec.Struct, frozen=True, gc=False):
+    """A message that somebody wrote."""
+
+    organization_id: UUID
+    channel: str
+    #: The sender ID or WhatsApp number that it came to.
+    line_id: UUID
+    #: Who wrote: E.164 with +, a user id, or as the supplier wrote it.
+    peer: str
+    message_id: UUID
+    at: datetime
+    #: The thread, where the channel has one of its own; None: it follows from line and peer.
+    thread_id: UUID | None = None
+
+
+class Thread(msgspec.Struct, frozen=True):
+    """A thread as its organization sees it."""
+
+    id: UUID
+    channel: str
+    line_id: UUID
+    peer: str
+    #: Of the last message that they wrote.
+    message_id: UUID
+    heard_at: datetime
+    is_unread: bool
+    assigned_to: UUID | None
+    closed_at: datetime | None
+
+
+def id_of(line_id: UUID, peer: str) -> UUID:
+    """The thread of an SMS."""
+    return UUID(bytes=hashlib.sha256(f"{line_id} {peer}".encode()).digest()[:16])
+
+
+NOTE = """
+INSERT INTO inbox_threads AS known (organization_id, id, channel, line_id, peer, message_id, heard_at)
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::uuid[], $7::timestamptz[])
+ON CONFLICT (organization_id, id) DO UPDATE
+   SET peer = excluded.peer, message_id = excluded.message_id, heard_at = excluded.heard_at, closed_at = NULL
+ WHERE known.message_id < excluded.message_id
+"""
+
+
+async def note(conn: Connection, heard: Sequence[Heard]) -> None:
+    """Note messages in their threads, in the caller's transaction."""
+    newest: dict[tuple[int, int], tuple[UUID, Heard]] = {}
+    for one in heard:
+        id = one.thread_id or id_of(one.line_id, one.peer)
+        key = (one.organization_id.int, id.int)
+        if key not in newest or newest[key][1].message_id < one.message_id:
+            newest[key] = (id, one)
+    if not newest:
+        return
+    rows = [newest[key] for key in sorted(newest)]
+    await conn.execute(
+        NOTE,
+        [one.organization_id for _, one in rows],
+        [id for id, _ in rows],
+        [one.channel for _, one in rows],
+        [one.line_id for _, one in rows],
+        [one.peer for _, one in rows],
+        [one.message_id for _, one in rows],
+        [one.at for _, one in rows],
+    )
+
+
+COLUMNS = """
+id, channel, line_id, peer, message_id, heard_at, seen_id IS NULL OR seen_id < message_id AS is_unread, assigned_to,
+closed_at
+"""
+LIST = f"""
+SELECT * FROM (
+    SELECT {COLUMNS}, row_number() OVER (ORDER BY message_id DESC) AS place,
+           CASE $4 WHEN 'closed' THEN closed_at IS NOT NULL WHEN 'mine' THEN closed_at IS NULL AND assigned_to = $5
+                   ELSE closed_at IS NULL END AS fits
+      FROM (SELECT * FROM inbox_threads WHERE organization_id = $1 AND message_id < $2
+             ORDER BY message_id DESC LIMIT $3) looked_at
+) judged
+ WHERE fits OR place = $3
+ ORDER BY message_id DESC LIMIT $6
+"""
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, state: str = "open", after: UUID | None = None, limit: int = 50, look: int = LOOK
+) -> tuple[list[Thread], UUID | None]:
+    """Threads whose last message is older than `after`, newest first: up to `limit` + 1, and where a look ended that
+    found fewer. `state`: one of STATES; "mine" are those assigned to the actor. Nobody writes to test keys."""
+    if actor.mode != "live":
+        return [], None
+    rows = await conn.fetch(LIST, actor.organization_id, after or _LAST, look, state, actor.user_id, limit + 1)
+    found = [_thread(row) for row in rows if row["fits"]]
+    ended = rows and rows[-1]["place"] == look and len(found) <= limit
+    return found, rows[-1]["message_id"] if ended else None
+
+
+ANY = "SELECT EXISTS (SELECT FROM inbox_threads WHERE organization_id = $1)"
+
+
+async def any_at_all(conn: Connection, actor: Actor) -> bool:
+    """Whether anybody has ever written."""
+    found: bool = await conn.fetchval(ANY, actor.organization_id)
+    return found
+
+
+GET = f"SELECT {COLUMNS} FROM inbox_threads WHERE organization_id = $1 AND id = $2"
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> Thread:
+    """A thread. Raises NotFound."""
+    row = None if actor.mode != "live" else await conn.fetchrow(GET, actor.organization_id, id)
+    if row is None:
+        raise NotFound("There is no such conversation.", resource="conversation", id=str(id))
+    return _thread(row)
+
+
+SEE = """
+UPDATE inbox_threads SET seen_id = $3 WHERE organization_id = $1 AND id = $2 AND (seen_id IS NULL OR seen_id < $3)
+"""
+
+
+async def see(conn: Connection, actor: Actor, *, id: UUID, message_id: UUID) -> None:
+    """Somebody who answers has seen the thread up to a message."""
+    await conn.execute(SEE, actor.organization_id, id, message_id)
+
+
+ASSIGN = "UPDATE inbox_threads SET assigned_to = $3 WHERE organization_id = $1 AND id = $2"
+
+
+async def assign(conn: Connection, actor: Actor, *, id: UUID, user_id: UUID | None) -> None:
+    """Somebody takes care of it, or with None nobody in particular. Raises NotFound."""
+    async with conn.transaction():
+        before = await get(conn, actor, id=id)
+        if before.assigned_to == user_id:
+            return
+        await conn.execute(ASSIGN, actor.organization_id, id, user_id)
+        await audit.record(
+            conn,
+            actor,
+            "conversation.assigned",
+            object_id=id,
+            before={"assigned_to": before.assigned_to},
+            after={"assigned_to": user_id},
+        )
+
+
+CLOSE = """
+UPDATE inbox_threads
+   SET closed_at = CASE WHEN $3 THEN now() END, seen_id = CASE WHEN $3 THEN message_id ELSE seen_id END
+ WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def close(conn: Connection, actor: Actor, *, id: UUID, is_closed: bool) -> None:
+    """It is done with, or is not. Raises NotFound."""
+    async with conn.transaction():
+        before = await get(conn, actor, id=id)
+        if (before.closed_at is not None) == is_closed:
+            return
+        await conn.execute(CLOSE, actor.organization_id, id, is_closed)
+        await audit.record(conn, actor, "conversation.closed", object_id=id, after={"is_closed": is_closed})
+
+
+def _thread(row: asyncpg.Record) -> Thread:
+    return Thread(**{name: row[name] for name in Thread.__struct_fields__})

@@ -1,0 +1,241 @@
+"""The inbox: conversations of both channels in one list, and one of them with what was written in both directions.
+
+Below pages and API; above the channels, which know nothing of each other.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.consent import optouts
+from heliograph.consent.optouts import OptOut
+from heliograph.contacts import suggesting
+from heliograph.inbox import threads
+from heliograph.inbox.threads import Thread
+from heliograph.sms import messages as sms
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.received import inbound
+from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
+from heliograph.whatsapp import messages as whatsapp
+from heliograph.whatsapp import reads, rendering
+from heliograph.why.words import Kind
+
+#: Characters of the last words in the list.
+SHOWN_WORDS = 90
+#: SMS that are looked at for a thread: they have no index by recipient.
+LOOK = 20_000
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The time in which any text may be answered on WhatsApp."""
+
+    expires_at: datetime | None
+    is_open: bool
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A thread in the list."""
+
+    thread: Thread
+    #: Of a contact, or what the user calls themselves; empty: nobody knows.
+    name: str
+    #: The last words; empty: no text, or forgotten.
+    words: str
+    #: What the last message was when it was no text, such as "image".
+    type: str
+    keyword: str | None
+    window: Window | None
+
+
+class Bubble(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a thread."""
+
+    id: UUID
+    direction: str
+    at: datetime
+    text: str
+    #: "text", "template", "image" …
+    type: str
+    is_erased: bool
+    status: str
+    failure_code: str | None = None
+    failure_kind: Kind = "sms_failure"
+    template: str | None = None
+    keyword: str | None = None
+    #: Parts of an SMS that never came.
+    missing: int = 0
+    #: The message that it answers.
+    quoted: UUID | None = None
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread with its messages, oldest first."""
+
+    thread: Thread
+    name: str
+    is_contact: bool
+    #: The sender ID or number that it goes by.
+    line: str
+    #: Whether that can send now.
+    is_line_usable: bool
+    window: Window | None
+    opt_out: OptOut | None
+    bubbles: list[Bubble]
+    #: The oldest of them, if there are older ones.
+    older: UUID | None
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, state: str = "open", after: UUID | None = None, limit: int = 50
+) -> tuple[list[Line], UUID | None]:
+    """Threads, the one that was written to last first: up to `limit`, and where the next page begins."""
+    found, seen = await threads.list_page(conn, actor, state=state, after=after, limit=limit)
+    more = found[limit - 1].message_id if len(found) > limit else seen
+    found = found[:limit]
+    names = await suggesting.names(conn, actor, phones=[one.peer for one in found])
+    last = {one.id: one for one in await inbound.by_ids(conn, actor, ids=_last(found, "sms"))}
+    written = {one.id: one for one in await whatsapp.by_ids(conn, actor, ids=_last(found, "whatsapp"))}
+    places = await reads.conversations_of(conn, actor, ids=[one.id for one in found if one.channel == "whatsapp"])
+    lines, shown = [], set()
+    for one in found:
+        if one.channel == "sms":
+            received = last.get(one.message_id)
+            words = (received.body or "") if received else ""
+            line = Line(one, names.get(one.peer, ""), _cut(words), "text", received.keyword if received else None, None)
+        else:
+            place, message = places.get(one.id), written.get(one.message_id)
+            if place is not None and place.id in shown:
+                continue  # two that turned out to be one person's
+            shown.add(place.id if place else one.id)
+            content = (message.content if message else None) or {}
+            name = names.get(one.peer) or (message.profile_name if message else None) or ""
+            line = Line(
+                one, name, _cut(rendering.said(content)), message.type if message else "text", None, _window(place)
+            )
+        lines.append(line)
+    return lines, more
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID, before: UUID | None = None, limit: int = 50) -> Conversation:
+    """A thread with its newest messages, or those older than `before`. Raises NotFound."""
+    thread = await threads.get(conn, actor, id=id)
+    names = await suggesting.names(conn, actor, phones=[thread.peer])
+    window, profile = None, ""
+    if thread.channel == "sms":
+        bubbles, seen = await _sms(conn, actor, thread, before, limit)
+        senders = await sender_ids.list_all(conn, actor)
+        sender = next((one for one in senders if one.id == thread.line_id), None)
+        line, is_usable = (sender.value if sender else ""), bool(sender and sender.status == "approved")
+    else:
+        bubbles, seen, profile = await _whatsapp(conn, actor, thread, before, limit)
+        window = _window((await reads.conversations_of(conn, actor, ids=[id])).get(id))
+        numbers = {one.id: one for one in await reads.phone_numbers(conn, actor)}
+        number = numbers.get(thread.line_id)
+        line, is_usable = (number.display_phone_number if number else ""), number is not None
+    bubbles.sort(key=lambda one: one.id, reverse=True)
+    if seen is not None:
+        bubbles = [one for one in bubbles if one.id >= seen]
+    older = bubbles[limit - 1].id if len(bubbles) > limit else seen
+    can_opt_out = thread.peer.startswith("+") or is_user_id(thread.peer)
+    return Conversation(
+        thread=thread,
+        name=names.get(thread.peer) or profile,
+        is_contact=thread.peer in names,
+        line=line,
+        is_line_usable=is_usable,
+        window=window,
+        opt_out=await optouts.find(conn, actor, phone=thread.peer) if can_opt_out else None,
+        bubbles=bubbles[:limit][::-1],
+        older=older,
+    )
+
+
+async def _sms(
+    conn: Connection, actor: Actor, thread: Thread, before: UUID | None, limit: int
+) -> tuple[list[Bubble], UUID | None]:
+    came = await inbound.list_page(
+        conn, actor, sender=thread.peer, sender_id=thread.line_id, after=before, limit=limit, look=LOOK
+    )
+    went = await sms.list_page(
+        conn, actor, filters=sms.Filters(recipient=thread.peer), after=before, limit=limit, look=LOOK
+    )
+    sent = [one for one in went.messages if one.sender_id == thread.line_id]
+    texts = await sms.texts(conn, actor, ids=[one.id for one in sent])
+    bubbles = [
+        Bubble(
+            id=one.id,
+            direction="inbound",
+            at=one.received_at,
+            text=one.body or "",
+            type="text",
+            is_erased=one.body is None,
+            status="received",
+            keyword=one.keyword,
+            missing=one.missing,
+        )
+        for one in came.messages
+    ]
+    bubbles += [
+        Bubble(
+            id=one.id,
+            direction="outbound",
+            at=one.accepted_at,
+            text=texts.get(one.id, ""),
+            type="text",
+            is_erased=one.id not in texts,
+            status=one.status,
+            failure_code=one.failure_code,
+        )
+        for one in sent
+    ]
+    return bubbles, _ended(came.seen, went.seen, went.messages[-1].id if len(went.messages) > limit else None)
+
+
+async def _whatsapp(
+    conn: Connection, actor: Actor, thread: Thread, before: UUID | None, limit: int
+) -> tuple[list[Bubble], UUID | None, str]:
+    filters = whatsapp.Filters(recipient=thread.peer)
+    found = await whatsapp.list_page(conn, actor, filters=filters, after=before, limit=limit)
+    mine = [one for one in found.messages if one.number_id == thread.line_id]
+    texts = await rendering.texts(conn, actor, messages=mine)
+    bubbles = [
+        Bubble(
+            id=one.id,
+            direction=one.direction,
+            at=(one.delivered_at if one.direction == "inbound" else None) or one.accepted_at,
+            text=texts.get(one.id, ""),
+            type=one.type,
+            is_erased=one.content is None,
+            status="received" if one.direction == "inbound" else one.status,
+            failure_code=one.failure_code,
+            failure_kind="whatsapp_failure",
+            template=one.template_name,
+            quoted=one.context.message_id if one.context else None,
+        )
+        for one in mine
+    ]
+    profile = next((one.profile_name for one in found.messages if one.profile_name), "")
+    return bubbles, _ended(found.seen, found.messages[-1].id if len(found.messages) > limit else None), profile or ""
+
+
+def _ended(*seen: UUID | None) -> UUID | None:
+    """Where the shortest of several looks ended."""
+    return max((one for one in seen if one is not None), default=None)
+
+
+def _window(place: reads.Conversation | None) -> Window | None:
+    return Window(place.expires_at, place.is_open) if place else Window(None, False)
+
+
+def _last(found: list[Thread], channel: str) -> list[UUID]:
+    return [one.message_id for one in found if one.channel == channel]
+
+
+def _cut(words: str) -> str:
+    words = " ".join(words.split())
+    return words if len(words) <= SHOWN_WORDS else words[: SHOWN_WORDS - 1] + "…"

@@ -1,0 +1,36 @@
+// Keys of the inbox: j and k move through the list, Enter opens, r answers, Ctrl+Enter sends.
+
+const field = document.getElementById("message");
+const end = () => {
+  const list = document.querySelector(".bubbles");
+  if (list) list.scrollTop = list.scrollHeight;
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && document.activeElement === field) {
+    event.preventDefault();
+    field.form.requestSubmit(document.querySelector("[data-send]"));
+    return;
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
+  const links = [...document.querySelectorAll(".threads li a")];
+  if (event.key === "j" || event.key === "k") {
+    const here = links.indexOf(document.activeElement);
+    const start = here < 0 ? links.findIndex((link) => link.ariaCurrent === "true") : here;
+    const next = links[Math.min(Math.max(start + (event.key === "j" ? 1 : -1), 0), links.length - 1)];
+    next?.focus();
+  } else if (event.key === "r" && field && !field.disabled) {
+    event.preventDefault();
+    field.focus();
+  }
+});
+
+// The newest words are in sight, and stay so while new ones come, unless somebody has scrolled up.
+let last = "";
+function follow() {
+  const newest = document.querySelector(".bubbles li:last-child")?.id || "";
+  if (newest !== last) end();
+  last = newest;
+}
+document.addEventListener("renewed", follow);
+follow();

@@ -1,0 +1,64 @@
+"""What WhatsApp messages say, as the user reads or wrote it: templates filled, and words for what is no text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
+from heliograph.whatsapp.messages import Message
+
+#: Keys of a content that may say something, the first that is there counts.
+_SAYING = ("body", "title", "text", "caption", "emoji", "name", "filename")
+
+# Of several accounts with a template of the same name, the last that was changed.
+LAYOUTS = """
+SELECT DISTINCT ON (t.name, t.language) t.name, t.language, t.category, t.components::text, t.parameter_format
+  FROM unnest($2::text[], $3::text[]) AS item (name, language)
+  JOIN whatsapp_templates t ON t.organization_id = $1 AND t.name = item.name AND t.language = item.language
+ ORDER BY t.name, t.language, t.updated_at DESC
+"""
+
+
+async def texts(conn: Connection, actor: Actor, *, messages: Sequence[Message]) -> dict[UUID, str]:
+    """The text of each message that has one; a template is filled in as it is written now."""
+    wanted = {
+        (one.template_name, one.template_language)
+        for one in messages
+        if one.type == "template" and one.template_name and one.content is not None
+    }
+    layouts: dict[tuple[str | None, str | None], TemplateLayout] = {}
+    if wanted:
+        names, languages = zip(*wanted, strict=True)
+        for row in await conn.fetch(LAYOUTS, actor.organization_id, list(names), list(languages)):
+            components = msgspec.json.decode(row["components"])
+            layouts[row["name"], row["language"]] = layout(components, row["parameter_format"], row["category"])
+    found = {one.id: _text(one, layouts.get((one.template_name, one.template_language))) for one in messages}
+    return {id: text for id, text in found.items() if text}
+
+
+def _text(message: Message, known: TemplateLayout | None) -> str:
+    content = message.content
+    if content is None:
+        return ""
+    if message.type == "template":
+        return filled(known, content.get("parameters"))
+    return said(content)
+
+
+def filled(known: TemplateLayout | None, parameters: Any) -> str:
+    """A template's body with its values; the values alone where the template is not what it was."""
+    values = [str(one) for one in parameters] if isinstance(parameters, list | tuple) else []
+    if known is None or known.unsupported or len(values) != known.parameter_count:
+        return ", ".join(values)
+    return known.text(values)
+
+
+def said(content: dict[str, Any]) -> str:
+    """What a user sent, as far as it is words."""
+    return next((str(content[name]) for name in _SAYING if content.get(name)), "")

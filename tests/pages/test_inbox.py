@@ -1,0 +1,193 @@
+"""The inbox: what people wrote by both channels, answers while they may be given, light marks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from heliograph import erasure
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.dashboard.conversations import inbox as screen
+from heliograph.queue import timers
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.received import inbox as received
+from tests.rules import whatsapp_factories as making
+from tests.rules.callback_factories import Meta
+from tests.rules.callback_factories import message as callback
+from tests.rules.test_inbound import part, receive, said
+from tests.rules.whatsapp_factories import Made
+
+from .conftest import Browser, Page, Tenant, make_person
+
+ANA, RUI = "+258841111111", "+258842222222"
+
+
+@pytest.fixture
+async def made(pool: Pool, tenant: Tenant) -> Made:
+    """A WhatsApp number, and a sender ID that is a number."""
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, received.TIMER)
+        asked = await sender_ids.request(conn, tenant.actor, value="90210")
+        await sender_ids.review(conn, tenant.actor, id=asked.id, status="approved")
+    return await making.made(pool, organization_id=tenant.id)
+
+
+async def write_sms(pool: Pool, text: str, *, by: str = ANA) -> None:
+    await receive(pool, said(text, by=by, to="90210"))
+    async with pool.acquire() as conn:
+        await received.work_through(conn)
+
+
+async def first(pool: Pool, channel: str) -> UUID:
+    id: UUID = await pool.fetchval("SELECT id FROM inbox_threads WHERE channel = $1", channel)
+    return id
+
+
+def order(page: Page, *texts: str) -> bool:
+    places = [page.words.index(text) for text in texts]
+    return places == sorted(places)
+
+
+async def test_both_channels_stand_in_one_list_and_are_answered(pool: Pool, owner: Browser, made: Made) -> None:
+    page = await owner.get("/inbox")
+    assert "Nobody has written yet" in page.words
+    meta = Meta(pool)
+    await meta.say(made, callback(made, "Where is my order?", by=RUI))
+    await write_sms(pool, "Is it late?")
+    page = await owner.get("/inbox")
+    assert order(page, "Is it late?", "Where is my order?"), "the newest first"
+    assert "Amal Bén" in page.words, "what a user calls themselves, who is no contact"
+    assert page.text.count('class="unread"') == 2
+    # By WhatsApp, within a day.
+    id = await first(pool, "whatsapp")
+    page = await owner.get(f"/inbox/{id}")
+    assert "open for 23 h" in page.words or "open for 24 h" in page.words
+    form = page.form(f"/inbox/{id}/reply") | {"message": "On its way.\r\nAna"}
+    for _ in range(2):
+        answer = await owner.post(f"/inbox/{id}/reply", form)
+        assert answer.status == 200, answer.words
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE direction = 'outbound'") == 1
+    assert order(answer, "Where is my order?", "On its way. Ana")
+    assert (await owner.get("/inbox")).text.count('class="unread"') == 1
+    # By SMS, from the number that they wrote to.
+    id = await first(pool, "sms")
+    page = await owner.submit(await owner.get(f"/inbox/{id}"), f"/inbox/{id}/reply", message="Tomorrow.")
+    row = await pool.fetchrow("SELECT recipient, sender, body FROM messages")
+    assert row is not None
+    assert tuple(row) == (ANA, "90210", "Tomorrow.")
+    assert order(page, "Is it late?", "Tomorrow.")
+    # A fragment is the part that changes.
+    fragment = await owner.get(f"/inbox/{id}", HX_Request="true")
+    assert "<html" not in fragment.text
+    assert "Is it late?" in fragment.words
+
+
+async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Browser, made: Made) -> None:
+    await Meta(pool).say(made, callback(made, "Hello", clock.now() - timedelta(hours=30), by=RUI))
+    id = await first(pool, "whatsapp")
+    page = await owner.get(f"/inbox/{id}")
+    assert 'disabled placeholder="WhatsApp lets you answer with any text for 24 hours' in page.text
+    assert "Send a template" in page.words
+    assert "The time to answer with any text ended on" in page.words
+    # The window shut while somebody wrote: their text stays.
+    page = await owner.post(f"/inbox/{id}/reply", page.form(f"/inbox/{id}/reply") | {"message": "Too late"})
+    assert (page.status, "only a template can be sent" in page.words) == (422, True)
+    assert ">Too late</textarea>" in page.text
+    for typed, said_of_it in (("", "Write a text."), ("x" * 5_000, "The text is too long.")):
+        page = await owner.post(f"/inbox/{id}/reply", page.form(f"/inbox/{id}/reply") | {"message": typed})
+        assert (page.status, said_of_it in page.words) == (422, True)
+    # Somebody who wrote STOP.
+    await write_sms(pool, "STOP")
+    id = await first(pool, "sms")
+    page = await owner.get(f"/inbox/{id}")
+    assert "This person opted out: nothing can be sent to them." in page.text
+    assert "They wrote “stop”." in page.words
+    page = await owner.submit(page, f"/inbox/{id}/lift")
+    assert "only they can lift it" in page.words
+
+
+async def test_marks_are_light(pool: Pool, tenant: Tenant, owner: Browser, made: Made) -> None:
+    await write_sms(pool, "Hello")
+    id = await first(pool, "sms")
+    page = await owner.submit(await owner.get(f"/inbox/{id}"), f"/inbox/{id}/assign", to="me")
+    assert "Not mine" in page.words
+    assert "Hello" in (await owner.get("/inbox?state=mine")).words
+    page = await owner.submit(page, f"/inbox/{id}/assign", to="nobody")
+    assert "Nothing here." in (await owner.get("/inbox?state=mine")).words
+    page = await owner.submit(page, f"/inbox/{id}/close", closed="yes")
+    assert "The conversation is closed." in page.words
+    assert "Hello" not in (await owner.get("/inbox")).words
+    assert "Hello" in (await owner.get("/inbox?state=closed")).words
+    await write_sms(pool, "Me again")
+    assert "Me again" in (await owner.get("/inbox")).words, "a new message opens it"
+    page = await owner.submit(await owner.get(f"/inbox/{id}"), f"/inbox/{id}/contact", name="Ana Silva")
+    assert "The contact is added." in page.words
+    assert "Ana Silva" in (await owner.get("/inbox")).words
+    page = await owner.submit(await owner.get(f"/inbox/{id}"), f"/inbox/{id}/suppress")
+    assert "Nothing is sent to this person any more." in page.words
+    page = await owner.submit(page, f"/inbox/{id}/lift")
+    assert "This person can be written to again." in page.words
+    rows = await pool.fetch(
+        "SELECT action FROM audit_log WHERE action LIKE 'conversation.%' OR action LIKE 'opt_out.%'"
+    )
+    assert [row["action"] for row in rows] == [
+        "conversation.assigned",
+        "conversation.assigned",
+        "conversation.closed",
+        "opt_out.added",
+        "opt_out.lifted",
+    ]
+
+
+async def test_who_answers_sees_texts_and_nobody_else(
+    pool: Pool, tenant: Tenant, made: Made, other_browser: Browser, browser: Browser
+) -> None:
+    await write_sms(pool, "A secret")
+    id = await first(pool, "sms")
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    for path in ("/inbox", f"/inbox/{id}"):
+        page = await other_browser.get(path)
+        assert (page.status, "A secret" in page.text, ANA in page.text, "••• 1111" in page.words) == (
+            200,
+            False,
+            False,
+            True,
+        )
+    assert await pool.fetchval("SELECT seen_id FROM inbox_threads") is None, "who cannot answer has not seen to it"
+    await make_person(pool, tenant, "sara@example.com", "sender")
+    await browser.sign_in("sara@example.com")
+    assert "A secret" in (await browser.get(f"/inbox/{id}")).words
+    assert "Nobody writes in test mode" in (await browser.get("/inbox?mode=test")).words
+
+
+async def test_pages_parts_and_erasure(
+    pool: Pool, tenant: Tenant, owner: Browser, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "LINES", 3)
+    for number in range(5):
+        await write_sms(pool, f"text {number:02}.", by=f"+2588400000{number:02}")
+    page = await owner.get("/inbox")
+    assert ("text 04." in page.words, "text 01." in page.words) == (True, False)
+    older = page.text.partition('rel="next" href="')[2].partition('"')[0].replace("&amp;", "&")
+    page = await owner.get(older)
+    assert ("text 04." in page.words, "text 01." in page.words, "text 00." in page.words) == (False, True, True)
+    # A place of another list leads to the beginning.
+    assert (await owner.get(older + "&state=closed")).path == "/inbox?state=closed"
+    await receive(pool, part(1, "Hello ", total=3, by=ANA, to="90210"), part(3, "world", total=3, by=ANA, to="90210"))
+    await pool.execute("UPDATE inbound_messages SET received_at = received_at - interval '3 days'")
+    async with pool.acquire() as conn:
+        await received.work_through(conn)
+    await pool.execute("UPDATE inbound_messages SET due_at = now() WHERE state = 'waiting'")
+    async with pool.acquire() as conn:
+        await received.work_through(conn)
+    id = await pool.fetchval("SELECT id FROM inbox_threads WHERE peer = $1", ANA)
+    page = await owner.get(f"/inbox/{id}")
+    assert "Hello [...] world" in page.words
+    assert "1 part never came" in page.words
+    async with pool.acquire() as conn:
+        await erasure.erase(conn, tenant.actor, address=ANA)
+    assert (await owner.get(f"/inbox/{id}")).status == 404
