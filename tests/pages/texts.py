@@ -29,8 +29,6 @@ SHOWN_RULES = {
     "consent/optouts.py": {"NotYoursToLift"},
     "webhooks/endpoints.py": {"TooManyEndpoints", "EndpointDisabled"},
     "sms/messages.py": {"MessageNotCancelable"},
-    "consent/optouts.py": {"NotYoursToLift"},
-    "contacts/records.py": {"ContactAlreadyExists"},
     "whatsapp/accepting/accept.py": {"WindowClosed"},
     "whatsapp/mirror/numbers.py": {"PhoneNumberUnavailable"},
     "whatsapp/mirror/templates.py": {
