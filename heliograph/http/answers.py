@@ -54,10 +54,10 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
               and it is no fault of the destination
     dns       the name has no address; nothing was sent
     connect   refused, unreachable; nothing was sent
-    tls handshake failure or invalid certificate; nothing was sent
+    tls       handshake failure or invalid certificate; nothing was sent
     timeout   the deadline passed
     closed    the connection ended before an answer
-    protocol the response was not HTTP, or too large; or the given headers cannot be sent as HTTP
+    protocol  the response was not HTTP, or too large; or the given headers cannot be sent as HTTP
     """
 
     kind: FailureKind

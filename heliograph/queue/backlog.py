@@ -4,11 +4,11 @@ the rows that stay nor the dead entries in indexes, which cannot be vacuumed whi
 snapshot.
 
 - `look` reads the rows that became due since the last look. A row may become visible after others that are due later,
-so a look starts again from the beginning of the oldest transaction that may still add one. - Every `cycle` seconds the
-whole table is read, a slice at a time, for what no look can find: rows whose lease ended, that a claim skipped because
-they were briefly locked, or that an operator held back. - `claim` asks for the rows of those whose turn it is (`turns`)
-and leases what it finds; `pick` locks it for a transaction that decides about it and, at its end, leases what goes out.
-The database decides what is free.
+  so a look starts again from the beginning of the oldest transaction that may still add one.
+- Every `cycle` seconds the whole table is read, a slice at a time, for what no look can find: rows whose lease ended,
+  that a claim skipped because they were briefly locked, or that an operator held back.
+- `claim` asks for the rows of those whose turn it is (`turns`) and leases what it finds; `pick` locks it for a
+  transaction that decides about it and, at its end, leases what goes out. The database decides what is free.
 
 The rule nobody may break: what this process remembers only says where to look. Losing all of it costs nothing but time.
 """

@@ -1,4 +1,4 @@
-"""What can be wrong with SMS: suppliers without a session, receipts that fit nothing, messages that nobody gets."""
+"""What can be wrong with SMS: suppliers without a session, unmatched receipts, unassigned messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heliograph.sms.reports import diagnosis
 
 
 async def look(conn: Connection, settings: Settings) -> list[Check]:
-    """One result for each supplier, for what its receipts say that nobody understands, and for the inbox."""
+    """One result for each supplier, for receipts that are not understood, and for the inbox."""
     return [*await _suppliers(conn, settings), await _inbox(conn)]
 
 
@@ -53,7 +53,7 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
 
 
 async def _receipts(conn: Connection, names: dict[UUID, str]) -> list[Check]:
-    """What suppliers' receipts say that fits nothing, or means nothing to us."""
+    """Receipts that match nothing, or have unknown states."""
     checks = []
     for advice in await diagnosis.advise(conn):
         settings = " and ".join(f"{name}={base}" for name, base in advice.settings.items())

@@ -1,8 +1,8 @@
 """An organization's messages: listed, read with their history, and canceled while no supplier has them.
 
-The rule nobody may break: what is told here is for customers. No supplier's name, id, code or word is in it; those are
-in `timeline`, for operators. A key sees messages of its own mode only, so that whoever is given a test key to try
-things out can neither read nor cancel what goes to people.
+The rule nobody may break: what is returned here is for customers. It contains no supplier's name, id, code or text;
+those are in `timeline`, for operators. A key sees messages of its own mode only, so that whoever is given a test key to
+try things out can neither read nor cancel what goes to people.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Filters(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Up to `limit` + 1 messages, newest first. `seen`: the id that the look ended at before it had found as many."""
+    """Up to `limit` + 1 messages, newest first. `seen`: the id at which the scan ended before it had found that
+    many."""
 
     messages: list[Message]
     seen: UUID | None
@@ -106,16 +107,16 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class MessageDetail(msgspec.Struct, frozen=True):
-    """A message, what it says (None once that is forgotten), and what happened to it, in order of time."""
+    """A message, its text (None once erased), and what happened to it, in chronological order."""
 
     message: Message
     text: str | None
     steps: list[Step]
 
 
-#: What a message is shown as while suppliers are asked; its row says `accepted` still.
+#: The public status while suppliers are tried; the row still says `accepted`.
 SENDING = "sending"
-#: All that a message may be shown as.
+#: All public statuses.
 SHOWN_STATUSES = ("accepted", SENDING, *(name for name in STATUSES if name != "accepted"))
 _COLUMNS = (
     f"id, {shown_status('m', SENDING)} AS status,"
@@ -139,8 +140,8 @@ async def list_page(
 ) -> Found:
     """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
 
-    Looks at most at `look` messages. A look that ends there says in `seen` where the next one goes on, though it found
-    fewer, or none.
+    Scans at most `look` messages. A scan that ends there returns in `seen` where the next one continues, even if it
+    found fewer, or none.
     """
     modes = [mode for mode in actor.modes if filters.mode in (None, mode)]
     if not modes:
@@ -192,10 +193,10 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
 
 
 async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:
-    """Take a message back that no supplier has yet, and give back what it cost. Canceled already: the same message.
+    """Cancel a message that no supplier has yet, and refund it. Idempotent.
 
-    Raises NotFound, and MessageNotCancelable once it is on its way or has ended. Its row in the queue goes first: from
-    then on no worker can claim it, and one that was just claiming it is waited for.
+    Raises NotFound, and MessageNotCancelable once it is on its way or has ended. Its queue row is deleted first: from
+    then on no worker can claim it; a claim that is being committed is waited for.
     """
     row = await _row(conn, actor, id)
     if row["status"] == "accepted":

@@ -27,7 +27,7 @@ from heliograph.why import words
 
 
 class Status(msgspec.Struct, frozen=True):
-    """One state: where it may come from, and what reaching it means."""
+    """One state: its predecessors, and what reaching it means."""
 
     comes_from: tuple[str, ...]
     final: bool = False
@@ -49,7 +49,7 @@ STATUSES = {
     "unknown": Status(OPEN, final=True),
 }
 
-#: What a receipt's word makes of a message; a state that is absent moves nothing.
+#: The status for a receipt's state; an absent state moves nothing.
 BY_RECEIPT = {
     ReceiptState.DELIVERED: "delivered",
     ReceiptState.UNDELIVERED: "undelivered",
@@ -60,7 +60,7 @@ BY_RECEIPT = {
 
 #: Why a message ended as `unknown`: no receipt came in time, or no answer to the one attempt that its policy allows.
 NO_RECEIPT, OUTCOME_UNKNOWN = "no_receipt", "outcome_unknown"
-#: What customers read about a failure, by its code. Never a supplier's words.
+#: What customers read about a failure, by its code. Never a supplier's text.
 FAILURES = words.told("sms_failure")
 
 
@@ -72,10 +72,10 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     status: str
     at: datetime
     failure_code: str | None = None
-    #: Only if no supplier has it: what is decided about an attempt or before one says nothing of an earlier attempt
+    #: Only if no supplier has it: a decision about an attempt, or before one, does not hold for an earlier attempt
     #: whose answer came meanwhile.
     unsent: bool = False
-    #: It was sent as well, in the same breath.
+    #: It was also sent, in the same step.
     was_sent: bool = False
     #: Who took it, if this is what says so.
     supplier_id: UUID | None = None
@@ -87,7 +87,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
 
 class Moved(NamedTuple):
-    """What became of moves."""
+    """The result of moves."""
 
     #: Messages that moved.
     ids: set[UUID]
@@ -153,9 +153,9 @@ async def move_many(
 ) -> Moved:
     """Move messages to their new states where the table above allows it, and record the events this raises.
 
-    Several moves of one message come in the order in which they happened; what was sent and has ended already costs
-    one step. `announce_sent`: who wants `message.sent`. `handover`: of a worker that delivers what it records. Runs in
-    the caller's transaction.
+    Several moves of one message are in the order in which they happened; a message that was sent and has already ended
+    takes one step. `announce_sent`: who wants `message.sent`. `handover`: of a worker that delivers what it records.
+    Runs in the caller's transaction.
     """
     if not moves:
         return Moved(set(), 0, set())
@@ -205,10 +205,10 @@ async def move_many(
 
 
 def _change(row: asyncpg.Record) -> traffic.Change:
-    """What a row that moved changes of the traffic."""
+    """The traffic deltas of a row that moved."""
     old, sent, delivered = row["previous_status"], row["sent_at"], row["delivered_at"]
     begun = max(row["accepted_at"], row["send_at"] or row["accepted_at"])
-    # A message that had ended without a word of a supplier may turn out to have arrived.
+    # A message that had ended without news from a supplier may turn out to have arrived.
     new = old in ("accepted", "sending") or (old in ("unknown", "expired") and sent == row["at"])
     return traffic.Change(
         organization_id=row["organization_id"],
@@ -241,7 +241,7 @@ def _event(row: asyncpg.Record, kind: str | None = None) -> events.Event:
 
 
 def message_data(row: asyncpg.Record) -> str:
-    """The `data` of a message's event, as JSON. Holds nothing of the supplier's."""
+    """The `data` of a message's event, as JSON. Contains nothing from the supplier."""
     code = row["failure_code"]
     return msgspec.json.encode(
         {

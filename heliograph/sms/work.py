@@ -152,7 +152,7 @@ class SmsWork(Work):
                 self._words.add(supplier_id, receipt.unknown_word)
 
     async def _test_receipts(self) -> int:
-        """Bring the receipts of test messages."""
+        """Deliver the receipts of test messages."""
         return await test_reports.bring(
             self._pool,
             self._backlog,

@@ -4,7 +4,7 @@ What arrives while one batch is being committed goes into the next (`sending/int
 (accept.sql), or of `sms_accept_one` for a batch of one, stores message, queue row, quota debit and idempotency record
 of a whole batch in one commit, and only then does anybody get an answer. HTTP and the command line come through here.
 
-The rule nobody may break: nothing is answered that is not committed, and one bad message never sinks its batch.
+The rule nobody may break: nothing is answered before it is committed, and a bad message never fails its batch.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from heliograph.sms.accepting.sender_ids import SenderBook, SenderId
 
 #: Most segments of one message. Networks deliver longer ones unreliably, and each one is billed.
 MAX_SEGMENTS = 10
-#: What so many segments hold.
-HOLD = "1530 characters of the GSM alphabet, or 670 if one is not of it"
+#: What that many segments hold.
+HOLD = "1530 characters of the GSM alphabet, or 670 if any is not in it"
 #: How far before and after the present a message may be due.
 MAX_PAST, MAX_AHEAD = timedelta(seconds=60), timedelta(days=365)
 #: Characters of a text and of a reference, and seconds of a validity, that every door takes.
@@ -51,7 +51,7 @@ SUPPLIER_WORD = b"heliograph"
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """A message to accept. Shapes are checked at the door; states are checked here."""
+    """A message to accept. The API has checked its form; state is checked here."""
 
     actor: Actor
     #: E.164 with `+`.
@@ -83,12 +83,12 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     sender: SenderId | None
     encoding: str
     segments: int
-    #: Found before the batch; it is the answer unless the idempotency key already has one.
+    #: A refusal found before the batch; the answer unless the idempotency key already has one.
     refusal: Refusal | None
 
 
-# It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole. When a message was
-# accepted, is due and expires is the database's time, whatever this machine's clock says.
+# It waits at most 2 s for another process's commit (accept.sql), and then fails as a whole. Times of acceptance, of
+# sending and of expiry are the database's, whatever this machine's clock says.
 ACCEPT = """
 SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
@@ -124,16 +124,16 @@ class Acceptor:
     async def accept(self, send: Send) -> Answer:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
-        Raises, the first of them that is true: IdempotencyConflict, IdempotencyInProgress; Invalid (`send_at` out of
-        range, too many segments), OrganizationSuspended, DestinationNotAllowed; Invalid (unknown sender),
-        RecipientOptedOut, SenderIdNotApproved, QuotaExceeded; and OverLimit and Unavailable. A key that has an outcome
-        gives it again, whatever the time and the settings are now. A caller that is cancelled leaves a message that is
-        wholly there or not at all.
+        Raises the first that applies of: IdempotencyConflict, IdempotencyInProgress; Invalid (`send_at` out of range,
+        too many segments), OrganizationSuspended, DestinationNotAllowed; Invalid (unknown sender), RecipientOptedOut,
+        SenderIdNotApproved, QuotaExceeded; and OverLimit and Unavailable. A key that has an outcome replays it,
+        whatever the time and the settings are now. If the caller is cancelled, the message is stored completely or not
+        at all.
         """
         return await self._intake.put(await self._prepare(send))
 
     async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
-        """Store many; each gets its answer or its refusal."""
+        """Store several messages; each gets its answer or its refusal."""
         return await outcomes([self.accept(send) for send in sends])
 
     async def drain(self) -> None:
@@ -238,7 +238,7 @@ class Acceptor:
 
 
 def unfit(send: Send, segments: int) -> Invalid | None:
-    """What is wrong with a send by the time it is now and by how its text is encoded now."""
+    """Problems of a send that depend on the current time and on the encoding of its text."""
     if send.send_at is not None and not (at := now()) - MAX_PAST <= send.send_at <= at + MAX_AHEAD:
         return Invalid(("sendAt", "range", "`sendAt` must be between 60 seconds ago and 365 days ahead"))
     if segments > MAX_SEGMENTS:
@@ -253,8 +253,8 @@ def unfit(send: Send, segments: int) -> Invalid | None:
 
 
 def life(send: Send) -> timedelta | None:
-    """From when a message is due to when it is no longer worth delivering; None: the retry schedule's horizon, from
-    when it is accepted."""
+    """From when a message is due until it is no longer worth delivering; None: the horizon of the retry schedule, from
+    acceptance."""
     if send.validity_seconds is not None:
         return timedelta(seconds=send.validity_seconds)
     return timedelta(seconds=SUBMIT_HORIZON) if send.send_at else None
@@ -269,7 +269,7 @@ def expiry(at: datetime, send: Send) -> datetime | None:
 def _answer(
     item: _Item, verdict: str, left: int, since: datetime | None, message: UUID | None, reference: str | None
 ) -> Answer | BaseException:
-    """What an item is answered that was not stored as a matter of course."""
+    """The answer to an item whose batch was not stored as a whole."""
     match verdict:
         case "stored":
             return Answer(202, _body(item.id, item.send.client_reference, left), False)
@@ -286,7 +286,7 @@ def _answer(
         case "limited":
             return OverLimit()
     assert item.refusal is not None
-    # An opt-out is said before what is wrong with a sender.
+    # An opt-out takes precedence over problems with the sender.
     if item.refusal.status == 409 and since is not None:
         return RecipientOptedOut(since=iso(since))
     return item.refusal

@@ -1,22 +1,22 @@
 -- sms_accept: accept a batch of messages in one transaction and one round trip.
 --
--- First the balance rows of the batch's organizations are locked, in one order, so that two processes never wait
--- for each other in a circle. From then on nobody else accepts for these organizations, and the second statement's
--- snapshot sees all that was committed before: that is what makes idempotency keys and quota exact across processes.
+-- First the balance rows of the batch's organizations are locked, in one order, so that two processes cannot deadlock.
+-- From then on nobody else accepts for these organizations, and the second statement's snapshot sees all that was
+-- committed before: that is what makes idempotency keys and quota exact across processes.
 --
--- A lock that somebody holds for over 2 s (that long a twin waits for the first) fails the whole call.
+-- A lock that somebody holds for over 2 s (as long as a duplicate waits for the first) fails the whole call.
 --
--- A request's unit of its key's rate window is taken here as well (p_rate_*, p_slot, p_place, p_limit), which saves a
+-- A request's unit of its key's rate window is also charged here (p_rate_*, p_slot, p_place, p_limit), which saves a
 -- round trip for each batch: first the windows' rows in one order, then the balances'. An item over its limit is
 -- 'limited', whatever else is true of it.
 --
--- An item that must not be accepted for a reason found before (p_eligible is false) comes along all the same: if its
+-- An item that must not be accepted for a reason found earlier (p_eligible is false) is included nevertheless: if its
 -- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once. An outcome is
 -- kept for p_kept, by the database's clock, whether or not a worker is there to delete it.
 --
--- Of a batch that is stored as a whole only the balances come back (and what the rate windows said); verdict and what
--- belongs to it are NULL then. Of a replay, that comes back from which its answer is made again: message, reference and
--- what remained.
+-- For a batch that is stored as a whole, only the balances (and the state of the rate windows) are returned; verdict
+-- and related columns are NULL. For a replay, what its answer is rebuilt from is returned: message, reference and
+-- remaining quota.
 CREATE OR REPLACE FUNCTION sms_accept(
     p_at timestamptz, p_kept interval,
     p_organization uuid[], p_id uuid[], p_eligible boolean[], p_billed boolean[], p_key uuid[], p_request bytea[],
@@ -161,7 +161,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- 5. What a replay is answered with. A message outlives its key by far.
+    -- 5. The answers to replays. A message outlives its key by far.
     IF 'replayed' = ANY (v_verdict) THEN
         SELECT array_agg(earlier.client_reference ORDER BY n), array_agg(coalesce(balance_after, left_over) ORDER BY n)
           INTO v_reference, v_left

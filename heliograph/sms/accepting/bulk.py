@@ -1,11 +1,11 @@
-"""Accepting messages of one campaign by the thousand, in a transaction of the caller's.
+"""Accepting messages of one campaign by the thousand, in the caller's transaction.
 
-One call of `sms_accept_bulk` (bulk.sql) stores what `Acceptor` would store of each of them. The caller moves its
-cursor in the same transaction, so that a message exists exactly if the cursor has passed its recipient; that stands
-where a single send has its idempotency key.
+One call of `sms_accept_bulk` (bulk.sql) stores what `Acceptor` would store of each of them. The caller moves its cursor
+in the same transaction, so that a message exists exactly if the cursor has passed its recipient; this takes the place
+of a single send's idempotency key.
 
-The rule nobody may break: whoever is handed over here was judged first (number, country, opt-out, segments, sender,
-organization), and the quota covers all of them or none is stored.
+The rule nobody may break: every recipient was checked first (number, country, opt-out, segments, sender, organization),
+and the quota covers all of them or none is stored.
 """
 
 from __future__ import annotations

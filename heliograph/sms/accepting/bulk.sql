@@ -1,8 +1,8 @@
 -- sms_accept_bulk: accept messages of one organization, sender and campaign, all of them or none.
 --
--- The same rows as `sms_accept` writes, and the same books; but there are no idempotency keys and no rate windows to
--- look at, and the caller has judged each recipient. The balance's row, on which all accepts of the organization take
--- turns, is locked as late as can be: a message's row says what it left of the quota.
+-- The same rows as `sms_accept` writes, with the same accounting; but without idempotency keys and rate windows, and
+-- the caller has checked each recipient. The balance's row, on which all accepts of the organization take turns, is
+-- locked as late as possible; it is needed because a message's row says what it left of the quota.
 --
 -- p_text may be shorter than the others: p_body stands for what is missing. Returns the remaining quota, or NULL if it
 -- does not cover all of them; then nothing is stored. Test messages cost none and return what there is.

@@ -1,9 +1,9 @@
-"""How text becomes segments, and octets from a handset become text: GSM 03.38 (3GPP 23.038) and UCS-2.
+"""Turning text into segments, and octets from a handset into text: GSM 03.38 (3GPP 23.038) and UCS-2.
 
 The rule nobody may break: what is counted at accept is what is sent, in the form that every supplier understands.
 `count` and `encode` take the same decisions in the same order: NFC, then GSM-7 if every character allows it, then GSM-7
 with characters replaced as the organization chose, all or nothing, then UCS-2. A supplier whose account needs another
-form cuts the text anew (suppliers/smpp/submits.py).
+form splits the text again (suppliers/smpp/submits.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LETTERS = {
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
-    """A text as it goes on the wire."""
+    """An encoded text."""
 
     encoding: Encoding
     #: Unpacked septets, one per octet, or UTF-16BE without BOM; no user data header.
@@ -53,13 +53,13 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode(text: str, *, smart: bool = False, accents: bool = False, header: int = 6) -> Encoded:
-    """Encode and cut a text.
+    """Encode and split a text.
 
-    `smart`: replace look-alikes, `accents`: and leave out accents, where that makes all of it GSM-7.
+    `smart`: replace look-alikes, `accents`: also strip accents, if that makes all of it GSM-7.
 
-    `header` is the length in octets of each segment's concatenation header when there are several: 6 (8-bit
-    reference, also for SAR: 153 septets or 67 units a segment) or 7 (16-bit: 152 or 66). Raises UnicodeEncodeError
-    for a lone surrogate; the door refuses those before.
+    `header` is the length in octets of each segment's concatenation header when there are several: 6 (8-bit reference,
+    also for SAR: 153 septets or 67 units a segment) or 7 (16-bit: 152 or 66). Raises UnicodeEncodeError for a lone
+    surrogate; the API refuses those before.
     """
     coded, text = _gsm7(text, smart, accents)
     if coded is not None:
@@ -74,7 +74,7 @@ def encode(text: str, *, smart: bool = False, accents: bool = False, header: int
 
 
 def count(text: str, *, smart: bool = False, accents: bool = False) -> tuple[Encoding, int]:
-    """Encoding and number of segments of what `encode` would make, without making it where it can."""
+    """Encoding and number of segments that `encode` would return, without encoding where possible."""
     # The common case comes first and alone: GSM-7, no extension character, one segment. `octets` is not called twice.
     coded = gsm7.octets(text)
     if coded is None:
@@ -155,7 +155,7 @@ _GROUP_CODECS = {0: "gsm7", 2: "utf-16-be"}
 
 
 def _eight_bits(body: bytes) -> str:
-    """What is called ASCII and need not be: some mean UTF-8 by it, whose form nothing else has, and others Latin-1."""
+    """What is called ASCII and may not be: some mean UTF-8, which is recognizable, and others Latin-1."""
     for codec in ("ascii", "utf-8", "cp1252"):
         try:
             return body.decode(codec)
@@ -182,13 +182,13 @@ def _replaced(text: str, smart: bool, accents: bool) -> tuple[bytes | None, str]
     if coded is None and accents:
         plain = "".join([one if gsm7.octets(one) else _without_accent(one) for one in plain])
         coded = gsm7.octets(plain)
-    if coded:  # a text of nothing but invisible characters stays what it is
+    if coded:  # a text of nothing but invisible characters stays as it is
         return coded, plain
     return None, text
 
 
 def _without_accent(character: str) -> str:
-    """The letter that an accent was put on; of an accent by itself nothing."""
+    """The letter without its accent; nothing for an accent by itself."""
     letters = LETTERS.get(character)
     if letters is None:
         letters = "".join([one for one in unicodedata.normalize("NFD", character) if unicodedata.category(one) != "Mn"])

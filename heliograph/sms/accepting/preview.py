@@ -1,6 +1,7 @@
 """What a send would do, without doing it: how the text is encoded and cut, who it would come from, what it would cost.
 
-The rule nobody may break: nothing is stored, and what a send would be refused for is refused here in the same order.
+The rule nobody may break: nothing is stored, and whatever a send would be refused for is refused here, in the same
+order.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Warning(msgspec.Struct, frozen=True):
-    """Something that the sender may not have meant."""
+    """Something that the sender may not have intended."""
 
     code: str
     message: str
@@ -85,7 +86,7 @@ SELECT (SELECT since FROM opted_out_since($1, $2)) AS since,
 
 
 async def preview(conn: Connection, send: Send) -> Preview:
-    """Raises what `Acceptor.accept` would raise for this send, but for what only an idempotency key is refused for."""
+    """Raises what `Acceptor.accept` would raise for this send, except for errors of idempotency keys."""
     actor = send.actor
     _, segments = encoding.count(send.text, smart=actor.smart_encoding, accents=actor.replace_accents)
     refusal = accept.unfit(send, segments) or forbidden(send.actor, send.to)
@@ -195,7 +196,7 @@ def _warnings(send: Send, encoded: encoding.Encoded, remaining: int) -> list[War
 
 
 def _shorter(encoded: encoding.Encoded) -> Warning | None:
-    """What an organization may choose that would make fewer segments of this text."""
+    """Options of an organization with which this text would need fewer segments."""
     for accents, choice in ((False, "With smart encoding"), (True, "With smart encoding and without accents")):
         kind, segments = encoding.count(encoded.text, smart=True, accents=accents)
         if kind == "gsm7":

@@ -56,20 +56,20 @@ class SenderId(msgspec.Struct, frozen=True):
 
 
 class Named(msgspec.Struct, frozen=True):
-    """What an organization has under an id, under a name, and as its default where neither was given."""
+    """An organization's sender IDs by an id, by a name, and its default where neither was given."""
 
     by_id: SenderId | None = None
     by_name: SenderId | None = None
     default: SenderId | None = None
 
 
-#: Who asks for which: organization, id, name in lower case.
+#: A request: organization, id, name in lower case.
 Asked = tuple[UUID, UUID | None, str | None]
 
 #: 3–11 of these characters with a letter, or 3–15 digits (3GPP 23.040 §9.1.2.5 allows 11 septets).
 VALUE = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9 ._&-]{3,11}|[0-9]{3,15}", re.ASCII)
 
-#: Most sender IDs of an organization that wait for a decision, and most that a list shows.
+#: Maximum number of an organization's pending sender IDs, and of those in a list.
 MAX_PENDING, MOST_LISTED = 50, 1_000
 #: Longest reason of a decision, characters.
 MAX_REASON = 500
@@ -95,7 +95,7 @@ SELECT asked.n, found.* FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORD
 
 
 class SenderBook:
-    """The approved sender IDs that sends named lately, as they were at most half a second ago."""
+    """A cache of approved sender IDs that sends named recently, at most half a second old."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -104,9 +104,9 @@ class SenderBook:
     async def resolve(self, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
         """The approved record that is meant; with neither given, the organization's default.
 
-        Raises Invalid for an unknown id or for an id and a name that disagree, and SenderIdNotApproved. An answer of
-        no is given only on what is in the database now, so that an approval counts from its commit on, and is not
-        kept.
+        Raises Invalid for an unknown id or for an id and a name that disagree, and SenderIdNotApproved. A negative
+        answer is always based on the database's current state and never cached, so that an approval counts from its
+        commit on.
         """
         asked = _asked(actor, sender_id, sender_name)
         fresh, found = self._fresh.peek(asked)
@@ -125,13 +125,13 @@ class SenderBook:
 
 
 async def resolve(conn: Connection, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
-    """What `SenderBook.resolve` would choose and refuse, as it stands in the database now."""
+    """What `SenderBook.resolve` would choose or refuse, according to the database's current state."""
     asked = _asked(actor, sender_id, sender_name)
     return _choose((await _look_up(conn, [asked])).get(asked, Named()), asked)
 
 
 async def named(conn: Connection, actor: Actor, *, name: str) -> SenderId | None:
-    """The organization's sender ID of a value, in any status and however its letters are written."""
+    """The organization's sender ID with a value, in any status, regardless of case."""
     asked = _asked(actor, None, name)
     return (await _look_up(conn, [asked])).get(asked, Named()).by_name
 
@@ -179,7 +179,7 @@ def _choose(found: Named, asked: Asked) -> SenderId:
     return chosen
 
 
-# Those that are approved before all others, so that any number of decisions hides none that sends.
+# Approved ones first, so that any number of other decisions hides none that can send.
 LIST = f"""
 SELECT * FROM (
     SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 ORDER BY status <> 'approved', id DESC LIMIT $2
@@ -198,7 +198,7 @@ SELECT o.name AS organization, {", ".join(f"s.{name.strip()}" for name in COLUMN
 async def list_everywhere(
     conn: Connection, *, organization_id: UUID | None, status: str | None = None, limit: int
 ) -> list[tuple[str, SenderId]]:
-    """For operators: (organization's name, sender ID), newest first, of one organization or with None of all."""
+    """For operators: (organization's name, sender ID), newest first, of one organization, or of all (None)."""
     rows = await conn.fetch(LIST_EVERYWHERE, organization_id, status, limit)
     return [(name, SenderId(*values)) for name, *values in rows]
 
@@ -216,7 +216,7 @@ SELECT (SELECT status FROM sender_ids WHERE organization_id = $1 AND lower(value
 """
 
 
-# A rejected value is asked for again by making it pending, as it is spelled now; a pending one stays as it is.
+# A new request for a rejected value makes it pending, in its new spelling; a pending one stays as it is.
 REQUEST = f"""
 INSERT INTO sender_ids AS known (organization_id, id, value, status, created_at) VALUES ($1, $2, $3, 'pending', $4)
 ON CONFLICT (organization_id, lower(value)) DO UPDATE
@@ -265,11 +265,11 @@ async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
 
 SELECT = f"SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 AND id = $2"
 
-# All of the organization's, in one order: two reviews must not both find that there is no default yet.
+# All of the organization's, in one order: two reviews must not both find that there is no default.
 LOCK = "SELECT id, status FROM sender_ids WHERE organization_id = $1 ORDER BY id FOR NO KEY UPDATE"
 
-# The first approved sender of an organization becomes its default: a first send should need no further step. A default
-# that is no longer approved leaves none: nobody is to send as somebody else unawares.
+# The first approved sender of an organization becomes its default: a first send should need no further step. If the
+# default is no longer approved, there is none: nobody should send as somebody else without knowing.
 REVIEW = f"""
 UPDATE sender_ids s
    SET status = $3, rejection_reason = $4, reviewed_at = $5,
@@ -284,7 +284,7 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
     """An operator's decision: status "approved", "rejected" or "suspended". Raises NotFound, Invalid.
 
     `reason`: up to 500 characters, which the organization reads. A change to approved or rejected raises its event in
-    the same transaction; saying again what is said already changes nothing.
+    the same transaction; repeating a decision changes nothing.
     """
     if reason is not None and not (1 <= len(reason := reason.strip()) <= MAX_REASON and "\0" not in reason):
         raise Invalid(("reason", "length", f"`reason` must have 1 to {MAX_REASON} characters"))
@@ -314,7 +314,7 @@ SET_DEFAULT = f"UPDATE sender_ids SET is_default = true WHERE organization_id = 
 
 
 async def set_default(conn: Connection, actor: Actor, *, id: UUID) -> SenderId:
-    """Send as this one when a send names none. Raises NotFound, SenderIdNotApproved."""
+    """Make this the default sender. Raises NotFound, SenderIdNotApproved."""
     async with conn.transaction():
         status = {row["id"]: row["status"] for row in await conn.fetch(LOCK, actor.organization_id)}
         if id not in status:

@@ -1,8 +1,8 @@
-"""Messages are taken back before a supplier has them: one that its sender cancels, those of a campaign, or whatever an
+"""Withdrawing messages before a supplier has them: one that its sender cancels, those of a campaign, or whatever an
 operator takes out of the queue.
 
-The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent after;
-and what it cost comes back in the same transaction.
+The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent
+afterwards, and it is refunded in the same transaction.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Unsent(msgspec.Struct, frozen=True, gc=False):
 
 
 async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, reason: str) -> set[UUID]:
-    """Cancel those of these messages that no worker has in its hands, and give back what they cost.
+    """Cancel those of these messages that no worker has claimed, and refund them.
 
-    `reason` stands in the ledger. Runs in the caller's transaction. Returns the ids of those. Raises Overtaken.
+    `reason` goes into the ledger. Runs in the caller's transaction. Returns their ids. Raises Overtaken.
     """
     taken = set(await leases.withdraw(conn, "sms", [one.message_id for one in unsent], only="untried"))
     canceled = [one for one in unsent if one.message_id in taken]
@@ -58,10 +58,10 @@ SELECT item.organization_id, item.id, m.segments, coalesce(tried.attempt, 0) > 0
 
 
 async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -> Withdrawn:
-    """Take queue rows out for good: messages that were never tried are canceled and cost nothing.
+    """Take queue rows out permanently: messages that were never tried are canceled and cost nothing.
 
-    `tried`: also those that were tried, of which nobody knows whether they went out. They become `unknown`, and what
-    they cost is not given back. Runs in the caller's transaction. Raises Overtaken.
+    `tried`: also those that were tried and may have been sent. They become `unknown`, and are not refunded. Runs in the
+    caller's transaction. Raises Overtaken.
     """
     found = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])
     if not found:

@@ -1,1 +1,1 @@
-"""From the queue to a supplier: who carries a message, what its answer comes to, and the suppliers themselves."""
+"""From the queue to a supplier: routing, the handling of answers, and the suppliers themselves."""

@@ -1,11 +1,10 @@
-"""SMS as a channel of the engine: what is picked, what decides about it, and what answers and receipts come to.
+"""SMS as a channel of the engine: what is picked, what decides about it, and the effects of answers and receipts.
 
 Rows wait in lines (`selection`): new work in UNROUTED, what a full supplier is to carry in that supplier's line. How
-many are picked follows from how many the connectors can take, so a supplier's window, its rate and the CPU are the
-only bounds. Whatever was checked when a message was accepted is checked again.
+many are picked follows from how many the connectors can take, so a supplier's window, its rate and the CPU are the only
+limits. Whatever was checked when a message was accepted is checked again.
 
-The rule nobody may break: an attempt whose end nobody saw waits for a receipt, and then the send's own guarantee
-decides.
+The rule nobody may break: an attempt of unknown outcome waits for a receipt, and then the send's own guarantee decides.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from heliograph.webhooks.recording.handover import Handover
 
 log = structlog.get_logger()
 
-#: A message of a suspended organization is looked at again after this, seconds.
+#: Pause before a message of a suspended organization is examined again, seconds.
 SUSPENDED_PAUSE = 60.0
-#: Seconds between looks into the lines of suppliers that no row is known to wait in.
+#: Seconds between looks into suppliers' lines that seem to be empty.
 LOOK = 1.0
 
 
@@ -72,9 +71,9 @@ class SmsChannel:
         #: Live messages that the suppliers can take in this round.
         self._room = 0
         self._look_at = 0.0
-        #: In the last round most rows were left to other workers.
+        #: Most rows of the last round were left to other workers.
         self._passes_on = False
-        #: Set when rows were left to other workers, who should be told.
+        #: Set when rows were left to other workers, to notify them.
         self.passed_on = asyncio.Event()
         #: Whose receipts decide a message of several parts, by supplier.
         self.policies: dict[UUID, str] = {}
@@ -85,9 +84,9 @@ class SmsChannel:
         self._room = self._selection.make_room()
 
     async def pick(self, conn: Connection, *, limit: int) -> list[Lease]:
-        """First what waits in the suppliers' own lines, then new work for the room that is left.
+        """First what waits in the suppliers' own lines, then new work for the remaining capacity.
 
-        The line of a supplier that cannot be used now is looked at as well, for what another one could carry.
+        The line of a supplier that cannot be used now is read as well, for what another one could carry.
         """
         room = max(0, min(self._room, limit))
         at = asyncio.get_running_loop().time()
@@ -97,9 +96,9 @@ class SmsChannel:
             self._look_at = at + LOOK
             selection.parked.update(accounts)
         usable = {supplier.id for supplier in selection.usable}
-        # Where nothing can be carried at all, a look now and then still ends what has expired.
+        # If nothing can be carried at all, an occasional look still ends what has expired.
         reroute = REROUTE if usable or looking else 0
-        # The lines of suppliers that are full, too, for what has waited so long that another one is asked.
+        # Also the lines of full suppliers, for what has waited long enough for another one to be tried.
         overflow = selection.overflow if looking and room > 0 else 0
         elsewhere = {supplier.id for supplier in selection.elsewhere}
         fed = {id for id in usable if accounts[id].fed}
@@ -114,7 +113,7 @@ class SmsChannel:
         rows = await self._backlog.pick(conn, self.kind, parked)
         found = {lease.line for lease in rows}
         selection.parked -= {id for id, places in parked.items() if places > 0 and id not in found}
-        # A backlog in the lines must not keep new single sends from having their turn.
+        # A backlog in the lines must not keep new single sends from their turn.
         left = max(room - len(rows), min(room, NEW)) if usable else reroute
         if self._passes_on:
             left = min(left, NEW)
@@ -141,10 +140,10 @@ class SmsChannel:
         for message in messages:
             step = self._decide(message)
             if isinstance(step, End) and step.move is not None and message.attempt_state == "unknown":
-                # It will not be tried again, and nobody knows whether the last try reached the handset.
+                # It will not be tried again, and it is unknown whether the last try reached the handset.
                 step = End(uncertain.unknown(message))
             steps.append(step)
-        # Lines whose rows all stay where they are: worth no look in the very next round.
+        # Lines whose rows all stay where they are: no need to look in the next round.
         back = [one for one in steps if isinstance(one, Postponed)]
         usable = {supplier.id for supplier in self._selection.usable}
         stuck = {one.line for one in back if one.line == one.lease.line} - usable
@@ -158,7 +157,7 @@ class SmsChannel:
         """Nothing else is to be written."""
 
     def submit(self, attempt: Attempt[ClaimedMessage]) -> None:
-        # The supplier may be gone by now; then its connector answers that nothing left.
+        # The supplier may be gone by now; then its connector answers that nothing was sent.
         account: PooledSupplier = attempt.context.account
         account.breaker.asked()
         account.connector.submit(attempt.submission)
@@ -190,7 +189,7 @@ class SmsChannel:
     # -- what comes back -----------------------------------------------------------------------------------------------
 
     def heard(self, attempt: Attempt[ClaimedMessage], outcome: Outcome) -> None:
-        """Tell the supplier's circuit."""
+        """Inform the supplier's circuit breaker."""
         account = self._accounts().get(attempt.target_id)
         if account is None:
             return
@@ -205,7 +204,7 @@ class SmsChannel:
         elif verdict is Verdict.BUSY and not outcome.counts:
             breaker.put_off()
         if (verdict is Verdict.BUSY and not outcome.counts) or scope is Scope.SENDER:
-            return  # it says neither that the supplier is well nor that it is not
+            return  # it says nothing about the supplier's health
         fault = verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
         fault = fault or (scope is Scope.ACCOUNT and (outcome.alarm or verdict is Verdict.BUSY))
         was_open = breaker.open

@@ -1,7 +1,7 @@
-"""A claimed message with all that decides about it, read for a whole claim at once.
+"""A claimed message with everything that decides about it, read for a whole claim at once.
 
-The rule nobody may break: what was checked when a message was accepted is read again here, and nothing is remembered
-from an earlier look.
+The rule nobody may break: what was checked when a message was accepted is read again here, and nothing is cached from
+an earlier one.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
 
-#: Status of a message that no supplier is known to have taken.
+#: Status of a message that no supplier is known to have accepted.
 UNSENT = "accepted"
 
 
 class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A claimed message. What begins with `attempt` is of its last attempt; attempt 0: it has none."""
+    """A claimed message. Fields that begin with `attempt` describe its last attempt; attempt 0: it has none."""
 
     lease: Lease
     status: str | None
@@ -49,19 +49,19 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     doubtful: Sequence[int] | None
     #: Segments that the supplier has.
     taken: Sequence[int] | None
-    #: When the last attempt's supplier put the message off for the first time.
+    #: When the last attempt's supplier first put the message off.
     busy_since: datetime | None
     #: Who refused the message, in all its attempts.
     refused: Sequence[UUID] | None
 
     @property
     def is_unsent(self) -> bool:
-        """No supplier is known to have taken it."""
+        """No supplier is known to have accepted it."""
         return self.status == UNSENT
 
     @property
     def in_doubt(self) -> tuple[int, ...]:
-        """Segments of a long message of which nobody knows whether the supplier has them."""
+        """Segments of a long message that the supplier may or may not have."""
         have = set(self.taken or ())
         asked = range(1, self.parts + 1) if self.doubtful is None else self.doubtful
         return tuple(number for number in asked if number not in have)

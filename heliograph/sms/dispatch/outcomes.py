@@ -1,4 +1,4 @@
-"""What a supplier's answer makes of an attempt, its message and its queue row: one transaction for a whole batch.
+"""The effect of a supplier's answer on an attempt, its message and its queue row: one transaction for a whole batch.
 
     accepted      the message is `sent`; the ids are kept for receipts; the work is done
     refused       another supplier once, if the answer allows it; else `rejected`
@@ -6,7 +6,7 @@
     unreachable   nothing left this machine: again, elsewhere if need be
     unknown       wait for a receipt first; dispatch decides when the wait is over
 
-Of a long message a supplier may have some segments: their ids are kept, and the rest follows in another attempt.
+A supplier may have some segments of a long message: their ids are kept, and the rest follows in another attempt.
 
 The rule nobody may break: an answer is a fact. It is recorded even by a worker that lost its lease meanwhile; only
 the queue row then belongs to the new holder.
@@ -57,7 +57,7 @@ async def record(
 
 
 async def _expect_test_receipts(conn: Connection, answered: Sequence[Answered]) -> None:
-    """The test supplier's receipts are work in the queue, so that they come even if this worker does not live on."""
+    """The test supplier's receipts are queued work, so that they come even if this worker dies."""
     items = []
     for one in answered:
         lease = one.attempt.lease
@@ -89,7 +89,7 @@ def _ids(one: Answered) -> list[PartId]:
 
 
 def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) -> Settled:
-    """Where the message goes, and where its queue row goes."""
+    """What happens to the message and its queue row."""
     outcome: Outcome = one.outcome
     lease, due, number = one.attempt.lease, one.attempt.message, one.attempt.number
     id, end = (ids[0].id_key, ids[0].recipient_suffix) if ids and ids[0].is_in_attempt(at) else (None, None)

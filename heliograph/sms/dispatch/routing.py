@@ -1,8 +1,8 @@
-"""Which supplier carries a message, and when a supplier is left alone for a while. Pure, but for the load of the table.
+"""Which supplier carries a message, and when a supplier is avoided for a while. Pure, apart from loading the table.
 
-A candidate is active, covers the destination and is usable now. The lowest priority number wins; among equals, chance
-by weight, drawn from the message's id so that all tries of a message draw the same. A supplier that fails is passed
-over (a circuit breaker) and asked again with single messages until one succeeds.
+A candidate is active, covers the destination and is usable now. The lowest priority number wins; among equals, a
+weighted random choice, derived from the message's id so that all its tries choose alike. A failing supplier is skipped
+(a circuit breaker) and probed with single messages until one succeeds.
 
 The rule nobody may break: routing never sends a message elsewhere while its last attempt may have reached somebody.
 """
@@ -38,11 +38,11 @@ class Supplier(msgspec.Struct, frozen=True):
     parts: str
     created_at: datetime
     changed_at: datetime
-    #: An operator holds back whatever would go through it (`queue.holds`).
+    #: An operator holds whatever would go through it (`queue.holds`).
     held: bool = False
-    #: Holds of some of that: of an organization, of what has an id below this one, or of both.
+    #: Partial holds: of an organization, of ids below this one, or of both.
     holds: tuple[tuple[UUID | None, UUID | None], ...] = ()
-    #: A simulator: it serves only while there is no other.
+    #: A simulator: used only while there is no other supplier.
     simulated: bool = False
 
 
@@ -90,7 +90,7 @@ def covers(supplier: Supplier, recipient: str) -> bool:
 
 
 def holds_back(supplier: Supplier, organization_id: UUID, message_id: UUID) -> bool:
-    """True if an operator holds this message back where it would go through this supplier."""
+    """True if an operator holds this message if it would go through this supplier."""
     return any(
         (organization is None or organization == organization_id) and (before is None or message_id < before)
         for organization, before in supplier.holds
@@ -98,13 +98,13 @@ def holds_back(supplier: Supplier, organization_id: UUID, message_id: UUID) -> b
 
 
 def serving(suppliers: Iterable[Supplier]) -> list[Supplier]:
-    """Those that take live messages: simulators only while there is nothing else, paused or not."""
+    """Those that carry live messages: simulators only if there is nothing else, paused or not."""
     known = list(suppliers)
     return [one for one in known if not one.simulated] or known
 
 
 def overlap(one: Supplier, other: Supplier) -> bool:
-    """True if there are numbers that both carry to."""
+    """True if there are numbers that both cover."""
     if not one.prefixes or not other.prefixes:
         return True
     return any(a.startswith(b) or b.startswith(a) for a in one.prefixes for b in other.prefixes)
@@ -117,9 +117,9 @@ def choose(
     *,
     avoid: Container[UUID] = (),
 ) -> Supplier | None:
-    """The supplier for a message, of those given; None if none of them covers the destination.
+    """The supplier for a message among those given; None if none covers the destination.
 
-    `avoid`: those that did not take it the last time, chosen only if there is no other.
+    `avoid`: those that did not accept it the last time, chosen only if there is no other.
     """
     candidates = [one for one in suppliers if covers(one, recipient)]
     others = [one for one in candidates if one.id not in avoid] or candidates
@@ -137,14 +137,14 @@ def _draw(message_id: UUID, supplier: Supplier) -> float:
 
 
 class Breaker:
-    """Counts how a supplier does. Open after 20 failures in a row, or when over half of at least 20 answers within
-    60 s failed; then one message each 15 s is let through, and the first that succeeds closes it. What was on its way
-    when it opened says nothing any more: of a supplier that fails seven times in ten, some of that succeeds."""
+    """Tracks a supplier's failures. Open after 20 failures in a row, or when over half of at least 20 answers within 60
+    s failed; then one message every 15 s is let through, and the first success closes it. Messages that were already on
+    their way when it opened no longer count: at a supplier that fails seven times in ten, some of them succeed."""
 
     IN_A_ROW = 20
     WINDOW = 60.0
     PROBE = 15.0
-    #: Without a message for so long, what was not answered before says nothing of now.
+    #: After this long without a message, earlier unanswered ones no longer count.
     IDLE = 60.0
     #: An answer that takes longer than this is slow.
     SLOW = 5.0
@@ -155,7 +155,8 @@ class Breaker:
         self._answers: deque[tuple[float, bool]] = deque()
         self._failures = 0
         self._next_probe = 0.0
-        # A message is out, or was put off; since when nothing was taken or refused; when the last one went out.
+        # Whether a message is out, or was put off; since when nothing was accepted or refused; when the last one was
+        # sent.
         self._waits = False
         self._since = self._asked = clock()
         self._put_off = -self.WINDOW
@@ -168,7 +169,7 @@ class Breaker:
         return not self.open or self._clock() >= self._next_probe
 
     def begin_probe(self) -> None:
-        """A message goes there to see how it is; the next one may follow after PROBE seconds."""
+        """A message is sent as a probe; the next one may follow after PROBE seconds."""
         self._next_probe = self._clock() + self.PROBE
 
     def record(self, *, ok: bool, sent_in: int | None = None) -> None:
@@ -195,7 +196,7 @@ class Breaker:
             self.trip()
 
     def trip(self) -> None:
-        """Leave the supplier alone from now on."""
+        """Open the circuit."""
         self.open = True
         self.openings += 1
         self._next_probe = self._clock() + self.PROBE
@@ -208,7 +209,7 @@ class Breaker:
         self._asked = at
 
     def moved(self) -> None:
-        """A message was taken, or refused for good: the supplier works."""
+        """A message was accepted, or refused permanently: the supplier works."""
         self._waits = False
 
     def put_off(self) -> None:
@@ -216,17 +217,17 @@ class Breaker:
         self._put_off = self._clock()
 
     def is_slow(self) -> bool:
-        """True if it has put messages off lately, or what is out has not been answered for a while."""
+        """True if it has recently put messages off, or has not answered for a while."""
         at = self._clock()
         return at - self._put_off < self.WINDOW or (self._waits and at - self._since > self.SLOW)
 
     def stalls(self, patience: float) -> bool:
-        """True if for so many seconds all it did was to put messages off, or not to answer."""
+        """True if for that many seconds it has only put messages off, or not answered."""
         return self._waits and self._clock() - self._since > patience
 
 
 class Senders:
-    """Senders that one supplier refuses, each by itself: they say nothing of the supplier."""
+    """Senders that one supplier refuses individually, which says nothing about the supplier itself."""
 
     #: How many are remembered.
     MOST = 10_000
@@ -236,7 +237,7 @@ class Senders:
         self._breakers: OrderedDict[str, Breaker] = OrderedDict()
 
     def refused(self, sender: str) -> None:
-        """It was refused, or something that came from it."""
+        """The sender, or a message from it, was refused."""
         breaker = self._breakers.setdefault(sender, Breaker(self._clock))
         self._breakers.move_to_end(sender)
         breaker.record(ok=False)
@@ -244,12 +245,12 @@ class Senders:
             self._breakers.popitem(last=False)
 
     def taken(self, sender: str) -> None:
-        """Something that came from it was taken."""
+        """A message from it was accepted."""
         if self._breakers:
             self._breakers.pop(sender, None)
 
     def avoided(self, sender: str) -> bool:
-        """True while others should be asked first; one message each Breaker.PROBE seconds may still look."""
+        """True while others should be asked first; one message every Breaker.PROBE seconds may still probe."""
         breaker = self._breakers.get(sender) if self._breakers else None
         if breaker is None or not breaker.open:
             return False

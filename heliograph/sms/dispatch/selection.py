@@ -1,10 +1,9 @@
-"""Who carries a message now, as far as this worker can tell: asked once for each message that is claimed.
+"""Which supplier carries a message now, as far as this worker can tell: called once for each claimed message.
 
-Rows wait in lines. New work is in the line UNROUTED; what is meant for a supplier that is full at the moment moves to
-that supplier's line, where it delays nobody else.
+Rows wait in lines. New work is in the line UNROUTED; work for a supplier that is currently full moves to that
+supplier's line, where it delays nobody else.
 
-The rule nobody may break: a supplier gets no more than it has room for, and whoever refused a message is not asked
-again.
+The rule nobody may break: a supplier gets no more than its capacity, and one that refused a message is not tried again.
 """
 
 from __future__ import annotations
@@ -31,23 +30,24 @@ from heliograph.suppliers.contract import Submission
 
 log = structlog.get_logger()
 
-#: Messages that live no longer than this are taken for one-time codes. They wait a fifth of the usual patience for a
-#: supplier that is slow, and campaigns four times as long.
+#: Messages with no longer validity than this are taken for one-time codes. They wait a fifth of the usual patience for
+#: a slow supplier, and campaigns four times as long.
 SHORT_LIVED, HASTE, LEISURE = timedelta(minutes=15), 5.0, 4.0
-#: Tries that a supplier answered with "later" before another one is asked.
+#: How many times a supplier may answer "later" before another one is tried.
 PATIENCE = 2
-#: Segments of a long message follow those that a supplier has for so long; then it is sent as a whole, anew.
+#: For how long missing segments of a long message follow those that a supplier has; after that it is sent again as a
+#: whole.
 CONTINUED = timedelta(hours=1)
-#: Rows of lines whose supplier cannot be used, moved on at once in one round.
+#: How many rows of lines with unusable suppliers are moved in one round.
 REROUTE = 200
-#: Rows of new work looked at in each round, however much waits in the suppliers' lines.
+#: How many rows of new work are examined in each round, however much waits in the suppliers' lines.
 NEW = 32
-#: Pairs of sender and recipient whose last reference is remembered.
+#: For how many pairs of sender and recipient the last reference is remembered.
 REFERENCES = 20_000
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """By whom a message goes."""
+    """The chosen supplier for a message."""
 
     account: PooledSupplier
     #: How often its circuit had opened by then.
@@ -55,7 +55,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
 
 class Selection:
-    """The suppliers of this worker in the present round, and who of them carries what."""
+    """The suppliers of this worker in the current round, and the choice among them."""
 
     def __init__(self, accounts: Callable[[], Mapping[UUID, PooledSupplier]], *, patience: float) -> None:
         """`accounts`: the suppliers of this worker now. `patience`: seconds that a message waits for a supplier that is
@@ -69,15 +69,15 @@ class Selection:
         self.usable: list[Supplier] = []
         #: Suppliers that only other workers can use now: a message that belongs there waits in their line.
         self.elsewhere: list[Supplier] = []
-        #: Rows looked at, when there is a look at the lines of full suppliers, for what has waited long enough.
+        #: How many rows are examined when the lines of full suppliers are checked for what has waited long enough.
         self.overflow = NEW
-        #: Lines of suppliers that rows wait in, as far as this worker knows.
+        #: Suppliers' lines with waiting rows, as far as this worker knows.
         self.parked: set[UUID] = set()
-        #: Rows that were left to other workers in this round.
+        #: Rows left to other workers in this round.
         self.left_to_others = 0
 
     def make_room(self) -> int:
-        """Ask every account what it can take in this round; returns how many live messages that are in all."""
+        """Ask every account what it can take in this round; returns the total number of live messages."""
         self.usable, self.elsewhere = [], []
         total = 0
         # Once a round, and not for each message in it.
@@ -105,8 +105,8 @@ class Selection:
         return total - self._leave_alone_what_stalls()
 
     def _leave_alone_what_stalls(self) -> int:
-        """Open the circuits of suppliers that only put off or do not answer, where another one could carry instead.
-        Returns the room that is gone."""
+        """Open the circuits of suppliers that only put messages off or do not answer, if another one could carry them
+        instead. Returns the capacity lost."""
         accounts = self._accounts()
         gone = 0
         for supplier in list(self.usable):
@@ -121,7 +121,7 @@ class Selection:
         return gone
 
     def route(self, due: ClaimedMessage) -> Step:
-        """To whom a message goes that may be sent, when it is looked at again, or how it ends."""
+        """For a message that may be sent: its supplier, when to look at it again, or how it ends."""
         accounts = self._accounts()
         lease = due.lease
         if due.mode == "test":
@@ -132,13 +132,13 @@ class Selection:
             covering = [one for one in suppliers if covers(one, due.recipient)]
             others = [one for one in covering if one.id not in refused]
             if refused:
-                # What somebody could carry waits for an operator, but not what somebody has refused.
+                # A message that a held supplier could carry waits for the operator, unless it has refused it.
                 others = [one for one in others if one.state == "active"]
             if suppliers and not others:
-                # Whoever refused it is not asked twice.
+                # A supplier that refused it is not tried twice.
                 end = ("rejected", due.at, "rejected") if covering else ("failed", due.at, "destination_unreachable")
                 return End(Move(lease.organization_id, lease.id, *end, unsent=True))
-            # Only a worker that can use somebody leaves work to others: elsewhere it would be in nobody's way here.
+            # Only a worker that can use a supplier leaves work to others: otherwise it would be in nobody's way here.
             known = self.usable + self.elsewhere if self.usable else []
             usable = [
                 one
@@ -149,11 +149,11 @@ class Selection:
                 usable, due.recipient, lease.id, avoid=self._avoided(due, usable)
             )
             if supplier is None:
-                # Nobody can carry it now. It waits in the line of one that would, out of the others' way; with nobody
-                # to be in the way of, it stays where it is.
+                # Nobody can carry it now. It waits in the line of one that would, out of the way of others; if there is
+                # nothing to be in the way of, it stays where it is.
                 supplier = choose(others, due.recipient, lease.id) if self.usable else None
                 line = supplier.id if supplier else lease.line
-                # What stays, stays due: a worker with a session may be about to look, and would find nothing each time.
+                # It stays due: a worker with a session may be about to look, and must not find nothing each time.
                 return Postponed(lease, 0.0 if line == lease.line else HOLD, line, counts=False)
         assert supplier is not None
         account = accounts[supplier.id]
@@ -168,13 +168,13 @@ class Selection:
                     self.overflow = REROUTE
                     return self._out(due, accounts[other.id])
             self.parked.add(supplier.id)
-            # It stays due since it was, so that it is known how long it waits.
+            # It keeps its due time, so that it is known how long it has waited.
             return Postponed(lease, -waited, supplier.id, counts=False)
         return self._out(due, account)
 
     def _overflows(self, due: ClaimedMessage, account: PooledSupplier) -> bool:
-        """True if a message that waited for its supplier too long may go to the next one. One that is merely full is
-        waited for, save by what lives so short."""
+        """True if a message that has waited too long for its supplier may go to the next one. Only short-lived messages
+        do not wait for one that is merely full."""
         return due.lease.lane == SINGLE and (self._is_short_lived(due) or account.breaker.is_slow())
 
     def _is_short_lived(self, due: ClaimedMessage) -> bool:
@@ -187,7 +187,7 @@ class Selection:
         return self._patience if due.lease.lane == SINGLE else self._patience * LEISURE
 
     def _put_off(self, due: ClaimedMessage) -> bool:
-        """True if the supplier of the last attempt had its chances."""
+        """True if the supplier of the last attempt has used up its tries."""
         if due.attempt_state == "unreachable":
             return True
         if due.attempt_state != "busy":
@@ -196,7 +196,7 @@ class Selection:
         return due.lease.tries >= PATIENCE or waited > self._patience_of(due)
 
     def _avoided(self, due: ClaimedMessage, usable: list[Supplier]) -> set[UUID]:
-        """The suppliers to pass over if there are others: what is only full for the moment is waited for."""
+        """The suppliers to skip if there are others: one that is only full for the moment is waited for."""
         accounts = self._accounts()
         avoided = {one.id for one in usable if accounts[one.id].senders.avoided(due.sender)}
         if due.attempt_supplier is not None and self._put_off(due):
@@ -216,7 +216,7 @@ class Selection:
         )
 
     def _out(self, due: ClaimedMessage, account: PooledSupplier) -> Attempt[ClaimedMessage]:
-        # What was chosen at accept shows in what came of it: nothing is replaced that was not needed then.
+        # The encoding chosen at accept is repeated: nothing is replaced that was not replaced then.
         replaced = due.encoding == "gsm7"
         encoded = encoding.encode(due.body or "", smart=replaced, accents=replaced)
         attempt = due.lease.attempt + 1
@@ -253,8 +253,8 @@ class Selection:
         )
 
     def _reference(self, due: ClaimedMessage, segments: int) -> int:
-        """16 bits. Long messages count up per sender and recipient: a handset puts parts together by it, so two long
-        messages on their way to one handset must not share one (drawn at random, 8 bits do so once in 256)."""
+        """16 bits. Long messages count up per sender and recipient: a handset reassembles parts by it, so two long
+        messages to one handset must not share one (drawn at random, 8 bits do so once in 256)."""
         if segments == 1:
             return due.lease.id.int & 0xFFFF
         pair = (due.sender, due.recipient)

@@ -1,7 +1,7 @@
-"""The suppliers as this worker uses them: a connector each, kept in step with the table, and leased sessions.
+"""The suppliers as this worker uses them: a connector for each, kept in sync with the table, and leased sessions.
 
-An account allows so many sessions in all. Each is a slot with a lease; a worker opens as many sessions as it holds
-slots, and the workers share them evenly. The rule nobody may break: no session without its slot.
+An account allows a total number of sessions. Each is a slot with a lease; a worker opens as many sessions as it holds
+slots, and workers share them evenly. The rule nobody may break: no session without its slot.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from heliograph.suppliers.contract import (
 
 log = structlog.get_logger()
 
-#: A slot returns to the others after this without renewal, seconds; renewed each second.
+#: A slot is free again after this long without renewal, seconds; renewed every second.
 SLOT_LEASE = 5.0
-#: A slot is leased anew once so many seconds are left: with a look each second, every other time.
+#: A lease is renewed once this many seconds are left: with a check every second, every other time.
 SLOT_RENEWED = 3.5
 #: A worker that was not seen for this long does not count when slots are shared out, seconds.
 WORKER_ALIVE = 15.0
@@ -95,7 +95,7 @@ UPDATE supplier_sessions
 """
 
 
-# Work for suppliers that are no more goes back to where it is routed anew.
+# Work for suppliers that no longer exist goes back to be routed again.
 ORPHANED = """
 UPDATE queue SET line = $2, due_at = greatest(due_at, now()), since = coalesce(since, due_at) WHERE (id, line) IN (
     SELECT id, line FROM queue WHERE kind = 'sms' AND line = ANY ($1)
@@ -104,7 +104,7 @@ UPDATE queue SET line = $2, due_at = greatest(due_at, now()), since = coalesce(s
 
 
 class Absent:
-    """Stands for a connector that cannot be made, or not yet: what only this supplier carries waits."""
+    """Stands in for a connector that cannot be created, or not yet: what only this supplier carries waits."""
 
     def __init__(self, error: str) -> None:
         self.error = error
@@ -138,13 +138,13 @@ class PooledSupplier(msgspec.Struct):
     connector: Connector
     breaker: Breaker
     senders: Senders = msgspec.field(default_factory=lambda: Senders(time.monotonic))
-    #: Segments that may still be handed over in this round.
+    #: How many segments may still be handed over in this round.
     room: int = 0
     #: Another worker has it bound and uses it.
     elsewhere: bool = False
-    #: Other workers have it not, and may leave messages for it in its line.
+    #: Other workers do not have it, and may leave messages for it in its line.
     fed: bool = False
-    #: The circuit is open, and this round may send one message to see whether it still must be.
+    #: The circuit is open, and this round may send one probe.
     probe: bool = False
 
 
@@ -176,13 +176,13 @@ class SupplierPool:
         self._on_receipts = on_receipts
         self._on_inbound = on_inbound
         self._accounts: dict[UUID, PooledSupplier] = {}
-        #: What was last said of the sessions, with the slots that it was about.
+        #: The last reported state of the sessions, with their slots.
         self._told: tuple[Any, ...] | None = None
-        #: Connectors on their way out, by supplier.
+        #: Connectors being closed, by supplier.
         self._leaving: dict[asyncio.Task[None], UUID] = {}
 
     async def start(self) -> None:
-        """Make the account of test keys."""
+        """Create the account of test keys."""
 
         async def receipts(received: Sequence[Receipt]) -> None:
             await self._on_receipts(test_mode.SUPPLIER, received)
@@ -195,13 +195,14 @@ class SupplierPool:
         return self._accounts
 
     def policies(self) -> dict[UUID, str]:
-        """Whose receipts decide a message of several parts, by supplier."""
+        """Which parts' receipts decide a message of several parts, by supplier."""
         return {id: account.supplier.parts for id, account in self._accounts.items()}
 
     async def refresh(self, *, grace: float) -> None:
-        """Follow the table: open what is new, close what went, open anew what changed; then share out sessions."""
+        """Sync with the table: open new suppliers, close removed ones, reopen changed ones; then distribute
+        sessions."""
         async with self._pool.acquire() as conn:
-            async with conn.transaction():  # one commit for what is only read
+            async with conn.transaction():  # one transaction for all reads
                 wanted = {supplier.id: supplier for supplier in await routing.load(conn)}
                 workers = max(1, await conn.fetchval(WORKERS, WORKER_ALIVE))
                 slots = await conn.fetch(SLOTS, self._worker_id)
@@ -251,8 +252,8 @@ class SupplierPool:
             )
             await connector.start()
         except Exception as error:
-            # One account with a broken configuration must not keep the others from working. It is tried again each
-            # time, and said once.
+            # One account with a broken configuration must not stop the others. It is retried each time, and logged
+            # once.
             known = self._accounts.get(supplier.id)
             if known is None or known.connector.health().last_error != str(error):
                 log.error("supplier cannot be opened", supplier=supplier.name, error=str(error))
@@ -272,7 +273,7 @@ class SupplierPool:
         task.add_done_callback(self._leaving.pop)
 
     async def _reroute(self, conn: Connection, wanted: Set[UUID]) -> None:
-        """Take work out of the lines of removed suppliers, whoever put it there."""
+        """Move work out of the lines of removed suppliers, whoever put it there."""
         if self._looks:
             await self._backlog.look(conn, "sms")
         lines = self._backlog.lines("sms")
@@ -283,7 +284,7 @@ class SupplierPool:
     async def _share(self, conn: Connection, workers: int, slots: Sequence[asyncpg.Record]) -> None:
         """Hold an even share of every account's sessions."""
         mine: dict[UUID, list[int]] = {}
-        #: Slots whose leases will last until after the next look.
+        #: Slots whose leases last until after the next check.
         fresh: set[tuple[UUID, int]] = set()
         others: dict[UUID, set[int]] = {}
         ready: dict[UUID, set[UUID]] = {}
@@ -327,7 +328,7 @@ class SupplierPool:
         for id, account in self._accounts.items():
             if id != test_mode.SUPPLIER:
                 account.connector.set_sessions(held_now.get(id, 0))
-        # A slot is given back once its session is closed: at the supplier it counts until then.
+        # A slot is released once its session is closed: for the supplier it counts until then.
         closed = [
             (id, slot) for id, slot in extra if self._accounts[id].connector.health().sessions <= held_now.get(id, 0)
         ]
@@ -338,7 +339,7 @@ class SupplierPool:
             for id, account in self._accounts.items()
             if (health := account.connector.health()) is not None
         ]
-        # With the rows that it is written into: what another worker left in one of them is not ours.
+        # With the rows that it is written to: what another worker left in one of them is not ours.
         if (told := (reports, take, mine)) != self._told:
             await conn.execute(REPORT, self._worker_id, *(list(column) for column in zip(*reports, strict=True)))
             self._told = told

@@ -1,6 +1,6 @@
 """The suppliers table: accounts that operators add, change, pause, resume and remove. Workers follow within a second.
 
-A supplier is never deleted, since attempts and receipts speak of it; a removed one keeps its row without its secret.
+A supplier is never deleted, since attempts and receipts refer to it; a removed one keeps its row without its secret.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ LOCK = "SELECT id FROM suppliers WHERE (name = $1 OR id::text = $1) AND state <>
 
 
 async def lock(conn: Connection, *, supplier: str) -> Supplier:
-    """The supplier of this name or id, which nobody else changes until the end of the transaction. Raises NotFound."""
+    """The supplier with this name or id, locked until the end of the transaction. Raises NotFound."""
     id: UUID | None = await conn.fetchval(LOCK, supplier)
     if id is None:
         raise NotFound("There is no such supplier.", supplier=supplier)
@@ -119,10 +119,10 @@ async def change(
     secret: str | None = None,
     by: Who = SYSTEM,
 ) -> None:
-    """Make a supplier what `after` says; `secret`: its new password, None: the one it has. `before`: what it was.
+    """Change a supplier to `after`; `secret`: its new password, None: unchanged. `before`: what it was.
 
-    Workers follow within a second, and connect anew if settings or password are others. The supplier stays the one that
-    messages were sent through, so that their receipts find them. Raises SupplierExists.
+    Workers follow within a second, and reconnect if settings or password changed. It remains the same supplier, so that
+    receipts for earlier messages match. Raises SupplierExists.
     """
     try:
         async with conn.transaction():
@@ -154,7 +154,7 @@ RECONFIGURE = "UPDATE suppliers SET settings = $2::text::jsonb, secret = $3, cha
 async def reconfigure(
     conn: Connection, key: bytes, *, id: UUID, settings: dict[str, Any], secret: str, by: Who = SYSTEM
 ) -> None:
-    """Replace an account's settings and password; workers connect anew within a second."""
+    """Replace an account's settings and password; workers reconnect within a second."""
     sealed = seal(key, secret.encode(), f"suppliers/{id}")
     async with conn.transaction():
         await conn.execute(RECONFIGURE, id, msgspec.json.encode(settings).decode(), sealed, now())
@@ -163,7 +163,7 @@ async def reconfigure(
 
 
 def _told(one: Supplier) -> dict[str, Any]:
-    """What the audit log says of a supplier: what operators set, each setting by itself."""
+    """A supplier for the audit log: what operators set, each setting separately."""
     names = ("name", "prefixes", "priority", "weight", "sessions", "parts", "simulated")
     settings = {f"settings.{name}": value for name, value in one.settings.items()}
     return {name: getattr(one, name) for name in names} | settings

@@ -1,4 +1,4 @@
-"""Test keys: the whole way with no supplier and no quota. The recipient's last four digits choose the outcome.
+"""Test keys: the whole process without supplier and quota. The recipient's last four digits choose the outcome.
 
     0000 delivered          0004 no receipt
     0001 undelivered        0005 delivered after 60 s
@@ -6,8 +6,8 @@
     0003 expired            0007 delivered, with the receipt before the submit's answer
     anything else: delivered
 
-The connector stands where a supplier's would. Its receipts are rows in the queue (kind "test"), so they come even if
-the worker that sent the message does not live on.
+The connector takes the place of a supplier's. Its receipts are rows in the queue (kind "test"), so they come even if
+the worker that sent the message dies.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SILENT, LATE, TWICE, EARLY = "0004", "0005", "0006", "0007"
 
 
 def receipt_after(to: str) -> float | None:
-    """Seconds from the submit's answer to the receipt; None: the queue has none to bring."""
+    """Seconds from the submit's answer to the receipt; None: no receipt comes from the queue."""
     match to[-4:]:
         case "0004" | "0007":
             return None

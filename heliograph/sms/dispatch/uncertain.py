@@ -1,11 +1,11 @@
-"""Attempts whose end nobody saw: looked for in the receipts, waited for, and then decided by the send's own guarantee.
+"""Attempts of unknown outcome: searched for in the receipts, waited for, and then decided by the send's own guarantee.
 
-    a receipt for each segment in doubt     the supplier has them: the receipts' ids stand for the lost answers
+    a receipt for each segment in doubt     the supplier has them: the receipts' ids replace the lost answers
     fewer, and the grace is not over        wait
     the grace is over                       at_least_once: those segments are sent again; at_most_once: `unknown`
 
-Receipts do not say which segment they are of. So unless there is one for each segment in doubt, none is taken for any:
-one of the segments could be the one that never arrived.
+Receipts do not say which segment they are for. So unless there is one for each segment in doubt, none is assigned: the
+missing one could be for the segment that never arrived.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move
 
-#: How it is known that an attempt of unknown outcome was taken.
+#: How it is known that an attempt of unknown outcome was accepted.
 SHOWN = "a receipt shows that the supplier has it"
-# Nobody doubts it any more: the attempt has ended now, as one that was taken.
+# It is no longer in doubt: the attempt has now ended as accepted.
 TAKEN = f"""
 UPDATE attempts SET state = 'accepted', ended_at = now(), detail = '{SHOWN}',
                     supplier_message_id = v.id_key, recipient_suffix = v.suffix
@@ -37,7 +37,7 @@ UPDATE attempts SET state = 'accepted', ended_at = now(), detail = '{SHOWN}',
 
 
 async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Mapping[UUID, str]) -> Found:
-    """What receipts say of messages whose last attempt has an end that nobody saw."""
+    """What receipts say about messages whose last attempt is of unknown outcome."""
     found = await waiting.find_for_uncertain(
         conn,
         [
@@ -68,13 +68,13 @@ async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Ma
 
 
 def _wanted(due: ClaimedMessage) -> int:
-    """How many receipts would prove that the supplier has all that is in doubt; 0: none can. What was sent twice may
-    have two receipts, and they do not say of which segment they are."""
+    """How many receipts would prove that the supplier has everything in doubt; 0: none can. Segments that were sent
+    twice may have two receipts, which do not say which segment they are for."""
     return len(due.in_doubt) if due.attempt == due.series else 0
 
 
 def unknown(due: ClaimedMessage) -> Move:
-    """The end of a message of which nobody knows whether it arrived, and that is not sent again."""
+    """The end of a message that may or may not have arrived, and is not sent again."""
     return Move(due.lease.organization_id, due.lease.id, "unknown", due.at, OUTCOME_UNKNOWN, unsent=True)
 
 
@@ -84,8 +84,8 @@ async def _adopt(
     whole: Mapping[UUID, ClaimedMessage],
     policies: Mapping[UUID, str],
 ) -> list[Move]:
-    """Receipts speak of these segments, so the supplier has them: their ids stand for the answers that were lost.
-    `whole`: the messages of which it has all."""
+    """There are receipts for these segments, so the supplier has them: their ids replace the lost answers. `whole`: the
+    messages of which it has all."""
     at = now()
     ids = [
         PartId(

@@ -1,1 +1,1 @@
-"""What handsets write: stored, put together, given to its organization, and answered."""
+"""Messages from handsets: stored, reassembled, assigned to an organization, and answered."""

@@ -1,8 +1,8 @@
-"""Parts of long messages from handsets, put together. Pure: rows go in, groups of parts come out.
+"""Reassembly of long messages from handsets. Pure: rows go in, groups of parts come out.
 
-Parts belong together by account, both addresses, reference and number of parts. References are small numbers that come
-round again, and handsets, networks and suppliers repeat parts. The rule nobody may break: no part is in two messages,
-and what came is shown, even when the rest never comes.
+Parts belong together by account, both addresses, reference and number of parts. References are small numbers that are
+reused, and handsets, networks and suppliers repeat parts. The rule nobody may break: no part is in two messages, and
+what arrived is shown, even if the rest never comes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import msgspec
 
 from heliograph.sms.accepting import encoding
 
-#: A message whose parts have not all come is shown as it is after this; the rest may come until `LATEST`.
+#: An incomplete message is shown as it is after this; the rest may come until `LATEST`.
 PATIENCE = timedelta(minutes=10)
 LATEST = timedelta(hours=24)
-#: The same again within this is the same message, unless our answer to the first was written.
+#: An equal message within this time is a repetition, unless our answer to the first was sent.
 AGAIN = timedelta(minutes=10)
-#: Stands for parts that have not come.
+#: Stands in for missing parts.
 GAP = " [...] "
 
 Alphabet = Literal["gsm7", "latin1", "ascii"]
@@ -50,7 +50,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def writing(self) -> tuple[int, int, int]:
-        """What its octets are read by."""
+        """What its octets are decoded by."""
         return self.data_coding, self.locking_shift, self.single_shift
 
 
@@ -61,14 +61,14 @@ class Group(msgspec.Struct):
     first: Row
     total: int
     parts: dict[int, Row]
-    #: It was shown before, with parts missing.
+    #: It was shown before, with missing parts.
     shown: bool = False
-    #: Something of it came now.
+    #: A part of it came now.
     changed: bool = False
 
     @property
     def missing(self) -> int:
-        """How many parts have not come."""
+        """The number of missing parts."""
         return self.total - len(self.parts)
 
     @property
@@ -78,9 +78,9 @@ class Group(msgspec.Struct):
 
 
 def assemble(known: Sequence[Row], new: Sequence[Row]) -> tuple[list[Group], list[Row]]:
-    """Put new parts to those that are known. Both in the order in which they came.
+    """Add new parts to the known ones. Both in the order in which they came.
 
-    Returns all groups, and those of the new rows that are repetitions. A single message is a group of its own.
+    Returns all groups, and which of the new rows are repetitions. A single message is a group of its own.
     """
     newest: dict[tuple[object, ...], Group] = {}
     groups: dict[UUID, Group] = {}
@@ -109,13 +109,13 @@ def assemble(known: Sequence[Row], new: Sequence[Row]) -> tuple[list[Group], lis
             if there.body == row.body and (group.missing or row.received_at - there.received_at < AGAIN):
                 repeated.append(row)
                 continue
-        # Nothing to belong to, or the reference has come round: another message begins.
+        # No message to belong to, or the reference was reused: another message begins.
         groups[row.id] = newest[_key(row)] = Group(row.id, row, total, {number: row}, changed=True)
     return list(groups.values()), repeated
 
 
 def text_of(group: Group, alphabet: Alphabet) -> str | None:
-    """What it says, with gaps where parts are missing; None when it is no text.
+    """Its text, with gaps where parts are missing; None if it is not text.
 
     Neighbouring parts are joined before they are decoded: some senders cut characters in two.
     """

@@ -1,10 +1,10 @@
-"""Whose number it is that a supplier wrote beside a message: E.164, or nobody's. Pure.
+"""Whose number a supplier gave with a message: E.164, or nobody's. Pure.
 
-Suppliers write handsets' numbers with a calling code, or as people at home write them, and say which with the type of
-number (TON), or get that wrong. Their account has a country and a rule for what they put in front.
+Suppliers write handsets' numbers internationally or nationally, and say which with the type of number (TON), sometimes
+wrongly. Their account has a country and a rule for prefixes.
 
 The rule nobody may break: a number is never guessed. 841234567 is a Mozambican where the account is Mozambique's, and
-nobody otherwise: a STOP that was taken for somebody else's silences a stranger and leaves the writer to be written to.
+nobody otherwise: a STOP attributed to somebody else silences a stranger, and its sender keeps getting messages.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Numbering(msgspec.Struct, frozen=True):
 
     #: ISO region of its national numbers; empty: it has none.
     country: str = ""
-    #: What stands in front of numbers and is no part of them, and what belongs there instead.
+    #: The prefix that is not part of numbers, and its replacement.
     strip: str = ""
     prepend: str = ""
 
 
 def e164(address: str, ton: int, numbering: Numbering) -> str | None:
-    """The number with `+`; None: no number, or nobody can say whose."""
+    """The number with `+`; None: not a number, or ambiguous."""
     if ton not in (UNKNOWN, INTERNATIONAL, NATIONAL, SUBSCRIBER):
         return None
     if numbering.strip and address.startswith(numbering.strip):
@@ -46,5 +46,5 @@ def e164(address: str, ton: int, numbering: Numbering) -> str | None:
             return home
     if ton == INTERNATIONAL:
         return abroad
-    # It does not say what it is: only what can be nothing else is taken for an international number.
+    # Its type is unknown: only an unambiguous number is taken for an international one.
     return abroad if abroad is not None and phones.is_valid(abroad) else None

@@ -1,5 +1,5 @@
-"""Messages from handsets as suppliers hand them over: stored as they came, before the supplier is told that we have
-them. `inbox.py` works them through.
+"""Messages from handsets as suppliers hand them over: stored as received, before the supplier is answered. `inbox.py`
+processes them.
 
 The rule nobody may break: what was acknowledged is stored, octet for octet, whoever it turns out to be for.
 """
@@ -70,12 +70,12 @@ UPDATE inbound_messages SET acknowledged = true WHERE id = ANY (ARRAY(SELECT id 
 
 
 async def acknowledged(conn: Connection, ids: Sequence[UUID]) -> None:
-    """The supplier was told that we have these: the same again is another message, not a repetition."""
+    """The supplier got our answer for these: an equal one is another message, not a repetition."""
     await conn.execute(ACKNOWLEDGED, ids)
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A message from a handset as operators see it: assembled, or as it came when it has no organization."""
+    """A message from a handset as operators see it: assembled, or as received if it has no organization."""
 
     id: UUID
     received_at: datetime
@@ -86,7 +86,7 @@ class Listed(msgspec.Struct, frozen=True):
     segments: int
     missing: int
     keyword: str | None
-    #: None when it is erased, or no text.
+    #: None if it was erased or is not text.
     text: str | None
 
 
@@ -109,7 +109,7 @@ SELECT m.id, m.received_at, NULL::uuid AS organization_id, s.name AS supplier, m
 async def received(
     conn: Connection, *, organization_id: UUID, limit: int, with_text: bool = True, by: Who = SYSTEM
 ) -> list[Listed]:
-    """What an organization received, newest first. Whoever is shown the texts is noted in the audit log."""
+    """What an organization received, newest first. Showing texts is recorded in the audit log."""
     if with_text:
         await audit.record(
             conn,
@@ -143,7 +143,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Messages, and where a look that ended before the page was full goes on."""
+    """Messages, and where a scan that ended before the page was full continues."""
 
     messages: list[Received]
     seen: UUID | None
@@ -204,7 +204,7 @@ SELECT coalesce((SELECT extract(epoch FROM now() - due_at) FROM inbound_messages
 
 
 async def standing(conn: Connection) -> tuple[float, int]:
-    """Seconds that the oldest message has been due, and how many are unassigned."""
+    """For how many seconds the oldest message has been due, and how many are unassigned."""
     row = await conn.fetchrow(STANDING)
     assert row is not None
     return row[0], row[1]
@@ -217,5 +217,5 @@ UPDATE inbound_messages SET state = 'new', message_id = NULL, due_at = now()
 
 
 async def retry(conn: Connection) -> int:
-    """Look again at all that is unassigned, now that its number has an owner; returns how many rows those are."""
+    """Process unassigned messages again, now that their number has an owner; returns the number of rows."""
     return int((await conn.execute(RETRY)).rpartition(" ")[2])

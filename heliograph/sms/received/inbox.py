@@ -1,10 +1,10 @@
-"""The inbox: what was stored of handsets' messages is processed, in the order in which it came.
+"""The inbox: processing of stored messages from handsets, in the order in which they came.
 
 One transaction a batch, and one worker at a time, because the order matters: STOP and then START is not START and then
 STOP, and parts that two workers hold would never meet. In that transaction a message gets its text, its organization,
-its event, and what its word asks for: an opt-out, its end, a reply. Work that is killed half way never happened.
+its event, and the effect of its keyword: an opt-out, its end, a reply. Work that is killed half way never happened.
 
-The rule nobody may break: nothing leaves the index of what is due before its consequences are in the same commit.
+The rule nobody may break: a message stops being due only in the commit that contains its consequences.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from heliograph.webhooks.recording import events
 
 log = structlog.get_logger()
 
-#: Whoever holds this timer's row works through the inbox.
+#: Whoever holds this timer's row processes the inbox.
 TIMER = "inbound"
 #: Characters of a text that an event repeats: with all of them escaped, its body is still below 20 kB.
 SHOWN_TEXT = 3000
-#: A reply to something older than this would surprise more than it informs: workers were down, or it had no owner.
+#: A reply to anything older than this would surprise more than inform: workers were down, or it had no owner.
 REPLY_WITHIN = timedelta(hours=1)
-#: Parts under one reference that are looked at: two messages of the most parts that there can be.
+#: How many parts under one reference are examined: two messages with the maximum number of parts.
 MOST_PARTS = 510
 #: What a supplier's `default_alphabet` is called where octets are decoded.
 ALPHABETS: dict[str, Alphabet] = {"gsm": "gsm7", "latin1": "latin1", "ascii": "ascii"}
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What became of a batch."""
+    """The result of a batch."""
 
-    #: Rows that were looked at; 0: nothing was due, or another worker is at it.
+    #: Rows processed; 0: nothing was due, or another worker is at it.
     rows: int = 0
     #: Webhook deliveries, and replies, queued.
     deliveries: int = 0
@@ -71,14 +71,14 @@ class _Owner(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Message(msgspec.Struct, gc=False):
-    """A message that is ready, and whose it is."""
+    """A complete message, and its owner."""
 
     group: Group
     owner: _Owner
     text: str | None
-    #: E.164; None: the supplier's form of it says no number.
+    #: E.164; None: not a number in the supplier's format.
     phone: str | None
-    #: It was shown before and still is not whole: its text grows, and nobody is told.
+    #: It was shown before and is still incomplete: its text grows, and nobody is notified.
     quiet: bool
     #: The supplier answers words itself.
     answered: bool
@@ -94,12 +94,12 @@ class _Message(msgspec.Struct, gc=False):
 
     @property
     def is_somebodys(self) -> bool:
-        """False for what is no word, if it could be several organizations'."""
+        """False for a message without a keyword that could belong to several organizations."""
         return self.keyword is not None or not self.shared
 
     @property
     def person(self) -> Pair:
-        """Whose message it is: the number in the form that all spellings of it share."""
+        """The message's owner: the number in the form that all its spellings share."""
         organization_id, phone = self.pair
         return organization_id, phones.person(phone)
 
@@ -153,8 +153,8 @@ SELECT id, settings->>'default_alphabet' AS alphabet, coalesce((settings->>'hand
   FROM suppliers WHERE id = ANY ($1)
 """
 
-# Messages have no index by recipient: it is looked for among the newest of the organization. It is asked only of those
-# who wrote a word that may be an answer, or to a number that several organizations share.
+# Messages have no index by recipient: it is looked for among the newest of the organization. This is checked only for
+# senders of a word that may be an answer, or to a number that several organizations share.
 LAST = """
 SELECT item.n, last.campaign_id IS NOT NULL AS campaign
   FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS item (organization_id, person, n) CROSS JOIN LATERAL (
@@ -183,7 +183,7 @@ UPDATE inbound_messages SET state = v.state, due_at = v.due_at, message_id = v.m
 
 
 async def work_through(conn: Connection, *, limit: int = 500) -> Done:
-    """One batch, in a transaction of its own."""
+    """One batch, in its own transaction."""
     async with conn.transaction():
         if not await timers.hold(conn, TIMER):
             return Done()
@@ -216,7 +216,7 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
         messages += [one for one in found if one.is_somebodys]
 
     deliveries, wanted = await _obey(conn, messages, at)
-    messages = [one for one in messages if one.is_somebodys]  # YES is a word only from one who had opted out
+    messages = [one for one in messages if one.is_somebodys]  # YES is a keyword only from somebody who had opted out
     await _receive(conn, messages)
     deliveries += await events.record(conn, [_event(one, at) for one in messages if not one.quiet])
     queued = await replies.want(conn, wanted)
@@ -238,7 +238,7 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
 
 
 async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
-    """Those that a supplier sent again because our answer was lost."""
+    """Those that a supplier repeated because our answer was lost."""
     if not rows:
         return set()
     found = await conn.fetch(
@@ -256,7 +256,7 @@ async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
 
 
 async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
-    """The parts that are known of these parts' messages, in the order in which they came."""
+    """The known parts of these parts' messages, in the order in which they came."""
     oldest: dict[tuple[UUID, str, str, int, int], datetime] = {}
     for row in rows:
         assert row.concatenation is not None
@@ -266,13 +266,13 @@ async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
         return []
     columns = [list(column) for column in zip(*oldest, strict=True)]
     found = await conn.fetch(PARTS, *columns, [at - LATEST for at in oldest.values()], MOST_PARTS)
-    # Those whose time is up are among them, however much came after them.
+    # This includes those whose time is up, however much came after them.
     known = {row.id: row for row in [*map(_row, found), *(row for row in rows if row.state == "waiting")]}
     return [known[id] for id in sorted(known)]
 
 
 async def _owners(conn: Connection, numbers: Iterable[str]) -> Mapping[str, list[_Owner]]:
-    """Whose numbers these are. A number of nobody is absent."""
+    """The owners of these numbers. Numbers without an owner are absent."""
     found: dict[str, list[_Owner]] = {}
     for value, organization_id, sender_id, sender, words, country in await conn.fetch(OWNERS, list(numbers)):
         owner = _Owner(organization_id, sender_id, sender, frozenset(map(keywords.fold, words)), country)
@@ -285,7 +285,7 @@ def _numbering(supplier: asyncpg.Record | None) -> Numbering:
 
 
 def _called(row: Row, supplier: asyncpg.Record | None) -> list[str]:
-    """What our number may be called among sender IDs: as the supplier wrote it, and in full."""
+    """The forms that our number may have as a sender ID: as the supplier wrote it, and in full."""
     whole = handsets.e164(row.recipient, row.recipient_ton, _numbering(supplier))
     return [_number(row.recipient), *([whole[1:]] if whole else [])]
 
@@ -312,7 +312,7 @@ def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None, *, sh
 
 
 async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) -> tuple[int, list[Wanted]]:
-    """Do what words ask for. Returns webhook deliveries queued, and the replies that follow."""
+    """Act on keywords. Returns webhook deliveries queued, and the replies that follow."""
     saying = [message for message in messages if message.keyword is not None]
     campaign = await _last(conn, [one for one in saying if one.shared or one.keyword == "doubtful"])
     for one in saying:
@@ -326,7 +326,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
         out, back = [], set()
         for one in turn:
             if one.keyword == "start" and one.person not in opted_out:
-                # There is nothing to confirm, and YES is an answer to something else.
+                # There is nothing to confirm, and YES answers something else.
                 one.keyword = None if one.word in keywords.ONLY_OPTED_OUT else one.keyword
                 continue
             if one.keyword == "stop":
@@ -334,7 +334,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
                 out.append(OptOut(*one.pair, since, optouts.KEYWORD, one.word, one.group.id))
             elif one.keyword == "start":
                 back.add(one.person)
-            # Of those who share a number, those answer who have written to the person.
+            # Of the organizations that share a number, those that have written to the person reply.
             silent = one.answered or (one.shared and one.person not in campaign)
             if not silent and at - one.group.first.received_at < REPLY_WITHIN:
                 wanted.append(Wanted(*one.pair, one.keyword or "", one.owner.sender_id, at))
@@ -345,7 +345,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
 
 
 async def _last(conn: Connection, messages: Sequence[_Message]) -> dict[Pair, bool]:
-    """Of those whom the organization has written to lately: whether the last message was a campaign's."""
+    """For those whom the organization has recently written to: whether the last message was a campaign's."""
     people = list(dict.fromkeys(one.person for one in messages))
     if not people:
         return {}
@@ -354,7 +354,7 @@ async def _last(conn: Connection, messages: Sequence[_Message]) -> dict[Pair, bo
 
 
 def _turns(messages: Sequence[_Message]) -> list[list[_Message]]:
-    """Messages in the order in which they came, each number at most once a turn."""
+    """Messages in the order in which they came, each number at most once per turn."""
     turns: list[list[_Message]] = []
     said: dict[Pair, int] = {}
     for message in messages:
@@ -423,7 +423,7 @@ def _event(one: _Message, at: datetime) -> events.Event:
 
 
 def _number(address: str) -> str:
-    """An address as numbers are compared: without the signs of an international number."""
+    """An address for comparison: without the prefix of an international number."""
     return address.lower().removeprefix("+").removeprefix("00")
 
 

@@ -1,6 +1,6 @@
-"""A worker's part in messages from handsets: taking them from suppliers, working through the inbox, accepting replies.
+"""A worker's part in messages from handsets: taking them from suppliers, processing the inbox, accepting replies.
 
-The rule nobody may break: `receive` returns only after the commit, since the supplier is then told.
+The rule nobody may break: `receive` returns only after the commit, because the supplier is then answered.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Reception:
         return lambda places: self._was_answered([ids[place] for place in places])
 
     async def round(self) -> int:
-        """Work through a batch of the inbox; returns how many rows that were."""
+        """Process a batch of the inbox; returns the number of rows."""
         async with self._pool.acquire() as conn:
             done = await inbox.work_through(conn)
         if done.deliveries:
@@ -75,7 +75,8 @@ class Reception:
 
     def _was_answered(self, ids: Sequence[UUID]) -> None:
         if ids:
-            # Nobody waits for it: a mark that is lost costs at worst a repetition within ten minutes, taken for one.
+            # Nobody waits for it: at worst, a lost mark makes an equal message within ten minutes count as a
+            # repetition.
             self._answered.put(ids)
 
     async def _record_answered(self, answered: list[Sequence[UUID]]) -> list[None]:

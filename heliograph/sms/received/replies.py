@@ -1,11 +1,10 @@
 """Automatic replies: one confirmation of STOP or START, one answer to HELP.
 
-A reply is wanted in the transaction that obeyed the word, as a row in the queue (kind "reply"), and then accepted by
-the rule that every message goes through: it costs one of the quota, and an organization that is suspended or has none
-left sends none, while the opt-out itself stands. It carries a message id chosen beforehand, so that it is
-accepted once however often that is tried.
+A reply is queued in the transaction that acts on the word (kind "reply"), and then accepted like every other message:
+it costs one unit of quota, and an organization that is suspended or has none left sends none, while the opt-out itself
+counts. Its message id is chosen beforehand, so that it is accepted once however often that is tried.
 
-The rule nobody may break: a number gets one reply of a kind in 24 hours. Two machines that answer each other then end
+The rule nobody may break: a number gets one reply of a kind in 24 hours. So two machines that answer each other stop
 after one round. `automatic_replies.message_id` names the only message that may go to a number that opted out.
 """
 
@@ -35,14 +34,14 @@ from heliograph.sms.accepting.accept import Acceptor, Send
 log = structlog.get_logger()
 
 KIND = "reply"
-#: The line of replies that are not accepted yet; the messages made of them have lines of their own.
+#: The line of replies that are not accepted yet; the resulting messages have their own lines.
 LINE = UUID(int=2)
 #: A number gets one reply of a kind in this time.
 AGAIN = timedelta(hours=24)
-#: A reply that is not delivered by then is not worth delivering, seconds. Shorter than AGAIN, so that no reply waits
-#: whose right to go out was given to the next one.
+#: A reply that is not delivered by then is not worth delivering, seconds. Shorter than AGAIN, so that no reply still
+#: waits when the next one is allowed.
 VALIDITY = 3600
-#: Pause before one is tried again that nobody refused but that could not be stored, seconds.
+#: Pause before a reply that could not be stored is tried again, seconds.
 PAUSE = 2.0
 #: The organization's name is cut after so many characters, so that a default text stays one segment.
 NAME = 30
@@ -77,7 +76,7 @@ TEXTS = {
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):
-    """A reply that a word asks for. `kind`: "stop", "start" or "help"."""
+    """A reply to a keyword. `kind`: "stop", "start" or "help"."""
 
     organization_id: UUID
     recipient: str
@@ -87,7 +86,7 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
     at: datetime
 
 
-# A row that is there forbids another until it is old; then it becomes the new one's.
+# An existing row forbids another reply until it is old; then it becomes the new one's.
 WANT = """
 INSERT INTO automatic_replies AS last (organization_id, recipient, kind, message_id, sender_id, replied_at)
 SELECT organization_id, recipient, kind, message_id, sender_id, replied_at
@@ -103,8 +102,8 @@ RETURNING organization_id, message_id
 
 
 async def want(conn: Connection, wanted: Sequence[Wanted]) -> int:
-    """Queue the replies that may be given. Runs in the caller's transaction; returns how many were queued."""
-    # The same words twice in a batch want one reply.
+    """Queue the replies that are allowed. Runs in the caller's transaction; returns how many were queued."""
+    # The same word twice in a batch gets one reply.
     unique = list({(one.organization_id, one.recipient, one.kind): one for one in wanted}.values())
     if not unique:
         return 0
@@ -174,7 +173,7 @@ async def send(pool: Pool, acceptor: Acceptor, backlog: Backlog, *, seconds: flo
 
 
 def text_of(kind: str, own: str | None, name: str, country: str | None) -> str:
-    """What is replied: the organization's own text, or the default of its country's language; empty: nothing."""
+    """The text of a reply: the organization's own, or the default in its country's language; empty: none."""
     if own is not None:
         return own
     spoken = (one for one in TEXTS if one in LANGUAGES and country in LANGUAGES[one].countries)

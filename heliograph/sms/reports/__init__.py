@@ -1,1 +1,1 @@
-"""What suppliers report of messages: receipts, those that name no id, and advice on how they report."""
+"""What suppliers report about messages: receipts, including those without an id, and advice on how they report."""

@@ -1,10 +1,10 @@
-"""What receipts say that nobody understands, told to operators: unknown words, and ids in another number base.
+"""Diagnosis of receipts that are not understood, for operators: unknown states, and ids in another number base.
 
-A supplier may write an id in hex in its answer and in decimal in the receipt. Nothing is ever matched by a guess, since
-decimal 10 is not hexadecimal 10; but where receipts that fit nothing would fit in another base, that is said, with the
-setting that cures it.
+A supplier may write an id in hex in its answer and in decimal in the receipt. Nothing is ever matched by guessing,
+since decimal 10 is not hexadecimal 10; but where unmatched receipts would match in another base, that is reported, with
+the setting that fixes it.
 
-The rule nobody may break: looking changes nothing, and costs a bounded number of look-ups by key.
+The rule nobody may break: diagnosis changes nothing, and costs a bounded number of look-ups by key.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from heliograph.suppliers.smpp import bases
 
 log = structlog.get_logger()
 
-#: Receipts of a supplier that are looked at, the newest ones of so many minutes.
+#: How many receipts of a supplier are examined: the newest ones of this many minutes.
 SAMPLE, MINUTES = 200, 15
-#: Receipts that are read again after a change, the newest ones of so many days.
+#: How many receipts are reparsed after a change: the newest ones of this many days.
 WAITING_MOST, DAYS = 20_000, 4
-#: Different words kept of a supplier, and in memory before they are stored.
+#: How many distinct words are kept per supplier, and in memory before they are stored.
 WORDS, PENDING = 100, 1000
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """Settings with which receipts that fit nothing would have fitted."""
+    """Settings with which unmatched receipts would have matched."""
 
     supplier_id: UUID
     supplier: str
     settings: Mapping[str, str]
-    #: Receipts that were looked at, and how many of them would fit.
+    #: Receipts examined, and how many of them would match.
     looked: int
     fitting: int
 
     @property
     def command(self) -> str:
-        """What to type."""
+        """The command to run."""
         pairs = " ".join(f"{name}={base}" for name, base in self.settings.items())
         return f"heliograph supplier set {shlex.quote(self.supplier)} {pairs}"
 
 
 class Word(msgspec.Struct, frozen=True):
-    """What a supplier's receipts say of the state, and nobody knows."""
+    """Unknown states in a supplier's receipts."""
 
     word: str
     count: int
@@ -80,7 +80,7 @@ SELECT item.n FROM unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS
 
 
 async def advise(conn: Connection) -> list[Advice]:
-    """For each supplier whose receipts fit nothing now: the settings in which at least half of them would."""
+    """For each supplier with unmatched receipts: the settings with which at least half of them would match."""
     found = []
     for supplier in await routing.load(conn):
         if supplier.kind == "smpp":
@@ -96,7 +96,7 @@ SELECT received_on, fingerprint, keys FROM receipts
    AND cardinality(keys) > 0
  ORDER BY received_at DESC LIMIT {WAITING_MOST}
 """
-# They are looked at again at once, and after that as often as new ones.
+# They are checked again at once, and after that as often as new ones.
 RENAME = """
 UPDATE receipts SET keys = string_to_array(v.keys, chr(31)), next_try_at = now(), tries = 0
   FROM unnest($2::date[], $3::uuid[], $4::text[]) AS v (received_on, fingerprint, keys)
@@ -106,9 +106,9 @@ UPDATE receipts SET keys = string_to_array(v.keys, chr(31)), next_try_at = now()
 
 
 async def reread(conn: Connection, before: Supplier, after: Supplier) -> int:
-    """Read the ids of receipts that fit nothing as the changed settings say, and have them looked at again.
+    """Reparse the ids of unmatched receipts by the changed settings, and have them checked again.
 
-    They speak of what was sent before, whose ids are kept in the base of before. Returns how many they are.
+    They are for messages sent before, whose ids are stored in the old base. Returns their number.
     """
     old, new = bases.ways(before.settings)[0], bases.ways(after.settings)[0]
     if before.kind != "smpp" or old == new:
@@ -122,7 +122,7 @@ async def reread(conn: Connection, before: Supplier, after: Supplier) -> int:
 
 
 class Adviser:
-    """Says in the log what `advise` finds: at once when it is new, and then each ten minutes while it is so."""
+    """Logs what `advise` finds: at once when it is new, and then every ten minutes while it persists."""
 
     AGAIN = 600.0
 
@@ -201,7 +201,7 @@ class Words:
         self._said: set[tuple[UUID, str]] = set()
 
     def add(self, supplier_id: UUID, word: str) -> None:
-        """A receipt of this supplier had it."""
+        """Count one occurrence."""
         key = supplier_id, word
         if key not in self._said:
             if len(self._said) >= PENDING:
@@ -211,7 +211,7 @@ class Words:
         self._counts[key] += 1
 
     async def store(self, conn: Connection) -> None:
-        """Write down what was counted since the last time."""
+        """Store what was counted since the last time."""
         counts, self._counts = self._counts, Counter()
         if not counts:
             return
@@ -225,7 +225,7 @@ class Words:
 
 
 async def words(conn: Connection) -> dict[UUID, list[Word]]:
-    """Words of the last seven days by supplier, the most frequent first, but for those that its settings explain."""
+    """Words of the last seven days by supplier, most frequent first, except those that its settings explain."""
     explained = {one.id: set(one.settings.get("final_states", ())) for one in await routing.load(conn)}
     found: dict[UUID, list[Word]] = {}
     for row in await conn.fetch(LISTED):

@@ -1,8 +1,8 @@
-"""What a receipt and its message are compared by: the supplier's id, the ends of addresses, a fingerprint.
+"""Keys for matching receipts to messages: the supplier's id, the ends of addresses, a fingerprint.
 
-A supplier's id stands in the attempt that got it (`attempts.supplier_message_id`), or, of a message of several parts,
-in a row of `sms_parts` for each. The rule nobody may break: every id that is compared was made storable by the same
-function, or what was kept would not be found.
+A supplier's id is stored in the attempt that got it (`attempts.supplier_message_id`) or, for a message of several
+parts, in a row of `sms_parts` each. The rule nobody may break: every id that is compared was normalized by the same
+function, or stored ones would not be found.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from heliograph.base.database.text import storable
 from heliograph.base.ids import time_of, uuid7_floor, uuid_of
 from heliograph.suppliers.contract import Receipt
 
-#: Digits of an address that are compared: national and international forms agree in them.
+#: How many digits of an address are compared: national and international forms agree in them.
 SUFFIX = 8
-#: Receipts come so long after the answer at the most; networks send none after a week.
+#: Receipts come at most this long after the answer; networks send none after a week.
 LATEST = timedelta(days=10)
 #: An attempt has its message's age, by which its table is partitioned: the id of a message that was accepted longer
 #: before its answer than this is kept in `sms_parts`, so that receipts are looked for among the attempts of a few days.
@@ -34,7 +34,7 @@ class ReceivedReceipt(msgspec.Struct, frozen=True, gc=False):
     receipt: Receipt
     #: When it came; None: now.
     at: datetime | None = None
-    #: Of one that stands in `receipts` already; None: it comes from the supplier.
+    #: Its fingerprint if it is in `receipts` already; None: it comes from the supplier.
     fingerprint: UUID | None = None
 
 
@@ -57,12 +57,12 @@ class PartId(NamedTuple):
 
 
 def suffix(address: str) -> str:
-    """What is compared of an address: its last digits, or a name as it is."""
+    """The part of an address that is compared: its last digits, or a name as it is."""
     return address[-SUFFIX:]
 
 
 def weak_key(recipient: str) -> str:
-    """Stands for the id of a submit that was accepted without one."""
+    """Stands in for the id of a submit that was accepted without one."""
     return f"to:{suffix(recipient)}"
 
 
@@ -85,7 +85,7 @@ def ids(receipt: Receipt) -> tuple[str | None, str | None]:
 
 
 def fingerprint(one: ReceivedReceipt, at: datetime) -> UUID:
-    """The same receipt sent again has the same one; the day keeps recycled ids apart."""
+    """A repeated receipt has the same one; the day distinguishes recycled ids."""
     if one.fingerprint is not None:
         return one.fingerprint
     receipt = one.receipt

@@ -1,8 +1,8 @@
 """Receipts of messages whose submit was answered without an id: empty, absent, or a NUL.
 
-What is left to go by is the account, the recipient, the sender, the time, and our reference where the supplier echoes
-it. The rule nobody may break: of several messages that a receipt could speak of, none gets it. A receipt that waits
-is looked at again, and fits once the others have theirs.
+They are matched by account, recipient, sender, time, and our reference where the supplier echoes it. The rule nobody
+may break: if a receipt could be for several messages, none gets it. A waiting receipt is checked again, and matches
+once the others have theirs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.sms.reports.keys import look
 
-#: A receipt speaks of what was sent so long before it at the most, and our clock may be behind by the second.
+#: A receipt is for a message sent at most this long before it, and our clock may be behind by the second value.
 SINCE, AHEAD = "4 days", "2 minutes"
 
 
@@ -76,9 +76,9 @@ RETURNING receipts.fingerprint
 
 
 async def match(conn: Connection, receipts: Sequence[Nameless]) -> dict[UUID, asyncpg.Record]:
-    """Give each receipt to the one message that it can speak of, if there is just one.
+    """Assign each receipt to the message that it is for, if there is exactly one candidate.
 
-    Returns, by fingerprint, organization_id, message_id, attempt, part and parts of those that were given.
+    Returns, by fingerprint, organization_id, message_id, attempt, part and parts of those that were assigned.
     """
     first, last = min(one.received_at for one in receipts), max(one.received_at for one in receipts)
     rows = await conn.fetch(

@@ -1,6 +1,7 @@
-"""Messages of several parts: what receipts of some parts make of the whole.
+"""Messages of several parts: how receipts of parts decide about the whole.
 
-The rule nobody may break: while the supplier has not all parts, nothing is decided, and one that failed fails them all.
+The rule nobody may break: while the supplier has not all parts, nothing is decided, and one failed part fails the
+message.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from heliograph.sms.reports.keys import PartId, ReceivedReceipt
 from heliograph.sms.status import BY_RECEIPT, Move, move_many
 from heliograph.suppliers.contract import Receipt
 
-#: A message of several parts, some delivered and none failed, is taken for delivered after this long without news.
+#: A message of several parts, some delivered and none failed, counts as delivered after this long without news.
 QUIET = timedelta(minutes=15)
 
 KEEP = """
@@ -41,7 +42,7 @@ def decide(policy: str, parts: int, states: Mapping[int, str], taken: int) -> st
     """Status of a message of `parts` parts from the final states of some of them; None: not decided yet.
 
     `taken`: parts that the supplier has. While it has not all of them, nothing is decided: the rest will still be sent.
-    One part that failed fails the message, since what arrives of it cannot be read.
+    One failed part fails the message, since the rest cannot be read.
     """
     if taken < parts:
         return None
@@ -72,7 +73,7 @@ SELECT supplier_id, organization_id, message_id, attempt, part, parts, state FRO
 async def apply(
     conn: Connection, several: list[tuple[ReceivedReceipt, asyncpg.Record]], policies: Mapping[UUID, str], at: datetime
 ) -> list[Move]:
-    """Note what receipts say of parts; returns the moves of messages that are decided by it."""
+    """Record receipts of parts; returns the moves of messages that they decide."""
     if not several:
         return []
     # Part 0 stands for all of them: one receipt that counts every part. An UPDATE takes one row for each part.
@@ -141,13 +142,13 @@ async def close_quiet(conn: Connection) -> int:
 def move_to(
     organization_id: UUID, message_id: UUID, status: str, at: datetime, supplier_id: UUID | None = None
 ) -> Move:
-    """The move that a receipt's word makes."""
+    """The move for a receipt's state."""
     failure = None if status == "delivered" else status
     return Move(organization_id, message_id, status, at, failure, supplier_id=supplier_id)
 
 
 def overrides(old: str, new: str) -> bool:
-    """True if of two words on one message, both final, the second is the one to believe."""
+    """True if, of two final states of one message, the second one counts."""
     return old == "expired" and new == "delivered"
 
 

@@ -1,18 +1,18 @@
 """Receipts: matched to their message, stored and applied in one transaction, and only then acknowledged.
 
 A receipt is matched by the supplier's id for the message, together with the recipient's last digits, since suppliers
-use ids again; where the answer had no id, by all else that it says (`nameless.py`). It may come before the submit's
-answer, twice, on another connection, days later or never:
+reuse ids; where the answer had no id, by everything else (`nameless.py`). It may come before the submit's answer,
+twice, on another connection, days later or never:
 
-    the first             that moves its message stands in the message's row, and has none of its own
+    the first             that moves its message is recorded in the message's row, and has none of its own
     twice                 meets its own fingerprint, and the state machine moves nothing the second time
     before the answer     stored unmatched; recording the answer looks for it (`waiting.early`)
-    fitting nothing       looked at again on the schedule of base/retry.py, then an orphan, which is counted
+    matching nothing      checked again on the schedule of base/retry.py, then an orphan, which is counted
     never                 `silence.close_silent` ends the message as `unknown` when its time is up
 
 Further ones, intermediate ones and those of messages of several parts have rows in `receipts`. The bytes of all are in
-`receipt_bytes`. The rule nobody may break: nothing is acknowledged that is not committed, and nothing committed is
-forgotten.
+`receipt_bytes`. The rule nobody may break: nothing is acknowledged before it is committed, and nothing committed is
+lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from heliograph.sms.status import BY_RECEIPT, Move, Moved, move_many
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What became of a batch of receipts."""
+    """The result of a batch of receipts."""
 
     #: Webhook deliveries queued.
     deliveries: int = 0
@@ -47,11 +47,11 @@ class Applied(msgspec.Struct, frozen=True):
 class Matched(msgspec.Struct, frozen=True):
     """What follows from a batch of receipts, in the transaction that has stored them."""
 
-    #: For the caller to make, whose result is then for `keep`.
+    #: For the caller to make; its result goes to `keep`.
     moves: list[Move]
     #: How many have a message.
     matched: int
-    #: Those that are to be noted by their moves, and what they fit, by fingerprint.
+    #: Those to be recorded by their moves, and what they match, by fingerprint.
     riding: Mapping[UUID, tuple[ReceivedReceipt, asyncpg.Record]]
     at: datetime
     #: When each came, by fingerprint; those of one batch a microsecond apart, in their order.
@@ -68,9 +68,9 @@ async def store(
     return Applied(moved.deliveries, found.matched, len(received) - found.matched)
 
 
-# A match wants one of the receipt's ids (the most trusted first) and an address that ends alike, where the receipt has
-# one; of several messages with a recycled id, the newest. $1 to $4 bound the look to
-# partitions of the last days: each one more would be another search.
+# A match needs one of the receipt's ids (the most trusted first) and an address that ends alike, where the receipt has
+# one; of several messages with a recycled id, the newest. $1 to $4 bound the look to partitions of the last days: each
+# one more would be another search.
 FIND = """
 SELECT found.organization_id, found.message_id, found.attempt, found.part, found.parts
   FROM unnest($5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[]) WITH ORDINALITY
@@ -106,8 +106,8 @@ async def match(
     and answers may be being recorded meanwhile (not `alone`).
 
     `policies`: for each supplier, whose receipts decide a message of several parts ("all", "any", "first", "last").
-    `again`: they were looked at before. One that names an id may be ahead of its answer, so only then it is taken for
-    that of a message which was answered without one.
+    `again`: they were checked before. A receipt that names an id may be ahead of its answer, so only then can it match
+    a message that was answered without one.
     """
     at = now()
     unique = {fingerprint(one, one.at or at): one for one in received}
@@ -150,8 +150,8 @@ SELECT item.receipt FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS item (org
 
 
 async def keep(conn: Connection, found: Matched, moved: Moved) -> None:
-    """Store those that their moves did not note, because their messages had moved before, and the bytes of those that
-    were noted."""
+    """Store those that their moves did not record, because their messages had moved before, and the bytes of those that
+    were recorded."""
     others = {key: found.riding[key] for key in sorted(found.riding.keys() - moved.receipts)}
     await _keep_bytes(conn, {key: one for key, (one, _) in found.riding.items() if key not in others}, found.at)
     if not others:
@@ -172,8 +172,8 @@ async def _noted(conn: Connection, rows: Mapping[UUID, asyncpg.Record]) -> set[U
 def _moves(
     some: Mapping[UUID, ReceivedReceipt], found: Mapping[UUID, asyncpg.Record], at: datetime, *, by_id: bool
 ) -> dict[UUID, Move]:
-    """What receipts of messages of one part come to: for each message the word to believe. `by_id`: they were found by
-    their ids, and have no rows yet."""
+    """The effect of receipts of single-part messages: for each message, the state that counts. `by_id`: they were found
+    by their ids, and have no rows yet."""
     moves: dict[UUID, Move] = {}
     for key, one in some.items():
         row = found[key]
@@ -270,14 +270,14 @@ VALUES (($1::timestamptz AT TIME ZONE 'UTC')::date, $2, $3, $4, $1)
 
 
 async def _keep_bytes(conn: Connection, some: Mapping[UUID, ReceivedReceipt], at: datetime) -> None:
-    """Keep what suppliers wrote. What comes from `receipts` has been kept before."""
+    """Store what suppliers wrote. What comes from `receipts` was stored before."""
     new = {key: one.receipt.raw for key, one in some.items() if one.fingerprint is None}
     if new:
         await conn.execute(BYTES, at, uuid7(), list(new), list(new.values()))
 
 
 def _places(some: Mapping[UUID, ReceivedReceipt], at: datetime) -> tuple[list[date], list[UUID], list[UUID]]:
-    """Where receipts stand in their table."""
+    """Where receipts are in their table."""
     days = [(one.at or at).astimezone(UTC).date() for one in some.values()]
     return days, [one.supplier_id for one in some.values()], list(some)
 

@@ -1,4 +1,4 @@
-"""Messages of which no receipt ever tells the end: they become `unknown` when their time is up."""
+"""Messages that never get a final receipt: they become `unknown` when their time is up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import RANGED, Connection
 from heliograph.sms.status import NO_RECEIPT, Move, move_many
 
-# The place in time is kept with the timer; it moves on in the transaction that closes what lies behind it.
+# The position in time is kept with the timer; it advances in the transaction that closes what lies behind it.
 ADVANCE = """
 UPDATE timers SET done_until = least(place.start + $2::interval, now() - $1::interval)
   FROM (SELECT name, coalesce(done_until, now() - $1::interval - interval '1 day') AS start
@@ -27,10 +27,10 @@ SELECT DISTINCT attempt.organization_id, attempt.message_id
 
 
 async def close_silent(conn: Connection, *, deadline: timedelta, span: timedelta) -> int:
-    """End messages that were sent `deadline` ago and of which no receipt told the end: they become `unknown`.
+    """End messages that were sent `deadline` ago and have no final receipt: they become `unknown`.
 
-    Moves over time in steps of `span` and keeps its place in the timers table, so no message is passed over while no
-    worker runs. Returns how many were closed. Runs in the caller's transaction.
+    Advances through time in steps of `span` and keeps its position in the timers table, so no message is skipped while
+    no worker runs. Returns how many were closed. Runs in the caller's transaction.
     """
     place = await conn.fetchrow(ADVANCE, deadline, span)
     if place is None:

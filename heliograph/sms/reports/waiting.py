@@ -1,7 +1,7 @@
-"""Receipts that wait for their message: ahead of the answer, or fitting nothing.
+"""Receipts that wait for their message: ahead of the answer, or matching nothing.
 
-Recording an answer looks for those that came before it (`early`), an attempt whose answer was lost for those that
-speak of it (`find_for_uncertain`), and a timer looks at the others again on a schedule (`sweep`).
+Recording an answer looks for those that came before it (`early`), an attempt whose answer was lost looks for its own
+(`find_for_uncertain`), and a timer checks the others again on a schedule (`sweep`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heliograph.suppliers.contract import Receipt, ReceiptState
 COLUMNS = """supplier_id, fingerprint, keys, state, recipient, sender, reference, error, received_at, submitted,
               delivered"""
 # Receipts of these ids that came before their submit's answer, oldest first. Each of a receipt's two ids has an index
-# of its own: a supplier whose receipts fit nothing must not make every answer read all of them.
+# of its own: a supplier whose receipts match nothing must not make every answer read all of them.
 EARLY = f"""
 SELECT receipt.* FROM unnest($1::uuid[], $2::text[]) AS answer (supplier_id, id_key) CROSS JOIN LATERAL (
        SELECT {COLUMNS} FROM receipts
@@ -73,7 +73,7 @@ UPDATE receipts SET tries = later.tries, next_try_at = received_at + make_interv
 """
 
 
-# Of receipts that were looked at for the last time, those that still fit nothing.
+# Of the receipts that were checked for the last time, those that still match nothing.
 ORPHANS = """
 SELECT count(*) FROM unnest($1::date[], $2::uuid[], $3::uuid[]) AS last (received_on, supplier_id, fingerprint)
        CROSS JOIN LATERAL (
@@ -83,14 +83,14 @@ SELECT count(*) FROM unnest($1::date[], $2::uuid[], $3::uuid[]) AS last (receive
 
 
 async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 1000) -> tuple[Applied, int]:
-    """Look again at unmatched receipts that are due. Returns what was applied and how many became orphans.
+    """Check unmatched receipts again that are due. Returns what was applied and how many became orphans.
 
     Runs in the caller's transaction.
     """
     rows = await conn.fetch(DUE, limit)
     if not rows:
         return Applied(), 0
-    # The next look is set first: what is matched now loses it again in the same transaction.
+    # The next check is scheduled first: what is matched now loses it again in the same transaction.
     pauses = [receipt_pause(row["tries"] + 1) for row in rows]
     await conn.execute(
         WAIT,
@@ -142,11 +142,11 @@ class Uncertain(msgspec.Struct, frozen=True, gc=False):
 
 
 async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) -> list[list[str]]:
-    """For each attempt, the ids of `count` unmatched receipts that speak of it, or none. No receipt is given out twice.
+    """For each attempt, the ids of `count` unmatched receipts for it, or none. No receipt is assigned twice.
 
-    They fit by account, recipient, time and, where the supplier echoes it, our reference. An attempt of which several
-    answers were lost gets receipts only if there are exactly as many, and they fit no other attempt: taken for the
-    wrong segment, or the wrong message, they would hide one that never arrived.
+    They match by account, recipient, time and, where the supplier echoes it, our reference. An attempt of which several
+    answers were lost gets receipts only if there are exactly as many, and they match no other attempt: assigned to the
+    wrong segment or message, they would hide one that never arrived.
     """
     rows = await conn.fetch(
         UNCERTAIN,
