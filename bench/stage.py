@@ -49,7 +49,7 @@ PLENTY = 1_000_000_000
 WRITTEN = (
     "messages, attempts, sms_parts, receipts, receipt_bytes, events, webhook_attempts, webhook_successes, queue,"
     " send_keys, idempotency, usage_ledger, traffic, traffic_deltas, rate_windows, whatsapp_messages,"
-    " whatsapp_wamids, whatsapp_early_statuses, whatsapp_callbacks, whatsapp_rejects, whatsapp_reached,"
+    " whatsapp_wamids, whatsapp_early_statuses, whatsapp_callbacks, whatsapp_dead_letters, whatsapp_reached,"
     " whatsapp_portfolios, whatsapp_conversations, whatsapp_aliases, wallet_movements"
 )
 

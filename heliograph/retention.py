@@ -124,8 +124,8 @@ WITH due AS MATERIALIZED (
 )
 DELETE FROM queue USING due WHERE queue.id = due.id
 """
-DELETE_REJECTS = """
-DELETE FROM whatsapp_rejects WHERE id IN (SELECT id FROM whatsapp_rejects WHERE id < $1 LIMIT $2)
+DELETE_DEAD_LETTERS = """
+DELETE FROM whatsapp_dead_letters WHERE id IN (SELECT id FROM whatsapp_dead_letters WHERE id < $1 LIMIT $2)
 """
 # Who was imported and what they were before is theirs as much as a text is; the import itself stays listed.
 DELETE_IMAGES = """
@@ -308,7 +308,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         deletes("automatic replies", DELETE_REPLIES, text),
         deletes("words for STOP", DELETE_WORDS, now - timedelta(days=WORD_DAYS)),
         deletes("early statuses", DELETE_EARLY, now - timedelta(days=CALLBACK_DAYS)),
-        deletes("rejected callbacks", DELETE_REJECTS, uuid7_floor(now - timedelta(days=CALLBACK_DAYS))),
+        deletes("dead letters", DELETE_DEAD_LETTERS, uuid7_floor(now - timedelta(days=CALLBACK_DAYS))),
         deletes("callbacks of suppliers", DELETE_SUPPLIER_CALLBACKS, uuid7_floor(text)),
         deletes("callbacks", DELETE_CALLBACKS, uuid7_floor(text)),
         deletes("reached users", DELETE_REACHED, now - timedelta(hours=REACHED_HOURS)),

@@ -115,7 +115,7 @@ async def judge(cloud: Cloud, load: CloudLoad, *, fates: Mapping[str, str], hear
     inbound = await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE direction = 'inbound'")
     received = await pool.fetchval("SELECT count(*) FROM events WHERE kind = 'message.received'")
     assert inbound == received == load.written
-    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 0
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 0
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0
     assert await pool.fetchval("SELECT count(*) FROM queue") == 0
 

@@ -1235,15 +1235,15 @@ ALTER TABLE whatsapp_callbacks ALTER COLUMN body SET STORAGE EXTERNAL;
 COMMENT ON TABLE whatsapp_callbacks IS 'control: what Meta posted, as it came, stored before it is answered and deleted once it is processed. Sealed';
 COMMENT ON COLUMN whatsapp_callbacks.items IS 'statuses and messages in it, about';
 
-CREATE TABLE whatsapp_rejects (
+CREATE TABLE whatsapp_dead_letters (
     id          uuid PRIMARY KEY,
     app         uuid NOT NULL,
     body        bytea NOT NULL,
     reason      text NOT NULL,
     received_at timestamptz NOT NULL
 );
-ALTER TABLE whatsapp_rejects ALTER COLUMN body SET STORAGE EXTERNAL;
-COMMENT ON TABLE whatsapp_rejects IS 'control: items of callbacks that could not be applied, kept for operators for a while. Sealed';
+ALTER TABLE whatsapp_dead_letters ALTER COLUMN body SET STORAGE EXTERNAL;
+COMMENT ON TABLE whatsapp_dead_letters IS 'control: items of callbacks that could not be applied, kept for operators for a while. Sealed';
 
 CREATE TABLE whatsapp_portfolios (
     portfolio text PRIMARY KEY,

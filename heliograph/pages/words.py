@@ -98,7 +98,7 @@ SEND_FORM: Mapping[str, str] = {
     "message.long": "The text is too long.",
     "message.length": "A text has at most 1,600 characters.",
     "message.too_many_segments": "The text needs more than ten segments. They hold 1,530 characters of the GSM "
-    "alphabet, or 670 if one is not of it.",
+    "alphabet, or 670 if any is not in it.",
     "sender.unknown": "Choose one of those that are offered.",
     "day.required": "Give both a day and a time.",
     "day.format": "Give a day and a time, such as 2026-05-12 and 10:30.",

@@ -78,6 +78,6 @@ async def _callbacks(conn: Connection) -> Check:
         return Check("callbacks", "failed", f"callbacks from Meta are {late:.0f} s overdue", "Start a worker.")
     aside = await dead_letters.count(conn)
     if aside:
-        remedy = "See `heliograph whatsapp inbound rejects`."
+        remedy = "See `heliograph whatsapp inbound dead-letters`."
         return Check("callbacks", "warning", f"{aside} callback items could not be applied", remedy)
     return Check("callbacks", "ok", "all callbacks from Meta are processed")

@@ -1,7 +1,7 @@
 """An organization's WhatsApp messages, in either direction: listed and read.
 
-The rule nobody may break: what is told here is for customers. No id, code, word or price of Meta's is in it. A key sees
-the messages of its kind only: whoever is given a test key to try things out reads nothing that goes to people.
+The rule nobody may break: what is returned here is for customers. It contains no id, code, text or price of Meta's. A
+key sees only messages of its own mode: whoever is given a test key to try things out reads nothing that goes to people.
 """
 
 from __future__ import annotations
@@ -83,15 +83,16 @@ class Filters(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Up to `limit` + 1 messages, newest first. `seen`: the id that the look ended at before it had found as many."""
+    """Up to `limit` + 1 messages, newest first. `seen`: the id at which the scan ended before it had found that
+    many."""
 
     messages: list[Message]
     seen: UUID | None
 
 
-#: What a message is shown as once it was handed to Meta, until Meta says more; its row says `accepted` still.
+#: The public status once a message was handed to Meta, until Meta reports more; the row still says `accepted`.
 QUEUED = "queued"
-#: All that a message may be shown as.
+#: All public statuses.
 SHOWN_STATUSES = ("accepted", QUEUED, *(name for name in RANK if name != "accepted"))
 _COLUMNS = (
     f"id, client_reference, direction, type, mode, {shown_status('m', QUEUED)} AS status,"
@@ -106,8 +107,8 @@ _FITS = """
            AND ($11::timestamptz IS NULL OR accepted_at < $11)
            AND ($12::text IS NULL OR coalesce(client_reference = $12, false))"""
 LIST = bounded_scan.statement("whatsapp_messages m", _COLUMNS, fits=_FITS)
-# The only filter with an index: what went between an organization and one user is what is asked for most. A user writes
-# and is written to by several names; each is a look of its own, so that none reads more than is looked at.
+# The only filter with an index: the messages between an organization and one user are requested most. A user may have
+# several names; each is scanned separately, so that none reads more than the bound.
 _OF_NAMES = """
 (SELECT message.* FROM unnest($13::text[]) AS given (name) CROSS JOIN LATERAL (
         SELECT * FROM whatsapp_messages
@@ -121,8 +122,8 @@ async def list_page(
 ) -> Found:
     """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
 
-    Looks at most at `look` messages, of the recipient if one is given. A look that ends there says in `seen` where the
-    next one goes on, though it found fewer, or none.
+    Scans at most `look` messages, of the recipient if one is given. A scan that ends there returns in `seen` where the
+    next one continues, even if it found fewer, or none.
     """
     values = (
         actor.organization_id,

@@ -1,7 +1,7 @@
 """What an organization sees of its templates, conversations, numbers and wallet.
 
-The rule nobody may break: customers read closed sets of words and what they wrote themselves. What Meta writes beside
-it (ids, reasons, examples that were uploaded, words that are new) ends here, in `parts`, `reason` and `tier`.
+The rule nobody may break: customers read values from closed sets, and what they wrote themselves. Whatever else Meta
+writes (ids, reasons, uploaded examples, new values) ends here, in `parts`, `reason` and `tier`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.suppliers.whatsapp_cloud.bodies import layout
 
-#: Why a template was rejected or disabled; anything else that was said is "other".
+#: Why a template was rejected or disabled; anything else is "other".
 REASONS = (
     "abusive_content",
     "incorrect_category",
@@ -45,7 +45,7 @@ class Button(msgspec.Struct, frozen=True, rename="camel"):
     text: str | None = None
     url: str | None = None
     phone_number: str | None = None
-    #: Of one that takes a code: copy_code, one_tap or zero_tap.
+    #: For a one-time code: copy_code, one_tap or zero_tap.
     otp_type: str | None = None
 
 
@@ -57,7 +57,8 @@ class Part(msgspec.Struct, frozen=True, rename="camel"):
     format: str | None = None
     text: str | None = None
     buttons: list[Button] = []
-    #: Of a template for codes: its body warns not to share the code; its footer says how long the code is good.
+    #: For a template for one-time codes: its body warns not to share the code; its footer says how long the code is
+    #: valid.
     add_security_recommendation: bool | None = None
     code_expiration_minutes: int | None = None
 
@@ -70,7 +71,7 @@ class Template(msgspec.Struct, frozen=True):
     language: str
     category: str
     status: str
-    #: A send of it would be taken, as far as the template goes.
+    #: The template would not be a reason to refuse a send.
     sendable: bool
     parameter_count: int
     body_preview: str
@@ -80,7 +81,7 @@ class Template(msgspec.Struct, frozen=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """What goes on between a number and one user."""
+    """A conversation between a number and a user."""
 
     id: UUID
     recipient: str
@@ -94,7 +95,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 class PhoneNumber(msgspec.Struct, frozen=True):
-    """A number, and how it stands."""
+    """A number and its state."""
 
     id: UUID
     display_phone_number: str
@@ -113,7 +114,7 @@ class PhoneNumber(msgspec.Struct, frozen=True):
 class Wallet(msgspec.Struct, frozen=True):
     """A balance, in millionths of the currency."""
 
-    #: ISO 4217; None where there is neither a wallet nor an account to know it from.
+    #: ISO 4217; None if there is neither a wallet nor an account.
     currency: str | None
     available: int = 0
     reserved: int = 0
@@ -177,7 +178,7 @@ async def templates(
 ) -> tuple[list[Template], UUID | None]:
     """Templates of the accounts in use, newest first, up to `limit` + 1; and where the scan ended (`bounded_scan`).
 
-    Those that an operator disabled, and those that are gone from Meta, are not among them.
+    Without those that an operator disabled, and those that Meta no longer has.
     """
     rows = await conn.fetch(
         TEMPLATES,
@@ -212,15 +213,15 @@ def _template(row: asyncpg.Record) -> Template:
 
 
 def sendable(row: Mapping[str, Any] | asyncpg.Record) -> bool:
-    """Whether a send of a template would be taken: it is approved, of a category that is sent here, and texts alone
-    fill it. `row`: of the table, or its part of this."""
+    """Whether a template can be sent: it is approved, of a category that is sent here, and takes only text parameters.
+    `row`: of the table, or its part of this."""
     if row["status"] != "approved" or row["category"] not in ("utility", "authentication"):
         return False
     return not layout(msgspec.json.decode(row["components"]), row["parameter_format"], row["category"]).unsupported
 
 
 def parts(components: object) -> list[Part]:
-    """A template's components, as Meta lists them, without anything that the organization did not write."""
+    """A template's components from Meta's list, without anything that the organization did not write."""
     return [_part(one) for one in _objects(components)]
 
 
@@ -270,7 +271,7 @@ def _text(value: object) -> str | None:
 
 # -- conversations -----------------------------------------------------------------------------------------------------
 
-# Nobody writes to a test key, and it may send a text at any time.
+# Nobody writes to a test key, and it can send text at any time.
 _CONVERSATION = (
     "id, recipient, number_id, opened_at, expires_at, last_inbound_at, last_outbound_at, created_at,"
     " mode, (coalesce(expires_at > now(), false) OR mode = 'test') AS is_open"
@@ -303,10 +304,10 @@ async def conversations(
     limit: int = 50,
     look: int = LOOK,
 ) -> tuple[list[Conversation], UUID | None]:
-    """Conversations of the actor's mode, the one that began last first, up to `limit` + 1; and where the look ended
+    """Conversations of the actor's mode, most recently begun first, up to `limit` + 1; and where the scan ended
     (`bounded_scan.judged`).
 
-    `look`: most conversations that are looked at.
+    `look`: how many conversations are scanned at most.
     """
     values = (
         actor.organization_id,
@@ -355,7 +356,7 @@ SELECT n.id, n.display_phone_number, n.verified_name,
 
 
 async def phone_numbers(conn: Connection, actor: Actor) -> list[PhoneNumber]:
-    """The organization's numbers, oldest first, with what Meta said of each when it was last asked."""
+    """The organization's numbers, oldest first, as of the last sync with Meta."""
     return [
         PhoneNumber(**dict(row) | {"messaging_tier": tier(row["messaging_tier"])})
         for row in await conn.fetch(NUMBERS, actor.organization_id)
@@ -363,7 +364,7 @@ async def phone_numbers(conn: Connection, actor: Actor) -> list[PhoneNumber]:
 
 
 def tier(given: str) -> str:
-    """A messaging tier in our words, from Meta's (`TIER_2K`, `TIER_UNLIMITED`) or ours."""
+    """A messaging tier in our notation, from Meta's (`TIER_2K`, `TIER_UNLIMITED`) or ours."""
     word = given.lower()
     if re.fullmatch(r"tier_[0-9]{1,9}[km]?", word):
         return word
@@ -379,7 +380,7 @@ SELECT currency FROM whatsapp_accounts WHERE organization_id = $1 AND state <> '
 
 
 async def wallet(conn: Connection, actor: Actor) -> Wallet:
-    """The organization's balance; nothing, in the currency of its oldest account, where there is no wallet yet."""
+    """The organization's balance; zero, in the currency of its oldest account, if there is no wallet yet."""
     row = await conn.fetchrow(WALLET, actor.organization_id)
     if row is None:
         return Wallet(await conn.fetchval(CURRENCY, actor.organization_id))

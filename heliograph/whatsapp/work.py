@@ -81,7 +81,7 @@ class WhatsAppWork(Work):
 
     def loops(self) -> Sequence[Loop]:
         return (
-            # What waits for its template is not due, and may go as soon as that is back.
+            # What waits for its template is not due, and may go as soon as the template is back.
             Loop("whatsapp", self._dispatcher.round, self.wake, when=parking.ANY),
             Loop("whatsapp tests", self._test_statuses, self._wake_tests),
             Loop("callbacks", self._callbacks.round, self._callbacks.wake),
@@ -128,7 +128,7 @@ class WhatsAppWork(Work):
             await self._results.report(test_mode.statuses(lease.organization_id, lease.id, attempt.message.recipient))
 
     async def _test_statuses(self) -> int:
-        """Bring the statuses of test messages."""
+        """Deliver the statuses of test messages."""
         return await test_reports.bring(
             self._pool,
             self._backlog,

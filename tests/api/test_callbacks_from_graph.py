@@ -83,7 +83,7 @@ async def test_users_of_two_organizations_are_heard_once_each(
     assert await texts(pool, other) == {f"ü/{user} to the other 😀": 1 for user in USERS}
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations WHERE expires_at > now()") == 20
     assert await pool.fetchval("SELECT verified_at FROM whatsapp_apps") is not None
-    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 0
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 0
 
 
 KINDS = [
@@ -102,7 +102,7 @@ async def test_every_kind_of_message_is_stored(pool: Pool, two: tuple[Made, Made
     graph.inbound(USERS[1], "group", group="1", number=acme.graph_id)
     await all_through(graph, pool)
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == len(KINDS) + 2
-    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 0
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 0
     hidden = await pool.fetchrow("SELECT recipient, expires_at FROM whatsapp_conversations WHERE recipient !~ '^\\+'")
     assert hidden["recipient"] == "MZ.13490000000000000001"
     assert hidden["expires_at"] is not None
@@ -172,7 +172,7 @@ async def test_events_of_accounts_numbers_and_templates_reach_what_is_mirrored(
     await all_through(graph, pool)
     speeds = dict(await pool.fetch("SELECT id, throughput_per_second FROM whatsapp_numbers"))
     assert speeds == {acme.number_id: 1000, other.number_id: 80}
-    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 0
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 0
 
 
 @pytest.mark.parametrize("how", ["wrong_secret", "missing", "upper", "truncated", "unprefixed", "tampered"])

@@ -122,7 +122,7 @@ async def test_nothing_of_metas_reaches_a_customer(api: Api, tenant: Tenant, poo
     meta = Meta(pool)
     for changes in (said_of_messages(made, sent), said_by_users(made), await said_of_the_account(pool, made)):
         await meta.say(made, *changes)
-    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 0
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 0
     raised = {row["kind"] for row in await pool.fetch("SELECT DISTINCT kind FROM events")}
     assert {
         "message.delivered",

@@ -152,7 +152,7 @@ async def judge(pool: asyncpg.Pool[asyncpg.Record], acme: Made, ids: list[UUID])
     read = await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE id = ANY ($1) AND status = 'read'", ids)
     assert read == MESSAGES
     assert await pool.fetchval("SELECT consumed FROM wallets") == MESSAGES * 10_000
-    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 0
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 0
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'whatsapp_in'") == 0
     await check_wallets(pool, [acme.organization_id])
 

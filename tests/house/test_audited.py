@@ -241,7 +241,7 @@ COMMANDS = {
     "whatsapp campaign watch": READS,
     "whatsapp campaign cancel": "campaign.moved",
     "whatsapp inbound simulate": WORK,
-    "whatsapp inbound rejects": READS,
+    "whatsapp inbound dead-letters": READS,
     "whatsapp inbound retry": WORK,
     "whatsapp wallet top-up": "wallet.changed",
     "whatsapp wallet adjust": "wallet.changed",

@@ -120,12 +120,12 @@ async def test_what_is_asked_wrongly_is_named(pool: Pool, acme: Made, command: C
 
 async def test_what_was_put_aside_is_listed_and_tried_again(pool: Pool, acme: Made, command: Command) -> None:
     await Meta(pool).say(acme, message(acme, "to a new number", graph_id="777"))
-    (one,) = await command("rejects", "--json")
+    (one,) = await command("dead-letters", "--json")
     assert one["reason"] == "unknown number"
     assert "item" not in one
-    (one,) = await command("rejects", "--items", "--json")
+    (one,) = await command("dead-letters", "--items", "--json")
     assert "to a new number" in one["item"]
     await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777'")
     assert await command("retry", "--json") == {"looked_at": 1, "applied": 1}
-    assert await command("rejects", "--json") == []
+    assert await command("dead-letters", "--json") == []
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1

@@ -169,7 +169,7 @@ async def test_a_thousand_items_in_one_callback_with_one_that_is_poison(database
         assert sky.graph.attempts[-1].items == 1000
         assert await sky.pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE direction = 'inbound'") == 979
         assert await balance(sky) == (0, 20 * PRICES["utility"])
-        assert await sky.pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 1
+        assert await sky.pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 1
 
 
 async def test_a_window_that_closes_before_the_reply_leaves(database_url: str, tmp_path: Path) -> None:

@@ -253,12 +253,12 @@ async def test_a_step_that_takes_too_long_is_named_and_the_next_ones_go_on(
     monkeypatch.setattr(retention, "STATEMENT_MS", 100)
     await pool.execute("INSERT INTO workers VALUES ($1, 'gone', now(), now() - interval '2 days')", uuid7())
     async with pool.acquire() as holder, holder.transaction():
-        await holder.execute("LOCK TABLE automatic_replies, whatsapp_rejects")
+        await holder.execute("LOCK TABLE automatic_replies, whatsapp_dead_letters")
         with capture_logs() as logs:
             await forget(pool)
     assert await pool.fetchval("SELECT count(*) FROM workers") == 0
     slow = {line["step"] for line in logs if line["event"] == "retention step timed out"}
-    assert {"automatic replies", "rejected callbacks"} <= slow
+    assert {"automatic replies", "dead letters"} <= slow
 
 
 async def test_a_step_that_fails_is_told_and_the_next_ones_go_on(pool: Pool) -> None:

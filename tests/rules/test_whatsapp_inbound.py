@@ -45,9 +45,9 @@ async def told(pool: Pool, kind: str = "message.received") -> list[Any]:
     return [msgspec.json.decode(row["data"]) for row in rows]
 
 
-async def rejects(pool: Pool) -> list[tuple[str, bytes]]:
+async def dead_letters(pool: Pool) -> list[tuple[str, bytes]]:
     """(reason, what was put aside), in order."""
-    rows = await pool.fetch("SELECT id, reason, body FROM whatsapp_rejects ORDER BY id")
+    rows = await pool.fetch("SELECT id, reason, body FROM whatsapp_dead_letters ORDER BY id")
     return [(row["reason"], unseal(KEY, row["body"], context(row["id"]))) for row in rows]
 
 
@@ -311,7 +311,7 @@ async def test_an_account_of_another_app_is_out_of_reach(pool: Pool, acme: Made,
     await meta.say(acme, message(stranger), message(acme))
     rows = await pool.fetch("SELECT organization_id FROM whatsapp_messages")
     assert [row[0] for row in rows] == [acme.organization_id]
-    assert await rejects(pool) == []
+    assert await dead_letters(pool) == []
 
 
 async def test_what_nobody_knows_is_dropped_but_a_users_message_to_a_new_number_is_kept(
@@ -327,10 +327,10 @@ async def test_what_nobody_knows_is_dropped_but_a_users_message_to_a_new_number_
     ]
     await meta.say(acme, *strange, message(acme))
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
-    ((reason, kept),) = await rejects(pool)
+    ((reason, kept),) = await dead_letters(pool)
     assert reason == "unknown number"
     assert b"to a new number" in kept
-    assert b"to a new number" not in (await pool.fetchval("SELECT body FROM whatsapp_rejects"))
+    assert b"to a new number" not in (await pool.fetchval("SELECT body FROM whatsapp_dead_letters"))
     await nothing_waits(pool)
 
 
@@ -343,7 +343,7 @@ async def test_what_was_put_aside_is_tried_again_once_its_number_is_known(pool: 
     await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777'")
     assert await retry(pool, KEY) == (3, 1)
     assert [one["message"]["text"] for one in await told(pool)] == ["first"]
-    assert len(await rejects(pool)) == 2
+    assert len(await dead_letters(pool)) == 2
     await meta.say(acme, message(acme, "first", at, graph_id="777", id="wamid.A"))
     assert len(await told(pool)) == 1
 
@@ -363,7 +363,7 @@ async def test_of_a_thousand_items_only_the_poisonous_one_is_lost(pool: Pool, ac
     await meta.say(acme, *changes)
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE direction = 'inbound'") == 979
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE status = 'delivered'") == 999
-    ((reason, kept),) = await rejects(pool)
+    ((reason, kept),) = await dead_letters(pool)
     assert reason == "MessageItem: ProgramLimitExceededError"
     assert POISON.encode() in kept
     await check_wallets(pool, [acme.organization_id])
@@ -376,7 +376,7 @@ async def test_what_cannot_be_read_is_put_aside(pool: Pool, acme: Made, meta: Me
     await meta.post(acme, raw=batch([message(acme)]).replace(b'"timestamp":"', b'"timestamp":"x'))
     await meta.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2  # an entry has a time, too
-    assert [kept for _, kept in await rejects(pool)] == [b"no JSON"]
+    assert [kept for _, kept in await dead_letters(pool)] == [b"no JSON"]
     await nothing_waits(pool)
 
 
@@ -388,7 +388,7 @@ async def test_a_worker_with_another_secret_key_loses_nothing_and_holds_nobody_u
     assert await stranger.round() == 1
     await meta.say(acme, message(acme))
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
-    assert await rejects(pool) == []
+    assert await dead_letters(pool) == []
     await pool.execute("UPDATE queue SET due_at = now()")
     await meta.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2
@@ -404,7 +404,7 @@ async def test_a_schema_of_another_version_puts_nothing_aside_and_stops_no_other
     await as_owner("ALTER TABLE whatsapp_messages RENAME content TO away")
     await meta.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 1
-    assert await rejects(pool) == []
+    assert await dead_letters(pool) == []
     await as_owner("ALTER TABLE whatsapp_messages RENAME away TO content")
     await meta.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
@@ -433,7 +433,7 @@ async def test_a_batch_that_a_lock_disturbs_is_tried_again_as_a_whole(pool: Pool
             assert type(error).__name__ == "DeadlockDetectedError"  # noqa: PT017 - either of the two may be the victim
     await working
     assert {row[0] for row in await pool.fetch("SELECT status FROM whatsapp_messages")} == {"sent"}
-    assert await rejects(pool) == []
+    assert await dead_letters(pool) == []
 
 
 async def test_a_worker_that_ends_before_its_commit_leaves_all_to_the_next(
@@ -441,12 +441,12 @@ async def test_a_worker_that_ends_before_its_commit_leaves_all_to_the_next(
 ) -> None:
     broken, whole = Meta(pool), Meta(pool)
     await broken.post(acme, message(acme), message(acme))
-    await as_owner("ALTER TABLE whatsapp_rejects RENAME TO away")
+    await as_owner("ALTER TABLE whatsapp_dead_letters RENAME TO away")
     await broken.post(acme, raw=b"no JSON")
     await broken.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 0
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 2
-    await as_owner("ALTER TABLE away RENAME TO whatsapp_rejects")
+    await as_owner("ALTER TABLE away RENAME TO whatsapp_dead_letters")
     await whole.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2
     await nothing_waits(pool)
@@ -538,7 +538,7 @@ async def test_any_order_grouping_and_repetition_ends_in_the_same(
         await check_wallets(pool, [one.organization_id])
         results.append(await state(pool, one))
     assert results[0] == results[1]
-    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 0
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 0
 
 
 def _change(made: Made, say: Say, opaque: str, index: int) -> Change:

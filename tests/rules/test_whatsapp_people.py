@@ -120,7 +120,7 @@ async def test_a_change_of_user_id_is_read_whether_or_not_it_says_who(pool: Pool
     assert [tuple(row) for row in rows] == [(TO, "MZ.2")]
     async with pool.acquire() as conn:
         assert sorted(await people.names(conn, acme.organization_id, "MZ.1")) == [TO, "MZ.1", "MZ.2"]
-    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 0
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 0
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))])

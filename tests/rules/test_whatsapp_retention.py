@@ -86,14 +86,14 @@ async def test_callbacks_that_nobody_can_open_and_items_put_aside_go(pool: Pool)
     who = await made(pool)
     for days in (7, 9, 29, 31):
         id = uuid7_floor(datetime.now(UTC) - timedelta(days=days))
-        await pool.execute("INSERT INTO whatsapp_rejects VALUES ($1, $2, 'x', 'why', now())", id, who.app)
+        await pool.execute("INSERT INTO whatsapp_dead_letters VALUES ($1, $2, 'x', 'why', now())", id, who.app)
         await pool.execute("INSERT INTO whatsapp_callbacks VALUES ($1, $2, 'x', $3, now())", id, who.app, days)
         await pool.execute(
             "INSERT INTO queue (kind, line, organization_id, due_at, id) VALUES ($1, $2, $2, now(), $3)",
             KIND, who.app, id,
         )  # fmt: skip
     await forget(pool)
-    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rejects") == 1
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 1
     assert sorted(row[0] for row in await pool.fetch("SELECT items FROM whatsapp_callbacks")) == [7, 9, 29]
     assert await pool.fetchval("SELECT count(*) FROM queue") == 3
 

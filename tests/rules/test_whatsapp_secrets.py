@@ -73,6 +73,6 @@ async def test_users_words_are_sealed_while_they_wait_and_when_they_are_put_asid
     who = await made(pool)
     meta = Meta(pool)
     await meta.say(who, message(who, "a word in confidence", graph_id="999"))
-    body, reason = await pool.fetchrow("SELECT body, reason FROM whatsapp_rejects")
+    body, reason = await pool.fetchrow("SELECT body, reason FROM whatsapp_dead_letters")
     assert b"confidence" not in body
     assert "confidence" not in reason

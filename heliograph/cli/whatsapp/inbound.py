@@ -1,4 +1,4 @@
-"""`heliograph whatsapp inbound`: callbacks of Meta, made up and posted to our own address, or looked at afterwards."""
+"""`heliograph whatsapp inbound`: callbacks of Meta, made up and posted to our own address, or inspected afterwards."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def simulate(
     show({"number": sender.digits, "wamid": item["id"], "request_id": got.get("x-request-id")}, json)
 
 
-@app.command("rejects")
-def list_rejects(
+@app.command("dead-letters")
+def list_dead_letters(
     items: Annotated[bool, typer.Option("--items", help="Also show the text.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
     json: Json = False,
@@ -135,7 +135,7 @@ def list_rejects(
 
     \b
     Example:
-      heliograph whatsapp inbound rejects --items
+      heliograph whatsapp inbound dead-letters --items
     """
     settings = settings_of(data_dir, needs_key=True)
     key = apps.seal_key(settings)

@@ -4,8 +4,8 @@ What arrives while one batch is being committed goes into the next (`sending/int
 `whatsapp_accept` (accept.sql) stores message, conversation, queue row, reservation and idempotency record of
 a whole batch in one commit, and only then does anybody get an answer.
 
-The rule nobody may break: nothing is answered that is not committed, one bad message never sinks its batch, and what is
-accepted was covered by the wallet. Template, window and opt-out are looked at once more when the message is sent.
+The rule nobody may break: nothing is answered before it is committed, a bad message never fails its batch, and what is
+accepted was covered by the wallet. Template, window and opt-out are checked again when the message is sent.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 
 #: The rate bucket of sends.
 BUCKET = "mutations"
-#: What a text reply is billed as.
+#: The billing category of a text reply.
 SERVICE = "service"
-#: How long Meta tries to deliver what does not say so itself, by category; the others have LIFETIME.
+#: How long Meta tries to deliver messages without their own time, by category; the others have LIFETIME.
 LIFETIMES = {"authentication": timedelta(minutes=10)}
 LIFETIME = timedelta(days=30)
-#: How much longer a status may be under way. Then Meta has dropped the message, which it does silently.
+#: How much longer a status may take. After that, Meta has dropped the message, which it does silently.
 BUFFERS = {"authentication": timedelta(minutes=15)}
 BUFFER = timedelta(hours=24)
 
@@ -65,20 +65,20 @@ class TemplateSend(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     language: str
-    #: What the sender takes it for; it must be what Meta says.
+    #: The category according to the sender; it must match Meta's.
     category: str
     parameters: tuple[str, ...]
 
 
 class TextReply(msgspec.Struct, frozen=True, gc=False):
-    """A free text, for inside the service window."""
+    """Free text, only inside the service window."""
 
     body: str
     preview_url: bool = False
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message to accept. Shapes are checked at the door; states are checked here."""
+    """A message to accept. The API has checked its form; state is checked here."""
 
     actor: Actor
     #: E.164 with `+`.
@@ -110,12 +110,12 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     country: str
     #: List price, millionths.
     price: int
-    #: Found before the batch; it is the answer unless the idempotency key already has one.
+    #: A refusal found before the batch; the answer unless the idempotency key already has one.
     refusal: Refusal | None
 
 
-# It waits for another process's commit for 2 s at most (accept.sql) and is then refused as a whole. When a message was
-# accepted, is due and has expired is the database's time, whatever this machine's clock says.
+# It waits at most 2 s for another process's commit (accept.sql), and then fails as a whole. Times of acceptance, of
+# sending and of expiry are the database's, whatever this machine's clock says.
 ACCEPT = """
 SELECT used, window_start, at, verdict, price, available, since, expires, message, reference
   FROM whatsapp_accept(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
@@ -143,17 +143,17 @@ class Acceptor:
     async def accept(self, send: Send) -> Answer:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
-        Raises, the first of them that is true: IdempotencyConflict, IdempotencyInProgress; OrganizationSuspended,
+        Raises the first that applies of: IdempotencyConflict, IdempotencyInProgress; OrganizationSuspended,
         DestinationNotAllowed; Invalid (unknown number, wrong category, values that Meta would refuse),
         TemplateNotFound, TemplateParameterMismatch; DestinationNotAllowed (there is no rate); RecipientOptedOut,
         PhoneNumberUnavailable, TemplateNotSendable, TemplateNotApproved, WindowClosed, WalletInsufficientFunds; and
-        OverLimit and Unavailable. A key that has an outcome gives it again, whatever has become of number and template
-        since. A caller that is cancelled leaves a message that is wholly there or not at all.
+        OverLimit and Unavailable. A key that has an outcome replays it, whatever has happened to number and template
+        since. If the caller is cancelled, the message is stored completely or not at all.
         """
         return await self._intake.put(await self._prepare(send))
 
     async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
-        """Store many; each gets its answer or its refusal."""
+        """Store several messages; each gets its answer or its refusal."""
         return await outcomes([self.accept(send) for send in sends])
 
     async def drain(self) -> None:
@@ -168,11 +168,11 @@ class Acceptor:
         price = 0
         category = content.category if isinstance(content, TemplateSend) else SERVICE
         refusal = forbidden(send.actor, send.to)
-        if refusal is not None:  # it says so before anything is looked up
+        if refusal is not None:  # this is reported before anything is looked up
             return _Item(send, send.id or uuid7(), None, None, category, country, 0, refusal)
         try:
             number = await self._numbers.find(send.actor, send.number_id)
-            if number.reason == "removed":  # with its account its templates may be gone: there is nothing to judge by
+            if number.reason == "removed":  # its account's templates may be gone, too
                 raise unavailable(number)
             if isinstance(content, TemplateSend):
                 template = await self._templates.find(send.actor, number, content.name, content.language)
@@ -244,7 +244,7 @@ class Acceptor:
 def check(template: Template, content: TemplateSend) -> None:
     """Whether a template can be sent with these values. Raises Invalid, TemplateParameterMismatch.
 
-    What fits a template that cannot be sent at all is not asked.
+    The values are not checked if the template cannot be sent at all.
     """
     if content.category != template.category:
         what = f"`template.category` must be the template's, which is `{template.category}`"
@@ -259,13 +259,13 @@ def check(template: Template, content: TemplateSend) -> None:
 
 
 def lifetime(category: str, ttl_seconds: int | None) -> timedelta:
-    """From when a message is due to when it has expired without a word of Meta's. `ttl_seconds`: its template's own."""
+    """From when a message is due until it has expired without news from Meta. `ttl_seconds`: its template's own."""
     own = LIFETIMES.get(category, LIFETIME) if ttl_seconds is None else timedelta(seconds=ttl_seconds)
     return own + BUFFERS.get(category, BUFFER)
 
 
 def content_of(content: TemplateSend | TextReply) -> str:
-    """What the message's row keeps of it: JSON."""
+    """The content stored in the message's row: JSON."""
     if isinstance(content, TextReply):
         kept = {"type": "text", "body": content.body, "previewUrl": content.preview_url}
     else:
@@ -279,7 +279,7 @@ def _problem(index: int | None, text: str) -> tuple[str, str, str]:
 
 
 def _answer(item: _Item, row: asyncpg.Record, n: int) -> Answer | BaseException:
-    """What the nth item of a batch is answered, of which not all was stored."""
+    """The answer to the nth item of a batch that was not stored as a whole."""
     match row["verdict"][n]:
         case "stored":
             return Answer(202, _body(item.id, item.send.client_reference), False)
@@ -300,7 +300,7 @@ def _answer(item: _Item, row: asyncpg.Record, n: int) -> Answer | BaseException:
         case "limited":
             return OverLimit()
     assert item.refusal is not None
-    # An opt-out is said before what is wrong with a number.
+    # An opt-out takes precedence over problems with the number.
     if item.refusal.status == 409 and row["since"][n] is not None:
         return RecipientOptedOut(since=iso(row["since"][n]))
     return item.refusal

@@ -1,23 +1,23 @@
 -- whatsapp_accept: accept a batch of WhatsApp messages in one transaction and one round trip.
 --
--- First the wallets of the batch's organizations are locked, in one order, so that two processes never wait for each
--- other in a circle. From then on nobody else accepts for these organizations, and the later statements' snapshots see
--- all that was committed before: that is what makes idempotency keys and wallets exact across processes. A lock that
--- somebody holds for over 2 s (that long a twin waits for the first) fails the whole call.
+-- First the wallets of the batch's organizations are locked, in one order, so that two processes cannot deadlock. From
+-- then on nobody else accepts for these organizations, and the later statements' snapshots see all that was committed
+-- before: that is what makes idempotency keys and wallets exact across processes. A lock that somebody holds for over 2
+-- s (as long as a duplicate waits for the first) fails the whole call.
 --
--- A request's unit of its key's rate window is taken here as well (p_rate_*, p_slot, p_place, p_limit), after the
+-- A request's unit of its key's rate window is also charged here (p_rate_*, p_slot, p_place, p_limit), after the
 -- wallets: other requests of the key count in the same row, and must not wait for a wallet. An item over its limit is
 -- 'limited', whatever else is true of it.
 --
--- An item that must not be accepted for a reason found before (p_eligible is false) comes along all the same: if its
+-- An item that must not be accepted for a reason found earlier (p_eligible is false) is included nevertheless: if its
 -- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once. An outcome is
 -- kept for p_kept, by the database's clock, whether or not a worker is there to delete it.
 --
--- Of a batch that is stored as a whole nothing comes back but what the rate windows said; verdict and what belongs to it
--- are NULL then. Of a replay, that comes back from which its answer is made again: message and reference.
+-- For a batch that is stored as a whole, only the state of the rate windows is returned; verdict and related columns
+-- are NULL. For a replay, what its answer is rebuilt from is returned: message and reference.
 --
--- p_price is the list price in millionths, of which a conversation that is free for now takes nothing. p_margin: how
--- long before its end, in seconds, a service window counts as closed. p_conversation: ids for new conversations.
+-- p_price is the list price in millionths; a conversation that is currently free costs nothing. p_margin: how long
+-- before its end, in seconds, a service window counts as closed. p_conversation: ids for new conversations.
 CREATE OR REPLACE FUNCTION whatsapp_accept(
     p_at timestamptz, p_kept interval, p_margin float8,
     p_organization uuid[], p_id uuid[], p_eligible boolean[], p_live boolean[], p_key uuid[], p_request bytea[],
@@ -57,7 +57,8 @@ DECLARE
     v_left bigint;
     v_whose text := '';
 BEGIN
-    -- 1. The organizations' turn. Who has no wallet yet gets an empty one, because what is missing cannot be locked.
+    -- 1. The organizations' turn. Organizations without a wallet get an empty one, because a missing row cannot be
+    -- locked.
     PERFORM 1 FROM wallets WHERE organization_id = ANY (v_organization) ORDER BY organization_id FOR UPDATE;
     GET DIAGNOSTICS v_locked = ROW_COUNT;
     IF v_locked < cardinality(v_organization) THEN
@@ -235,7 +236,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- 5. What a replay is answered with. A message outlives its key by far.
+    -- 5. The answers to replays. A message outlives its key by far.
     IF 'replayed' = ANY (v_verdict) THEN
         SELECT array_agg(earlier.client_reference ORDER BY n) INTO v_reference
           FROM unnest(v_verdict, p_organization, v_message) WITH ORDINALITY AS item(verdict, organization, message, n)

@@ -1,10 +1,10 @@
-"""Accepting messages of one campaign by the thousand, in a transaction of the caller's.
+"""Accepting messages of one campaign by the thousand, in the caller's transaction.
 
 One call of `whatsapp_accept_bulk` (bulk.sql) stores what `Acceptor` would store of each of them. The caller moves its
 cursor in the same transaction, so that a message exists exactly if the cursor has passed its recipient.
 
-The rule nobody may break: whoever is handed over here was judged first (number, template and its values, country, rate,
-opt-out, organization), and the wallet covers all of them or none is stored.
+The rule nobody may break: every recipient was checked first (number, template and its values, country, rate, opt-out,
+organization), and the wallet covers all of them or none is stored.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 -- whatsapp_accept_bulk: accept messages of one organization, number, template and campaign, all of them or none.
 --
--- The same rows as `whatsapp_accept` writes, and the same books; but there are no idempotency keys and no rate
--- windows to look at, and the caller has judged each recipient. Single sends of the organization wait while the wallet
--- is locked, so it is locked last; but first where there are users whom nobody has written to, because whoever makes
--- conversations does so behind it.
+-- The same rows as `whatsapp_accept` writes, with the same accounting; but without idempotency keys and rate windows,
+-- and the caller has checked each recipient. Single sends of the organization wait while the wallet is locked, so it is
+-- locked last; but it is locked first if there are users whom nobody has written to yet, because conversations are
+-- created under it.
 --
--- p_life: from when a message is due to when it has expired. p_price: list prices in millionths, of which a
--- conversation that is free for now takes nothing. p_conversation: ids for new conversations. Returns what is available
--- in the wallet afterwards, or NULL if it does not cover all of them; then nothing is stored. Test messages cost
--- nothing and return what there is.
+-- p_life: from when a message is due until it has expired. p_price: list prices in millionths; a conversation that is
+-- currently free costs nothing. p_conversation: ids for new conversations. Returns what is available in the wallet
+-- afterwards, or NULL if it does not cover all of them; then nothing is stored. Test messages cost nothing and return
+-- what there is.
 CREATE OR REPLACE FUNCTION whatsapp_accept_bulk(
     p_at timestamptz, p_organization uuid, p_billed boolean, p_number uuid, p_campaign uuid, p_template uuid,
     p_name text, p_language text, p_category text, p_currency text, p_life interval, p_request_id text, p_lane smallint,

@@ -1,7 +1,7 @@
-"""WhatsApp messages are taken out of the queue before Meta has them, by an operator or with their campaign.
+"""Withdrawing WhatsApp messages before Meta has them, by an operator or with their campaign.
 
-The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent after.
-Its reservation is released by the move itself.
+The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent
+afterwards. Its reservation is released by the move itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heliograph.whatsapp.status import Move, move_many
 
 
 async def withdraw(conn: Connection, unsent: Sequence[tuple[UUID, UUID]], *, at: datetime) -> set[UUID]:
-    """Cancel those of these messages, (organization, message) each, that no worker has in its hands.
+    """Cancel those of these messages, (organization, message) each, that no worker has claimed.
 
     No attempt of them may have reached Meta. Runs in the caller's transaction. Returns the ids that were canceled.
     Raises Overtaken.
@@ -48,11 +48,10 @@ SELECT item.organization_id, item.id, m.status, under_way.id IS NOT NULL OR trie
 
 
 async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -> Withdrawn:
-    """Take queue rows out for good: messages of which Meta can have nothing are canceled and cost nothing.
+    """Take queue rows out permanently: messages that cannot have reached Meta are canceled and cost nothing.
 
-    `tried`: also those that were tried, of which nobody knows whether they went out. They fail as `unknown`; should
-    Meta report one later all the same, it is delivered and charged as usual. Runs in the caller's transaction. Raises
-    Overtaken.
+    `tried`: also those that were tried and may have been sent. They fail as `unknown`; if Meta reports one later
+    nevertheless, it is delivered and charged as usual. Runs in the caller's transaction. Raises Overtaken.
     """
     found = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])
     waiting = [row for row in found if row["status"] == "accepted"]

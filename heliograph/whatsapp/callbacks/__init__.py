@@ -1,1 +1,1 @@
-"""What Meta tells: stored sealed, processed in order: statuses of our messages, and what users write."""
+"""Meta's callbacks, stored encrypted and processed in order: statuses of our messages, and messages from users."""

@@ -1,9 +1,9 @@
-"""Conversations as callbacks change them: whose message it is, and the service window that it opens.
+"""Conversations as callbacks change them: the owner of a message, and the service window that it opens.
 
 A user's message opens the window of 24 hours in which a text may be sent; Meta's refusal closes it. Callbacks come in
-any order and late, so a window is what follows from two times alone: the newest message that opens one, and the newest
-refusal. The rule nobody may break: what comes late or twice never shortens a window, and never opens one again that
-Meta has closed since.
+any order and late, so a window depends on two times only: the newest message that opens one, and the newest refusal.
+The rule nobody may break: late or repeated callbacks never shorten a window, and never reopen one that Meta has closed
+since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heliograph.consent.people import Link
 
 
 class User(msgspec.Struct, frozen=True, gc=False):
-    """Somebody who writes to a number. At least one of the names is there."""
+    """Somebody who writes to a number. At least one of the names is set."""
 
     organization_id: UUID
     number_id: UUID
@@ -38,14 +38,14 @@ class User(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def links(self) -> list[Link]:
-        """That the names of one who is known by two are one person's."""
+        """The links between the names of a user who has several."""
         if self.digits and self.user_id:
             return [(self.organization_id, self.recipient, self.user_id)]
         return []
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False):
-    """A message of a user's to be noted in its conversation."""
+    """A user's message to be recorded in its conversation."""
 
     conversation_id: UUID
     user: User
@@ -59,9 +59,9 @@ MAKE = "SELECT whatsapp_ensure_conversations($1, $2, $3, $4, $5)"
 
 
 async def of_users(conn: Connection, users: Sequence[User]) -> list[UUID]:
-    """The conversation of each, made if there was none; runs in the caller's transaction.
+    """The conversation of each, created if there is none; runs in the caller's transaction.
 
-    A user who is known by one name gets the other as well, and if both had begun a conversation, these become one.
+    A user known by one name gets the other as well, and if both had conversations, they are merged.
     """
     if not users:
         return []
@@ -75,8 +75,8 @@ MERGE = "SELECT whatsapp_merge_conversations($1, $2)"
 
 
 async def link(conn: Connection, links: Collection[Link]) -> None:
-    """Names that Meta says are one person's; what had begun under several is one conversation from then on. Runs in
-    the caller's transaction, after what it locks of wallets."""
+    """Link names that, according to Meta, belong to one person, and merge their conversations. Runs in the caller's
+    transaction, after it has locked wallets."""
     new = await people.link(conn, links)
     if new:
         await conn.execute(MERGE, [organization_id for organization_id, *_ in new], [name for _, name, _ in new])
@@ -91,7 +91,7 @@ UPDATE whatsapp_conversations c
 
 
 async def rename(conn: Connection, renamed: Mapping[UUID, User]) -> None:
-    """The users of conversations (by id) have new names; what a name is not known of stays."""
+    """Update the names of conversations' users (by id); unknown ones stay."""
     rows = [
         (user.organization_id, id, user.recipient if user.digits else None, user.user_id)
         for id, user in sorted(renamed.items(), key=lambda one: one[0].int)
@@ -100,10 +100,10 @@ async def rename(conn: Connection, renamed: Mapping[UUID, User]) -> None:
         await conn.execute(RENAME, *_columns(rows, 4))
 
 
-#: A window as it follows from the newest message that opens one ({0}) and Meta's newest refusal ({1}).
+#: A window, from the newest message that opens one ({0}) and Meta's newest refusal ({1}).
 _EXPIRES = "CASE WHEN {1} >= {0} THEN least({1}, {0} + interval '1 day') ELSE {0} + interval '1 day' END"
 
-# In the order of the arrays, which is that of ids: joins are nested loops on these connections, and the arrays outside.
+# In the order of the arrays, which is that of ids: these connections plan nested loops with the arrays outside.
 HEAR = f"""
 UPDATE whatsapp_conversations c
    SET last_inbound_at = greatest(c.last_inbound_at, v.heard_at),
@@ -119,7 +119,7 @@ UPDATE whatsapp_conversations c
 
 
 async def open_windows(conn: Connection, heard: Sequence[Heard]) -> None:
-    """Note messages of users: those that `opens` open or extend the window of their conversation."""
+    """Record messages of users: those with `opens` open or extend the window of their conversation."""
     by_conversation: dict[tuple[UUID, UUID], list[Heard]] = {}
     for one in heard:
         by_conversation.setdefault((one.user.organization_id, one.conversation_id), []).append(one)
@@ -157,11 +157,11 @@ async def close_windows(conn: Connection, refused: Mapping[tuple[UUID, UUID], da
         await conn.execute(CLOSE, *_columns(rows, 3))
 
 
-#: How long the free hours may still be learnt of: a day for the answer, a week of repetitions, and a little.
+#: For how long the free hours may still be discovered: a day for the answer, a week of repetitions, and a little.
 _REFERRED_WITHIN = timedelta(days=9)
 ANY_REFERRED = "SELECT EXISTS (SELECT FROM whatsapp_conversations WHERE referred_at > $1)"
-# From the first answer within a day of the user's coming, 72 hours are free. It is an estimate: what is free in the
-# end is what Meta's statuses say.
+# 72 hours are free from the first answer, if it comes within a day of the user's click. This is an estimate: Meta's
+# statuses decide in the end.
 FREE = """
 WITH named AS MATERIALIZED (
     SELECT DISTINCT m.organization_id, m.conversation_id
@@ -186,13 +186,13 @@ UPDATE whatsapp_conversations c SET free_until = answered.at + interval '72 hour
 
 
 async def any_referred(conn: Connection) -> bool:
-    """Whether there is any conversation that `note_answers` could say something of."""
+    """Whether there is any conversation that `note_answers` could change."""
     found: bool = await conn.fetchval(ANY_REFERRED, clock.now() - _REFERRED_WITHIN)
     return found
 
 
 async def note_answers(conn: Connection, messages: Sequence[tuple[UUID, UUID]]) -> None:
-    """Begin the free hours of conversations whose user came by an advertisement and was answered within a day.
+    """Begin the free hours of conversations whose user came through an advertisement and was answered within a day.
 
     `messages`: (organization, message) of what was just sent, or of what the user wrote when coming.
     """

@@ -1,8 +1,9 @@
--- Whose conversation it is. A user is asked for by any name: a number in E.164, or a user id. whatsapp_aliases has one
+-- Looking up conversations. A user is identified by any name: a number in E.164, or a user id. whatsapp_aliases has one
 -- row for each conversation, under one of the person's names; `names_of_person` finds it by the others. Test keys have
--- conversations of their own: they ask for `test:` and the number.
+-- their own conversations, under `test:` and the number.
 
--- whatsapp_conversation_of: the conversation of a number of ours and a user; no row: there is none. It is inlined.
+-- whatsapp_conversation_of: the conversation between one of our numbers and a user; no row: there is none. It is
+-- inlined.
 CREATE OR REPLACE FUNCTION whatsapp_conversation_of(p_organization uuid, p_number uuid, p_address text)
 RETURNS TABLE (conversation_id uuid) LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT found.conversation_id
@@ -23,10 +24,10 @@ RETURNS uuid[] LANGUAGE sql VOLATILE AS $$
                            FROM whatsapp_conversation_of(item.organization, item.number, item.address)) known ON true
 $$;
 
--- whatsapp_ensure_conversations: the conversations of pairs of number and user, made where there are none.
+-- whatsapp_ensure_conversations: the conversations of pairs of number and user, created where there are none.
 --
--- The answer has a conversation for each asked pair, in order; p_id are the ids that new ones get. Runs in the caller's
--- transaction, after what it locks of wallets: who makes a conversation waits for one who is making the same, so wallets
+-- Returns a conversation for each pair, in order; p_id are the ids of new ones. Runs in the caller's transaction, after
+-- it has locked wallets: whoever creates a conversation waits for others that are creating the same one, so wallets
 -- always come first.
 CREATE OR REPLACE FUNCTION whatsapp_ensure_conversations(
     p_at timestamptz, p_organization uuid[], p_number uuid[], p_address text[], p_id uuid[]
@@ -38,8 +39,8 @@ BEGIN
         RETURN v_found;
     END IF;
 
-    -- The least of a person's names stands for all of them, so that two who meet one user by different names make one
-    -- conversation. In one order, so that two who meet the same users cannot deadlock.
+    -- The smallest of a person's names represents all of them, so that two transactions that know one user by different
+    -- names create one conversation. In one order, so that they cannot deadlock.
     WITH wanted AS MATERIALIZED (
         SELECT DISTINCT ON (organization, number, person.alias) organization, number, person.alias, address, id
           FROM unnest(v_found, p_organization, p_number, p_address, p_id) WITH ORDINALITY
@@ -59,14 +60,14 @@ BEGIN
            CASE WHEN address LIKE 'test:%' THEN 'test' ELSE 'live' END, p_at
       FROM wanted WHERE id IN (SELECT conversation_id FROM mine);
 
-    -- Again, with what others made at the same time: they are committed now.
+    -- Again, with those that others created at the same time: they are committed now.
     RETURN whatsapp_find_conversations(p_organization, p_number, p_address);
 END $$;
 
--- whatsapp_merge_conversations: make one conversation of those that a person has with one of our numbers, for each of the numbers.
+-- whatsapp_merge_conversations: merge the conversations that a person has with one of our numbers, for each number.
 --
--- The oldest one stays. The window that ends last is the person's, since either was opened by them. The others stay as
--- pointers to it: a message that is being accepted now may still name one.
+-- The oldest one stays, with the window that ends last, since the person opened either. The others remain as pointers
+-- to it: a message that is being accepted now may still name one.
 CREATE OR REPLACE FUNCTION whatsapp_merge_conversations(p_organization uuid[], p_address text[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

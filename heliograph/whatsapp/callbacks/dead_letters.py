@@ -1,4 +1,5 @@
-"""Items of callbacks that could not be read or applied: put aside, sealed, for an operator to look at and try again.
+"""Dead letters: items of callbacks that could not be parsed or applied, kept encrypted for an operator to inspect and
+retry.
 
 The rule nobody may break: what users wrote stays sealed, and a reason never quotes it.
 """
@@ -28,15 +29,15 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
 log = structlog.get_logger()
 
 Readable = StatusItem | MessageItem | TemplateItem | NumberItem | CapabilityItem | AccountItem | AlarmItem
-#: What could be read can be tried again.
+#: What could be parsed can be retried.
 READABLE: dict[str, type[Readable]] = {
     kind.__name__: kind
     for kind in (StatusItem, MessageItem, TemplateItem, NumberItem, CapabilityItem, AccountItem, AlarmItem)
 }
 
 
-class Reject(msgspec.Struct, frozen=True, gc=False):
-    """An item that is put aside. `raw`: its bytes, or what `raw_of` makes of it."""
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
+    """An item to be stored as a dead letter. `raw`: its bytes, or what `raw_of` makes of it."""
 
     app: UUID
     #: When its callback came.
@@ -45,8 +46,8 @@ class Reject(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
 
 
-class Rejected(msgspec.Struct, frozen=True):
-    """One that was."""
+class StoredDeadLetter(msgspec.Struct, frozen=True):
+    """A stored dead letter."""
 
     id: UUID
     app: UUID
@@ -56,7 +57,7 @@ class Rejected(msgspec.Struct, frozen=True):
 
     @property
     def item(self) -> Readable | None:
-        """The item, if it could be read."""
+        """The item, if it could be parsed."""
         try:
             ((name, value),) = msgspec.json.decode(self.raw, type=dict[str, msgspec.Raw]).items()
             return msgspec.json.decode(value, type=READABLE[name])
@@ -65,64 +66,66 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 def raw_of(item: Readable) -> bytes:
-    """An item as it is kept."""
+    """An item as it is stored."""
     return msgspec.json.encode({type(item).__name__: item})
 
 
-PUT_ASIDE = """
-INSERT INTO whatsapp_rejects (id, app, body, reason, received_at)
+STORE = """
+INSERT INTO whatsapp_dead_letters (id, app, body, reason, received_at)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::text[], $5::timestamptz[])
 """
 
 
-async def put_aside(conn: Connection, key: bytes, rejects: Sequence[Reject]) -> None:
-    """Keep them. `key`: of `accounts.seal_key`."""
-    if not rejects:
+async def store(conn: Connection, key: bytes, letters: Sequence[DeadLetter]) -> None:
+    """Store them. `key`: of `accounts.seal_key`."""
+    if not letters:
         return
-    ids = [uuid7() for _ in rejects]
+    ids = [uuid7() for _ in letters]
     await conn.execute(
-        PUT_ASIDE,
+        STORE,
         ids,
-        [one.app for one in rejects],
-        [crypto.seal(key, one.raw, context(id)) for id, one in zip(ids, rejects, strict=True)],
-        [one.reason for one in rejects],
-        [one.at for one in rejects],
+        [one.app for one in letters],
+        [crypto.seal(key, one.raw, context(id)) for id, one in zip(ids, letters, strict=True)],
+        [one.reason for one in letters],
+        [one.at for one in letters],
     )
-    log.error("callback items set aside", count=len(rejects), reasons=sorted({one.reason for one in rejects})[:5])
+    log.error("dead letters stored", count=len(letters), reasons=sorted({one.reason for one in letters})[:5])
 
 
-LIST = "SELECT id, app, received_at, reason, body FROM whatsapp_rejects ORDER BY id DESC LIMIT $1"
+LIST = "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters ORDER BY id DESC LIMIT $1"
 
 
-async def list_all(conn: Connection, key: bytes, *, limit: int) -> list[Rejected]:
-    """What was put aside, newest first. Raises Unsealable."""
+async def list_all(conn: Connection, key: bytes, *, limit: int) -> list[StoredDeadLetter]:
+    """Dead letters, newest first. Raises Unsealable."""
     return [_opened(key, *row) for row in await conn.fetch(LIST, limit)]
 
 
-TAKE = "SELECT id, app, received_at, reason, body FROM whatsapp_rejects ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED"
-DELETE = "DELETE FROM whatsapp_rejects WHERE id = ANY ($1)"
+TAKE = (
+    "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED"
+)
+DELETE = "DELETE FROM whatsapp_dead_letters WHERE id = ANY ($1)"
 
 
-async def take(conn: Connection, key: bytes, *, limit: int) -> list[Rejected]:
+async def take(conn: Connection, key: bytes, *, limit: int) -> list[StoredDeadLetter]:
     """The oldest, locked until the end of the caller's transaction. Raises Unsealable."""
     return [_opened(key, *row) for row in await conn.fetch(TAKE, limit)]
 
 
 async def delete(conn: Connection, ids: Sequence[UUID]) -> None:
-    """They are dealt with."""
+    """Delete dead letters that have been dealt with."""
     await conn.execute(DELETE, ids)
 
 
 async def count(conn: Connection) -> int:
     """How many there are."""
-    number: int = await conn.fetchval("SELECT count(*) FROM whatsapp_rejects")
+    number: int = await conn.fetchval("SELECT count(*) FROM whatsapp_dead_letters")
     return number
 
 
 def context(id: UUID) -> str:
-    """The context of a rejected item's seal."""
-    return f"whatsapp_rejects/{id}"
+    """The context of a dead letter's seal."""
+    return f"whatsapp_dead_letters/{id}"
 
 
-def _opened(key: bytes, id: UUID, app: UUID, received_at: datetime, reason: str, body: bytes) -> Rejected:
-    return Rejected(id, app, received_at, reason, crypto.unseal(key, body, context(id)))
+def _opened(key: bytes, id: UUID, app: UUID, received_at: datetime, reason: str, body: bytes) -> StoredDeadLetter:
+    return StoredDeadLetter(id, app, received_at, reason, crypto.unseal(key, body, context(id)))

@@ -1,4 +1,5 @@
-"""Messages that Meta has dropped: it says nothing when a message's lifetime ends, and asks to assume so.
+"""Messages that Meta has dropped: it reports nothing when a message's lifetime ends, and documents that one should
+assume so.
 
 A message without a delivery or a failure by its deadline (its lifetime and a buffer) has failed as `expired`, and what
 it reserved is released. The rule nobody may break: a delivery that comes later still counts, for state and for money.
@@ -16,10 +17,10 @@ from heliograph.whatsapp.status import Move, move_many
 
 #: Name of the timer.
 TIMER = "whatsapp expiry"
-#: Messages ended in one step.
+#: How many messages end in one step.
 BATCH = 1000
 
-#: That `sweep` may have something to do.
+#: An SQL condition: `sweep` may have something to do.
 ANY_DUE = """
 EXISTS (SELECT FROM whatsapp_messages WHERE event_id IS NULL AND deadline_at <= now())
 OR EXISTS (SELECT FROM whatsapp_early_statuses)
@@ -33,9 +34,9 @@ SELECT organization_id, id FROM whatsapp_messages
 
 
 async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
-    """End what is past its deadline, and take up early statuses that were missed. Runs in the caller's transaction.
+    """End what is past its deadline, and apply early statuses that were missed. Runs in the caller's transaction.
 
-    Work for what ended goes as well: its number may never send again. Returns how many messages ended so, and the
+    Also deletes the queue rows of what ended: its number may never send again. Returns how many messages ended, and the
     webhook deliveries queued.
     """
     rows = await conn.fetch(DUE, BATCH)

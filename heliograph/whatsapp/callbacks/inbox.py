@@ -1,16 +1,17 @@
-"""A worker's part in callbacks: taking stored ones, and applying every item of them, once.
+"""A worker's part in callbacks: taking stored ones, and applying each of their items once.
 
 A batch is callbacks of one app, about five hundred items, in one transaction: their rows are locked while it runs and
-deleted in its commit. A worker that is killed leaves them as they were, and another one takes them at once; what comes
-twice, in another order or grouped otherwise changes nothing, since each kind of item knows what it has seen.
+deleted in its commit. A worker that is killed leaves them as they were, and another one takes them at once;
+repetitions, other orders and other groupings change nothing, since each kind of item knows what it has seen.
 
     statuses                        match_statuses, move_many: state, money, events of messages
     messages                        received.receive
     templates, numbers, accounts    apply_item of each
-    what cannot be read, or not be applied alone    whatsapp_rejects, sealed
+    what cannot be read, or not be applied alone    whatsapp_dead_letters, sealed
 
-The rule nobody may break: an item is applied only to the account that its callback speaks of, if that account belongs
-to the callback's app, and to a number of that account. And whatever one item does, the others of its batch are applied.
+The rule nobody may break: an item is applied only to the account that its callback names, if that account belongs to
+the callback's app, and to a number of that account. And whatever happens to one item, the others of its batch are
+applied.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.handover import Handover
 from heliograph.whatsapp.callbacks import conversations, dead_letters, intake, matching, received
-from heliograph.whatsapp.callbacks.dead_letters import Readable, Reject, put_aside, raw_of
+from heliograph.whatsapp.callbacks.dead_letters import DeadLetter, Readable, raw_of, store
 from heliograph.whatsapp.callbacks.matching import Matched
 from heliograph.whatsapp.callbacks.received import InboundMessage
 from heliograph.whatsapp.dispatch import holds, outcomes
@@ -56,23 +57,23 @@ from heliograph.whatsapp.status import Move, move_many
 
 log = structlog.get_logger()
 
-#: Of one batch: callbacks at most, and items about. More of them would hold wallets for longer than a send may wait.
+#: Limits of a batch: callbacks, and (approximately) items. More would hold wallets for longer than a send may wait.
 CALLBACKS, ITEMS = 500, 500
-#: What another transaction's locks did to us: it is nobody's fault, and the whole batch is tried again.
+#: Lock conflicts with other transactions: no item's fault, and the whole batch is retried.
 _TRANSIENT = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
 )
-#: What a schema of another version does to us: no item can help it, and all of them wait.
+#: Errors of a schema of another version: no item's fault, and all of them wait.
 _OURS = (asyncpg.SyntaxOrAccessError,)
-#: Pause before that, seconds; and before a callback that does not open is looked at again, by whoever can.
+#: Pause before that, seconds; and before a callback that cannot be decrypted is tried again by another worker.
 AGAIN, LATER_SECONDS = 0.05, 60.0
-#: Seconds between two lines of the log about what was dropped, and between two marks of a number: that it was heard of,
-#: and that a message of it was sent.
+#: Seconds between two log lines about dropped items, and between two updates of a number: that it was heard from, and
+#: that one of its messages was sent.
 SAY_EVERY = MARK_EVERY = 60.0
 SENT_EVERY = 15.0
-#: A status that came later than this after it was written proves nothing of now, seconds.
+#: A status that arrived later than this after it was written proves nothing about the present, seconds.
 NEWS = timedelta(seconds=60)
 UNKNOWN_NUMBER = "unknown number"
 #: Kinds of events that come with every message, for those who asked.
@@ -83,7 +84,7 @@ NOBODY_TRIES: frozenset[UUID] = frozenset()
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
-    """An item, whose it is, and where it came from."""
+    """An item, its owner, and where it came from."""
 
     item: Readable
     app: UUID
@@ -93,12 +94,12 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     account_id: UUID
     #: Of statuses and messages only.
     number_id: UUID | None = None
-    #: Messages of the account that try after a hold: what becomes of them decides.
+    #: Messages of the account that probe after a hold: their outcome decides.
     trying: frozenset[UUID] = NOBODY_TRIES
 
 
 class Inbox:
-    """Works callbacks through; one per worker."""
+    """Processes callbacks; one per worker."""
 
     def __init__(
         self,
@@ -143,13 +144,13 @@ class Inbox:
                 except Exception as error:
                     if is_down(error):
                         raise
-                    log.exception("callbacks failed", app=str(app))  # those of other apps go on
+                    log.exception("callbacks failed", app=str(app))  # those of other apps continue
         self._say()
         return done
 
     async def _batch(self, conn: Connection, app: UUID) -> int:
         dropped: Counter[str] = Counter()
-        rejected: list[Reject] = []
+        rejected: list[DeadLetter] = []
         async with self._backlog.transaction(conn):
             picked = await self._backlog.pick(conn, intake.KIND, {app: CALLBACKS})
             taken = await conn.fetch(TAKE, [one.id for one in picked], ITEMS) if picked else []
@@ -161,13 +162,13 @@ class Inbox:
             if len(opened) < len(taken):
                 known = {id for id, _, _ in opened}
                 await conn.execute(LATER, [row["id"] for row in taken if row["id"] not in known], app, LATER_SECONDS)
-            # What takes time and can be done before wallets are locked is done before.
+            # What takes time is done before wallets are locked, if possible.
             await conn.execute(DONE, [id for id, _, _ in opened], app)
             works = await self._routed(conn, app, opened, rejected, dropped)
             handed: list[Handover] = []
             deliveries = await self._apply(conn, works, rejected, dropped, handed)
             await self._mark(conn, works)
-            await put_aside(conn, self._key, rejected)
+            await store(conn, self._key, rejected)
             crash_point("callbacks.before_commit")
         crash_point("callbacks.after_commit")
         for one in handed:
@@ -180,8 +181,8 @@ class Inbox:
         return len(taken)
 
     def _opened(self, rows: Sequence[asyncpg.Record]) -> list[tuple[UUID, datetime, bytes]]:
-        """Id, time and bytes of each that opens. One that does not was sealed under another secret key than this
-        worker was given, and is left to a worker that has it."""
+        """Id, time and bytes of each that can be decrypted. One that cannot was sealed under another secret key than
+        this worker's, and is left to a worker that has it."""
         opened = []
         for id, body, received_at in rows:
             try:
@@ -197,15 +198,15 @@ class Inbox:
         conn: Connection,
         app: UUID,
         opened: Sequence[tuple[UUID, datetime, bytes]],
-        rejected: list[Reject],
+        rejected: list[DeadLetter],
         dropped: Counter[str],
     ) -> list[Work]:
-        """The items that are somebody's. What is not is dropped, but for users' messages and what nobody could read."""
+        """The items that have an owner. Others are dropped, except for users' messages and unparsable items."""
         found: list[tuple[Readable, datetime]] = []
         for _, at, raw in opened:
             for item in parse(raw):
                 if isinstance(item, PoisonItem):
-                    rejected.append(Reject(app, at, item.reason, item.raw))
+                    rejected.append(DeadLetter(app, at, item.reason, item.raw))
                 elif isinstance(item, UnknownItem):
                     dropped["unknown field"] += 1
                 else:
@@ -217,8 +218,8 @@ class Inbox:
             if isinstance(work, Work):
                 works.append(work)
             elif work == UNKNOWN_NUMBER and isinstance(item, MessageItem):
-                # Its number may be so new that the mirror does not have it yet.
-                rejected.append(Reject(app, at, work, raw_of(item)))
+                # Its number may be too new for the mirror to have it.
+                rejected.append(DeadLetter(app, at, work, raw_of(item)))
             else:
                 dropped[work] += 1
         return works
@@ -227,7 +228,7 @@ class Inbox:
         self,
         conn: Connection,
         works: Sequence[Work],
-        rejected: list[Reject],
+        rejected: list[DeadLetter],
         dropped: Counter[str],
         handed: list[Handover],
     ) -> int:
@@ -252,14 +253,15 @@ class Inbox:
                 return deliveries + await self._apply(conn, works[middle:], rejected, dropped, handed)
             (one,) = works
             # Never the error's text: a driver's message may quote what a user wrote.
-            log.error("callback item rejected", item=type(one.item).__name__, error=type(error).__name__)
+            log.error("callback item failed", item=type(one.item).__name__, error=type(error).__name__)
             rejected.append(
-                Reject(one.app, one.at, f"{type(one.item).__name__}: {type(error).__name__}", raw_of(one.item))
+                DeadLetter(one.app, one.at, f"{type(one.item).__name__}: {type(error).__name__}", raw_of(one.item))
             )
             return 0
 
     async def _mark(self, conn: Connection, works: Sequence[Work]) -> None:
-        """Note that numbers were heard of, and which of them have a message that was sent, each now and then only."""
+        """Record that numbers were heard from, and which of them have a message that was sent, not more often than
+        necessary."""
         now = monotonic()
         heard: dict[UUID, tuple[UUID, bool]] = {}
         for one in works:
@@ -287,7 +289,7 @@ class Inbox:
 
 
 def _proves(work: Work) -> bool:
-    """It says that a message was sent just now, and so that the number and its account work."""
+    """It says that a message was just sent, so the number and its account work."""
     item = work.item
     return (
         isinstance(item, StatusItem)
@@ -298,12 +300,12 @@ def _proves(work: Work) -> bool:
 
 
 def _stops(item: Readable) -> bool:
-    """A failure that may stop more than its message."""
+    """A failure that may concern more than its message."""
     return isinstance(item, StatusItem) and item.status == "failed" and matching.stops(item)
 
 
 def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) -> Work | str:
-    """Whose an item is that a callback of `app` brought; a text that says why it is nobody's."""
+    """The owner of an item in a callback of `app`; or a text that says why it has none."""
     found = routes.get(item.waba_id)
     if found is None:
         return "unknown account"
@@ -318,9 +320,9 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
 
 
 async def retry(pool: Pool, key: bytes, *, limit: int = 1000) -> tuple[int, int]:
-    """Try again what was put aside, oldest first; returns how many were looked at, and how many it is done with.
+    """Retry dead letters, oldest first; returns how many were examined, and how many are settled.
 
-    One that is nobody's any more, or fails again, stays. Raises Unsealable.
+    One that no longer has an owner, or fails again, stays. Raises Unsealable.
     """
     rates = RateBook(pool)
     async with pool.acquire() as conn, conn.transaction():
@@ -338,7 +340,7 @@ async def retry(pool: Pool, key: bytes, *, limit: int = 1000) -> tuple[int, int]
             except Exception as error:
                 if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
                     raise
-                log.warning("callback item rejected again", item=type(item).__name__, error=type(error).__name__)
+                log.warning("dead letter failed again", item=type(item).__name__, error=type(error).__name__)
                 continue
             done.append(one.id)
         await dead_letters.delete(conn, done)
@@ -397,7 +399,7 @@ async def _statuses(
     found = await matching.match_statuses(conn, matched)
     announce = await _announce(conn, {move.organization_id for move in found.moves})
     referred = await conversations.any_referred(conn)
-    # From here on wallets are locked, and sends of their organizations wait: no more is asked than must be.
+    # From here on wallets are locked, and sends of their organizations wait: no more queries than necessary.
     moved, deliveries = await move_many(conn, found.moves, rates=rates, announce=announce, handover=handover)
     await matching.name_users(conn, found.names)
     if referred:
@@ -408,7 +410,8 @@ async def _statuses(
 
 
 async def _tried(conn: Connection, works: Sequence[Work], moves: Sequence[Move]) -> None:
-    """What became of messages that try after a hold. A fault that holds once more is `outcomes.blame`'s, after this."""
+    """The outcomes of messages that probe after a hold. A fault that causes another hold is handled by
+    `outcomes.blame`, after this."""
     trying = frozenset().union(*{one.trying for one in works})
     if not trying:
         return
@@ -426,7 +429,7 @@ async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, eve
 
 
 # Its rows stay locked until the commit, which deletes them; what another worker has is skipped, and one that hangs is
-# terminated by the server. A callback weighs what it holds, or what it is in kilobytes.
+# terminated by the server. A callback's weight is its number of items, or its size in kilobytes.
 TAKE = """
 WITH impatient AS MATERIALIZED (
     SELECT set_config('idle_in_transaction_session_timeout', '30s', true)

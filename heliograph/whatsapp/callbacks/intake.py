@@ -1,9 +1,9 @@
-"""Callbacks as Meta posts them: verified, sealed, stored, and only then answered. `inbound.py` works them through.
+"""Callbacks as Meta posts them: verified, sealed, stored, and only then answered. `inbox.py` processes them.
 
-Meta repeats a callback for up to seven days until it is answered with 200, and cannot be asked for one that was
-missed. So what is genuine is stored whatever it says, and all callbacks that come during one commit share the next.
-The rule nobody may break: nothing is stored unless its bytes, as they came, were signed with a secret of its app; and
-nothing is answered with 200 that is not committed.
+Meta repeats a callback for up to seven days until it is answered with 200, and cannot be asked for one that was missed.
+So every genuine callback is stored whatever it says, and all that arrive during one commit share the next. The rule
+nobody may break: nothing is stored unless its raw bytes were signed with a secret of its app; and nothing is answered
+with 200 before it is committed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from heliograph.whatsapp.mirror.apps import App, AppBook
 
 #: The kind of queue row that a stored callback has; its line is the app.
 KIND = "whatsapp_in"
-#: It belongs to no organization before it is read.
+#: It belongs to no organization before it is parsed.
 NOBODY = UUID(int=0)
-#: Between two marks of when an app was last heard of. Sends whose answer was lost go by it.
+#: Between two updates of when an app was last heard from, on which sends with lost answers rely.
 MARK_EVERY = timedelta(seconds=1)
 #: Bytes of bodies that go to the server in one statement.
 PIECE = 4_000_000
@@ -47,7 +47,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     app: UUID
     body: bytes
     items: int
-    #: Its app has not been heard of for a while.
+    #: Its app has not been heard from for a while.
     marks: bool
 
 
@@ -81,7 +81,7 @@ class CallbackIntake:
         return answer
 
     async def app(self, app_id: UUID, *, is_guess: bool = False) -> App:
-        """The app whose address this is. Raises NotFound. `is_guess`: see `AppBook.get`."""
+        """The app with this callback URL. Raises NotFound. `is_guess`: see `AppBook.get`."""
         app = await self._apps.get(app_id, is_guess=is_guess)
         if app is None:
             raise NotFound("There is nothing at this path.", resource="path")
@@ -93,7 +93,7 @@ class CallbackIntake:
             raise NotGenuine
         id = uuid7()
         sealed = crypto.seal(self._key, body, context(id))
-        # Each status and each message has one; within a text the quotation marks would be escaped.
+        # Each status and each message has one; within a text, quotation marks would be escaped.
         items = max(body.count(b'"timestamp"'), 1)
         del body  # while it waits for its commit, the sealed one is enough
         await self._batcher.put(Stored(id, app.id, sealed, items, _is_old(app.last_callback_at)))

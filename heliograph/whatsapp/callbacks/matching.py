@@ -1,7 +1,7 @@
 """Statuses that Meta reports, matched to our messages.
 
 A status names its message twice: by Meta's id (the wamid) and by ours, which every send carries and every status
-echoes. So a message whose answer was lost is found again by its first status, which then stands for the answer.
+echoes. So a message whose answer was lost is found by its first status, which then replaces the answer.
 
     before the answer     our id binds it; without our id it waits in whatsapp_early_statuses for the answer
     for a message of ours that another number sent, or another organization: of no message
@@ -30,14 +30,14 @@ from heliograph.whatsapp.status import Move, Pricing, pricing_of
 
 #: The channel, as its rows in the queue name it.
 KIND = "whatsapp"
-#: A message waits for up to 30 days to be sent, and Meta speaks of it for up to 30 more.
+#: A message waits for up to 30 days to be sent, and Meta reports on it for up to 30 more.
 LIFE = timedelta(days=60)
-#: Meta's words and ours. A word that is missing here moves nothing.
+#: Meta's statuses and ours. One that is missing here moves nothing.
 STATUSES = {"sent": "sent", "delivered": "delivered", "read": "read", "played": "read", "failed": "failed"}
 
 
 class Matched(msgspec.Struct, frozen=True, gc=False):
-    """A status and whose number it came for, which its route says."""
+    """A status, and the organization and number that it came for, according to its route."""
 
     organization_id: UUID
     number_id: UUID
@@ -45,15 +45,15 @@ class Matched(msgspec.Struct, frozen=True, gc=False):
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
-    """What statuses come to."""
+    """The effects of statuses."""
 
     moves: list[Move]
-    #: What Meta calls users, beside what we wrote to.
+    #: Names of users from Meta, besides those that we wrote to.
     names: set[Link]
 
 
 class Blame(msgspec.Struct, frozen=True, gc=False):
-    """A failure that says something of more than its message."""
+    """A failure that concerns more than its message."""
 
     organization_id: UUID
     number_id: UUID
@@ -92,7 +92,7 @@ ON CONFLICT DO NOTHING
 
 async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     """The moves that follow from statuses, which are the caller's to make in the same transaction, and after them the
-    names to keep (`name_users`). What fits no message is kept for the answer that may still come."""
+    names to keep (`name_users`). A status that matches no message is kept for the answer that may still come."""
     said = [one for one in items if one.item.status in STATUSES and not one.item.group]
     if not said:
         return Found([], set())
@@ -133,19 +133,19 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
 
 
 def links(organization_id: UUID, recipient: str, digits: str | None, user_id: str | None) -> set[Link]:
-    """What Meta says of the user whom we wrote to: the digits (`wa_id`), and the user id."""
+    """Meta's names for the user whom we wrote to: the digits (`wa_id`), and the user id."""
     names = (f"+{digits}" if digits and digits.isdigit() else None, user_id)
     return {(organization_id, recipient, name) for name in names if name and name != recipient}
 
 
 async def name_users(conn: Connection, names: Collection[Link]) -> None:
-    """Keep what Meta calls users. Runs after the moves: whoever accepts a message locks the wallet first, and then
+    """Store Meta's names for users. Runs after the moves: whoever accepts a message locks the wallet first, and then
     waits for conversations that others are about to merge."""
     await conversations.link(conn, names)
 
 
 async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> None:
-    """Meta has taken these: (number, wamid) to (organization, message). Their open attempts have ended so."""
+    """Meta has accepted these: (number, wamid) to (organization, message). This ends their open attempts."""
     if not bound:
         return
     ordered = sorted(bound.items(), key=lambda one: one[1][1].int)
@@ -154,13 +154,13 @@ async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]
 
 
 async def keep_ids(conn: Connection, known: Mapping[tuple[UUID, str], tuple[UUID, UUID]]) -> None:
-    """Keep Meta's ids: (number, wamid) to (organization, message)."""
+    """Store Meta's ids: (number, wamid) to (organization, message)."""
     if known:
         await conn.execute(WAMIDS, *_columns([(*key, *message, born_on(message[1])) for key, message in known.items()]))
 
 
 def blames(items: Sequence[Matched]) -> list[Blame]:
-    """Failures that say something of a window, a template, a number or an account."""
+    """Failures that concern a window, a template, a number or an account."""
     found = []
     for one in items:
         message_id = _id(one.item.opaque)
@@ -174,7 +174,7 @@ def blames(items: Sequence[Matched]) -> list[Blame]:
 
 
 def stops(item: StatusItem) -> bool:
-    """Whether a failure speaks of a template, a number or an account."""
+    """Whether a failure concerns a template, a number or an account."""
     return _fault(item).scope not in (Scope.MESSAGE, Scope.USER, Scope.COUNTRY)
 
 
@@ -199,8 +199,8 @@ async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID
     ]  # fmt: skip
 
 
-# A status may be stored early in the very moment in which another transaction stores its wamid: neither sees the
-# other. So those of the last minute, longer than any transaction lasts, are looked at again.
+# A status may be stored early just when another transaction stores its wamid: neither sees the other. So those of the
+# last minute, longer than any transaction lasts, are checked again.
 MISSED = """
 SELECT e.number_id, e.wamid, w.organization_id, w.message_id
   FROM whatsapp_early_statuses e CROSS JOIN LATERAL (
@@ -245,13 +245,13 @@ def _id(text: str | None) -> UUID | None:
 
 
 def born_on(message_id: UUID) -> date:
-    """Under which day Meta's id of a message that was sent is kept."""
+    """The day under which Meta's id of a sent message is stored."""
     return time_of(message_id).date()
 
 
 def _days(opaque: Sequence[UUID | None], at: datetime) -> list[tuple[date, date]]:
-    """From when to when the messages of statuses may be: our id says it to the day. What is echoed may be no id of
-    ours."""
+    """The range of days in which the messages of statuses may be: our id gives the exact day. The echoed value may not
+    be an id of ours."""
     first, last = at - LIFE, at + timedelta(days=1)
     low, high = uuid7_floor(first), uuid7_floor(last)
     anywhere = first.date(), last.date()

@@ -1,4 +1,4 @@
-"""Words for STOP and START that users send by WhatsApp. Nothing answers them here: the user reads what follows.
+"""Words for STOP and START that users send by WhatsApp. They get no reply: the effect shows.
 
 Callbacks come in any order, and an older word that comes late must not undo a newer one. So the newest word of each
 user is kept. The rule nobody may break: of two words of the same second, STOP counts.
@@ -22,7 +22,7 @@ SPOKEN = frozenset({"text", "button", "interactive"})
 
 
 class Said(msgspec.Struct, frozen=True, gc=False):
-    """A word."""
+    """A keyword."""
 
     organization_id: UUID
     #: E.164 with +, or a user id.
@@ -36,7 +36,7 @@ class Said(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def person(self) -> Pair:
-        """Whose word it is: one of their names, in the form that all spellings of it share."""
+        """The person: one of their names, in the form that all its spellings share."""
         return self.organization_id, phones.person(self.recipient)
 
 
@@ -49,7 +49,7 @@ async def additions(conn: Connection, organizations: Collection[UUID]) -> dict[U
     return {row["id"]: frozenset(map(keywords.fold, row["opt_out_words"])) for row in rows}
 
 
-# The number may have been written as it is dialed, where Meta writes it otherwise.
+# The number may be stored as it is dialed, where Meta writes it differently.
 LAST = """
 SELECT item.organization_id, item.recipient
   FROM unnest($1::uuid[], $2::text[], $3::text[]) AS item (organization_id, recipient, dialed) CROSS JOIN LATERAL (
@@ -61,7 +61,7 @@ SELECT item.organization_id, item.recipient
 
 
 async def after_campaign(conn: Connection, pairs: Sequence[Pair]) -> set[Pair]:
-    """Those who were written to by a campaign last."""
+    """Those whose last message came from a campaign."""
     if not pairs:
         return set()
     rows = await conn.fetch(
@@ -73,7 +73,7 @@ async def after_campaign(conn: Connection, pairs: Sequence[Pair]) -> set[Pair]:
     return {(row["organization_id"], row["recipient"]) for row in rows}
 
 
-# What the same person said later by another name counts as well.
+# What the same person said later under another name counts as well.
 NEWEST = """
 WITH newest AS (
     INSERT INTO whatsapp_words AS known (organization_id, recipient, word, said_at)
@@ -96,10 +96,10 @@ SELECT newest.organization_id, newest.person FROM newest
 
 
 async def obey(conn: Connection, said: Sequence[Said]) -> tuple[set[UUID], int]:
-    """Do what the newest words ask for, in the caller's transaction.
+    """Act on the newest words, in the caller's transaction.
 
-    Returns the ids of the messages that were such a word, and the webhook deliveries queued. YES is one only of a user
-    who has opted out: otherwise it is an answer to something else.
+    Returns the ids of the messages that were keywords, and the webhook deliveries queued. YES is one only from a user
+    who has opted out: otherwise it answers something else.
     """
     if not said:
         return set(), 0

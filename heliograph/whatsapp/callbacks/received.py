@@ -1,7 +1,7 @@
-"""What users write to an organization's numbers: stored once, noted in the conversation, told, and obeyed.
+"""Messages from users to an organization's numbers: stored once, recorded in the conversation, reported, and acted on.
 
-The rule nobody may break: a message is known by number and wamid, and what it did is in the commit that stores it; so
-it may come as often and as late as Meta likes.
+The rule nobody may break: a message is identified by number and wamid, and its effects are in the commit that stores
+it; so it may come as often and as late as Meta likes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONGEST_NAME = 200
 
 
 class InboundMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message and whose number it came to."""
+    """A message, and the organization and number that received it."""
 
     organization_id: UUID
     number_id: UUID
@@ -46,7 +46,7 @@ class InboundMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Message(msgspec.Struct, gc=False):
-    """One that is new."""
+    """A new message."""
 
     id: UUID
     received: InboundMessage
@@ -58,7 +58,7 @@ class _Message(msgspec.Struct, gc=False):
     word: str = ""
 
 
-# An id that another transaction is storing now is waited for.
+# Waits for an id that another transaction is storing.
 NEW = """
 INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, born_on, created_at)
 SELECT item.*, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::date[])
@@ -93,13 +93,13 @@ SELECT n.id, n.digits FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_
 
 
 async def receive(conn: Connection, received: Sequence[InboundMessage]) -> tuple[int, int]:
-    """Store those that are new, with all that follows from them, in the caller's transaction.
+    """Store new messages, with all their effects, in the caller's transaction.
 
     Returns how many were new, and the webhook deliveries queued.
     """
     if not received:
         return 0, 0
-    # The ids that lists are sorted by follow when messages were written, and within a second how they came.
+    # Ids, by which lists are sorted, follow the time of writing, and within a second the order of arrival.
     ordered = sorted(received, key=lambda one: one.item.at)
     ids = [uuid7() for _ in ordered]
     rows = await conn.fetch(
@@ -108,7 +108,7 @@ async def receive(conn: Connection, received: Sequence[InboundMessage]) -> tuple
         [one.item.wamid for one in ordered],
         [one.organization_id for one in ordered],
         ids,
-        # As Meta says, so that a repetition finds it under the same day.
+        # By Meta's time, so that a repetition finds it under the same day.
         [one.item.at.astimezone(UTC).date() for one in ordered],
     )
     new = {row["message_id"] for row in rows}
@@ -159,13 +159,13 @@ def _was_referred(message: _Message) -> bool:
 
 
 def _changed(user: User, item: MessageItem) -> list[Link]:
-    """That the names which a user has from now on are theirs as well."""
+    """Links between a user's old and new names."""
     names = (f"+{item.new_sender}" if item.new_sender else None, item.new_user_id)
     return [(user.organization_id, user.recipient, name) for name in names if name and name != user.recipient]
 
 
 async def _store(conn: Connection, messages: Sequence[_Message]) -> None:
-    # Lists look for times among ids, so a message is accepted when its id is made, however long its callback waited.
+    # Lists find times by ids, so a message's time of acceptance is that of its id, however long its callback waited.
     at = clock.now()
     quoted = await _quoted(conn, messages)
     await conn.execute(
@@ -220,7 +220,7 @@ async def _quoted(conn: Connection, messages: Sequence[_Message]) -> dict[UUID, 
 
 
 async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
-    """Do what words ask for, and note in each message whether it was one."""
+    """Act on keywords, and record in each message whether it was one."""
     spoken = [one for one in messages if one.received.item.type in opt_out_words.SPOKEN and one.received.item.text]
     if not spoken:
         return 0

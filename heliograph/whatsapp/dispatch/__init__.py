@@ -1,1 +1,1 @@
-"""From the queue to Meta: the numbers, what holds them up, and what an answer comes to."""
+"""From the queue to Meta: the numbers, what holds them up, and the handling of answers."""

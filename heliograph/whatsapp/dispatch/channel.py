@@ -1,12 +1,12 @@
-"""WhatsApp as a channel of the engine: what is picked, what decides about it, and what answers come to.
+"""WhatsApp as a channel of the engine: what is picked, what decides about it, and the effects of answers.
 
 Each number is a line of the queue, so one in trouble delays nobody else. A round asks the lines with due work how much
 they can take and claims that much, single sends before campaigns. Whatever was checked when a message was accepted is
 checked again: opt-out, template, service window, lifetime, organization, and what one user or one portfolio may still
 get.
 
-The rule nobody may break: an attempt whose end nobody saw waits for a status, and then what kind of message it is
-decides. What waits for a number, a credential, a template or a limit stays in the queue and loses none of its tries.
+The rule nobody may break: an attempt of unknown outcome waits for a status, and then the kind of message decides. What
+waits for a number, a credential, a template or a limit stays in the queue without using up its tries.
 """
 
 from __future__ import annotations
@@ -39,26 +39,27 @@ from heliograph.whatsapp.dispatch.outcomes import Context
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import Move, move_many
 
-#: A message of a suspended organization, or of a paused account, is looked at again after this, seconds.
+#: Pause before a message of a suspended organization, or of a paused account, is examined again, seconds.
 SUSPENDED_PAUSE = 60.0
-#: One whose template is paused, under review, or missing is looked at again after this; once that is over, at once.
+#: The same for one whose template is paused, under review, or missing; once that is over, it goes at once.
 TEMPLATE_PAUSE = 300.0
-#: One whose outcome is unknown while callbacks wait, or none has come since.
+#: The same for one of unknown outcome while callbacks are waiting, or none has come since.
 UNCERTAIN_PAUSE = 30.0
-#: Graces after which silence is taken for an answer although no callback of anything came: it is a quiet number.
+#: How many graces until silence counts as an answer although no callback came at all: it is a quiet number.
 SILENCE = 5
-#: Tries of unknown outcome before a message is given up.
+#: How many tries of unknown outcome before a message is given up.
 MOST_UNKNOWN = 3
-#: Messages to one user handed over in one round: its gate counts them only once they are handed over.
+#: Messages to one user in one round: the user's rate gate counts them only once they are handed over.
 TOGETHER, TOGETHER_PAUSE = 5, 0.2
-#: Seconds until lines that had no more room are looked at again; a connector has work for a quarter of a second.
+#: Seconds until lines that were full are read again; a connector has work for a quarter of a second.
 PACE = 0.05
-#: Rows of lines that have no connector, looked at each so many seconds: their numbers may be gone for good.
+#: How many rows of lines without a connector are examined, and how often, seconds: their numbers may be gone
+#: permanently.
 ORPHANS, LOOK = 100, 1.0
-# Callbacks of the app have come since the attempt began, or nothing has for long ($4), and none waits to be read: what
-# Meta had to say of a lost answer has been heard. An outage of our own looks like silence until the first callback
-# comes again, and Meta repeats what it could not bring. (What came in the last second is being worked on, and traffic
-# would never let that be nothing.)
+# Callbacks of the app have come since the attempt began, or none has for long ($4), and none is waiting to be
+# processed: so whatever Meta had to report about a lost answer has been processed. An outage of our own looks like
+# silence until callbacks come again, and Meta repeats what it could not deliver. (What came in the last second is being
+# processed, and under traffic there is always some.)
 HEARD = """
 SELECT asked.message_id FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::uuid[])
        AS asked (organization_id, id, started_at, is_long, message_id)
@@ -107,13 +108,13 @@ class WhatsAppChannel:
         self._limits = messaging_limits.MessagingLimits()
         self._subscriptions = Subscriptions(pool)
         self._rates = RateBook(pool)
-        #: The lines of the present round.
+        #: The lines of the current round.
         self._now: dict[UUID, PooledNumber] = {}
-        #: Lines of which one message may try after a hold, and until when (loop time).
+        #: Lines of which one message may probe after a hold, and until when (loop time).
         self._leaves: dict[UUID, float] = {}
         self._after = UNROUTED
         self._look_at = 0.0
-        #: Lines that took all they had room for in the last round, or had none.
+        #: Lines that were filled in the last round, or had no room.
         self._paced: set[UUID] = set()
         #: Set when another round may be worth it: new work, room that came free, a hold that is over.
         self.wake = asyncio.Event()
@@ -121,12 +122,12 @@ class WhatsAppChannel:
     # -- a round -------------------------------------------------------------------------------------------------------
 
     async def before_round(self) -> None:
-        # A number that goes meanwhile has its connector answer that nothing left.
+        # If a number is removed meanwhile, its connector answers that nothing was sent.
         self._now = dict(self._slots())
         await self._ask_to_try()
 
     async def pick(self, conn: Connection, *, limit: int) -> list[Lease]:
-        """As much as the lines with due work can take, evenly where that is too much."""
+        """As much as the lines with due work can take, divided evenly if that is too much."""
         left = limit
         if left <= 0:
             self.is_full = True
@@ -148,7 +149,7 @@ class WhatsAppChannel:
             left -= places[line]
         if looking:
             unknown = [line for line in lines if line not in slots]
-            # One that is active is another worker's, or this one's as soon as it has looked at the table.
+            # An active one belongs to another worker, or to this one as soon as it has read the table.
             active = {row["id"] for row in await conn.fetch(ACTIVE, unknown)} if unknown else set()
             places |= {line: ORPHANS for line in unknown if line not in active}
         rows = await self._backlog.pick(conn, KIND, places)
@@ -156,7 +157,7 @@ class WhatsAppChannel:
         taken = Counter(lease.line for lease in rows)
         self._paced = {line for room, line in rooms if taken[line] >= room}
         if any(slots[line].connector.health().held == 0 and not slots[line].held for line in self._paced):
-            # Their rates let more through with time alone.
+            # Their rates allow more with the passing of time.
             asyncio.get_running_loop().call_later(PACE, self.wake.set)
         rows.sort(key=lambda lease: lease.lane)
         return rows
@@ -166,7 +167,8 @@ class WhatsAppChannel:
         return 0 if slot.held and line not in self._leaves else slot.capacity()
 
     async def _ask_to_try(self) -> None:
-        """Get leave for one message of each line whose hold is over: of all that it stops, one at a time tries."""
+        """Get permission for one message of each line whose hold is over: of all messages that it stops, one at a time
+        probes."""
         at = asyncio.get_running_loop().time()
         self._leaves = {line: until for line, until in self._leaves.items() if until > at and line in self._now}
         for id, slot in self._now.items():
@@ -188,7 +190,7 @@ class WhatsAppChannel:
         return lease.line
 
     async def find_lost(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> Found:
-        """Statuses bind their messages by themselves."""
+        """Statuses match their messages by themselves."""
         return Found()
 
     async def give_up(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> dict[UUID, Step]:
@@ -200,7 +202,7 @@ class WhatsAppChannel:
             if one.lease.id in decided:
                 continue
             if one.authentication or one.unknowns >= MOST_UNKNOWN:
-                # A second code would only say that the first one is void.
+                # A second code would only invalidate the first one.
                 decided[one.lease.id] = _failed(one, "unknown")
             elif one.mode == "live":
                 live.append(one)
@@ -253,11 +255,11 @@ class WhatsAppChannel:
         slot.connector.submit(attempt.submission)
 
     def after_round(self, rows: Collection[Lease]) -> bool:
-        # Where all that can go has gone, the dispatcher is woken when there is room again.
+        # When everything that can be sent has been, the dispatcher is woken when there is room again.
         return self.is_full or any(lease.line not in self._paced for lease in rows)
 
     async def _orphans(self, conn: Connection, dues: list[ClaimedMessage]) -> dict[UUID, Step]:
-        """Messages of numbers that this worker does not have: gone for good, or paused."""
+        """Messages of numbers that this worker does not have: gone permanently, or paused."""
         if not dues:
             return {}
         rows = await conn.fetch(GONE, [due.lease.organization_id for due in dues], [due.number_id for due in dues])
@@ -327,12 +329,13 @@ class WhatsAppChannel:
         ):
             return _failed(due, "template_unavailable")
         if template.status != "approved":
-            # Paused, or under review. A code is of no use later.
+            # Paused, or under review. A one-time code is useless later.
             if due.authentication:
                 return _failed(due, "template_unavailable")
             return Postponed(due.lease, TEMPLATE_PAUSE, template.id, counts=False)
         if template.missing and not due.authentication:
-            # Meta is being asked for it. A code cannot wait for that, and Meta's answer to it is one as well.
+            # Meta is being asked about it. A one-time code cannot wait for that, and Meta's answer to it will tell as
+            # well.
             return Postponed(due.lease, TEMPLATE_PAUSE, template.id, counts=False)
         if template.layout.check(content.parameters):
             return _failed(due, "template_unavailable")
@@ -348,7 +351,7 @@ class WhatsAppChannel:
     # -- what comes back -----------------------------------------------------------------------------------------------
 
     def heard(self, attempt: Attempt[ClaimedMessage], outcome: CloudOutcome) -> None:
-        """Its connector has drawn its conclusions already."""
+        """Its connector has already taken note."""
 
     async def prepare(self, answered: Sequence[Answered], reports: Sequence[Move]) -> dict[str, Any]:
         organizations = [one.attempt.lease.organization_id for one in answered]
@@ -368,7 +371,7 @@ class WhatsAppChannel:
         alone: bool,
     ) -> int:
         moves = await outcomes.record(conn, answered, grace=self.grace) if answered else []
-        # Answers first: a status that follows its answer at once is not to be early.
+        # Answers first: a status that follows its answer at once should not count as early.
         _, deliveries = await move_many(
             conn, [*moves, *reports], rates=self._rates, announce=prepared, handover=handover
         )

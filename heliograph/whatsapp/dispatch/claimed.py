@@ -1,6 +1,6 @@
-"""What decides about a claimed WhatsApp message, read in one go for a whole batch.
+"""Everything that decides about a claimed WhatsApp message, read at once for a whole batch.
 
-The rule nobody may break: it is read by the connection that decides, so that what is decided is as true as its commit.
+The rule nobody may break: it is read on the connection that decides, so that a decision is as valid as its commit.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Template(msgspec.Struct, frozen=True):
     status: str
     disabled: bool
     held_until: datetime | None
-    #: Meta's list lacks it, and Meta has not said yet that it is gone.
+    #: Meta's list lacks it, and Meta has not confirmed yet that it is gone.
     missing: bool
     layout: TemplateLayout
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What `whatsapp_messages` keeps of an outbound message."""
+    """The content that `whatsapp_messages` stores of an outbound message."""
 
     type: str
     parameters: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A claimed message with all that decides about it."""
+    """A claimed message with everything that decides about it."""
 
     lease: Lease
     status: str | None
@@ -65,17 +65,17 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_unsent(self) -> bool:
-        """Nobody is known to have taken it."""
+        """Not known to have been accepted."""
         return self.status == "accepted"
 
     @property
     def authentication(self) -> bool:
-        """A one-time code: nothing that may come late, or twice."""
+        """A one-time code, which must not come late, or twice."""
         return self.category == "authentication"
 
     @property
     def window_open(self) -> bool:
-        """The user may be answered."""
+        """The service window is open."""
         return self.window_until is not None and self.window_until > self.at
 
     @property

@@ -1,15 +1,15 @@
-"""Holds: what a refused send or a failed message stops, and what lets it go on.
+"""Holds: what a refused send or a failed message stops, and what resumes it.
 
     held        nothing leaves before the hold's time is over
-    trying      its time is over: one message leaves, of all numbers and workers that the hold stops (`leave_to_try`)
-    ended       by what became of that one, by a new token, or by hand (`release`)
+    trying      its time is over: one message of all that the hold stops is sent as a probe (`leave_to_try`)
+    ended       by the outcome of that one, by a new token, or by an operator (`release`)
 
-A fault that came as an answer is over when an answer says so. One that came as a status (a payment that fails, mostly)
-shows in no answer: Meta takes the message and fails it a second later, so only a status of the message that tries,
-`sent` or further, ends that hold.
+A fault that came in an answer is over when an answer says so. One that came in a status (usually a failed payment)
+shows in no answer: Meta accepts the message and fails it a second later, so only a status of the probe, `sent` or
+further, ends that hold.
 
-The rule nobody may break: a hold is never shortened by another one, and while one lasts no more leaves than one message
-at a time.
+The rule nobody may break: a hold is never shortened by another one, and while one lasts, at most one message at a time
+is sent.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.mirror import numbers
 
-#: A leave that nobody used is given to another worker after this, seconds; and after this, one more message tries where
-#: no word came of the last one.
+#: An unused permission to probe goes to another worker after this, seconds; and after this, another message probes if
+#: nothing was heard of the last one.
 UNUSED, UNHEARD = 10.0, 120.0
 
 _HOLD = """
@@ -69,7 +69,7 @@ async def hold_number(
     await conn.execute(HOLD_NUMBER, organization_id, number_id, seconds, reason, by_status)
 
 
-# Neither row is waited for: whoever has it locked decides about the same hold, and there is a next time. $3 and $4:
+# Locked rows are skipped: whoever has them locked decides about the same hold, and there is a next time. $3 and $4:
 # UNUSED and UNHEARD.
 _FREE = """
 ({0}.held_until IS NULL
@@ -98,8 +98,8 @@ SELECT EXISTS (SELECT FROM number)
 
 
 async def leave_to_try(conn: Connection, organization_id: UUID, number_id: UUID) -> bool:
-    """Whether one message of the number may try now: the time of every hold on it is over, and no other one tries.
-    `conn` is in no transaction."""
+    """Whether one message of the number may probe now: the time of every hold on it is over, and no other one is
+    probing. `conn` is in no transaction."""
     leave: bool = await conn.fetchval(LEAVE, organization_id, number_id, UNUSED, UNHEARD)
     return leave
 
@@ -115,12 +115,12 @@ UPDATE whatsapp_numbers SET trying_id = $3, trying_at = now()
 
 
 async def tries(conn: Connection, organization_id: UUID, account_id: UUID, number_id: UUID, message_id: UUID) -> None:
-    """This message is the one that tries."""
+    """This message is the probe."""
     await conn.execute(TRIES_ACCOUNT, organization_id, account_id, message_id)
     await conn.execute(TRIES_NUMBER, organization_id, number_id, message_id)
 
 
-# What ended tells nothing: the next one tries at once.
+# The outcome says nothing: the next one probes at once.
 _UNDECIDED = """
 UPDATE {} SET trying_id = NULL, trying_at = NULL
  WHERE organization_id = $1 AND trying_id = ANY ($2) AND held_until IS NOT NULL
@@ -129,7 +129,7 @@ UNDECIDED = tuple(_UNDECIDED.format(table) for table in ("whatsapp_accounts", "w
 
 
 async def undecided(conn: Connection, organization_id: UUID, messages: Sequence[UUID]) -> None:
-    """These have ended for reasons of their own; the ones among them that tried say nothing of what holds."""
+    """These have ended for reasons of their own; probes among them say nothing about the hold."""
     for statement in UNDECIDED:
         await conn.execute(statement, organization_id, messages)
 
@@ -149,8 +149,8 @@ UPDATE whatsapp_numbers SET {_ENDED}
 
 
 async def answered(conn: Connection, organization_id: UUID, account_id: UUID, number_id: UUID) -> int:
-    """Meta took the message that tried: the credential is good, and what only a status can show to be over is all that
-    is held still. Returns the deliveries queued."""
+    """Meta accepted the probe: the credential is good, and only holds that a status has to end remain. Returns the
+    deliveries queued."""
     async with conn.transaction():
         before = await numbers.of_account(conn, organization_id, account_id)
         cleared = await conn.fetchval(CLEAR_ACCOUNT, organization_id, account_id)
@@ -165,12 +165,12 @@ UPDATE whatsapp_numbers SET {_ENDED}, last_sent_at = now() WHERE organization_id
 
 
 async def sent(conn: Connection, organization_id: UUID, messages: Sequence[UUID]) -> None:
-    """Statuses say that these went on to their users: what the ones among them tried for is over."""
+    """Statuses say that these were sent on to their users: the holds that the probes among them tested are over."""
     await conn.execute(SENT_ACCOUNT, organization_id, messages)
     await conn.execute(SENT_NUMBER, organization_id, messages)
 
 
-# As if nothing had been heard of the number for long: a few messages go before the others.
+# As if the number had been silent for long: a few messages are sent before the others.
 RELEASE_ACCOUNT = f"""
 UPDATE whatsapp_accounts SET {_ENDED}, released_at = now()
  WHERE organization_id = $1 AND id = $2 AND state <> 'removed' AND held_until IS NOT NULL RETURNING id
@@ -183,7 +183,7 @@ RETURNING id
 
 
 async def release_account(conn: Connection, organization_id: UUID, account_id: UUID, *, by: Who = SYSTEM) -> bool:
-    """End the holds of an account and of all its numbers by hand; False: there was none."""
+    """End the holds of an account and of all its numbers, for an operator; False: there was none."""
     async with conn.transaction():
         found = await conn.fetchval(RELEASE_ACCOUNT, organization_id, account_id)
         of_numbers = await conn.fetch(RELEASE_NUMBERS, organization_id, None, account_id)
@@ -202,7 +202,7 @@ async def release_account(conn: Connection, organization_id: UUID, account_id: U
 
 
 async def release_number(conn: Connection, organization_id: UUID, number_id: UUID, *, by: Who = SYSTEM) -> bool:
-    """End the hold of one number by hand; False: there was none. A hold of its account is another matter."""
+    """End the hold of one number, for an operator; False: there was none. A hold of its account remains."""
     async with conn.transaction():
         ended = bool(await conn.fetch(RELEASE_NUMBERS, organization_id, number_id, None))
         if ended:
@@ -212,7 +212,7 @@ async def release_number(conn: Connection, organization_id: UUID, number_id: UUI
         return ended
 
 
-# Of all organizations: what waits for these is late by no fault of workers.
+# Of all organizations: work that waits for these is not late through workers' fault.
 HELD = """
 SELECT n.id FROM whatsapp_numbers n
   JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
@@ -221,5 +221,5 @@ SELECT n.id FROM whatsapp_numbers n
 
 
 async def held(conn: Connection) -> list[UUID]:
-    """Ids of the numbers that are held, or were until one message tries."""
+    """Ids of the numbers that are held, or still have to be probed."""
     return [row["id"] for row in await conn.fetch(HELD)]

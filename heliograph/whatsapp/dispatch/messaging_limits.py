@@ -1,10 +1,10 @@
-"""How many users a portfolio may still reach: its messaging limit counts unique users written to outside of their
-service windows, in any 24 hours.
+"""Messaging limits: how many users a portfolio may still reach. The limit counts unique users written to outside of
+their service windows, in any 24 hours.
 
-Meta enforces it without a code of its own, or by losing messages, so it is kept here, in the database: one row a
-portfolio has the count, and only the transaction that locked it admits users who are new today. The lock is never
-waited for. Whoever finds it taken sends what needs it back for a moment, so it can be part of no deadlock, and a
-portfolio without a limit, a known user or an open window costs nothing.
+Meta enforces it without a specific error code, or by dropping messages, so it is enforced here, in the database: one
+row per portfolio has the count, and only the transaction that locked it admits users who are new today. Nobody waits
+for the lock: whoever finds it taken puts the messages that need it back for a moment, so it cannot cause a deadlock,
+and a portfolio without a limit, a known user or an open window costs nothing.
 
 The rules nobody may break: no number of workers reaches more users than the limit; a user who is counted already, or
 whose window is open, is never held back.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.mirror.accounts import SendingNumber
 
-#: A message whose portfolio may reach no further users today waits so long, and one whose count another worker holds;
+#: How long a message waits whose portfolio may reach no further users today, and one whose count another worker holds;
 #: seconds.
 LIMIT_PAUSE, BUSY_PAUSE = 60.0, 0.1
 
@@ -38,7 +38,7 @@ CROSS JOIN LATERAL (
          FROM whatsapp_reached
         WHERE whatsapp_reached.portfolio = asked.name AND reached_at > now() - interval '24 hours') counted
 """
-# A row that is there is looked for first: an INSERT would wait for whoever is changing it.
+# An existing row is looked up first: an INSERT would wait for whoever is changing it.
 OPEN = f"""
 INSERT INTO whatsapp_portfolios (portfolio, users, frees_at)
 SELECT asked.name, counted.users, counted.frees_at FROM unnest($1::text[]) AS asked (name) {_COUNTED}
@@ -52,7 +52,7 @@ UPDATE whatsapp_portfolios p SET users = counted.users, frees_at = counted.frees
  WHERE p.portfolio = asked.name
 RETURNING p.portfolio, p.users
 """
-# A user whom somebody else has noted since KNOWN was asked is not counted again.
+# A user whom somebody else has recorded since KNOWN was read is not counted again.
 NOTE = """
 WITH noted AS (
     INSERT INTO whatsapp_reached AS known (portfolio, recipient, reached_at)
@@ -72,15 +72,15 @@ Leaving = tuple[SendingNumber | None, str, bool]
 
 
 class MessagingLimits:
-    """The way of one worker to the counts, which are in the database."""
+    """One worker's access to the counts, which are in the database."""
 
     def __init__(self) -> None:
         #: Portfolios that have a row.
         self._opened: set[str] = set()
 
     async def admit(self, conn: Connection, leaving: Sequence[Leaving]) -> list[float]:
-        """For each message 0 if it may leave now, or the seconds that it waits. The users of those that may are
-        counted, in the caller's transaction, and nobody else counts for their portfolios until it ends."""
+        """For each message 0 if it may leave now, or the seconds that it waits. The users of the former are counted, in
+        the caller's transaction, and nobody else counts for their portfolios until it ends."""
         waits = [0.0] * len(leaving)
         asked = [
             (n, line.portfolio, line.messaging_limit, recipient)
@@ -107,7 +107,7 @@ class MessagingLimits:
                 continue
             if counts[portfolio] >= limit and portfolio in stale:
                 stale.discard(portfolio)
-                # Whom this transaction is about to note is not in the table yet.
+                # The users whom this transaction is about to record are not in the table yet.
                 ours = sum(1 for name, _ in new if name == portfolio)
                 counts.update({row["portfolio"]: row["users"] + ours for row in await conn.fetch(RECOUNT, [portfolio])})
             if counts[portfolio] >= limit:

@@ -1,9 +1,9 @@
-"""The numbers as this worker sends from them: a connector each, kept in step with the table.
+"""The numbers as this worker uses them: a connector for each, kept in sync with the table.
 
 What may stop a number is in the table (a hold of it or of its account), so that all workers and operators see it, and
-in its connector, which is the first to know. After a hold one message tries, and what becomes of it decides (`holds`).
-A number of which nothing was heard lately begins with a few messages (`probing`). A number's rate is shared evenly
-among the workers that are alive.
+in its connector, which is the first to know. After a hold one message probes, and its outcome decides (`holds`). A
+number that was silent recently begins with a few messages (`probing`). A number's rate is shared evenly among the
+workers that are alive.
 
 The rule nobody may break: a number in trouble stops only itself, and its messages stay in the queue.
 """
@@ -47,22 +47,23 @@ class PooledConnector(NumberConnector, Protocol):
 
 
 class PooledNumber(msgspec.Struct):
-    """A number and its connector. `line` None: where messages of test keys go."""
+    """A number and its connector. `line` None: the one for messages of test keys."""
 
     line: SendingNumber | None
     connector: NumberConnector
-    #: What its account's numbers share here; None: `line` is.
+    #: The state shared by its account's numbers; None if `line` is.
     probe: Probe | None = None
     #: The hold that the connector knows of.
     held_until: datetime | None = None
     #: Workers that share the number.
     workers: int = 1
-    #: Another message tries after the hold, or did a moment ago; asked again after the next look at the table.
+    #: Another message probes after the hold, or did a moment ago; checked again after the next read of the table.
     denied: bool = False
 
     @property
     def held(self) -> bool:
-        """It was held, and nothing has shown yet that the cause is gone: one message at a time tries, with leave."""
+        """It was held, and nothing has shown yet that the cause is gone: one message at a time probes, with
+        permission."""
         return self.held_until is not None
 
     def capacity(self) -> int:
@@ -114,7 +115,7 @@ class NumberPool:
         on_early: Callable[[UUID], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`unseal` opens a line's credential; `on_early` brings a test message's statuses before its answer; `clock`
+        """`unseal` opens a line's credential; `on_early` delivers a test message's statuses before its answer; `clock`
         gives monotonic seconds."""
         self._pool = pool
         self._factory = factory
@@ -137,7 +138,7 @@ class NumberPool:
         return self._slots
 
     async def refresh(self, *, grace: float) -> None:
-        """Follow the table: open what is new, close what went, pass on holds, tokens and rates."""
+        """Sync with the table: open new numbers, close removed ones, pass on holds, tokens and rates."""
         async with self._pool.acquire() as conn:
             wanted = {line.number_id: line for line in await accounts.load_lines(conn)}
             workers = await live_workers(conn) if wanted else 1
@@ -164,7 +165,7 @@ class NumberPool:
         try:
             connector = self._factory(line, self._unseal(line), self._outcomes_of(id))
         except Exception as error:
-            # One account with a broken configuration must not keep the others from working. It is said once.
+            # One account with a broken configuration must not stop the others. It is logged once.
             if self._broken.get(id) != str(error):
                 log.error("whatsapp number cannot be opened", number=str(id), error=str(error))
             self._broken[id] = str(error)
@@ -195,7 +196,7 @@ class NumberPool:
         else:
             if slot.held_until is not None and line.held_until < slot.held_until:
                 connector.release()  # it was shortened: a new token, or a check that went well
-            # One that is over by now leaves it to one message to try.
+            # After one that is over by now, one message probes.
             connector.hold(max(0.0, line.held_for or 0.0))
         slot.held_until = line.held_until
 

@@ -1,4 +1,4 @@
-"""What Meta's answer makes of an attempt, its message, its queue row, and of whoever else it speaks.
+"""The effect of Meta's answer on an attempt, its message, its queue row, and whatever else it concerns.
 
     accepted      its wamid is bound, and statuses that came before are taken up; the work is done
     refused       the message has failed
@@ -6,11 +6,11 @@
     unreachable   nothing left this machine: again
     unknown       waits for a status first; `dispatch` decides when the wait is over
 
-A fault of a credential, an account, a number or a template is written where all workers see it (`follow`), and the
+A fault of a credential, an account, a number or a template is recorded where all workers see it (`follow`), and the
 messages that met it go back to the queue as they were.
 
 The rule nobody may break: an answer is a fact. It is recorded even by a worker that lost its lease meanwhile; and a
-message that a status has shown to be taken stays taken, whatever the connection says later.
+message that a status has shown to be accepted stays accepted, whatever the connection says later.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from heliograph.whatsapp.status import Move
 
 log = structlog.get_logger()
 
-#: Codes of outcomes that say nothing of Meta: the connector was stopped, or held, before the message left.
+#: Codes of outcomes that say nothing about Meta: the connector was stopped, or held, before the message was sent.
 NEVER_LEFT = frozenset({"held", "stopped", "stopping"})
-#: Whoever has such a fault stops as a whole.
+#: Whatever has such a fault stops altogether.
 STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
-#: The template is gone for good.
+#: The template is gone permanently.
 DISABLED = 132016
 
 
 class Context(msgspec.Struct, frozen=True, gc=False):
-    """What an answer is judged by, beside its message."""
+    """What an answer is judged by, besides its message."""
 
     #: None: a test key's.
     account_id: UUID | None
-    #: Its number or account was held when it left: it was the one that tries.
+    #: Its number or account was held when it was sent: it was the probe.
     tries_hold: bool = False
 
 
@@ -94,15 +94,15 @@ def decide(one: Answered, at: datetime, grace: float) -> Settled:
             counts = fault.counts
             pause = fault.wait(lease.tries + 1 if counts else attempt, code=due.authentication)
             if fault.kind is Kind.TEMPLATE and due.authentication:
-                pause = None  # a code is of no use in three hours
+                pause = None  # a one-time code is useless in three hours
             if pause is not None:
-                # Whoever is held holds its messages: they are due as soon as it may send again.
+                # A hold also holds the messages: they are due as soon as sending may resume.
                 held = fault.scope is Scope.TEMPLATE or (fault.scope in STOPS and not fault.slow)
                 pause = 0.0 if held else max(pause, outcome.retry_after or 0.0)
     if pause is None:
         return Settled(ended, Move(*message, "failed", at, failure_of(fault) if fault else "unknown", unsent=True))
     if at + timedelta(seconds=pause) >= due.expires_at:
-        # What it waited for says more than that its time is up.
+        # What it waited for says more than that it expired.
         known = failure_of(fault) if fault is not None else "unknown"
         return Settled(ended, Move(*message, "failed", at, "expired" if known == "unknown" else known, unsent=True))
     return Settled(ended, postponed=Postponed(lease, pause, lease.line, counts=counts))
@@ -116,7 +116,7 @@ UPDATE whatsapp_conversations c SET last_outbound_at = $1
 
 
 async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
-    """What answers say beyond their messages: names of users, last contact, holds, holds that are over, windows. Runs
+    """The effects of answers beyond their messages: names of users, last contact, holds, ended holds, windows. Runs
     after the moves, in their transaction: whoever accepts a message locks the wallet first and then its conversation.
     Returns the webhook deliveries queued."""
     live = [one for one in answered if _context(one).account_id is not None]
@@ -159,7 +159,7 @@ async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False):
-    """A fault, and of whom it may speak beyond its message."""
+    """A fault, and what it may concern beyond its message."""
 
     organization_id: UUID
     number_id: UUID
@@ -196,10 +196,10 @@ SELECT item.n, m.conversation_id, m.template_id, n.account_id
 
 
 async def blame(conn: Connection, items: Sequence[Matched], moved: Collection[UUID]) -> int:
-    """As `follow`, for failures that statuses reported. Runs after the moves; returns the deliveries queued.
+    """Like `follow`, for failures that statuses reported. Runs after the moves; returns the deliveries queued.
 
-    `moved`: the messages that have failed by it. Statuses come again for days, and what is over is not held once more;
-    a window is closed as of when that was said, however late it comes.
+    `moved`: the messages that have failed by it. Statuses are repeated for days, and an ended hold must not begin
+    again; a window is closed as of when Meta said so, however late that arrives.
     """
     found = [one for one in matching.blames(items) if one.fault.kind is Kind.WINDOW or one.message_id in moved]
     if not found:
@@ -220,7 +220,7 @@ async def blame(conn: Connection, items: Sequence[Matched], moved: Collection[UU
 
 
 async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
-    """Write down whom faults stop, each once, however many messages met it."""
+    """Record what faults stop, each once, however many messages met it."""
     at = now()
     refused = sorted((one for one in troubles if one.fault.kind is Kind.WINDOW), key=lambda one: one.at or at)
     closed = {(one.organization_id, one.conversation_id): one.at or at for one in refused}
@@ -271,13 +271,13 @@ async def _template(conn: Connection, one: Trouble, seconds: float) -> int:
         return await template_sync.hold(conn, one.organization_id, one.template_id, seconds=seconds)
     if one.template_id is not None and one.fault.code == DISABLED:
         return await template_sync.hold(conn, one.organization_id, one.template_id, seconds=0, status="disabled")
-    # What we know of it is out of date.
+    # What we know about it is out of date.
     await numbers.wake_mirror(conn, one.organization_id, one.account_id, templates=True)
     return 0
 
 
 async def _bind(conn: Connection, accepted: Sequence[Answered]) -> list[Move]:
-    """Keep Meta's ids, and take up what was said of them before."""
+    """Store Meta's ids, and apply earlier statuses for them."""
     known = {
         (one.attempt.message.number_id, one.outcome.wamid): (_organization(one), one.attempt.lease.id)
         for one in accepted

@@ -1,7 +1,7 @@
-"""Where messages wait for their template: in a line of the queue that is the template's own.
+"""Parking: messages wait for their template in a queue line of the template's own.
 
-There they cost nothing while it is paused, under review, or missing from a listing, and are in nobody's way; once it
-can be decided about again, whatever brought that about, all of them go back to their numbers' lines within a second.
+There they cost nothing while it is paused, under review, or missing from a listing, and are in nobody's way; once its
+state is decided, whatever the reason, all of them go back to their numbers' lines within a second.
 
 The rule nobody may break: a message in a template's line is not sent from there.
 """
@@ -17,12 +17,13 @@ from heliograph.whatsapp.dispatch import test_mode
 
 #: Statuses of a template that end by themselves, or at Meta.
 WAITS = ("paused", "pending", "in_appeal")
-#: Messages moved in one statement.
+#: How many messages one statement moves.
 MOST = 5_000
 
-#: That messages wait, be it for their template.
+#: An SQL condition: messages are waiting, possibly for their template.
 ANY = "EXISTS (SELECT FROM queue WHERE kind = 'whatsapp')"
-# What is not of these says what becomes of its messages, be it that they fail. Whose a line is, one of its rows says.
+# A template in any other status decides about its messages, even if they fail. A line's organization is that of one of
+# its rows.
 READY = """
 SELECT found.id FROM unnest($1::uuid[]) AS item (line)
  CROSS JOIN LATERAL (SELECT organization_id FROM queue WHERE kind = $3 AND line = item.line LIMIT 1) waiting
@@ -31,7 +32,7 @@ SELECT found.id FROM unnest($1::uuid[]) AS item (line)
         WHERE organization_id = waiting.organization_id AND id = item.line
           AND (disabled_locally OR status <> ALL ($2) AND missing_at IS NULL) LIMIT 1) found
 """
-# LATERAL fixes the order; rows are changed by their place, which their lock has made stable (see `leases`).
+# LATERAL fixes the order; rows are changed by their position, which their lock keeps stable (see `leases`).
 MOVE = """
 WITH waiting AS MATERIALIZED (
     SELECT ctid AS place, organization_id, id FROM queue

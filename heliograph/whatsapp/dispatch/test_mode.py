@@ -1,4 +1,4 @@
-"""Test keys: the whole way without Meta and without money. The recipient's last four digits choose the outcome.
+"""Test keys: the whole process without Meta and without money. The recipient's last four digits choose the outcome.
 
     0000 sent, delivered, read      0004 sent, and then nothing
     0001 failed: unreachable        0005 read after 60 s
@@ -6,8 +6,8 @@
     0003 failed: expired            0007 the statuses before the answer of the send
     anything else: sent, delivered, read
 
-The connector stands where a number's would. Its statuses are rows in the queue (kind "whatsapp_test"), so they come
-even if the worker that sent the message does not live on.
+The connector takes the place of a number's. Its statuses are rows in the queue (kind "whatsapp_test"), so they come
+even if the worker that sent the message dies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from heliograph.whatsapp.status import Move
 
 #: Line of test messages; there is no such number.
 LINE = UUID(int=1)
-#: Kind of the queue's rows that bring statuses.
+#: Kind of the queue rows that deliver statuses.
 KIND = "whatsapp_test"
 #: Messages taken at once.
 WINDOW = 500
@@ -46,7 +46,7 @@ class Connector:
     """Takes everything. Implements `suppliers.whatsapp_cloud.contract.NumberConnector`."""
 
     def __init__(self, on_outcome: OnCloudOutcome, on_early: Callable[[UUID], Awaitable[None]]) -> None:
-        """`on_early`: brings the statuses of a message before its send is answered."""
+        """`on_early`: delivers the statuses of a message before its send is answered."""
         self._on_outcome = on_outcome
         self._on_early = on_early
         self._open: set[asyncio.Task[None]] = set()
@@ -91,7 +91,7 @@ class Connector:
 
 
 async def expect(conn: Connection, messages: Sequence[tuple[UUID, UUID, str]]) -> None:
-    """Queue the statuses of test messages that were taken: (organization, message, recipient)."""
+    """Queue the statuses of accepted test messages: (organization, message, recipient)."""
     items = [
         (LINE, organization_id, id, 60.0 if recipient.endswith(LATE) else 0.0)
         for organization_id, id, recipient in messages

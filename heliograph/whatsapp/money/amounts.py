@@ -6,7 +6,7 @@ import re
 
 #: Millionths of one unit of currency.
 UNIT = 1_000_000
-#: Most of one amount, in millionths: a thousand million units. The sums of nine thousand such fit a bigint.
+#: The largest amount, in millionths: a billion units. Sums of nine thousand of them fit a bigint.
 MOST = 10**9 * UNIT
 
 _amount = re.compile(r"(-?)([0-9]{1,15})(?:\.([0-9]{1,6}))?", re.ASCII).fullmatch
@@ -14,7 +14,7 @@ _currency = re.compile(r"[A-Z]{3}", re.ASCII).fullmatch
 
 
 def micros(text: str) -> int | None:
-    """Millionths of "12", "-0.5", "3.250000"; None for what is no decimal number, has more places or is too much."""
+    """Millionths of "12", "-0.5", "3.250000"; None if it is not a decimal number, has more places or is too large."""
     match = _amount(text.strip())
     if match is None:
         return None

@@ -1,8 +1,8 @@
-"""Rates: what one delivered message costs, by currency, category and country, from a day on.
+"""Rates: the price of a delivered message by currency, category and country, from a date on.
 
-An operator imports them; nothing about prices is written in the code, since Meta changes them each quarter and an
-operator may ask for more. The rule nobody may break: a rate holds from its `valid_from` on until a later one does, so
-what was accepted yesterday can still be priced as it was.
+An operator imports them; no price is in the code, since Meta changes them every quarter and an operator may charge
+more. The rule nobody may break: a rate is valid from its `valid_from` until the next one, so what was accepted
+yesterday can still be priced as it was.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from heliograph.whatsapp.money.amounts import is_currency, micros
 
 #: `service` is a text reply.
 CATEGORIES = ("utility", "authentication", "marketing", "service")
-#: Stands for all countries that have no rate of their own.
+#: Stands for all countries without their own rate.
 ELSEWHERE = "*"
 COLUMNS = ("currency", "category", "country", "valid_from", "price")
-#: Rows of one file, and errors that are named.
+#: Maximum rows of a file, and errors listed.
 MOST_ROWS, MOST_ERRORS = 100_000, 50
 
 _REGIONS = frozenset(phones.REGIONS.values()) - {"001"}
@@ -53,7 +53,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What an import did."""
+    """The result of an import."""
 
     new: int
     changed: int
@@ -63,8 +63,8 @@ class Imported(msgspec.Struct, frozen=True):
 def read_rates(lines: Iterable[str]) -> list[Rate]:
     """Rates of a CSV file with the columns COLUMNS in any order.
 
-    `price`: units of the currency with up to six places. `valid_from`: a day (its beginning in UTC), or a time with
-    its zone. Raises RatesInvalid with all that is wrong: `errors`, a list of line and message.
+    `price`: units of the currency with up to six places. `valid_from`: a day (its beginning in UTC), or a time with its
+    zone. Raises RatesInvalid with all problems: `errors`, a list of line and message.
     """
     try:
         return _read(csv.reader(lines, strict=True))
@@ -72,7 +72,7 @@ def read_rates(lines: Iterable[str]) -> list[Rate]:
         raise RatesInvalid(errors=[{"line": 1, "message": f"this is not a CSV file: {error}"}]) from None
 
 
-# A rate that is there already with this price is left alone, so the second import of a file changes nothing.
+# An existing rate with the same price is left alone, so a second import of a file changes nothing.
 IMPORT = """
 INSERT INTO whatsapp_rates AS known (currency, category, country, valid_from, price, created_at)
 SELECT v.*, $6 FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::bigint[]) AS v
@@ -83,7 +83,7 @@ RETURNING xmax = 0 AS new
 
 
 async def import_rates(conn: Connection, rates: Sequence[Rate], *, by: Who = SYSTEM) -> Imported:
-    """Store rates, all or none; one for the same currency, category, country and beginning replaces what was."""
+    """Store rates, all or none; one for the same currency, category, country and date replaces the old one."""
     async with conn.transaction():
         rows = await conn.fetch(
             IMPORT,
@@ -136,7 +136,7 @@ class Rates:
             prices.append(rate.price)
 
     def price(self, category: str, country: str, at: datetime) -> int | None:
-        """Millionths; None if there is no rate. A category's rate for elsewhere stands in for a country's own.
+        """Millionths; None if there is no rate. A country without its own rate uses the category's rate for elsewhere.
 
         A text reply (`service`) without a rate costs what a utility template does: Meta charges it so from
         1 October 2026 on.
@@ -151,7 +151,7 @@ class Rates:
 
 
 NO_RATES = Rates(())
-#: Seconds that rates are used without another look.
+#: Seconds for which rates are cached.
 MAX_AGE = 0.5
 LOAD = """
 SELECT currency, category, country, valid_from, price FROM whatsapp_rates WHERE currency = ANY ($1)
@@ -167,8 +167,8 @@ class RateBook:
         self._within: dict[str, tuple[float, Rates]] = {}
 
     async def within(self, conn: Connection, currency: str) -> Rates:
-        """`of` for a transaction: loaded by its own connection, since many that hold one and wait for another would
-        wait for each other for ever."""
+        """`of` for a transaction: loaded by its own connection, since many transactions that hold one connection and
+        wait for another would deadlock."""
         known = self._within.get(currency)
         if known is None or monotonic() - known[0] > MAX_AGE:
             asked_at = monotonic()
@@ -186,7 +186,7 @@ class RateBook:
     async def price(self, currency: str, category: str, country: str, at: datetime) -> int | None:
         """Millionths for one delivered message accepted at `at`; None if there is no rate.
 
-        An answer of None is given only on what is in the database now, so that an import counts from its commit on.
+        None is always based on the database's current state, so that an import counts from its commit on.
         """
         found = (await self.of(currency)).price(category, country, at)
         if found is None:
@@ -235,7 +235,7 @@ def _read(rows: Iterable[list[str]]) -> list[Rate]:
 
 
 def _rate(cells: dict[str, str]) -> Rate | str:
-    """A row's rate, or what is wrong with it."""
+    """A row's rate, or its problem."""
     currency, category, country = cells["currency"].upper(), cells["category"].lower(), cells["country"].upper()
     if not is_currency(currency):
         return f"currency {cells['currency']!r} is not an ISO 4217 code, such as EUR"

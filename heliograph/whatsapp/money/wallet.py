@@ -4,13 +4,13 @@
         ▲                     │                     │
         └───release, lower────┘◀──────reprice───────┘   (a reprice may also take more)
 
-A message reserves its price when it is accepted (`accept.sql`), and what becomes of it moves the rest (`settle`). The
-balance is a maintained row. Each change of it is a row in the same transaction: of `wallet_movements` if a message made
-it, of `wallet_ledger` otherwise. When a month's messages are gone, its sum stands for its movements (`closing.py`).
+A message reserves its price when it is accepted (`accept.sql`), and its outcome moves the rest (`settle`). The balance
+is a maintained row. Each change of it is a row in the same transaction: of `wallet_movements` if a message made it, of
+`wallet_ledger` otherwise. When a month's messages are gone, its sum stands for its movements (`closing.py`).
 
 The rules nobody may break: total = available + reserved + consumed at every commit; entries are append-only, and their
-sums are the wallet's; a message is charged once, whatever comes how often in whatever order. Only what Meta delivers
-after it was given up for lost may drive `available` below zero.
+sums are the wallet's; a message is charged once, whatever arrives, in whatever order and however often. Only a delivery
+by Meta after the message was given up may drive `available` below zero.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WalletInsufficientFunds(Refusal):
 class Wallet(msgspec.Struct, frozen=True):
     """An organization's balance; amounts in millionths of `currency`."""
 
-    #: None: there is neither a wallet nor an account that would say.
+    #: None: there is neither a wallet nor an account.
     currency: str | None
     available: int
     reserved: int
@@ -78,9 +78,9 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Movement(msgspec.Struct, frozen=True, gc=False):
-    """What is to become of one message's charge.
+    """A change to one message's charge.
 
-    consume: Meta delivered it, for `amount`. release: it will not be. lower: reserve no more than `amount`.
+    consume: Meta delivered it, for `amount`. release: it will not be delivered. lower: reserve no more than `amount`.
     reprice: what was consumed should have been `amount`.
     """
 
@@ -89,7 +89,7 @@ class Movement(msgspec.Struct, frozen=True, gc=False):
     kind: Literal["consume", "release", "lower", "reprice"]
     #: Millionths; a release has none.
     amount: int = 0
-    #: Tells prices of one message apart: what Meta said of it, such as "regular/utility".
+    #: Distinguishes prices of one message: Meta's pricing, such as "regular/utility".
     key: str = ""
 
 
@@ -125,9 +125,9 @@ class _Charge:
         return booked
 
 
-# ── What becomes of messages ──────────────────────────────────────────────────────────────────────────────────────
+# ── Movements of messages ──────────────────────────────────────────────────────────────────────────────────────
 
-# Handed over in the order of their ids, so that two transactions that settle the same messages cannot deadlock.
+# In the order of ids, so that two transactions that settle the same messages cannot deadlock.
 CHARGES = """
 SELECT item.organization_id, item.id, m.charge, m.reserved, m.consumed, coalesce(m.billing_category, '') AS category
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
@@ -135,7 +135,7 @@ SELECT item.organization_id, item.id, m.charge, m.reserved, m.consumed, coalesce
         WHERE organization_id = item.organization_id AND id = item.id LIMIT 1 FOR UPDATE) m
 """
 
-# Asked for once the messages are locked: before that, somebody else might be adding to it.
+# Read once the messages are locked: before that, somebody else might be adding to it.
 SEEN = """
 SELECT item.id, booked.movement, booked.key
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
@@ -155,9 +155,9 @@ SELECT v.*, $14 FROM unnest($6::uuid[], $7::uuid[], $8::text[], $9::uuid[], $10:
                             $13::bigint[]) AS v
 """
 
-# A statement of its own, and the last one: what is accepted for these organizations waits from here to the commit. In
-# the order of the arrays, as joins are made on these connections: that in which accepting locks wallets. The days are
-# written when the wallets are locked, so nobody else writes them.
+# A separate statement, and the last one: accepting for these organizations waits from here to the commit. Rows are
+# locked in the order of the arrays, given how these connections plan joins: the order in which accepting locks wallets.
+# The days are written when the wallets are locked, so nobody else writes them.
 BALANCE = """
 WITH days AS (
     INSERT INTO wallet_days AS known (organization_id, day, category, messages, consumed)
@@ -177,13 +177,14 @@ UPDATE wallets
 
 
 async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[UUID, str]]:
-    """Move money for what became of messages; returns the (message id, kind) of those that changed something.
+    """Move money according to the outcomes of messages; returns the (message id, kind) of movements that changed
+    something.
 
     Runs in the caller's transaction, in which the wallets stay locked from its last statement on: call it once in a
-    transaction, after the messages were changed, and let little follow. Movements of one message are taken in their
-    order. One that was made before changes nothing, nor does one that its charge does not allow: a message is consumed
-    once, released only while it is reserved, and a test key's is never charged. A message that was released and is
-    delivered after all is consumed, and may drive `available` below zero.
+    transaction, after the messages were changed, and do little afterwards. Movements of one message are applied in
+    their order. One that was made before changes nothing, nor does one that its charge does not allow: a message is
+    consumed once, released only while it is reserved, and a test key's is never charged. A message that was released
+    and is delivered after all is consumed, and may drive `available` below zero.
     """
     charges = await _charges(conn, movements)
     entries: list[tuple[Movement, tuple[str, str], int, int]] = []
