@@ -1,7 +1,7 @@
-"""What `heliograph up` makes on its first start: an organization that can send at once, with simulated suppliers.
+"""What `heliograph up` creates on its first start: an organization that can send at once, with simulated suppliers.
 
-Every step looks first, so that a start that was killed half way is simply done again. The keys' secrets are not in
-the database; they stay in a file of the data directory, and a key whose secret is lost is replaced.
+Every step checks first, so that a start that was killed half way is simply repeated. The keys' secrets are not in the
+database; they are in a file in the data directory, and a key whose secret is lost is replaced.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ COUNTRY = "MZ"
 OWNER, OWNER_NAME = "owner@example.com", "Demo owner"
 QUOTA = 1_000_000
 SUPPLIER = "simulator"
-#: Whom the simulated Cloud API knows when it is told nothing else.
+#: The default account of the simulated Cloud API.
 CLOUD = GraphOptions()
-#: What a delivered WhatsApp message costs here, in millionths, and what the wallet begins with: 1,000 units.
+#: The price of a delivered WhatsApp message here, in millionths, and the wallet's initial balance: 1,000 units.
 CURRENCY = "EUR"
 PRICES = (("utility", 20_000), ("authentication", 30_000), ("service", 20_000))
 BALANCE = 1_000_000_000
 SINCE = datetime(2025, 1, 1, tzinfo=UTC)
-#: Submits that may wait for their answer: the simulator is on this machine, and takes what comes.
+#: The window: the simulator is on this machine, and accepts everything.
 WINDOW = 500
 
 
@@ -56,7 +56,7 @@ class Smsc(msgspec.Struct):
 
 
 class Graph(msgspec.Struct):
-    """Where the simulated Cloud API of Meta listens, what it is told, and the number that can be sent from."""
+    """Where the simulated Cloud API of Meta listens, its configuration, and the number to send from."""
 
     host: str
     port: int
@@ -68,7 +68,7 @@ class Graph(msgspec.Struct):
 
 
 class Credentials(msgspec.Struct):
-    """The credentials file: all that a person or a script needs to begin."""
+    """The credentials file: everything that a person or a script needs to begin."""
 
     base_url: str
     organization_id: str
@@ -76,19 +76,19 @@ class Credentials(msgspec.Struct):
     test_key: str
     database_url: str
     smsc: Smsc
-    #: A file of a version that had no WhatsApp is read all the same.
+    #: A file from a version without WhatsApp can still be read.
     whatsapp: Graph = msgspec.field(default_factory=lambda: new_graph())
 
 
 def new_graph() -> Graph:
-    """A simulated Cloud API with secrets of its own, which has no port yet."""
+    """A simulated Cloud API with new secrets, without a port yet."""
     return Graph("127.0.0.1", 0, *(secrets.token_hex(16) for _ in range(3)))
 
 
 async def ensure(
     conn: Connection, settings: Settings, *, smsc: Smsc, known: Credentials | None
 ) -> tuple[UUID, str, str]:
-    """Organization, sender, quota, keys and supplier, as far as they are missing.
+    """Create organization, sender, quota, keys and supplier, as far as they are missing.
 
     `known`: the credentials of an earlier start. Returns (organization id, live key, test key).
     """
@@ -157,7 +157,7 @@ async def _supplier(conn: Connection, settings: Settings, smsc: Smsc) -> None:
     known = await routing.load(conn)
     row = next((one for one in known if one.simulated and one.name == SUPPLIER), None)
     if row is None:
-        # Whoever has added a supplier and removed the simulator is done with it.
+        # Somebody who has added a supplier and removed the simulator no longer needs it.
         if not known:
             await suppliers.add(
                 conn, key, name=SUPPLIER, kind="smpp", settings=values, secret=smsc.password, simulated=True
@@ -236,7 +236,7 @@ async def mirrored(conn: Connection, organization_id: UUID) -> str | None:
 
 
 def read_credentials(path: Path) -> Credentials | None:
-    """What an earlier start wrote, or None."""
+    """The file of an earlier start, or None."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Credentials)
     except (OSError, msgspec.MsgspecError):
@@ -244,7 +244,7 @@ def read_credentials(path: Path) -> Credentials | None:
 
 
 def write_credentials(path: Path, credentials: Credentials) -> None:
-    """Write for the owner alone (0600), whole or not at all."""
+    """Write atomically, readable only by the owner (0600)."""
     _write(path, credentials)
 
 

@@ -1,6 +1,6 @@
-"""Is everything as it should be: the database, clocks, partitions, workers, each channel, the queue.
+"""Checks of the installation: the database, clocks, partitions, workers, each channel, the queue.
 
-`heliograph doctor` shows it, with what only its own machine knows beside it.
+`heliograph doctor` shows them, together with those of its own machine.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from heliograph.whatsapp.dispatch import holds
 
 #: The oldest PostgreSQL that everything here runs on.
 OLDEST_POSTGRES = 15
-#: Times of this machine and the database's must not differ by more, seconds: both are written down.
+#: The clocks of this machine and the database must not differ by more, seconds.
 SKEW = 2.0
 SET_CLOCKS = (
     "Synchronize both clocks by NTP. Until then retention is suspended, and a process that ends cannot start again."
 )
-#: A worker that was not seen for longer is gone, seconds.
+#: A worker that has not been seen for longer is gone, seconds.
 WORKER_SEEN = 15.0
 #: Without these, an answered message could be lost in a power cut.
 DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
-#: What each channel looks at.
+#: The checks of each channel.
 CHANNELS: tuple[Callable[[Connection, Settings], Awaitable[list[Check]]], ...] = (sms.look, whatsapp.look)
 
 
 async def examine(conn: Connection, settings: Settings) -> list[Check]:
-    """What stands in the database and what it says of all who use it. Ends early where its tables are missing."""
+    """The checks of the database and of everything recorded in it. Ends early if its tables are missing."""
     checks = [await _server(conn, settings), _encryption(settings.database_url), await _durable(conn), _clock()]
     try:
         pending = await migrate.pending(conn)
@@ -135,7 +135,7 @@ async def _workers(conn: Connection, settings: Settings) -> list[Check]:
 
 
 async def _queue(conn: Connection, settings: Settings) -> list[Check]:
-    # What waits for a number that Meta holds up is told with its account.
+    # Work that waits for a number held by Meta is reported with its account.
     held = await holds.held(conn)
     ages = {kind: await queue_holds.late(conn, kind, without=held) for kind in queue_holds.OUTGOING}
     late = ", ".join(f"{kind} is {age:.0f} s overdue" for kind, age in ages.items() if age > LATE)

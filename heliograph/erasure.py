@@ -1,10 +1,10 @@
-"""Erasing a person: what they wrote, what was written to them, and what an organization noted of them.
+"""Erasing a person: what they wrote, what was written to them, and what an organization recorded about them.
 
-By person, not by spelling: under every way to write the number, and every number and user id that is linked to it. The
-rows that bills refer to stay, and so does an opt-out, without which the person would be written to again.
+By person, not by spelling: under every spelling of the number, and every number and user id linked to it. Rows that
+bills refer to stay, and so does an opt-out, without which the person would be written to again.
 
-The rule nobody may break: nothing here runs in a transaction of the caller's. Each step is one of its own, over a
-bounded number of rows, and may be repeated.
+The rule nobody may break: nothing here runs in a transaction of the caller's. Each step is its own transaction, over a
+bounded number of rows, and can be repeated.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.ids import time_of, uuid7_floor
 from heliograph.consent import people
 
-#: Messages looked at by one step: they have no index by recipient.
+#: How many messages one step scans: they have no index by recipient.
 STEP = 20_000
 _FIRST = UUID(int=0)
-#: All parts of a message come so long before or after each other, and a little less.
+#: All parts of a message come within this time.
 AROUND = timedelta(days=2)
 
 
 class Erased(msgspec.Struct):
-    """How many of each are gone."""
+    """How many of each were erased."""
 
     contacts: int = 0
     texts: int = 0
@@ -80,8 +80,8 @@ WITH looked_at AS MATERIALIZED (
 SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone,
        ARRAY(SELECT id FROM theirs) AS theirs
 """
-# What a supplier handed over holds the text as it came. Parts have no index by message, but they come within a day of
-# each other, and their ids say when.
+# What a supplier delivered contains the raw text. Parts have no index by message, but they come within a day of each
+# other, and their ids say when.
 PARTS = """
 UPDATE inbound_messages SET body = '', raw = '' WHERE id >= $2 AND id < $3 AND message_id = ANY ($1)
 """
@@ -107,7 +107,7 @@ SELECT count(*) FILTER (WHERE direction = 'outbound')::int AS sent,
 async def erase(conn: Connection, actor: Actor, *, address: str) -> Erased:
     """Erase what is kept of a person, under all names; `address`: E.164, or a user id. `conn` plans by key from then.
 
-    A message that still waits to be sent loses its text and ends as expired.
+    A message that is still waiting to be sent loses its text and ends as expired.
     """
     await plan_by_key(conn)
     names = await people.names(conn, actor.organization_id, address)

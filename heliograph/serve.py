@@ -1,7 +1,7 @@
 """The web process: settings → pools → the API at /v1, /docs, Meta's door at /in, the dashboard → the server.
 
-Several of them may share a port (SO_REUSEPORT); they share nothing else but the database. The rule nobody may break:
-a process that is told to stop answers what it has begun, and takes nothing new.
+Several of them may share a port (SO_REUSEPORT); they share nothing but the database. The rule nobody may break: a
+process that is told to stop answers what it has begun, and takes nothing new.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from heliograph.whatsapp.mirror.apps import AppBook
 
 #: Seconds to wait for the database at start.
 PATIENCE = 30.0
-#: Seconds that the server lets a statement take beyond the waits that are a rule's own.
+#: Seconds that the server allows a statement beyond the rules' own waits.
 MARGIN = 0.5
-#: Connections for what pages read, and seconds that such a statement may take: pages never slow the product.
+#: Connections for reads of pages, and the time limit of their statements, seconds: pages never slow the product.
 PAGE_READS, PAGE_PATIENCE = 2, 3.0
 #: Allocations between two looks of the garbage collector; its default of 700 costs 9–15 % under load.
 GC_THRESHOLD = 50_000
@@ -79,11 +79,11 @@ async def serve(
     stop: asyncio.Event | None = None,
     own_process: bool = True,
 ) -> None:
-    """Serve until SIGTERM, SIGHUP, SIGINT or `stop`. Then say for `settings.not_ready_seconds` that no more should
-    come, but take what does; at last finish what has begun, for at most `settings.drain_seconds`.
+    """Serve until SIGTERM, SIGHUP, SIGINT or `stop`. Then report not ready for `settings.not_ready_seconds`, but accept
+    what still comes; finally finish requests in progress, for at most `settings.drain_seconds`.
 
     `sockets`: listening already, instead of `host` and `port` (0: any free one). `on_ready` gets the base URL once
-    connections are accepted. `own_process`: signals and garbage collector are ours to set. Raises OSError if the
+    connections are accepted. `own_process`: set signal handlers and the garbage collector. Raises OSError if the
     address is taken, ClockDiffers, and what asyncpg raises without a database.
     """
     crash.arm(settings.crash_at)
@@ -193,7 +193,7 @@ def run(settings: Settings, *, host: str, port: int) -> None:
 
 
 def _pages(services: Services, reads: Pool) -> Pages:
-    """The dashboard. What changes something goes through the pool of the API, what only reads through `reads`."""
+    """The dashboard. Writes use the pool of the API, reads use `reads`."""
     settings = services.settings
 
     async def status() -> str:
@@ -223,7 +223,7 @@ def _pages(services: Services, reads: Pool) -> Pages:
 
 
 def _front(guard: Guard, docs: Docs, door: Callbacks, probe: Probes, pages: Pages) -> Callable[..., Awaitable[None]]:
-    """Who answers. Not a coroutine: what goes to the API pays one comparison for it."""
+    """Choose who answers. Not a coroutine: a request to the API costs one comparison."""
     paths = docs.paths
 
     def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -244,7 +244,7 @@ def _front(guard: Guard, docs: Docs, door: Callbacks, probe: Probes, pages: Page
 
 
 def _tune(settings: Settings) -> None:
-    # What exists now stays for ever: the collector need not look at it again and again.
+    # What exists now stays forever: the collector need not examine it again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 100)

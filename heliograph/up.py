@@ -1,11 +1,11 @@
 """One machine, one command: PostgreSQL, migrations, web processes, worker, simulated suppliers, a demo organization.
 
-The parts are processes of their own, the same that run apart in production. This one only watches: what ends is
-started again, after a pause that grows while it keeps ending. The parts end with this process (Linux: PDEATHSIG), so
-that `kill -9` leaves nothing behind but PostgreSQL, which the next start adopts.
+The parts are separate processes, the same as in production. This one only supervises: what ends is restarted, after a
+pause that grows while it keeps ending. The parts end with this process (Linux: PDEATHSIG), so that `kill -9` leaves
+nothing behind but PostgreSQL, which the next start adopts.
 
 The rule nobody may break: parts stop in the order in which work flows (web, worker, simulators, PostgreSQL), so that
-nothing is accepted that nobody is there to store.
+nothing is accepted that cannot be stored.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from heliograph.people import links
 PR_SET_PDEATHSIG = 1
 #: Pause before a part that ended is started again, seconds: first, and at most.
 PAUSE, LONGEST_PAUSE = 0.1, 5.0
-#: A part that ran this long is taken to be well: its next pause is the first one again.
+#: A part that ran this long is considered healthy: its next pause is the first one again.
 WELL = 10.0
-#: How long a part is waited for that another one wants to find, seconds.
+#: How long to wait for a part that another one needs, seconds.
 SOON = 5.0
 #: How long a part may take to end after SIGTERM; the worker drains for `drain_seconds` in it.
 PATIENCE = 30.0
-#: For migrations, which no part does.
+#: For migrations, which no part runs.
 OWNER_URL = "HELIOGRAPH_OWNER_DATABASE_URL"
 LOOPBACK = "127.0.0.0/8,::1/128"
 
@@ -91,7 +91,7 @@ class Part:
         self._task = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL when patience ends."""
+        """SIGTERM, then SIGKILL after a while."""
         self._stopping = True
         process = self._process
         if process is not None and process.returncode is None:
@@ -132,14 +132,14 @@ class Part:
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """What a start found or made, for whoever is to be told."""
+    """What a start found or created, to be shown."""
 
     credentials: Credentials
     #: The file that holds them.
     path: Path
-    #: Whether a key was made by this start: only then is it shown on the terminal, where logs may keep it.
+    #: Whether this start created a key: only then is it shown on the terminal, where logs may keep it.
     keys_are_new: bool
-    #: Where the dashboard is; with a link that signs its owner in once, as long as they have no password.
+    #: The URL of the dashboard; with a link that signs its owner in once, as long as they have no password.
     dashboard: str = ""
 
 
@@ -198,13 +198,13 @@ async def up(
         ]
         for part in (*parts[:2], *parts[3:]):
             part.start()
-        # The worker asks the simulated Cloud API for its numbers as soon as it runs; were that not there yet, it would
-        # ask again only seconds later.
+        # The worker asks the simulated Cloud API for its numbers as soon as it runs; if that were not there yet, it
+        # would retry only seconds later.
         await _listens(credentials.whatsapp.host, credentials.whatsapp.port)
         parts[2].start()
         if database is not None:
             watcher = asyncio.create_task(_keep_database(database, say))
-        # In this order: what the API says of its health is up to two seconds old, and without a worker it is not well.
+        # In this order: the API's health status is up to two seconds old, and without a worker it is degraded.
         credentials.whatsapp.phone_number_id = await _number(settings.database_url, credentials, stop)
         await _answers(options.host, port, stop)
         path = options.credentials_file or data_dir / "credentials.json"
@@ -254,13 +254,12 @@ async def _migrate(settings: Settings) -> None:
 
 
 async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[Credentials, UUID, bool, str]:
-    """Credentials, the id of the simulated app, whether a key is one that no earlier start made, and the address of
-    the dashboard."""
+    """Credentials, the id of the simulated app, whether a key is new, and the URL of the dashboard."""
     kept = data_dir / "credentials.json"
     known = demo.read_credentials(kept)
     smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
     graph = known.whatsapp if known else demo.new_graph()
-    # The simulators keep their ports while nobody else took them: a worker that still runs finds them there again.
+    # The simulators keep their ports if they are free, so that a worker that still runs finds them again.
     for simulator in (smsc, graph):
         if simulator.port == 0 or not _is_free(simulator.host, simulator.port):
             simulator.port = _free_port(simulator.host)
@@ -310,7 +309,7 @@ async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> st
 
 
 def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
-    """The environment of the API and the worker: what this start found out, and ours, which wins over defaults.
+    """The environment of the API and the worker: what this start determined, and ours, which overrides defaults.
 
     Webhooks may go to loopback only while the API listens there: then whoever can register one is on this machine
     already. Listening elsewhere, it would lend others a way to what listens on loopback.
@@ -318,19 +317,19 @@ def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
     usual = {
         "HELIOGRAPH_LOG_LEVEL": "warning",
         "HELIOGRAPH_LOG_FORMAT": "text",
-        "HELIOGRAPH_NOT_READY_SECONDS": "0",  # no load balancer stands before it that would have to be told
+        "HELIOGRAPH_NOT_READY_SECONDS": "0",  # no load balancer in front of it has to be informed
     }
     if _is_loopback(host):
         usual |= {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": LOOPBACK}
     found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}
-    # What is misspelt was named by this process, once.
+    # This process has already reported misspelt ones.
     unknown = unknown_names()
     given = {name: value for name, value in os.environ.items() if name not in unknown and name != OWNER_URL}
     return usual | given | found
 
 
 def _outside() -> dict[str, str]:
-    """The environment of the simulators: they stand for the outside world, so they learn nothing of this one."""
+    """The environment of the simulators: they represent the outside world, so they learn nothing about this one."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("HELIOGRAPH_", "PG"))}
 
 
@@ -343,7 +342,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _secret_key(path: Path) -> str:
-    """The installation's secret key, made once and kept for the owner alone."""
+    """The installation's secret key, created once, readable only by the owner."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:
@@ -365,7 +364,7 @@ async def _listens(host: str, port: int) -> None:
 
 
 async def _answers(host: str, port: int, stop: asyncio.Event) -> None:
-    """Return once the API says that it is well, worker included, or when it is time to stop."""
+    """Return once the API reports that it is healthy, including a worker, or when it is time to stop."""
     request = b"GET /v1/health HTTP/1.1\r\nhost: heliograph\r\nconnection: close\r\n\r\n"
     while not stop.is_set():
         try:
@@ -420,7 +419,7 @@ Ctrl-C stops everything; the data stays."""
 
 
 def _shown(host: str) -> str:
-    """An address to connect to, for one to listen on."""
+    """The address to connect to for a listening address."""
     if host in ("0.0.0.0", ""):
         return "127.0.0.1"
     if host == "::":

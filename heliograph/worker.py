@@ -1,11 +1,11 @@
 """The worker process: everything behind the 202. Any number of them share one database.
 
-THE table of its work is `CHANNELS`, and `Worker.__init__` for what is no channel: a part for each concern, which says
-what loops and timers it runs (`queue.work`). What belongs to no concern (its beat, retention, plans) is in `_timers`.
+Its work is listed in `CHANNELS`, and for everything else in `Worker.__init__`: a part for each concern, which says what
+loops and timers it runs (`queue.work`). What belongs to no concern (its heartbeat, retention, plans) is in `_timers`.
 
 The rule nobody may break: a worker may end at any instant. On SIGTERM it stops claiming, lets open work finish for
-`drain_seconds`, records every answer that came, gives back its sessions and ends; after kill -9 others take over
-when its leases end.
+`drain_seconds`, records every answer, releases its sessions and ends; after kill -9 others take over when its leases
+end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CHANNELS: Mapping[str, MakesWork] = {"sms": SmsWork, "whatsapp": WhatsAppWork}
 
 
 class Worker:
-    """One worker process's parts, and their life."""
+    """One worker process: its parts, and their life cycle."""
 
     def __init__(self, settings: Settings, pool: Pool, *, channels: Mapping[str, MakesWork] = CHANNELS) -> None:
         self._settings = settings
@@ -76,10 +76,10 @@ class Worker:
         self._loops.append(Loop("watch", self._watch.step, self._watch.wake, poll=settings.poll_seconds))
 
     async def run(self, *, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Work until `stop`; returns after the orderly end."""
+        """Work until `stop`; returns after the orderly shutdown."""
         for part in self._parts:
             await part.start()
-        # The database may go away again before anything is under way.
+        # The database may go away again before anything has started.
         await once("start", self._begin, stopping=self._stopping)
         tasks = [self._loop(one) for one in self._loops]
         tasks += [self._timer(one) for one in self._timers()]
@@ -95,7 +95,7 @@ class Worker:
         await self._end(tasks)
 
     def stop(self) -> None:
-        """Begin the orderly end; the second call ends the process at once."""
+        """Begin the orderly shutdown; a second call ends the process at once."""
         if self._stopping.is_set():
             os._exit(1)
         self._stopping.set()

@@ -1,1 +1,1 @@
-"""What every part stands on and what knows no part: ids, errors, phone numbers, retry schedules."""
+"""The foundation of everything, which knows nothing about messaging: ids, errors, phone numbers, retry schedules."""

@@ -1,4 +1,4 @@
-"""Who asks. Every rule takes the actor second, so that the tenant is never forgotten."""
+"""Actors. Every rule takes the actor second, so that the tenant is never forgotten."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Who(msgspec.Struct, frozen=True):
-    """Whom the audit log names, and what else is known of their asking."""
+    """Who acts, for the audit log, and what else is known about the request."""
 
     #: "person", "key", "operator", "cli" (an operator at a shell), "system" (the service itself) or "unknown".
     kind: str
@@ -20,21 +20,21 @@ class Who(msgspec.Struct, frozen=True):
     #: What the client says that it is.
     device: str = ""
     request_id: str = ""
-    #: Why, in the words of whoever asks.
+    #: The reason that they gave.
     reason: str = ""
 
 
-#: Nobody asked: the service acts by its own rules.
+#: Nobody requested it: the service acts by its own rules.
 SYSTEM = Who("system")
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """An organization, and the key or person that speaks for it, as they were at most a second ago."""
+    """An organization, and the key or person that acts for it, at most a second old."""
 
     organization_id: UUID
     #: The API key, or None when a person acts on a page or an operator from the command line.
     key_id: UUID | None
-    #: "live" or "test", as is what it makes: test sends reach no supplier and cost no quota.
+    #: "live" or "test", also for what it creates: test sends reach no supplier and cost no quota.
     mode: str
     scopes: frozenset[str]
     #: organizations.state
@@ -45,7 +45,7 @@ class Actor(msgspec.Struct, frozen=True):
     replace_accents: bool = False
     #: ISO regions that may be sent to; None: all.
     allowed_countries: frozenset[str] | None = None
-    #: Who it is, where more is known than the key.
+    #: Who it is, if more is known than the key.
     by: Who | None = None
 
     @property
@@ -60,10 +60,10 @@ class Actor(msgspec.Struct, frozen=True):
 
     @property
     def is_operator(self) -> bool:
-        """Whether it is neither key nor person, but somebody who runs the installation."""
+        """Whether it is neither a key nor a person, but somebody who runs the installation."""
         return self.key_id is None and self.user_id is None
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Whose things the actor sees and changes: a key and a page those of its mode, an operator those of both."""
+        """Which modes' resources the actor sees and changes: a key and a page those of its mode, an operator both."""
         return ("live", "test") if self.is_operator and self.mode == "live" else (self.mode,)

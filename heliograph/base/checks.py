@@ -1,6 +1,6 @@
-"""What a look at one part of the installation comes to: the results that `heliograph doctor` shows.
+"""Results of checks of the installation, which `heliograph doctor` shows.
 
-The rule nobody may break: a check that finds nothing wrong says what it saw, and one that does says the remedy.
+The rule nobody may break: a successful check says what it found, and a failed one says the remedy.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-#: Work that has been due for longer says that whoever does it does not keep up, seconds.
+#: If work has been due for longer than this, whoever does it does not keep up, seconds.
 LATE = 60.0
 
 State = Literal["ok", "warning", "failed"]

@@ -1,12 +1,12 @@
-"""Secrets: sealing at rest, hashing, MACs, comparison in constant time.
+"""Secrets: encryption at rest ("sealing"), hashing, MACs, constant-time comparison.
 
-The rule nobody may break: `settings.secret_key` itself encrypts nothing. Each use derives a key of its own from it
+The rule nobody may break: `settings.secret_key` itself encrypts nothing. Each use derives its own key from it
 (HKDF-SHA256, RFC 5869) under a named purpose, so that a key for cursors opens no webhook secret.
 
 A sealed value is `01 | nonce (12) | ciphertext and tag`, AES-256-GCM (NIST SP 800-38D) with random nonces: good for
-2^32 seals under one key before a repeated nonce becomes likely enough to matter. The first byte names the form, so
-that another one can be brought in beside it. The context (which table, which row) is authenticated with the value: a
-sealed value moved to another row does not open there.
+2^32 seals under one key before a repeated nonce becomes likely enough to matter. The first byte is the version of the
+format. The context (which table, which row) is authenticated with the value: a sealed value that is moved to another
+row cannot be decrypted there.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _TAG_BYTES = 16
 
 
 class Unsealable(Exception):
-    """A sealed value was altered, belongs elsewhere, or was sealed under another secret key."""
+    """A sealed value was altered, belongs elsewhere, or was sealed with another secret key."""
 
 
 def derive_key(secret_key: str, purpose: str) -> bytes:
     """32 bytes for one purpose ("webhook secrets", "cursors"), always the same for the same secret key.
 
-    Derive at start and hand the key down, so that only one place knows the secret key.
+    Derive at startup and pass the key down, so that only one place knows the secret key.
     """
     return HKDF(SHA256(), length=32, salt=None, info=b"heliograph/" + purpose.encode()).derive(secret_key.encode())
 
@@ -45,7 +45,7 @@ def seal(key: bytes, plaintext: bytes | bytearray, context: str) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes, context: str) -> bytes:
-    """What `seal` was given. Raises Unsealable when key, context or value differ from those of the seal."""
+    """Decrypt what `seal` returned. Raises Unsealable if key, context or value differ."""
     if sealed[:1] != _VERSION or len(sealed) < 1 + _NONCE_BYTES + _TAG_BYTES:
         raise Unsealable("the sealed value has an unknown form")
     nonce, ciphertext = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
@@ -56,7 +56,7 @@ def unseal(key: bytes, sealed: bytes, context: str) -> bytes:
 
 
 def hash_secret(text: str) -> bytes:
-    """SHA-256, 32 bytes. For random secrets of ours, which need no slow hash; never for passwords."""
+    """SHA-256, 32 bytes. For our own random secrets, which need no slow hash; never for passwords."""
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -66,7 +66,7 @@ def mac(key: bytes, data: bytes) -> bytes:
 
 
 def constant_time_equal(one: bytes | str, other: bytes | str) -> bool:
-    """Equality whose duration tells nothing about where the values differ. Text is compared as UTF-8."""
+    """Constant-time equality. Text is compared as UTF-8."""
     return hmac.compare_digest(_bytes(one), _bytes(other))
 
 

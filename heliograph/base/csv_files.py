@@ -1,4 +1,4 @@
-"""CSV files that are written for people: no cell of them is computed by the spreadsheet that opens them."""
+"""CSV files for people: no spreadsheet that opens them evaluates a cell."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _is_guarded = re.compile(rf"'[=@\t\r\n{_WIDE}+-]").match
 
 
 def guarded(cell: str) -> str:
-    """A cell that no spreadsheet computes: an apostrophe goes before what begins like a formula. Numbers stay."""
+    """A cell that no spreadsheet evaluates: an apostrophe is put before what begins like a formula. Numbers stay."""
     return f"'{cell}" if _is_formula(cell) else cell
 
 
 def unguarded(cell: str) -> str:
-    """What `guarded` was given; spreadsheets mark texts that look like numbers in the same way."""
+    """The inverse of `guarded`; spreadsheets mark texts that look like numbers in the same way."""
     return cell[1:] if _is_guarded(cell) else cell
 
 

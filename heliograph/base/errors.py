@@ -1,4 +1,4 @@
-"""Refusals: the expected ways of saying no.
+"""Refusals: expected errors.
 
 A refusal knows its code, its HTTP status and its text; the text is the docstring, so it exists once.
 `api/envelope.py` is the only place that renders one. Surprises are ordinary exceptions and become a 500.
@@ -11,7 +11,7 @@ A refusal knows its code, its HTTP status and its text; the text is the docstrin
     ├── 429  …                                 too fast
     └── 503  Unavailable                       the database cannot be reached
 
-Each concept declares its own refusals beside its rules; only those that several concepts share stand here.
+Each concept declares its own refusals beside its rules; only shared ones are here.
 """
 
 from __future__ import annotations

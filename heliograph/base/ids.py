@@ -1,7 +1,7 @@
 """UUIDv7: ids that sort by the time they were made (RFC 9562 §5.7). The application makes them, never the database.
 
-Their time is the database's (`base/database/clock.py`): tables are partitioned, paged and forgotten by it, so an id of
-a wrong clock would lie where nobody looks, or be deleted at once.
+Their time is the database's (`base/database/clock.py`): tables are partitioned, paged and purged by it, so an id from a
+wrong clock would be where nobody looks, or be deleted at once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from heliograph.base.database.clock import EPOCH, milliseconds
 
 MILLISECOND = timedelta(milliseconds=1)
 
-#: Ids go on from the last one while the clock is behind it by less than this, milliseconds; by more, it was set, and
-#: they follow it: what was made in between is unique all the same.
+#: Ids continue from the last one while the clock is behind it by less than this, milliseconds; if by more, the clock
+#: was set, and they follow it: ids in between are unique nevertheless.
 BACK = 10_000
 
-#: Random bytes taken from the system at once: a call for each id would cost as much as all the rest of it.
+#: Random bytes are read from the system in blocks: a call for each id would cost as much as everything else.
 RESERVE = 4096
 
 _counter = 0
@@ -43,7 +43,7 @@ def uuid_of(data: bytes) -> UUID:
 
 
 def uuid7_text() -> str:
-    """A new UUIDv7 in its usual form, for those who need no UUID of it."""
+    """A new UUIDv7 as text."""
     digits = f"{_make():032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
@@ -59,7 +59,7 @@ def _make() -> int:
     ms = milliseconds()
     if ms > _last_ms or ms < _last_ms - BACK:
         _last_ms = ms
-        # Begins at random below half, which leaves room for 2,048 more in this millisecond.
+        # Starts at a random value below half, which leaves room for 2,048 more in this millisecond.
         _counter = (tail >> 53) & 0x7FF
     else:
         _counter += 1

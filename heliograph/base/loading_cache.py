@@ -1,7 +1,7 @@
-"""A cache of rows that may be at most a moment old, filled in batches.
+"""A loading cache: rows that may be at most a moment old, loaded in batches.
 
 What every request asks for (its key, its organization's senders) changes rarely, but a change must hold everywhere
-within a second. So a value is used for `max_age` seconds and then loaded again, together with whatever else is due.
+within a second. So a value is used for `max_age` seconds and then reloaded, together with whatever else is due.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LoadingCache(Generic[Key, Value]):
         limit: int = 100_000,
         indivisible: Callable[[BaseException], bool] = lambda error: False,
     ) -> None:
-        """`limit`: how many values are kept; past it, all are forgotten and loaded again when asked for."""
+        """`limit`: how many values are kept; beyond it, all are dropped and reloaded when requested."""
         self._load = load
         self._max_age = max_age
         self._limit = limit
@@ -61,11 +61,11 @@ class LoadingCache(Generic[Key, Value]):
                 del self._loads[key]
 
     def forget(self, key: Key) -> None:
-        """Load this one again when next asked for."""
+        """Reload this one when it is next requested."""
         self._values.pop(key, None)
 
     async def _fill(self, keys: list[Key]) -> list[Value | None]:
-        # The age counts from before the query, so that what was changed during it is not missed.
+        # The age counts from before the query, so that changes during it are not missed.
         asked_at = monotonic()
         found = await self._load(list(dict.fromkeys(keys)))
         if len(self._values) > self._limit:

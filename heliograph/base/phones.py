@@ -1,9 +1,9 @@
 """Phone numbers: E.164 in, E.164 out.
 
 Two ways in. `parse` is for the request path: a pattern and the set of calling codes, because a full parse costs 30
-times as much and its metadata lags behind new ranges. `normalize` is for what people paste (imports, contacts,
-staging) and asks phonenumbers. The rule nobody may break: what is stored or logged as a phone number went through
-one of them, and a log shows `masked` only.
+times as much and its metadata lags behind new ranges. `normalize` is for what people paste (imports, contacts, staging)
+and asks phonenumbers. The rule nobody may break: whatever is stored or logged as a phone number went through one of
+them, and logs contain only `masked` numbers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MEXICO_TRUNK = re.compile(r"^(?:01|044|045|1)([0-9]{10})$")
 
 
 def parse(text: str) -> str | None:
-    """E.164 with `+`, or None when it is not `+`? and 7 to 15 ASCII digits under a known calling code."""
+    """E.164 with `+`, or None unless it is an optional `+` and 7 to 15 ASCII digits with a known calling code."""
     match = _match(text)
     if match is None:
         return None
@@ -56,7 +56,7 @@ def parse(text: str) -> str | None:
 
 
 def calling_code(e164: str) -> str:
-    """Calling code without `+`, such as "258". Raises ValueError for what `parse` would not have returned."""
+    """Calling code without `+`, such as "258". Raises ValueError for anything that `parse` would not return."""
     for end in (3, 4, 2):
         if e164[1:end] in REGIONS:
             return e164[1:end]
@@ -66,27 +66,27 @@ def calling_code(e164: str) -> str:
 def country(address: str) -> str:
     """Main region of the number's calling code, such as "MZ"; "001" for codes that belong to no country.
 
-    Where countries share a code (+1, +7), it is the largest of them: this is a matter of the calling code alone. What
-    is no number is an id that begins with its country, such as "MZ.1349".
+    Where countries share a code (+1, +7), it is the largest of them: only the calling code matters. Anything else is an
+    id that begins with its country, such as "MZ.1349".
     """
     return REGIONS[calling_code(address)] if address.startswith("+") else address[:2]
 
 
 def is_valid(e164: str) -> bool:
-    """Whether such a number is in use, as far as phonenumbers knows, which lags behind new ranges. About 10 µs."""
+    """Whether such a number is in use according to phonenumbers, which lags behind new ranges. About 10 µs."""
     try:
         return phonenumbers.is_valid_number(phonenumbers.parse(e164))
     except phonenumbers.NumberParseException:
         return False
 
 
-#: What `person` makes of numbers in countries where one subscriber has been written in several ways, in this order.
+#: The rules of `person` for countries where one subscriber's number has several forms, in this order.
 _SPELLINGS = {
-    # A mobile number got a 9 in front of its eight digits; many still write, and WhatsApp still says, it without.
+    # Mobile numbers got a 9 in front of their eight digits; many people, and WhatsApp, still write them without.
     "+55": [(re.compile(r"(\+55[0-9]{2})9([6-9][0-9]{7})"), r"\1\2")],
     # Calls from abroad to a mobile needed a 1.
     "+52": [(re.compile(r"\+521([0-9]{10})"), r"+52\1")],
-    # A mobile has a 9 before its area code from abroad, and a 15 behind it at home.
+    # A mobile number has a 9 before its area code from abroad, and a 15 after it at home.
     "+54": [
         (re.compile(r"\+549([0-9]{10})"), r"+54\1"),
         (re.compile(r"\+541115([0-9]{8})"), r"+5411\1"),
@@ -97,7 +97,7 @@ _SPELLINGS = {
 
 
 def person(address: str) -> str:
-    """What all spellings of a phone number (E.164) have in common: the key of consent, never to be dialed.
+    """The common form of all spellings of a phone number (E.164): the key of consent, never to be dialed.
 
     Brazil without the ninth digit, Mexico without 1, Argentina without 9 and 15; other numbers, and user ids, are
     their own. `person_of` in SQL is the same function.
@@ -119,15 +119,14 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
 
     Spaces, dashes, dots and parentheses are fine, and so are a missing `+`, an international prefix `00` and a national
     `(0)` after the calling code; letters, extensions and digits other than ASCII are not. `region` (ISO, one of
-    `REGIONS`): what has neither `+` nor `00` in front is read as people there write it, with or without their calling
-    code. What nobody dials any more is written as it is dialed: a Brazilian mobile gets its ninth digit, a Mexican one
-    loses the 1, an Argentine one has 9 for 15. About 20 µs; 1 µs for what is in international form already, of which
-    only the length is left to be judged.
+    `REGIONS`): a number without `+` or `00` is interpreted as people there write it, with or without their calling
+    code. Obsolete forms are converted to what is dialed: a Brazilian mobile gets its ninth digit, a Mexican one loses
+    the 1, an Argentine one has 9 for 15. About 20 µs; 1 µs for international ones, of which only the length is checked.
     """
     known = parse(text) if region is None or text.startswith("+") else None
     if known is not None:
         code = calling_code(known)
-        # A zero after the calling code is mostly a mistake, in Italy and a few others it is not: phonenumbers knows.
+        # A zero after the calling code is usually a mistake, but not in Italy and a few others: phonenumbers knows.
         if known[len(code) + 1] != "0" and _is_possible(code, len(known) - len(code) - 1):
             return _dialed(known)
     text = text.strip()
@@ -150,14 +149,14 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
 
 
 def _dialed(number: str) -> str:
-    """Eight digits that begin with 6, 8 or 9 were a mobile in Brazil; with 7 they may be another service's."""
+    """In Brazil, eight digits beginning with 6, 8 or 9 were a mobile; with 7 they may be another service."""
     return _BRAZIL_8.sub(r"\g<1>9\2", number) if number.startswith("+55") else number
 
 
 def read(text: str, *, region: str | None) -> str | None:
-    """As `normalize`, and never a guess: without a region, only what is written internationally, with `+` or `00`.
+    """Like `normalize`, but never guesses: without a region, only international numbers with `+` or `00`.
 
-    84 123 4567 is a Mozambican's number at home, and begins like a Vietnamese one abroad.
+    84 123 4567 is a Mozambican number at home, but begins like a Vietnamese one.
     """
     if region is None and not text.lstrip().startswith(("+", "00")):
         return None
@@ -205,7 +204,7 @@ def example(region: str | None) -> str:
 
 
 def spellings(number: str) -> list[str]:
-    """The ways in which a number's person may be written, in E.164: all have the same `person`."""
+    """The spellings of a number's person, in E.164: all have the same `person`."""
     key = person(number)
     longer = {"+55": key[:5] + "9" + key[5:], "+52": "+521" + key[3:], "+54": "+549" + key[3:]}.get(key[:3], key)
     return list(dict.fromkeys((number, key, *([longer] if person(longer) == key else []))))
@@ -213,7 +212,7 @@ def spellings(number: str) -> list[str]:
 
 @cache
 def _is_possible(code: str, length: int) -> bool:
-    """Whether numbers under a calling code can have so many digits after it."""
+    """Whether numbers with a calling code can have that many digits after it."""
     return bool(
         phonenumbers.is_possible_number(
             phonenumbers.PhoneNumber(country_code=int(code), national_number=int("9" * length))

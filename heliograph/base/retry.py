@@ -1,6 +1,6 @@
 """All retry schedules, in one place. Pure: the number of tries goes in, a pause in seconds (or the end) comes out.
 
-Each schedule is checked when it is made, which is when the process starts; the tables of the documents are generated
+Each schedule is checked when it is created, which is when the process starts; the tables of the documents are generated
 from them (`tests/house/tables.py`).
 """
 
@@ -14,12 +14,12 @@ import msgspec
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """A pause before each try, listed one by one; seconds. Raises ValueError if no such schedule can be meant."""
+    """A pause before each try, listed one by one; seconds. Raises ValueError for a nonsensical schedule."""
 
     pauses: tuple[float, ...]
     #: Pause before each try after the last one listed; None: there is none.
     then: float | None = None
-    #: Each pause is longer or shorter by up to this share, by chance.
+    #: Each pause is randomly longer or shorter by up to this share.
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """A pause that grows by a factor with each try, up to a bound; seconds. It never ends by itself."""
+    """A pause that grows by a factor with each try, up to a limit; seconds. It never ends by itself."""
 
     first: float
     growth: float = 2.0
@@ -66,32 +66,32 @@ class Backoff(msgspec.Struct, frozen=True):
 SUBMIT = Schedule((5.0, 30.0, 120.0, 600.0), then=3600.0)
 #: A message without a validity of its own is given up after this: a later text surprises more than it informs.
 SUBMIT_HORIZON = 24 * 3600.0
-#: While a supplier is throttling, is not connected or has no free window: it is the line that waits, not the message,
-#: so this is no try. Each attempt that ends so makes it a second longer, up to a minute.
+#: While a supplier is throttling, is not connected or has no free window: the line waits, not the message, so this does
+#: not count as a try. Each attempt that ends like this makes it a second longer, up to a minute.
 HOLD, HOLD_MOST = 1.0, 60.0
-#: Looks at a receipt that matches no message, after it came; then it is an orphan.
+#: When a receipt that matches no message is checked again, after it came; then it is an orphan.
 RECEIPT = Schedule((1.0, 5.0, 30.0, 300.0, 3600.0, 21600.0, 86400.0))
 
 # ── WhatsApp ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: Trouble at Meta: after each try of a message that met it.
+#: Errors at Meta: after each failed try of a message.
 META_TROUBLE = Backoff(2.0, growth=4.0, longest=300.0)
-#: Meta asks to slow down; the first pause is that of the code.
+#: Meta asks to slow down; the error code determines the first pause.
 META_THROTTLED = Backoff(2.0)
 #: Too many messages to one user. Meta's own advice: 4^n s from n = 0. What one user may get comes back at one message
 #: in 6 s, so the longest pause that a full burst of 45 can ask for is 270 s.
 META_USER = Backoff(1.0, growth=4.0, longest=270.0)
 #: Meta has paused the template.
 META_TEMPLATE_PAUSED = Backoff(3 * 3600.0, longest=6 * 3600.0)
-#: A number whose sends went unanswered several times in a row rests.
+#: The rest of a number whose sends went unanswered several times in a row.
 META_SILENT = Backoff(1.0, longest=60.0)
-#: After a sync of an account that failed; and after one of an account that was never synced, for which somebody waits.
+#: After a failed sync of an account; and of one that has never been synced, for which somebody is waiting.
 META_SYNC = Backoff(60.0, longest=1800.0)
 META_FIRST_SYNC = Backoff(2.0, longest=1800.0)
 
 # ── Webhooks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: ±20 %, so that receivers that came back are not all asked at once.
+#: ±20 %, so that deliveries do not all come at once when a receiver is back.
 WEBHOOK_JITTER = 0.2
 
 
@@ -106,8 +106,8 @@ def webhook(text: str) -> Schedule:
 
 # ── Loops ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: Shortest and longest time between two looks for due work, seconds. What made a look slow, such as a database that
-#: hung, may be over as soon as it ended.
+#: Shortest and longest time between two looks for due work, seconds. Whatever made a look slow, such as a hanging
+#: database, may be over as soon as it ends.
 LOOK, LOOK_MOST = 0.005, 2.0
 
 
@@ -124,11 +124,11 @@ def hold_pause(attempt: int) -> float:
 
 
 def receipt_pause(tries: int) -> float | None:
-    """Seconds until an unmatched receipt is looked at again after `tries` looks; None: never."""
+    """Seconds until an unmatched receipt is checked again after `tries` checks; None: never."""
     return RECEIPT.pause(tries)
 
 
 def look_pause(took: float) -> float:
-    """Seconds until the next look for work after one that took so long: no more than a tenth of the time is spent
-    looking, up to a bound."""
+    """Seconds until the next look for work after one that took this long: at most a tenth of the time is spent looking,
+    up to a limit."""
     return min(max(LOOK, 10 * took), LOOK_MOST)

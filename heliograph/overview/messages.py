@@ -1,7 +1,7 @@
 """The messages of an organization, of both channels in one list, and one of them with what happened to it.
 
 Below API, pages and command line; above the channels, which know nothing of each other. The rule nobody may break: what
-is told here is for customers, and a page of the list leaves nothing out that lies between its first and last message.
+is returned here is for customers, and a page of the list omits nothing between its first and last message.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from heliograph.whatsapp import messages as whatsapp
 from heliograph.why.words import Kind
 
 CHANNELS = ("sms", "whatsapp")
-#: All that a message may be shown as, in the order of a message's life.
+#: All public statuses, in the order of a message's life.
 STATUSES = tuple(dict.fromkeys((*sms.SHOWN_STATUSES, *whatsapp.SHOWN_STATUSES)))
-#: From these on, nothing more is waited for.
+#: Final statuses.
 FINAL = frozenset({"undelivered", "failed", "expired", "rejected", "canceled", "unknown", "read", "received"})
 
 
@@ -34,7 +34,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     id: UUID
     channel: str
-    #: "outbound" or "inbound"; SMS that were received are no messages here.
+    #: "outbound" or "inbound"; received SMS are not included.
     direction: str = "outbound"
     status: str
     recipient: str
@@ -57,12 +57,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failure_kind(self) -> Kind:
-        """Where the words of its failure stand."""
+        """The kind of its failure in the table of words."""
         return "sms_failure" if self.channel == "sms" else "whatsapp_failure"
 
     @property
     def is_final(self) -> bool:
-        """Nothing more will come. WhatsApp tells of reading, too, for as long as it is not told."""
+        """Nothing more will come. For WhatsApp, a delivered message may still be read."""
         return self.status in FINAL or (self.channel == "sms" and self.status == "delivered")
 
 
@@ -80,7 +80,8 @@ class Filters(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Up to `limit` + 1 messages, newest first. `seen`: the id that the look ended at before it had found as many."""
+    """Up to `limit` + 1 messages, newest first. `seen`: the id at which the scan ended before it had found that
+    many."""
 
     messages: list[Message]
     seen: UUID | None
@@ -99,8 +100,8 @@ async def list_page(
 ) -> Found:
     """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
 
-    Each channel looks at most at `look` messages. If one stopped before it had found enough, nothing older than where
-    it stopped is shown, for something of it could stand between; `seen` is that place.
+    Each channel scans at most `look` messages. If one stopped before it had found enough, nothing older than where it
+    stopped is shown, since some of its messages could lie in between; `seen` is that place.
     """
     pages: list[tuple[list[Message], UUID | None]] = []
     if filters.channel in (None, "sms") and filters.status in (None, *sms.SHOWN_STATUSES):
@@ -120,7 +121,7 @@ async def list_page(
             look=look,
         )
         pages.append(([_of_sms(one) for one in listed.messages], listed.seen))
-    # A campaign of WhatsApp has a page of its own; its messages are not told by it here.
+    # WhatsApp campaigns have their own page; their messages are not filtered by campaign here.
     if (
         filters.channel in (None, "whatsapp")
         and filters.status in (None, *whatsapp.SHOWN_STATUSES)
@@ -165,7 +166,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
 
 
 async def reveal(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
-    """As `get`, for somebody who sees numbers and texts only one at a time: the audit log says that they did."""
+    """Like `get`, for somebody who sees numbers and texts only one at a time: it is recorded in the audit log."""
     async with conn.transaction():
         detail = await get(conn, actor, id=id)
         await audit.record(conn, actor, "message.revealed", object_id=id)

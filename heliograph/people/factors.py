@@ -1,6 +1,6 @@
 """Second factors: the codes of an authenticator app (TOTP, RFC 6238) and recovery codes for when it is lost.
 
-The rule nobody may break: a code is good once. The secret is sealed, recovery codes are hashed.
+The rule nobody may break: a code is valid once. The secret is sealed, recovery codes are hashed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import Settings
 
-#: Seconds of one code, and codes before and after the present one that count too: clocks of phones differ.
+#: The lifetime of a code, seconds, and how many codes before and after the current one also count: clocks of phones
+#: differ.
 STEP, AROUND = 30, 1
 RECOVERY_CODES = 10
 #: Without letters that look like others.
@@ -32,12 +33,12 @@ def seal_key(settings: Settings) -> bytes:
 
 
 def new_secret() -> str:
-    """A fresh secret, 160 bits in base32, that an app may be given."""
+    """A new secret for an app, 160 bits in base32."""
     return pyotp.random_base32(32)
 
 
 def address(secret: str, *, email: str) -> str:
-    """The otpauth: address of a secret, for a QR code."""
+    """The otpauth: URL of a secret, for a QR code."""
     return pyotp.TOTP(secret).provisioning_uri(name=email, issuer_name="Heliograph")
 
 
@@ -47,11 +48,11 @@ ADD_CODES = "INSERT INTO recovery_codes (user_id, code_hash) SELECT $1, unnest($
 
 
 async def enable(conn: Connection, by: Actor | Who, key: bytes, *, user_id: UUID, secret: str, given: str) -> list[str]:
-    """Ask for codes from now on. `given`: a code that shows that the app has `secret`. Returns ten recovery codes,
+    """Require codes from now on. `given`: a code that proves that the app has `secret`. Returns ten recovery codes,
     which exist nowhere else. Raises Invalid."""
     step = _step_of(secret, given, after=0)
     if step is None:
-        raise Invalid(("code", "wrong", "This code is not right. Is the clock of the phone right?"))
+        raise Invalid(("code", "wrong", "This code is not correct. Check the clock of your phone."))
     codes = ["-".join(_word() for _ in range(3)) for _ in range(RECOVERY_CODES)]
     async with conn.transaction():
         await conn.execute(ENABLE, user_id, crypto.seal(key, secret.encode(), f"users/{user_id}"), step)
@@ -65,7 +66,7 @@ DISABLE = "UPDATE users SET totp = NULL, totp_step = 0 WHERE id = $1"
 
 
 async def disable(conn: Connection, by: Actor | Who, *, user_id: UUID) -> None:
-    """Ask for the password alone."""
+    """Require only the password."""
     async with conn.transaction():
         await conn.execute(DISABLE, user_id)
         await conn.execute(FORGET_CODES, user_id)
@@ -79,7 +80,7 @@ CODES_LEFT = "SELECT count(*) FROM recovery_codes WHERE user_id = $1"
 
 
 async def check(conn: Connection, key: bytes, *, user_id: UUID, given: str) -> bool:
-    """Whether it is a code of the person's app that was not used, or a recovery code, which it uses up."""
+    """Whether it is an unused code of the person's app, or a recovery code, which is used up."""
     async with conn.transaction():
         row = await conn.fetchrow(SECRET, user_id)
         if row is None:
@@ -94,13 +95,13 @@ async def check(conn: Connection, key: bytes, *, user_id: UUID, given: str) -> b
 
 
 async def codes_left(conn: Connection, *, user_id: UUID) -> int:
-    """Recovery codes that were not used."""
+    """How many recovery codes are unused."""
     left: int = await conn.fetchval(CODES_LEFT, user_id)
     return left
 
 
 def _step_of(secret: str, given: str, *, after: int) -> int | None:
-    """The step that a code belongs to, if it is one of those that count and later than `after`."""
+    """The time step of a code, if it is one of those that count and later than `after`."""
     digits = given.replace(" ", "")
     now = clock.milliseconds() // 1000 // STEP
     app = pyotp.TOTP(secret)

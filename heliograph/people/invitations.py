@@ -1,7 +1,7 @@
-"""Invitations: a link, good for three days and one use, that makes somebody a member.
+"""Invitations: a link, valid for three days and one use, that makes somebody a member.
 
-The rule nobody may break: an invitation is bound to its e-mail address. Whoever holds the link and no account under
-that address makes one; whoever has one proves that it is theirs by signing in.
+The rule nobody may break: an invitation is bound to its e-mail address. Whoever has the link and no account for that
+address creates one; whoever has one proves it by signing in.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ WITHDRAW = "DELETE FROM invitations WHERE organization_id = $1 AND id = $2 RETUR
 
 
 async def withdraw(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """End an invitation; one that is not there has ended. Raises RoleRequired."""
+    """End an invitation. Idempotent. Raises RoleRequired."""
     await memberships.demand_team(conn, actor)
     async with conn.transaction():
         email = await conn.fetchval(WITHDRAW, actor.organization_id, id)
@@ -130,7 +130,7 @@ SELECT i.id, i.email, i.role, i.note, u.name AS invited_by, i.created_at, i.expi
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[Invitation]:
-    """Pending invitations, newest first, those that ran out included."""
+    """Pending invitations, newest first, including expired ones."""
     return [Invitation(**row) for row in await conn.fetch(LIST, actor.organization_id)]
 
 
@@ -154,8 +154,8 @@ TAKE = "DELETE FROM invitations WHERE token_hash = $1 AND expires_at > now() RET
 
 
 async def accept(conn: Connection, who: Who, *, token: str, user_id: UUID) -> UUID:
-    """Make the person a member and use the link up; returns the organization. The caller has shown that the address is
-    theirs. Raises InvitationEnded."""
+    """Make the person a member and use up the link; returns the organization. The caller has verified that the address
+    is theirs. Raises InvitationEnded."""
     async with conn.transaction():
         row = await conn.fetchrow(TAKE, hash_secret(token.strip()[:200]))
         if row is None:

@@ -1,7 +1,7 @@
-"""Links that sign a person in once: for who has no password yet, or lost it.
+"""Links that sign a person in once, for those who have no password yet, or lost it.
 
-The token stands after `#` in the address, so it is in no access log. The rule nobody may break: a link is good for one
-hour and one use, and a new one ends the one before it.
+The token is after `#` in the URL, so it is in no access log. The rule nobody may break: a link is valid for one hour
+and one use, and a new one ends the previous one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INSERT INTO sign_in_links (token_hash, user_id, expires_at) VALUES ($1, $2, now(
 
 
 async def make(conn: Connection, by: Actor | Who, *, user_id: UUID) -> str:
-    """A token that signs this person in once, for an hour. Ends the one that was made before."""
+    """A token that signs this person in once, valid for an hour. Ends the previous one."""
     token = secrets.token_urlsafe(32)
     async with conn.transaction():
         await conn.execute(MAKE, hash_secret(token), user_id, LIFE)
@@ -46,7 +46,7 @@ USE = "DELETE FROM sign_in_links WHERE token_hash = $1 RETURNING user_id, expire
 
 
 async def use(conn: Connection, *, token: str) -> UUID:
-    """The person that a token stands for; it is used up. Raises LinkUsed."""
+    """The person of a token, which is used up. Raises LinkUsed."""
     row = await conn.fetchrow(USE, hash_secret(token.strip()[:200]))
     if row is None or not row["is_good"]:
         raise LinkUsed

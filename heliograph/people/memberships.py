@@ -1,7 +1,7 @@
 """Memberships: who belongs to an organization, and as what.
 
-The rule nobody may break: an organization that has an owner keeps one. Who changes the team locks the organization's
-row first, so that two owners cannot remove each other.
+The rule nobody may break: an organization that has an owner keeps one. Whoever changes the team locks the
+organization's row first, so that two owners cannot remove each other.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ RETURNING true
 
 
 async def add(conn: Connection, actor: Actor, *, user_id: UUID, role: str) -> None:
-    """Make a user a member of the actor's organization; one who is stays what they are. Raises Invalid."""
+    """Make a user a member of the actor's organization; an existing member keeps their role. Raises Invalid."""
     async with conn.transaction():
         if await conn.fetchval(ADD, actor.organization_id, user_id, roles.checked(role).name):
             await audit.record(conn, actor, "member.added", object_id=user_id, after={"role": role})
@@ -71,7 +71,7 @@ SELECT count(*) FROM memberships WHERE organization_id = $1 AND role = 'owner' A
 ROLE = "SELECT role FROM memberships WHERE organization_id = $1 AND user_id = $2"
 CHANGE = "UPDATE memberships SET role = $3 WHERE organization_id = $1 AND user_id = $2"
 REMOVE = "DELETE FROM memberships WHERE organization_id = $1 AND user_id = $2"
-# A session that looks at the organization ends; those that look at another one go on.
+# Sessions in this organization end; those in another one continue.
 END_SESSIONS = "DELETE FROM sessions WHERE organization_id = $1 AND user_id = $2"
 
 
@@ -126,7 +126,7 @@ async def _known(conn: Connection, actor: Actor, user_id: UUID) -> str:
 
 
 async def _demand(conn: Connection, actor: Actor, *touched: str) -> None:
-    """An operator may do anything; a person needs the team permission, and that of owners where one is concerned."""
+    """An operator may do anything; a person needs the team permission, and the owners' one if an owner is concerned."""
     if actor.user_id is None:
         return
     own = roles.ROLES.get(await role_of(conn, actor, user_id=actor.user_id) or "")

@@ -1,8 +1,8 @@
 """Passwords: argon2id, in threads, and which ones are refused.
 
 A hash costs 19 MiB and some 40 ms of a core (m = 19,456 KiB, t = 2, p = 1: the OWASP recommendation of 2023). Two are
-made at once and a few wait; beyond that somebody floods the door and is told to come again. The rule nobody may break:
-an account that does not exist costs the same as a wrong password.
+made at once and a few wait; beyond that, requests are refused for a moment. The rule nobody may break: an account that
+does not exist costs the same as a wrong password.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from heliograph.base.errors import Invalid, Refusal
 Result = TypeVar("Result")
 
 SHORTEST, LONGEST = 12, 1_000
-#: Hashes made at once, and those that may wait for their turn.
+#: How many hashes are computed at once, and how many may wait.
 AT_ONCE, WAITING = 2, 32
 
 _hasher = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 _threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="argon2")
 _under_way = 0
-#: Of a password that nobody knows: what is compared with when there is no account, or none with a password.
+#: The hash of a password that nobody knows, to compare with if there is no account, or none with a password.
 NOBODYS = "$argon2id$v=19$m=19456,t=2,p=1$LzGGnTq6e3oPS/Jp5NxCLA$eei/R3zXpmM3xA7cUBBycus5BC9YHK5ToJUZMh7YIKs"
 
-#: What is left of a password without digits and signs, if it is one that many use.
+#: Common passwords, without digits and punctuation.
 _COMMON = re.compile(
     "password|passwords|passw|passwort|senha|minhasenha|contrasena|motdepasse|letmein|welcome|bemvindo|qwerty|"
     "qwertyuiop|azerty|admin|administrator|administrador|iloveyou|teamo|teamomuito|monkey|dragon|football|futebol|"
@@ -73,7 +73,7 @@ async def hashed(password: str) -> str:
 
 
 async def verify(known: str | None, password: str) -> bool:
-    """Whether it is the password behind this hash; False, as slowly, if there is none. Raises TooManySignIns."""
+    """Whether it is the password of this hash; False, just as slowly, if there is none. Raises TooManySignIns."""
     right = await _in_thread(_matches, known or NOBODYS, password[:LONGEST])
     return right and known is not None
 
@@ -98,12 +98,12 @@ async def _in_thread(work: Callable[..., Result], *values: str) -> Result:
 
 def _is_guessable(password: str, email: str) -> bool:
     text = password.lower()
-    if text in (text + text)[1:-1] or len(set(text)) < 5:  # a shorter one again and again
+    if text in (text + text)[1:-1] or len(set(text)) < 5:  # a shorter one repeated
         return True
     letters = re.sub(r"[\W\d_]+", "", text)
     own = re.sub(r"[\W\d_]+", "", email.partition("@")[0].lower())
     if not letters or _COMMON(letters) or (own and letters in (own, own + own)):
-        # Digits alone are fine when there are plenty of them and they are no run.
+        # Digits alone are fine if there are plenty and they are not a sequence.
         return bool(letters) or len(text) < 16 or _is_run(text)
     return _is_run(text)
 

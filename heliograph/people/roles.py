@@ -1,6 +1,6 @@
 """What each role in an organization may do: the one table that pages, keys and tests go by.
 
-A role is a set of the contract's scopes, as an API key has them, for live and for test things, and a set of page
+A role is a set of the contract's scopes, as an API key has them, for live and for test resources, and a set of page
 permissions for what the contract has no scope for. The rule nobody may break: no other place names a role to decide
 something; it asks for a scope or a permission.
 """
@@ -39,7 +39,7 @@ class RoleRequired(Refusal):
 
 
 class Role(msgspec.Struct, frozen=True):
-    """Scopes for live and for test things, and page permissions."""
+    """Scopes for live and for test resources, and page permissions."""
 
     name: str
     live: frozenset[str]
@@ -47,24 +47,24 @@ class Role(msgspec.Struct, frozen=True):
     permissions: frozenset[str]
 
     def scopes(self, mode: str) -> frozenset[str]:
-        """Those for things of a mode."""
+        """The scopes for resources of a mode."""
         return self.live if mode == "live" else self.test
 
 
 _ALL = frozenset(SCOPES)
 _WEBHOOKS = frozenset({"webhooks:read", "webhooks:write"})
-#: What is read by all who see messages.
+#: What everybody can read who sees messages.
 _SEEN = frozenset({"sms:read", "whatsapp:read", "account:read", "contacts:read", "campaigns:read", "sender_ids:read"})
 _DEVELOPER = _SEEN | _WEBHOOKS | {"api_keys:read"}
 _SENDER = _SEEN | {"sms:send", "whatsapp:send", "contacts:write", "campaigns:write", "sender_ids:write"}
 
-#: From the most to the least, as they are offered.
+#: From the most to the least powerful, as they are offered.
 ROLES: dict[str, Role] = {
     role.name: role
     for role in (
         Role("owner", _ALL, _ALL, PERMISSIONS),
         Role("admin", _ALL, _ALL, PERMISSIONS - {OWNERS}),
-        # Tries everything out with test keys and test sends; live keys are for owners and admins to make.
+        # Tries everything out with test keys and test sends; only owners and admins create live keys.
         Role("developer", _DEVELOPER, _ALL, frozenset({DEVELOP, USAGE, REVEAL})),
         Role("sender", _SENDER, _SENDER, frozenset({CONVERSE})),
         Role("viewer", _SEEN | {"webhooks:read"}, _SEEN | {"webhooks:read"}, frozenset({DEVELOP})),

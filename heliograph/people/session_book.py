@@ -1,4 +1,4 @@
-"""The sessions that a process has seen lately, so that most requests of a page cost no query for theirs.
+"""A cache of the sessions that a process has seen recently, so that most requests of pages need no query for theirs.
 
 As with keys: what is known is never used when it is more than MAX_AGE old, counted from before it was asked for.
 """
@@ -15,13 +15,13 @@ from heliograph.base.loading_cache import LoadingCache
 from heliograph.people import sessions
 from heliograph.people.sessions import Known
 
-#: Seconds; half of the promise, the rest is for a slow answer of the database.
+#: Seconds; half of the promised time, the rest is for a slow response from the database.
 MAX_AGE = 0.5
 #: Seconds between two writes of one session's `seen_at` by one process.
 SEEN_EVERY = 60.0
-#: Sessions whose last write is remembered; past it all are forgotten, which costs each one a write too many.
+#: For how many sessions the last write is remembered; beyond that all are forgotten, which costs one extra write each.
 CAPACITY = 10_000
-#: Characters of a token; what has another number is none of ours.
+#: Length of a token; anything else is not ours.
 LENGTH = 43
 
 
@@ -38,7 +38,7 @@ class SessionBook:
         self._touching: Batcher[bytes, None] = Batcher(self._touch, indivisible=is_down)
 
     async def find(self, token: str, *, anew: bool = False) -> Known | None:
-        """Who is behind a token; None: nobody. `anew`: as of now, for who has just changed something."""
+        """The session of a token; None: there is none. `anew`: the current state, after a change."""
         if len(token) != LENGTH or not token.isascii():
             return None
         digest = hash_secret(token)
@@ -54,7 +54,7 @@ class SessionBook:
         return known
 
     def forget(self, token: str) -> None:
-        """Something about it was changed here: look again at the next request."""
+        """Something about it was changed here: reload it at the next request."""
         self._known.forget(hash_secret(token))
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """Sessions: browsers in which somebody is signed in.
 
-A session's token is 256 random bits that the browser alone has; here is its SHA-256. The rule nobody may break: a
+A session's token is 256 random bits that only the browser has; the table has its SHA-256. The rule nobody may break: a
 session that ended is refused by every process within a second, whoever ended it (`session_book` caches for less).
 """
 
@@ -20,16 +20,16 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 
-#: Without a request for so long a session ends; "keep me signed in" makes it as long as LONGEST.
+#: A session ends after this long without a request; "keep me signed in" makes it LONGEST.
 IDLE = timedelta(hours=12)
 #: From sign-in on, whatever happens.
 LONGEST = timedelta(days=30)
-#: How long a password that was just given counts for dangerous acts.
+#: How long after entering the password dangerous actions are allowed.
 PROVED = timedelta(minutes=10)
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A session and who is behind it, as they were at most half a second ago."""
+    """A session and its person, at most half a second old."""
 
     id: UUID
     user_id: UUID
@@ -39,7 +39,7 @@ class Known(msgspec.Struct, frozen=True):
     time_zone: str | None
     has_password: bool
     has_totp: bool
-    #: The one that is looked at; None: the person belongs to none.
+    #: The current one; None: the person belongs to none.
     organization_id: UUID | None
     organization: str | None
     state: str | None
@@ -52,7 +52,7 @@ class Known(msgspec.Struct, frozen=True):
     created_at: datetime
     seen_at: datetime
     ends_at: datetime
-    #: Whether the person showed within PROVED who they are; one without a password has nothing to show it with.
+    #: Whether the person authenticated within PROVED; somebody without a password cannot.
     is_proved: bool
 
 
@@ -88,10 +88,10 @@ async def open_for(
     is_kept: bool = False,
     request_id: str = "",
 ) -> str:
-    """Begin a session for somebody who proved who they are; returns its token, which exists nowhere else.
+    """Begin a session for somebody who has authenticated; returns its token, which exists nowhere else.
 
-    `how`: what proved it, "password", "code", "link" or "invitation". `organization_id`: to look at, one that they
-    belong to; None: the first. `is_kept`: stay signed in for LONGEST.
+    `how`: by what, "password", "code", "link" or "invitation". `organization_id`: the current one, which they belong
+    to; None: the first. `is_kept`: stay signed in for LONGEST.
     """
     token = secrets.token_urlsafe(32)
     idle = LONGEST if is_kept else IDLE
@@ -136,7 +136,7 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
 
 
 async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[bytes, Known]:
-    """Who is behind each token's SHA-256; those that are no session, or one that ended, are left out."""
+    """The session of each token's SHA-256, without unknown and ended ones."""
     found = {}
     for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED):
         values = {name: row[name] for name in Known.__struct_fields__ if name != "organizations"}
@@ -161,7 +161,7 @@ PROVE = "UPDATE sessions SET proved_at = now() WHERE id = $1 AND user_id = $2"
 
 
 async def prove(conn: Connection, *, id: UUID, user_id: UUID) -> None:
-    """The person behind a session showed again who they are."""
+    """The person of a session authenticated again."""
     await conn.execute(PROVE, id, user_id)
 
 
@@ -173,7 +173,7 @@ RETURNING s.id
 
 
 async def switch(conn: Connection, *, id: UUID, user_id: UUID, organization_id: UUID) -> None:
-    """Look at another organization that the person belongs to. Raises NotFound."""
+    """Switch to another organization that the person belongs to. Raises NotFound."""
     if await conn.fetchval(SWITCH, id, user_id, organization_id) is None:
         raise NotFound("There is no such organization.", resource="organization", id=str(organization_id))
 
@@ -191,12 +191,12 @@ END_ALL = "DELETE FROM sessions WHERE user_id = $1 AND id IS DISTINCT FROM $2"
 
 
 async def end(conn: Connection, by: Actor | Who, *, user_id: UUID, id: UUID) -> None:
-    """End one session of a person; one that is not there has ended."""
+    """End one session of a person. Idempotent."""
     await _ended(conn, by, user_id, END, id)
 
 
 async def end_all(conn: Connection, by: Actor | Who, *, user_id: UUID, keep: UUID | None = None) -> None:
-    """End all sessions of a person, save one."""
+    """End all sessions of a person, except one."""
     await _ended(conn, by, user_id, END_ALL, keep)
 
 
@@ -207,7 +207,7 @@ SELECT id, address, agent, created_at, seen_at FROM sessions
 
 
 async def list_all(conn: Connection, *, user_id: UUID) -> list[Listed]:
-    """The sessions of a person, those used last first."""
+    """The sessions of a person, most recently used first."""
     return [Listed(**row) for row in await conn.fetch(LIST, user_id)]
 
 

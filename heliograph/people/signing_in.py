@@ -1,10 +1,10 @@
 """Signing in: e-mail and password, then a code where the person has an authenticator app.
 
-The rule nobody may break: whatever is wrong, the answer is one sentence and takes as long. A session begins only here,
-when everything that was asked for is proved.
+The rule nobody may break: whatever is wrong, the answer is the same sentence after the same time. A session begins only
+here, when everything required has been verified.
 
-A browser that somebody has signed in with before brings a mark of that, and its tries are counted apart from those of
-strangers: who guesses at an account from a thousand addresses keeps its owner out of nothing.
+A browser in which somebody has signed in before carries a mark of that, and its tries are counted apart from those of
+strangers: guessing at an account from a thousand addresses does not keep its owner out.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ CODE_WITHIN = 300
 
 
 class WrongSignIn(Refusal):
-    """E-mail or password is not right."""
+    """E-mail or password is not correct."""
 
     code, status = "sign_in_refused", 403
 
 
 class WrongCode(Refusal):
-    """This code is not right, or was used already."""
+    """This code is not correct, or was used already."""
 
     code, status = "code_refused", 403
 
 
 class Proved(msgspec.Struct, frozen=True):
-    """Somebody whose password is right. `needs_code`: they have a second factor, which is to be asked for."""
+    """Somebody with a correct password. `needs_code`: they have a second factor, which is required next."""
 
     user_id: UUID
     needs_code: bool
@@ -49,7 +49,7 @@ FIND = "SELECT id, password, totp IS NOT NULL AS has_totp FROM users WHERE email
 async def password(
     pool: Pool, mark_key: bytes, *, email: str, password: str, address: str, browser: str = ""
 ) -> Proved:
-    """Whose password this is. Raises WrongSignIn, TooManyTries, TooManySignIns.
+    """The person with this password. Raises WrongSignIn, TooManyTries, TooManySignIns.
 
     `address`: where it comes from; `browser`: the mark that it brings. No connection is held while the hash is made.
     """
@@ -77,7 +77,7 @@ async def prove_again(pool: Pool, *, session_id: UUID, user_id: UUID, password: 
         await tries.count(conn, account=account, address=address)
         known = await conn.fetchval(FIND_BY_ID, user_id)
     if not await passwords.verify(known, password):
-        raise WrongSignIn("The password is not right.")
+        raise WrongSignIn("The password is not correct.")
     async with pool.acquire() as conn:
         await tries.forgive(conn, account=account, address=address)
 
@@ -112,7 +112,7 @@ def _signed(key: bytes, user_id: UUID, name: str) -> str:
 
 
 def ticket(key: bytes, *, user_id: UUID, is_kept: bool) -> str:
-    """What the form for the code carries: whose password was right, and until when that counts."""
+    """The ticket in the form for the code: whose password was correct, and until when it is valid."""
     until = clock.milliseconds() // 1000 + CODE_WITHIN
     said = f"{user_id}.{int(is_kept)}.{until}"
     return f"{said}.{mac(key, said.encode()).hex()}"

@@ -1,6 +1,6 @@
-"""Failures to sign in, which make the next try wait: longer each time, never for good.
+"""Failed sign-ins, which delay the next try: longer each time, but never permanently.
 
-By account and by address, each known or not, so that nobody learns which accounts there are. The rule nobody may
+By account and by address, whether they exist or not, so that nobody learns which accounts exist. The rule nobody may
 break: a try is counted before the password is looked at, so that a thousand at once are not free.
 """
 
@@ -17,7 +17,7 @@ from heliograph.base.network.addresses import sharer
 FREE_ACCOUNT, FREE_ADDRESS = 5, 30
 #: Longest wait, seconds. Somebody who guesses at an account all day must not keep its owner out.
 LONGEST_ACCOUNT, LONGEST_ADDRESS = 60, 900
-#: After so long without a failure all is forgotten.
+#: After this long without a failure, all is forgotten.
 FORGOTTEN = timedelta(minutes=15)
 
 
@@ -31,7 +31,7 @@ class TooManyTries(Refusal):
         self.headers = {"retry-after": str(seconds)}
 
 
-# The wait doubles with each try beyond the free ones. Whoever comes too early is not counted, so that waiting helps.
+# The wait doubles with each try beyond the free ones. A try that comes too early is not counted, so that waiting helps.
 # A free try is never early: of two at once, the one that waited for the other's row has the earlier now().
 _WAIT = """CASE WHEN known.tries < excluded_free THEN interval '0'
                 ELSE make_interval(secs => least(excluded_most, 2.0 ^ least(known.tries - excluded_free, 20))) END"""
@@ -71,7 +71,7 @@ TAKE_BACK = "UPDATE sign_in_tries SET tries = greatest(tries - 1, 0) WHERE subje
 
 
 async def forgive(conn: Connection, *, account: str, address: str) -> None:
-    """The try was good after all. The address loses this one only: whoever guesses at others may have an account."""
+    """The try succeeded. The address is relieved of this one only: somebody who guesses may also have an account."""
     await conn.execute(FORGIVE, _subject("account", account))
     await conn.execute(TAKE_BACK, _subject("address", sharer(address)))
 

@@ -61,9 +61,9 @@ BY_ID = f"SELECT {_COLUMNS} FROM users u WHERE id = $1"
 
 
 async def ensure(conn: Connection, by: Actor | Who, *, email: str, name: str = "") -> tuple[User, bool]:
-    """The user of this address, made if there is none; and whether they were made now. Raises Invalid.
+    """The user of this address, created if there is none; and whether they were created now. Raises Invalid.
 
-    `name`: of 1 to 200 characters; what stands before the `@` if it is empty. It is not changed for who is there.
+    `name`: 1 to 200 characters; the part before the `@` if it is empty. It is not changed for an existing user.
     """
     email = checked_email(email)
     name = checked_name(name or email.partition("@")[0])
@@ -103,7 +103,7 @@ SELECT {_COLUMNS}, m.organization_id, o.name AS organization, m.role
 
 
 async def list_everywhere(conn: Connection, *, organization_id: UUID | None, limit: int = 1000) -> list[Member]:
-    """For operators: the members of one organization, or with None of all."""
+    """For operators: the members of one organization, or of all (None)."""
     rows = await conn.fetch(LIST, organization_id, limit)
     return [Member(user_of(row), row["organization_id"], row["organization"], row["role"]) for row in rows]
 
@@ -112,7 +112,7 @@ REMOVE = "DELETE FROM users WHERE id = $1 RETURNING email"
 
 
 async def remove(conn: Connection, by: Actor | Who, *, id: UUID) -> None:
-    """Remove a person from the installation, with memberships, links and sessions. A second time changes nothing."""
+    """Remove a person from the installation, with memberships, links and sessions. Idempotent."""
     async with conn.transaction():
         email = await conn.fetchval(REMOVE, id)
         if email is not None:
@@ -172,7 +172,7 @@ async def keep_password(conn: Connection, by: Actor | Who, *, user: User, hashed
 
 
 def checked_email(text: str) -> str:
-    """In lower case and without spaces around it. Raises Invalid."""
+    """In lower case, trimmed. Raises Invalid."""
     email = text.strip().lower()
     if not _is_email(email):
         raise Invalid(("email", "format", "This is not an e-mail address, which looks like ana@example.com."))

@@ -1,9 +1,9 @@
-"""Traffic roll-ups: how many messages went where, in which hour, and how fast; what charts and bills are drawn from.
+"""Traffic roll-ups: how many messages went where, in which hour, and how fast; the basis of charts and bills.
 
     accept, moves ── deltas, in the same commit ──► traffic_deltas ── folded every ten seconds ──► traffic ──► charts
 
 A message counts in the hour in which it was accepted, under the status that it has now. The rule nobody may break:
-deltas are written in the commit that they tell of, so that roll-ups, once folded, are what a count over messages says.
+deltas are written in the commit that they describe, so that roll-ups, once folded, equal a count over messages.
 """
 
 from heliograph.base.histogram import percentile

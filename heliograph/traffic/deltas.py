@@ -1,7 +1,7 @@
-"""What a batch of moves changes of the roll-ups: a row for each combination in it, not for each message.
+"""The changes of a batch of moves to the roll-ups: a row for each combination in it, not for each message.
 
-Accepting writes its own deltas in SQL (`accept.sql`, `bulk.sql`). The rule nobody may break: a message is taken off
-where it was counted, under the same hour, supplier and status, before it is added where it is now.
+Accepting writes its own deltas in SQL (`accept.sql`, `bulk.sql`). The rule nobody may break: a message is subtracted
+where it was counted, under the same hour, supplier and status, and added where it is now.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.histogram import LENGTH, bucket
 from heliograph.base.ids import uuid7
 
-#: Statuses of messages that no supplier has: one to whoever looks at traffic.
+#: Statuses of messages that no supplier has: one and the same for traffic.
 WAITING = {"sending": "accepted", "queued": "accepted"}
-#: The supplier of a message that none has taken, and of all WhatsApp messages.
+#: The supplier of a message that none has accepted, and of all WhatsApp messages.
 NONE = UUID(int=0)
 
 
@@ -72,7 +72,7 @@ SELECT organization_id, $1, n, hour, channel, mode, country, sender, supplier_id
 
 
 async def record(conn: Connection, changes: Iterable[Change]) -> None:
-    """Append what these changes make of the roll-ups, in the caller's transaction, which makes the changes."""
+    """Append the effects of these changes on the roll-ups, in the caller's transaction, which makes the changes."""
     sums: dict[_Key, _Sum] = {}
     for group in _groups(changes):
         change, count, segments = group.like, group.count, group.segments
@@ -82,7 +82,7 @@ async def record(conn: Connection, changes: Iterable[Change]) -> None:
         new = WAITING.get(change.new_status, change.new_status)
         if old != new:
             for status, sign in ((old, -1), (new, 1)):
-                # Who has not been handed over was counted under no supplier.
+                # A message that was not handed over was counted under no supplier.
                 one = sums.setdefault((*place, NONE if status == "accepted" else supplier_id, status), _Sum())
                 one.count += sign * count
                 one.segments += sign * segments

@@ -1,6 +1,6 @@
 """Folding deltas into the roll-ups of traffic and usage, in steps, by whichever worker's turn it is.
 
-The rule nobody may break: a delta goes in the very commit in which it is added, so it counts once.
+The rule nobody may break: a delta is deleted in the very commit that adds it, so it counts once.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SELECT count(*) FROM gone
 
 
 async def fold(conn: Connection) -> int:
-    """Fold what has gathered, each step in a transaction of its own; returns how many deltas that were."""
+    """Fold accumulated deltas, each step in its own transaction; returns how many there were."""
     folded = 0
     for _ in range(STEPS):
         done: int = await conn.fetchval(FOLD, STEP, NONE)

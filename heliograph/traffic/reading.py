@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for: [date_from, date_to) in whole hours. None: all."""
+    """A query: [date_from, date_to) in whole hours. None: all."""
 
     date_from: datetime
     date_to: datetime
@@ -27,12 +27,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None = None
     country: str | None = None
     sender: str | None = None
-    #: Most points that come back.
+    #: Maximum number of points.
     limit: int
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One interval, of one value of what it is split by. `counts`: messages by status."""
+    """One interval, for one value of the split. `counts`: messages by status."""
 
     at: datetime
     value: str | None

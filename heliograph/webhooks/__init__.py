@@ -1,1 +1,2 @@
-"""Outbound webhooks: endpoints, events and who hears of them, signed deliveries, what became of each, sending again."""
+"""Outbound webhooks: endpoints, events and their subscribers, signed deliveries and their results, resends and
+replays."""

@@ -27,9 +27,9 @@ from heliograph.webhooks.recording.events import KINDS
 MAX_ACTIVE = 10
 #: How long a disabled endpoint is listed, and how many of them at most.
 LISTED, MOST_LISTED = timedelta(days=90), 500
-#: A secret that was replaced signs beside the new one for this long.
+#: A replaced secret keeps signing alongside the new one for this long.
 OVERLAP = timedelta(hours=24)
-#: Replaced secrets that are kept, whatever time they have left: each is 48 bytes in the header of every attempt.
+#: How many replaced secrets are kept, whatever time they have left: each is 48 bytes in the header of every attempt.
 MAX_OLD = 4
 
 #: Why an endpoint was disabled: by the organization, by the receiver's 410, after failing for days.
@@ -54,7 +54,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     id: UUID
     url: str
     subscribed_events: list[str]
-    #: Of the keys that see it, and of the events that go there.
+    #: The mode of the keys that see it, and of the events that are sent there.
     mode: str
     status: str
     created_at: datetime
@@ -67,7 +67,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class EndpointRules(msgspec.Struct, frozen=True):
-    """What the settings say of endpoints. Made once, by `rules`."""
+    """The settings for endpoints. Made once, by `rules`."""
 
     allow_http: bool
     networks: tuple[Network, ...]
@@ -122,7 +122,7 @@ async def create(
     """Register an endpoint for kinds of `events.KINDS`. Its secret is returned here and nowhere else.
 
     Raises Invalid (the URL may not be a destination, a kind is unknown or none is given) and TooManyEndpoints. The
-    addresses behind a name are not looked at here: they are judged whenever they are connected to.
+    addresses of a host name are not checked here, but whenever a connection is made.
     """
     problem = problem_of(url, rules)
     if problem is not None:
@@ -170,8 +170,8 @@ UPDATE webhook_endpoints
 RETURNING {_COLUMNS}
 """
 
-# A row that a worker is just finishing or putting back is skipped: waiting for it here could be a deadlock. If it is
-# put back, the worker that claims it next sees the disabled endpoint and drops it.
+# A row that a worker is just finishing or putting back is skipped: waiting for it here could deadlock. If it is put
+# back, the worker that claims it next sees the disabled endpoint and drops it.
 FORGET_QUEUED = """
 WITH held AS MATERIALIZED (
     SELECT ctid AS place FROM queue WHERE kind = 'webhook' AND line = ANY ($1) FOR UPDATE SKIP LOCKED
@@ -181,7 +181,7 @@ DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held))
 
 
 async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
-    """Disable an endpoint for good and drop what is queued for it; a second time changes nothing."""
+    """Disable an endpoint permanently and drop what is queued for it. Idempotent."""
     async with conn.transaction():
         before = await get(conn, actor, id=id)
         row = await conn.fetchrow(DISABLE, actor.organization_id, id, clock.now(), REQUESTED, actor.modes)
@@ -207,7 +207,7 @@ RETURNING {_COLUMNS}
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What to change of an endpoint; None stays as it is."""
+    """What to change in an endpoint; None stays as it is."""
 
     url: str | None = None
     subscribed_events: Sequence[str] | None = None
@@ -219,8 +219,8 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
     """Change an endpoint; its secret stays. Raises Invalid, NotFound, and TooManyEndpoints if it was disabled and would
     be one active endpoint too many.
 
-    One that is disabled loses what is queued for it, as by `disable`; one that is enabled again gets what happens from
-    then on, and begins without failures.
+    Disabling drops what is queued for it, as `disable` does; an enabled endpoint gets what happens from then on, and
+    starts without failures.
     """
     if changes.url is not None:
         problem = problem_of(changes.url, rules)
@@ -272,7 +272,7 @@ RETURNING {_COLUMNS}, old_secrets_until[1] AS until
 async def rotate_secret(
     conn: Connection, actor: Actor, *, id: UUID, rules: EndpointRules
 ) -> tuple[Endpoint, str, datetime]:
-    """Replace the secret: (endpoint, new secret, until when the one before it signs too).
+    """Replace the secret: (endpoint, new secret, until when the previous one signs too).
 
     The new one is returned here and nowhere else. Raises NotFound and EndpointDisabled.
     """
@@ -334,7 +334,7 @@ def _context(organization_id: UUID, id: UUID) -> str:
 
 
 def checked_kinds(asked: Sequence[str]) -> list[str]:
-    """The kinds to subscribe to, each once. Raises Invalid for one that is unknown, and for none."""
+    """The kinds to subscribe to, deduplicated. Raises Invalid for one that is unknown, and for none."""
     kinds = list(dict.fromkeys(asked))
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:

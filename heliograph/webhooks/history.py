@@ -1,6 +1,6 @@
-"""Webhook attempts as one looks back on them: an organization on its own endpoints, operators on all.
+"""The history of webhook attempts: of an organization's own endpoints, or of all for operators.
 
-The rule nobody may break: `detail` is for operators. It may hold what our name servers answered about private names.
+The rule nobody may break: `detail` is for operators. It may contain what our name servers said about private names.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ SELECT w.event_id, e.kind, e.message_id, w.attempt, w.started_at, w.duration_ms,
   LEFT JOIN LATERAL (SELECT kind, message_id FROM events WHERE organization_id = $1 AND id = w.event_id) e ON true
  ORDER BY w.started_at DESC, w.event_id DESC, w.attempt DESC
 """
-#: Behind every attempt.
+#: After every attempt.
 NEWEST = (datetime(9999, 1, 1, tzinfo=UTC), UUID(int=0), 0)
 
 

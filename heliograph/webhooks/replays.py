@@ -1,8 +1,8 @@
-"""Sending again: one event, a range of time, or an example, to one endpoint.
+"""Resends and replays: one event, a time range, or a test event, to one endpoint.
 
-The rule nobody may break: an event that goes out again keeps its id, and what is sent again never goes before what
-happens now. A resend is one row of the queue; a replay puts its rows into lane 1, a step at a time, and only while
-the endpoint takes them.
+The rule nobody may break: an event that is sent again keeps its id, and replayed events never go before new ones. A
+resend is one row of the queue; a replay puts its rows into lane 1, a step at a time, and only while the endpoint
+accepts them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.recording import successes
 
-#: The kind of an event that somebody asked for.
+#: The kind of test events.
 TEST = "webhook.test"
-#: How far back a replay reaches: as long as attempts are kept, so that "only what failed" can be told.
+#: How far back a replay reaches: as long as attempts are kept, so that `only_failed` can be decided.
 REPLAY_DAYS = 30
-#: Events that one step looks at: some 10 ms.
+#: How many events one step reads: some 10 ms.
 STEP = 1000
-#: A replay waits while so many of its rows are due: the queue is not the place to keep a range of time.
+#: A replay waits while this many of its rows are due: the queue is not the place to store a time range.
 BACKLOG = 2000
 #: Steps in a row, of all replays together.
 STEPS = 20
-#: Lanes of the queue: what happens now, and what is replayed.
+#: Lanes of the queue: new events, and replayed ones.
 NOW, LATER = 0, 1
 
 
@@ -58,15 +58,14 @@ class Replay(msgspec.Struct, frozen=True):
     completed_at: datetime | None
 
 
-# A row that is there already stays: it is on its way. Nobody waits for a lock here while holding one, so a worker that
-# finishes rows of the same endpoint at this moment cannot be in a deadlock with it. It counts as claimed before, since
-# there may be earlier attempts.
+# An existing row stays: it is on its way. Nobody waits for a lock here while holding one, so it cannot deadlock with a
+# worker that finishes rows of the same endpoint. It counts as claimed before, since there may be earlier attempts.
 QUEUE = """
 INSERT INTO queue (kind, line, lane, organization_id, due_at, id, claims)
 SELECT 'webhook', $2, $4, $1, now(), id, 1 FROM unnest($3::uuid[]) AS id
 ON CONFLICT DO NOTHING
 """
-# Of those that were there, the ones that wait for a later attempt: theirs comes now.
+# Existing rows that wait for a later attempt: it is due now.
 HURRY = """
 WITH held AS MATERIALIZED (
     SELECT waiting.place
@@ -84,8 +83,8 @@ KNOWN = "SELECT true FROM events WHERE organization_id = $1 AND id = $2 AND mode
 
 
 async def resend(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id: UUID) -> None:
-    """Deliver one event of the endpoint's mode to it again, whether it subscribed to its kind or not; its
-    schedule of attempts begins anew, or, where one is running, its next attempt comes now.
+    """Deliver one event of the endpoint's mode to it again, whether it subscribed to its kind or not; its schedule of
+    attempts starts again, or, if one is running, its next attempt is due now.
 
     Raises NotFound, EndpointDisabled.
     """
@@ -137,8 +136,8 @@ async def replay(
     kinds: Sequence[str] | None = None,
     only_failed: bool = False,
 ) -> Replay:
-    """Deliver again what was recorded from `from_at` (within the last 30 days) up to `to_at` (excluded; None or later
-    than now: now). A worker does it, step by step.
+    """Deliver again what was recorded from `from_at` (within the last 30 days) to `to_at` (exclusive; None or in the
+    future: now). A worker does it, step by step.
 
     `kinds`: some of those that the endpoint subscribed to; None: all of them. Tests are not repeated. `only_failed`:
     only what this endpoint never answered with a 2xx, so also what it was never sent. Raises NotFound,
@@ -146,7 +145,7 @@ async def replay(
     """
     endpoint = await endpoints.active(conn, actor, id=endpoint_id)
     now = clock.now()
-    # What is being recorded at this moment is delivered as it happens: the endpoint is active.
+    # What is being recorded at this moment is delivered anyway: the endpoint is active.
     to_at = now if to_at is None else min(to_at, now)
     if from_at < now - timedelta(days=REPLAY_DAYS):
         raise Invalid(("from", "range", f"`from` must be within the last {REPLAY_DAYS} days"))
@@ -189,7 +188,7 @@ async def list_replays(
     return [Replay(*row.values()) for row in rows]
 
 
-# Of the replays whose rows were taken, the one that has waited longest.
+# Among the replays whose rows were delivered, the one that has waited longest.
 ANY_RUNNING = "EXISTS (SELECT FROM webhook_replays WHERE status = 'running')"
 TAKE = """
 SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, r.position, e.status AS endpoint, e.mode
@@ -201,8 +200,8 @@ SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, 
               AND organization_id = r.organization_id AND due_at <= now() LIMIT $1) waiting) < $1
  ORDER BY r.stepped_at LIMIT 1 FOR UPDATE OF r SKIP LOCKED
 """
-# `place` numbers what was looked at, whatever its kind, so that a range without the wanted kinds is crossed in steps.
-# $9: the beginning of the second of $2. The endpoint is spelled so that no index leads by it (see `successes.HOLDING`).
+# `place` numbers the rows scanned, of any kind, so that a range without the wanted kinds is crossed in steps. $9: the
+# beginning of the second of $2. The endpoint is spelled so that no index matches it (see `successes.HOLDING`).
 LOOK = """
 WITH looked AS MATERIALIZED (
     SELECT id, kind, mode FROM events WHERE organization_id = $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4
@@ -230,7 +229,7 @@ UPDATE webhook_replays
 
 
 async def advance(conn: Connection) -> int:
-    """Take running replays some steps on, each a transaction; returns how many deliveries were queued.
+    """Advance running replays by some steps, each a transaction; returns how many deliveries were queued.
 
     Several workers may do this at once; a replay is stepped by one of them at a time.
     """
@@ -285,7 +284,7 @@ def _before(id: UUID) -> UUID:
 
 
 def _example(endpoint_id: UUID, subscribed: Sequence[str], at: datetime) -> str:
-    """The data of a test: what it is for, and a message as the events of real ones have it."""
+    """The data of a test event: its purpose, and a message in the form of real events."""
     return msgspec.json.encode(
         {
             "webhookEndpoint": {"id": endpoint_id, "subscribed_events": subscribed},

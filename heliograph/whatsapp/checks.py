@@ -1,4 +1,4 @@
-"""What can be wrong with WhatsApp: tokens, holds, subscriptions of accounts; callbacks that wait or were put aside."""
+"""What can be wrong with WhatsApp: tokens, holds, subscriptions of accounts; overdue callbacks and dead letters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heliograph.whatsapp.mirror import accounts, apps, onboarding
 
 
 async def look(conn: Connection, settings: Settings) -> list[Check]:
-    """One result for each account, for what Meta warns of, and for the callbacks."""
+    """One result for each account, for Meta's warnings, and for the callbacks."""
     return [*await _accounts(conn, settings), await _callbacks(conn)]
 
 
@@ -35,7 +35,7 @@ def _warned(one: dict[str, Any]) -> list[Check]:
 
 
 def _account(one: dict[str, Any], key: bytes | None) -> Check:
-    """One WhatsApp account: what keeps it from sending first, then what keeps it from hearing."""
+    """One WhatsApp account: first what keeps it from sending, then what keeps it from receiving."""
     name = f"whatsapp {one['waba_id']}"
     update = f'heliograph whatsapp account update {one["waba_id"]} --org "{one["organization"]}"'
     try:

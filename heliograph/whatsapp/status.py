@@ -3,10 +3,10 @@
     accepted (→ queued) → sent → delivered → read
     accepted → canceled      accepted, sent → failed
 
-`queued`, an attempt has begun, is shown and not stored (`messages.QUEUED`). A message is in the state of highest rank
-that was ever heard of it, in whatever order that came: `delivered` and `read` stand above `failed`, since Meta may give
-up on one device and reach another. Times are the earliest that were said, and a later state implies the earlier ones.
-So duplicates and any order of the same statuses end in the same row.
+`queued`, an attempt has begun, is shown and not stored (`messages.QUEUED`). A message is in the state of the highest
+rank ever reported for it, in whatever order: `delivered` and `read` rank above `failed`, since Meta may give up on one
+device and reach another. Times are the earliest reported, and a later state implies the earlier ones. So duplicates and
+any order of the same statuses end in the same row.
 
 The rule nobody may break: a message raises `message.failed` and `message.delivered` at most once each, the first only
 if nothing was raised before, and its money moves with its state, in one transaction.
@@ -36,19 +36,19 @@ from heliograph.why import words
 #: A message's columns.
 Row: TypeAlias = asyncpg.Record | Mapping[str, Any]
 
-#: Who is higher stays.
+#: The higher rank stays.
 RANK = {"accepted": 0, "sent": 1, "canceled": 2, "failed": 3, "delivered": 4, "read": 5}
-#: States in which nothing has ended.
+#: Open states.
 OPEN = ("accepted", "sent")
 #: The user has it.
 ARRIVED = ("delivered", "read")
 
-#: What customers read about a failure, by its code. Never Meta's words.
+#: What customers read about a failure, by its code. Never Meta's text.
 FAILURES = words.told("whatsapp_failure")
 
 
 class Pricing(msgspec.Struct, frozen=True, gc=False):
-    """What Meta said of the price: type `regular`, `free_customer_service`, `free_entry_point` …, and category."""
+    """Meta's pricing: type `regular`, `free_customer_service`, `free_entry_point` …, and category."""
 
     type: str
     category: str
@@ -67,12 +67,12 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     at: datetime
     failure_code: str | None = None
     pricing: Pricing | None = None
-    #: Only if Meta has not taken it: what is decided about one attempt says nothing of another whose answer came.
+    #: Only if Meta has not accepted it: a decision about one attempt does not hold for another whose answer came.
     unsent: bool = False
 
 
 def pricing_of(text: str | None) -> Pricing | None:
-    """What `Pricing.text` was made of."""
+    """The inverse of `Pricing.text`."""
     if not text:
         return None
     type, _, category = text.partition("/")
@@ -80,7 +80,7 @@ def pricing_of(text: str | None) -> Pricing | None:
 
 
 class _News(msgspec.Struct, gc=False):
-    """All that is said of one message at once."""
+    """All reports on one message in a batch."""
 
     organization_id: UUID
     message_id: UUID
@@ -93,12 +93,12 @@ class _News(msgspec.Struct, gc=False):
     failure_code: str | None = None
     pricing: Pricing | None = None
     priced_by: str | None = None
-    #: `sent` was said, not only implied.
+    #: `sent` was reported, not only implied.
     was_sent: bool = False
 
 
-# Locked in one order, so that two transactions cannot deadlock. What is decided here about a message
-# (`unsent`) holds only if no attempt of it was taken; it is canceled only if none may have been.
+# Locked in one order, so that two transactions cannot deadlock. What is decided here about a message (`unsent`) holds
+# only if no attempt of it was accepted; it is canceled only if none may have been.
 LOCK = """
 SELECT m.*, (SELECT currency FROM wallets WHERE organization_id = m.organization_id) AS currency,
        CASE WHEN news.unsent THEN EXISTS (
@@ -131,7 +131,7 @@ COLUMNS = (
     "delivered_event", "pricing", "priced_by",
 )  # fmt: skip
 
-# What was reserved first, for messages whose reservation is gone and whose price Meta never said.
+# The original reservation, for messages whose reservation is gone and whose price Meta never reported.
 LISTED = """
 SELECT item.id, booked.amount FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
        SELECT -available AS amount FROM wallet_movements
@@ -194,7 +194,7 @@ async def move_many(
 
 
 def _change(row: asyncpg.Record, new: dict[str, Any]) -> traffic.Change:
-    """What a row that changed changes of the traffic."""
+    """The traffic deltas of a changed row."""
 
     def took(column: str) -> float | None:
         happened = row[column] is None and new[column] is not None
@@ -216,17 +216,17 @@ def _change(row: asyncpg.Record, new: dict[str, Any]) -> traffic.Change:
 
 
 def merge(row: Row, news: _News) -> dict[str, Any] | None:
-    """The row's columns after the news; None: nothing changes. Pure, and for statuses of Meta's the same in any
+    """The row's columns after the reports; None: nothing changes. Pure, and for statuses from Meta independent of their
     order."""
     status = row["status"]
     if news.unsent and status != "accepted":
-        return None  # Meta was heard of it, perhaps while this waited for the row: after `taken` was looked at
+        return None  # Meta reported on it, perhaps while this waited for the row: after `taken` was read
     if RANK[news.status] > RANK[status] and (news.status != "canceled" or status == "accepted"):
         status = news.status
     known = {name: row[name] for name in COLUMNS}
     new = known.copy()
     new["status"] = status
-    # A clock of Meta's shows whole seconds, which may lie before the acceptance.
+    # Meta's timestamps are whole seconds, which may lie before the acceptance.
     first = row["accepted_at"]
     for column in ("sent_at", "delivered_at", "read_at"):
         new[column] = _earlier(row[column], getattr(news, column), first)
@@ -240,7 +240,7 @@ def merge(row: Row, news: _News) -> dict[str, Any] | None:
 
 
 def message_data(row: Row, status: str) -> str:
-    """The `data` of a message's event, as JSON. Holds nothing of Meta's."""
+    """The `data` of a message's event, as JSON. Contains nothing from Meta."""
     code = row["failure_code"]
     return msgspec.json.encode(
         {
@@ -263,7 +263,7 @@ def message_data(row: Row, status: str) -> str:
 
 
 def _gather(moves: Iterable[Move]) -> dict[UUID, _News]:
-    """One for each message, in order of (organization, id). Beside Meta's word, what was decided here is void."""
+    """One for each message, in order of (organization, id). Meta's reports override what was decided here."""
     news: dict[UUID, _News] = {}
     for move in sorted(moves, key=lambda move: (move.organization_id.int, move.message_id.int, move.unsent)):
         local = move.unsent or move.status == "canceled"
@@ -307,7 +307,7 @@ def _earlier(known: datetime | None, said: datetime | None, first: datetime | No
 def _events(
     row: Row, new: dict[str, Any], news: _News, wanted: Mapping[str, events.Wanting], at: datetime
 ) -> list[events.Event]:
-    """What the change raises; notes in `new` that it was raised."""
+    """The events of a change; records in `new` that they were raised."""
     raised: list[events.Event] = []
 
     def add(kind: str, status: str) -> UUID:
@@ -342,7 +342,7 @@ def _events(
 async def _movements(
     conn: Connection, charged: Sequence[tuple[asyncpg.Record, dict[str, Any]]], rates: RateBook | None
 ) -> list[Movement]:
-    """What the changes do to wallets:
+    """The effects of changes on wallets:
 
     arrived      consume, once: what Meta's pricing says; without it what is reserved, or was before it was given back
     failed       release
@@ -382,7 +382,7 @@ async def _movements(
 
 
 async def _price(conn: Connection, rates: RateBook | None, row: Row, pricing: Pricing | None) -> int | None:
-    """Our price for what Meta says, in the rates that were valid at acceptance; None: nothing is known."""
+    """Our price for Meta's pricing, at the rates valid at acceptance; None: unknown."""
     if pricing is None or rates is None:
         return None
     if pricing.type.startswith("free"):

@@ -48,7 +48,7 @@ def entries() -> dict[str, dict[str, Why]]:
 
 
 def why(kind: Kind, code: str) -> Why | None:
-    """What a code means; None: it is none of this kind."""
+    """What a code means; None: unknown for this kind."""
     return entries()[kind].get(code)
 
 

@@ -16,7 +16,7 @@ from heliograph.people.sessions import Known
 
 from .conftest import PASSWORD, Api, Browser, Tenant, link_for, make_person
 
-FAILED = "E-mail or password is not right."
+FAILED = "E-mail or password is not correct."
 
 
 async def test_a_link_signs_in_once(pool: Pool, tenant: Tenant, browser: Browser, other_browser: Browser) -> None:
@@ -205,7 +205,7 @@ async def test_a_dangerous_act_asks_again_and_loses_nothing(pool: Pool, owner: B
     page = await owner.post("/account/password", form)
     assert (page.status, "a new long passphrase" in page.text) == (403, True)
     page = await owner.submit(page, "/account/password", _password="wrong")
-    assert (page.status, "The password is not right." in page.words) == (422, True)
+    assert (page.status, "The password is not correct." in page.words) == (422, True)
     page = await owner.submit(page, "/account/password", _password=PASSWORD)
     assert (page.path, "The password is changed" in page.words) == ("/account", True)
     await owner.submit(page, "/logout")

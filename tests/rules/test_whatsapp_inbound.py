@@ -78,7 +78,7 @@ async def test_a_message_is_stored_noted_and_told(pool: Pool, acme: Made, meta: 
     assert (row["direction"], row["type"], row["status"], row["mode"]) == ("inbound", "text", "delivered", "live")
     assert (row["recipient"], row["delivered_at"], row["charge"]) == (TO, at, "none")
     content = await pool.fetchval("SELECT content FROM whatsapp_messages WHERE id = $1", row["id"])
-    assert msgspec.json.decode(content) == {"type": "text", "body": "D’accord, merci"}
+    assert msgspec.json.decode(content) == {"type": "text", "body": "D’accord, merci", "profileName": "Amal Bén"}
     (event,) = await told(pool)
     received_at = event["message"].pop("receivedAt")
     assert datetime.fromisoformat(received_at) > at
@@ -144,8 +144,13 @@ async def test_what_is_no_text_is_told_by_its_type(pool: Pool, acme: Made, meta:
     shown = [(one["message"]["type"], one["message"]["text"]) for one in await told(pool)]
     assert shown == [("image", "Look"), ("location", None), ("hologram", None)]
     contents = await pool.fetch("SELECT content FROM whatsapp_messages ORDER BY id")
-    assert msgspec.json.decode(contents[1][0]) == {"type": "location", "latitude": 1.5, "longitude": 2}
-    assert msgspec.json.decode(contents[2][0]) == {"type": "hologram"}
+    assert msgspec.json.decode(contents[1][0]) == {
+        "type": "location",
+        "latitude": 1.5,
+        "longitude": 2,
+        "profileName": "Amal Bén",
+    }
+    assert msgspec.json.decode(contents[2][0]) == {"type": "hologram", "profileName": "Amal Bén"}
 
 
 async def test_a_long_text_is_cut_in_the_event_alone(pool: Pool, acme: Made, meta: Meta) -> None:

@@ -1,1 +1,1 @@
-"""The database seen from below: pool, address, clock, pulse, migrations, batches, bounded reads."""
+"""Database infrastructure: pool, address, clock, pulse, migrations, batches, bounded reads."""

@@ -1,15 +1,15 @@
 """Arrays in PostgreSQL's binary form, encoded and decoded a whole array at a time.
 
-Every batch of ours travels as arrays, some 80 elements a message from accept to webhook. asyncpg goes through them
-element by element, with three checks for each, which was a sixth of the processor time of API and worker (decision
-0077); and it asks each new connection's server, by a query that takes as long as some hundred others, what an array of
-each type is. What is accepted, and what is raised, is as with asyncpg.
+Every batch is sent as arrays, some 80 elements a message from accept to webhook. asyncpg goes through them element by
+element, with three checks for each, which was a sixth of the processor time of API and worker (decision 0077); and it
+asks each new connection's server, by a query that takes as long as some hundred others, what each array type is. What
+is accepted, and what is raised, is the same as with asyncpg.
 
 The form (`array_send` in PostgreSQL's arrayfuncs.c), all integers big-endian: number of dimensions, 1 if there are
 NULLs, the elements' type; for each dimension its length and the number of its first element; for each element its
 length in bytes, -1 for NULL, and its own binary form.
 
-The rule nobody may break: a value that does not fit its type is refused here, never cut.
+The rule nobody may break: a value that does not fit its type is refused here, never truncated.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _places(values: Sequence[tuple[int, int]]) -> bytes:
 
 
 def _timestamps(values: Sequence[datetime]) -> bytes:
-    """Those of a batch are often the same object."""
+    """The values of a batch are often the same object."""
     last, encoded = values[0], _LENGTHS[8] + _timestamp(values[0])
     found = []
     for value in values:
@@ -189,7 +189,7 @@ def _lengthy(write: Callable[[Any], bytes]) -> Callable[[Sequence[Any]], bytes]:
 
 
 class _Form:
-    """How arrays of one type are written and read."""
+    """The codec of one array type."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class _Form:
         first = values[0]
         try:
             if first is values[-1] and (count == 1 or values.count(first) == count):
-                # What is the same for a whole batch is written once.
+                # An array of equal elements is encoded once.
                 return _HEAD.pack(1, first is None, self._element, count, 1) + self._write_one(first) * count
             data = self._write_all(values)
         except (AttributeError, TypeError, LookupError, ValueError, struct.error):
@@ -262,8 +262,7 @@ _FORMS = {
 
 
 def use(connection: Any) -> None:
-    """Let this connection of asyncpg's write and read arrays as above. asyncpg's public `set_type_codec` takes no
-    types of arrays."""
+    """Make this asyncpg connection use these codecs. asyncpg's public `set_type_codec` does not accept array types."""
     settings = connection._protocol.get_settings()
     for number, (name, form) in _FORMS.items():
         settings.add_python_codec(number, name, "pg_catalog", [], "scalar", form.encode, form.decode, "binary")

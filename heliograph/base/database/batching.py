@@ -1,11 +1,11 @@
 """Group commit: one is a batch of one.
 
-Everything that arrives while a batch is being worked on goes into the next one. There is no linger: an idle batcher
-starts at once, so a lone item waits for nobody, and under load the batch grows to what the database needs. One batch
-is in flight at a time; measured against two, that gave larger batches and more throughput.
+Everything that arrives while a batch is being processed goes into the next one. There is no linger: an idle batcher
+starts at once, so a lone item waits for nobody, and under load the batch grows to what the database needs. One batch is
+in flight at a time; measured against two, that gave larger batches and more throughput.
 
-The rule nobody may break: an item's future is resolved only after its batch was committed, and a bad item never
-sinks its batch. When a whole batch fails, its halves are run again, and so on, until only the bad one gets the error.
+The rule nobody may break: an item's future is resolved only after its batch was committed, and a bad item never fails
+its batch. When a whole batch fails, its halves are run again, and so on, until only the bad one gets the error.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Batcher(Generic[Item, Result]):
     """Collects items and hands them to `work` in batches of at most `limit`.
 
     `work` gets a list and returns as many results, in order; a result that is an exception is raised to its item's
-    caller. An exception from `work` itself makes the halves of the batch run apart, unless `indivisible(error)` says
-    that the failure is nobody's fault (the database is gone): then all of them get it. So does everything that waits,
-    if the failure was that an answer took too long: what has waited through it would else wait as long once more.
+    caller. If `work` itself raises, the halves of the batch are run separately, unless `indivisible(error)` says that
+    the failure is no item's fault (the database is gone): then all of them get the exception. So does everything that
+    waits, if the failure was a timeout: otherwise it would have to wait through another one.
 
-    Nobody need wait for an item: of those that came by `add`, `settled` is told when they are done, many at once.
+    Nobody has to wait for an item: for those that came by `add`, `settled` is called when they are done, many at once.
     """
 
     def __init__(
@@ -53,7 +53,8 @@ class Batcher(Generic[Item, Result]):
         return future
 
     def add(self, item: Item) -> None:
-        """Add an item that nobody waits for: a future, and a call for each, cost more than many an item's own work."""
+        """Add an item that nobody waits for: a future and a call for each would often cost more than the item's own
+        work."""
         self._take(item, None)
 
     @property
@@ -91,7 +92,7 @@ class Batcher(Generic[Item, Result]):
                 for _, future in batch:
                     if future is not None and not future.done():
                         future.set_exception(error)
-                        future.exception()  # marks it as seen: a caller that was cancelled will not come for it
+                        future.exception()  # marks it as retrieved: a cancelled caller will not do so
                 if unheard := [item for item, future in batch if future is None]:
                     self._settled(unheard, error)
                 return

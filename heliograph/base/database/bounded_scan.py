@@ -1,7 +1,7 @@
-"""Lists that are looked through: newest first by id, a bounded number of rows for a page.
+"""Bounded scans: lists, newest first by id, that read a bounded number of rows for a page.
 
-A filter without an index of its own is judged row by row, so a page is looked for among so many rows and no more
-(docs/decisions/0017). A look that ends before its page is full says how far it got, and the next page goes on there.
+A filter without an index is checked row by row, so a page is searched among a bounded number of rows
+(docs/decisions/0017). A scan that ends before its page is full says how far it got, and the next page continues there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncpg
 
 from heliograph.base.ids import uuid7_floor
 
-#: Most rows that are looked at for one page; this many take some 20 ms.
+#: Maximum number of rows scanned for one page; this many take some 20 ms.
 LOOK = 20_000
 #: A row's id is made before the time that is stored with it, at most this long; in a busy process ids run ahead a
 #: little.
@@ -25,14 +25,14 @@ _EARLIEST, _LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzin
 
 
 def statement(table: str, columns: str, *, fits: str, where: str = "true", whose: str = "organization_id = $1") -> str:
-    """A look at a table whose key is organization and id.
+    """The statement of a scan of a table whose key is organization and id.
 
-    Parameters: $1 organization, $2 and $3 what `bounds` says, $4 rows that may be returned, $5 rows that may be looked
-    at. `fits` judges a row, `looked_at`, by its columns; `where` is what an index finds; both may use $6 and on.
-    `whose`: how $1 is asked for, of a table that operators look through.
+    Parameters: $1 organization, $2 and $3 from `bounds`, $4 maximum rows returned, $5 maximum rows scanned. `fits` is
+    the condition on a row, `looked_at`, by its columns; `where` is what an index finds; both may use $6 and above.
+    `whose`: the condition with $1, for a table that operators scan.
     """
-    # From the newest backwards by index; the look ends with the page or with its $5th row, which comes along to say how
-    # far it got.
+    # From the newest backwards by index; the scan ends with the page or with its $5th row, which is also returned, to
+    # show how far it got.
     return f"""
 SELECT * FROM (
     SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {fits} AS fits
@@ -57,7 +57,7 @@ def bounds(
 
 
 def judged(rows: Sequence[asyncpg.Record], *, limit: int, look: int = LOOK) -> tuple[list[asyncpg.Record], UUID | None]:
-    """(the rows that fit, where the look ended) of a statement that was given `limit` + 1 and `look`.
+    """(the matching rows, where the scan ended) for a statement run with `limit` + 1 and `look`.
 
     The second is None when the page is full or nothing is left.
     """

@@ -1,10 +1,10 @@
-"""Time: the database's, as this process follows it from measurement to measurement.
+"""Time: the database's, which this process tracks by measurements.
 
-A process's own clock measures durations and nothing else: whatever it shows, `now` and the ids that are made from it
-(`base/ids.py`) are the database's, to a few milliseconds. Between two measurements the monotonic clock goes on, which
-nobody sets. What must be exact (leases, due times, what is deleted) is decided by `now()` in SQL.
+A process's own clock measures durations and nothing else: whatever it shows, `now` and the ids derived from it
+(`base/ids.py`) are the database's, to a few milliseconds. Between measurements the monotonic clock is used, which
+nobody can set. What must be exact (leases, due times, what is deleted) is decided by `now()` in SQL.
 
-The rule nobody may break: nothing else in the product reads this machine's clock; a house test says so.
+The rule nobody may break: nothing else in the product reads this machine's clock; a house test ensures that.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-#: All time there is, as far as it can be said.
+#: The range of representable times.
 BEGINNING, END = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: A process whose own clock differs from the database's by more does not start, seconds.
 MOST = 5.0
 
-#: What the database's time is ahead of the monotonic clock, nanoseconds; None: it was never measured.
+#: By how much the database's time is ahead of the monotonic clock, nanoseconds; None: not measured yet.
 _lead: int | None = None
 #: Seconds that this machine's clock was ahead of the database's, when it was last measured.
 _ahead = 0.0
-#: Tests only: nanoseconds that this process's own clock stands ahead, now and once it runs.
+#: Tests only: by how many nanoseconds this process's own clock is ahead, now and once it runs.
 _shift = _later = 0
 
 
@@ -39,20 +39,20 @@ class ClockDiffers(Exception):
 
 
 def now() -> datetime:
-    """The present, in UTC, cut to milliseconds, which is all that an answer shows."""
+    """The current time, in UTC, truncated to milliseconds, as answers show it."""
     return EPOCH + timedelta(milliseconds=milliseconds())
 
 
 def milliseconds() -> int:
-    """The present in milliseconds since 1970; before the first measurement, as this machine has it."""
+    """The current time in milliseconds since 1970; before the first measurement, this machine's."""
     return (_own() if _lead is None else time.monotonic_ns() + _lead) // 1_000_000
 
 
 def note(there: datetime, *, own: int, asked: int, answered: int) -> float:
-    """Follow what the database's clock said between two readings of the monotonic one; returns what `ahead` says.
+    """Take a measurement: the database's time between two readings of the monotonic clock; returns `ahead`.
 
     `own`: this machine's clock at the first of them. All in nanoseconds. The time between them is the measurement's
-    uncertainty: within it, neither the time followed so far nor this machine's clock is called wrong.
+    uncertainty: within it, neither the tracked time nor this machine's clock is considered wrong.
     """
     global _lead, _ahead
     at = (there - EPOCH) // timedelta(microseconds=1) * 1000
@@ -85,8 +85,8 @@ def reading() -> tuple[int, int]:
 
 
 def arm(setting: str) -> None:
-    """Tests only: this process's own clock stands `seconds` ahead, or, with `seconds:running`, does so from `running`
-    on. Empty: it is what it is. Nothing is known of the database's clock after this."""
+    """Tests only: this process's own clock is `seconds` ahead, or, with `seconds:running`, `running` seconds ahead once
+    it runs. Empty: unchanged. This discards the measurement of the database's clock."""
     global _shift, _later, _lead, _ahead
     seconds, _, when = setting.partition(":")
     shift = int(float(seconds or 0) * 1e9)
@@ -95,7 +95,7 @@ def arm(setting: str) -> None:
 
 
 def running() -> None:
-    """The process is ready; what `arm` put off begins."""
+    """The process is ready; what `arm` postponed begins."""
     global _shift
     _shift = _later
 
@@ -105,7 +105,7 @@ def _own() -> int:
 
 
 def in_utc(at: datetime) -> datetime:
-    """The same instant in UTC; what lies before or after all time there is its beginning or its end."""
+    """The same instant in UTC, clamped to the range of representable times."""
     try:
         return at.astimezone(UTC)
     except OverflowError:

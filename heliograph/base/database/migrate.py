@@ -1,14 +1,14 @@
 """Migrations: plain SQL files in order, each in one transaction, forward only; then the server-side functions.
 
-Two migrations at once wait for each other, and one that is killed leaves nothing half done. They do not stop the
-product: a lock is waited for briefly, since whoever comes after waits behind that, and then asked for again. An index
-of a table that may be large stands in a file of its own kind, `NNNN_name.concurrently.sql`: its statements run one by
-one outside of a transaction, on each partition by itself, and what a killed one left half made is made anew.
+Concurrent migrations wait for each other, and one that is killed leaves nothing half done. They do not stop the
+product: a lock is waited for only briefly, since whoever comes later queues behind it, and then requested again. An
+index of a table that may be large is in a special file, `NNNN_name.concurrently.sql`: its statements run one by one
+outside of a transaction, on each partition separately, and what a killed one left half done is redone.
 
-A function's SQL stands beside the Python that calls it (`accept.sql` beside `accept.py`) and is put in place anew
-whenever its text changed; never by an older program, though: one that does not know all migrations which were applied,
-or whose text names a lower `-- version N` than the one in place. A released function never changes its parameters: a
-new form gets a new name, so that old and new processes can run side by side during an upgrade.
+A function's SQL is next to the Python that calls it (`accept.sql` beside `accept.py`) and is replaced whenever its text
+has changed; but never by an older program: one that does not know all applied migrations, or whose text has a lower `--
+version N` than the installed one. A released function never changes its parameters: a new signature gets a new name, so
+that old and new processes can run side by side during an upgrade.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from heliograph.base.network.connecting import connect
 
 Result = TypeVar("Result")
 
-#: One lock for all who migrate: "helio" in ASCII. Held by the session, so it ends with its holder. Asked for again and
-#: again: whoever waits for it would be a transaction that an index made concurrently waits for.
+#: One lock for all who migrate: "helio" in ASCII. Held by the session, so it ends with its holder. It is polled:
+#: whoever waited for it would be a transaction that a concurrent index build waits for.
 LOCK = "SELECT pg_try_advisory_lock(448378890607)"
-#: How long a lock of the product's is waited for, milliseconds; the pause before it is asked for again, seconds; and
-#: how often that is done.
+#: How long to wait for a lock of the product's, milliseconds; the pause before it is requested again, seconds; and how
+#: often.
 PATIENCE_MS, PAUSE, TRIES = 1000, 1.0, 120
-#: How long a partition's lock is waited for; the next round asks again.
+#: How long to wait for a partition's lock; the next round tries again.
 BRIEFLY_MS = 500
 
 #: Where the SQL files are.
 ROOT = files("heliograph")
-#: The file that every database of ours began with.
+#: The first migration of every database of ours.
 FIRST = "0001_schema.sql"
 
 PREPARE = """
@@ -65,19 +65,19 @@ ON CONFLICT (name) DO UPDATE SET digest = $2, version = $3, applied_at = now()
 
 NAMES = "SELECT name FROM schema_migrations"
 KNOWN = "SELECT name, digest, version FROM schema_migrations"
-# The partitions of a table that have no part of an index yet; those that were made after it have one of their own.
+# The partitions of a table without their part of an index; those created later have their own.
 LEAVES = """
 SELECT relid::regclass::text AS name FROM pg_partition_tree($1::text::regclass)
  WHERE isleaf AND NOT EXISTS (SELECT FROM pg_index JOIN pg_inherits ON inhrelid = indexrelid
                                WHERE indrelid = relid AND inhparent = to_regclass($2))
  ORDER BY 1
 """
-#: Whether an index is there and whole; NULL: there is none.
+#: Whether an index exists and is valid; NULL: there is none.
 WHOLE = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)"
 CONCURRENTLY = ".concurrently.sql"
 
-# It is attached when it is made, which lets others read and write the table meanwhile; what the default partition
-# caught while it was missing moves there. See partitions.sql.
+# It is created and then attached, so that others can read and write the table meanwhile; rows that went to the default
+# partition while it was missing move there. See partitions.sql.
 MAKE_PARTITION = "SELECT make_partition($1, $2, $3, $4, $5)"
 
 #: Partitioned tables and what they are partitioned by.
@@ -97,14 +97,16 @@ PARTITIONED = {
 }
 #: Tables that are partitioned by date, a day each, and how many days ahead are made.
 DAILY, DAYS_AHEAD = ("send_keys", "receipt_bytes"), 3
-#: Where look-ups reach back so far: the month before is made too, or each of them would also search the net.
+#: Tables whose look-ups reach back this far: the previous month is also created, or each look-up would also search the
+#: default partition.
 LOOKED_BACK, BEHIND = ("attempts", "sms_parts"), timedelta(days=13)
-#: Room for the versions that a row will have, as measured: decision 0081. What is written once is packed.
+#: Fill factors, to make room for the versions that a row will have, as measured: decision 0081. Rows that are written
+#: once are packed.
 FILL = {"messages": 75, "whatsapp_messages": 60}
 
 
 class MigrationError(Exception):
-    """The database was not, or cannot be, brought to this version. The text says why and what to do.
+    """The database was not, or cannot be, migrated to this version. The text says why and what to do.
 
     MigrationError
     ├── MigrationChanged
@@ -114,15 +116,15 @@ class MigrationError(Exception):
 
 
 class MigrationChanged(MigrationError):
-    """A migration that was applied to this database has another text now."""
+    """A migration that was applied to this database has changed."""
 
 
 class MigrationBlocked(MigrationError):
-    """Somebody holds a table that a migration needs, and does not let go."""
+    """Somebody holds a lock on a table that a migration needs."""
 
 
 class ForeignSchema(MigrationError):
-    """The database was not begun with our first migration: a development version from before it made it."""
+    """The database did not start with our first migration: it was created by an earlier development version."""
 
 
 class _Script(msgspec.Struct, frozen=True):
@@ -149,14 +151,14 @@ async def migrate(
     on_wait: Callable[[str], None] = lambda name: None,
     root: Traversable = ROOT,
 ) -> list[str]:
-    """Bring the database to this version; returns the names of the files applied now.
+    """Migrate the database to this version; returns the names of the files applied now.
 
     `application`: the application's URL, if it is another role than that of `url`, which then owns every table; the
-    role is made if it is missing, and given what it needs (`roles.py`). None: `url` is the application's.
+    role is created if necessary, and granted what it needs (`roles.py`). None: `url` is the application's.
 
-    `on_wait` is told, now and then, of a file that waits for somebody's lock. Raises MigrationChanged if an applied
-    migration's text is not the one that was applied, MigrationBlocked after two minutes of such waits, and
-    ForeignSchema, before it has changed anything. `root` is the folder with the SQL files.
+    `on_wait` is called now and then with a file that waits for a lock. Raises MigrationChanged if the text of an
+    applied migration has changed, MigrationBlocked after two minutes of such waits, and ForeignSchema before anything
+    is changed. `root` is the folder with the SQL files.
     """
     connection = await connect(url)
     try:
@@ -190,11 +192,11 @@ async def pending(connection: Connection, *, root: Traversable = ROOT) -> list[s
 
 
 async def make_partitions(connection: Connection, today: date, *, ahead: int = 2) -> list[str]:
-    """Make the monthly partitions of this month, of `ahead` more, and of what look-ups reach back to; returns the names
-    of new ones. Each one is a commit.
+    """Create the monthly partitions of this month, of `ahead` more, and of those that look-ups reach back to; returns
+    the names of new ones. Each one is a commit.
 
-    Raises LockNotAvailableError, after the others were made, if somebody reads a table for long: whoever comes after
-    would wait behind us, so we ask again later.
+    Raises LockNotAvailableError, after the others were made, if somebody reads a table for long: others would queue
+    behind us, so we try again later.
     """
     wanted = []
     for table, kind in PARTITIONED.items():
@@ -206,7 +208,7 @@ async def make_partitions(connection: Connection, today: date, *, ahead: int = 2
 
 
 async def make_days(connection: Connection, today: date, *, ahead: int = DAYS_AHEAD) -> list[str]:
-    """Make the daily partitions of today and `ahead` more days, as `make_partitions` does those of months."""
+    """Create the daily partitions of today and `ahead` more days, like `make_partitions` for months."""
     days = [today + timedelta(days=number) for number in range(ahead + 1)]
     wanted = [(table, day_name(table, day), day, day + timedelta(days=1)) for table in DAILY for day in days]
     return await _make_partitions(connection, wanted)
@@ -244,7 +246,7 @@ async def _wanted(connection: Connection, root: Traversable, *, judged: bool = T
     known = {row["name"]: row for row in await connection.fetch(KNOWN)}
     ours = _scripts(root)
     names = {script.name for script in ours}
-    # Who does not know all that was applied is the older one: what a newer one put in place is right.
+    # A program that does not know all applied migrations is the older one: what a newer one installed stays.
     older = any(name[0].isdigit() and name not in names for name in known)
     wanted = []
     for script in ours:
@@ -290,7 +292,7 @@ async def _apply(connection: Connection, script: _Script) -> None:
 async def _patiently(
     connection: Connection, name: str, change: Callable[[], Awaitable[Result]], on_wait: Callable[[str], None]
 ) -> Result:
-    """What `change` returns, run in a transaction that waits for no lock for long."""
+    """The result of `change`, run in a transaction that waits for no lock for long."""
 
     async def once() -> Result:
         async with connection.transaction():
@@ -315,7 +317,7 @@ async def _again(name: str, change: Callable[[], Awaitable[Result]], on_wait: Ca
 
 
 async def _index(connection: Connection, name: str, statement: str, on_wait: Callable[[str], None]) -> None:
-    """Make an index while its table is written, of a partitioned table on each partition."""
+    """Create an index while its table is written; for a partitioned table, on each partition."""
     asked = re.fullmatch(r"CREATE (UNIQUE )?INDEX CONCURRENTLY (\w+) ON (\w+) (.+)", statement, re.DOTALL)
     if asked is None:
         raise ValueError(f"{name}: a statement must be CREATE INDEX CONCURRENTLY name ON table ...")
@@ -330,7 +332,7 @@ async def _index(connection: Connection, name: str, statement: str, on_wait: Cal
         await connection.execute(f"CREATE {unique}INDEX IF NOT EXISTS {index} ON ONLY {table} {rest}")
         for leaf in await connection.fetch(LEAVES, table, index):
             part = f"{index}_{leaf['name'].removeprefix(table + '_')}"
-            # A partition that was made meanwhile is empty, or nearly so.
+            # A partition created meanwhile is empty, or nearly so.
             await connection.execute(f"CREATE {unique}INDEX IF NOT EXISTS {part} ON {leaf['name']} {rest}")
             await connection.execute(f"ALTER INDEX {index} ATTACH PARTITION {part}")
 

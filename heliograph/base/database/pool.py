@@ -27,8 +27,8 @@ else:
 
 Result = TypeVar("Result")
 
-#: Our tables are empty one second and full the next, and every statement of ours finds its rows by key, in sets.
-#: So plans must not depend on statistics: one generic plan, look-ups by index, whatever the planner believes of sizes.
+#: Our tables are empty one second and full the next, and every statement of ours finds its rows by key, in sets. So
+#: plans must not depend on statistics: one generic plan, look-ups by index, whatever the planner believes about sizes.
 KEYED = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
@@ -39,41 +39,43 @@ KEYED = {
     "random_page_cost": "0.01",
 }
 
-#: For the few statements that read a range of time rather than keys: planned for the values they are given, with all
-#: that the planner knows. Run inside a transaction, for which it holds.
+#: For the few statements that read a time range rather than keys: planned for their actual values, with statistics. Run
+#: inside a transaction, to which it is limited.
 RANGED = """
 SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'on', true),
        set_config('enable_hashjoin', 'on', true), set_config('enable_bitmapscan', 'on', true),
        set_config('random_page_cost', '1.1', true)
 """
 
-#: Seconds that a statement may take before it is given up; nothing on a hot path comes near it.
+#: Seconds before a statement is given up; nothing on a hot path comes near it.
 STATEMENT_TIMEOUT = 30.0
-#: Seconds more that this side waits for a statement than the server lets it take: the server's no costs no connection.
+#: How many seconds longer than the server this side waits for a statement: a timeout on the server costs no connection.
 ANSWER = 0.5
 
 
 class DatabaseAway(ConnectionError):
-    """The database does not answer, and whoever asks now is told so at once."""
+    """The database does not answer, and requests fail at once."""
 
 
 class _Thrown(_Raw):
-    """A connection that is thrown away with a statement that was given up.
+    """A connection that is discarded together with a statement that was given up.
 
-    asyncpg would ask the server over a second connection to cancel the statement, and wait: for ever, if the server
-    hangs. And a commit that waits for its standbys must not be cancelled: it would stand here and nowhere else.
+    asyncpg would ask the server over a second connection to cancel the statement, and wait: forever, if the server
+    hangs. And a commit that waits for its standbys must not be cancelled: it would exist here and nowhere else.
     """
 
     __slots__ = ()
 
     def _cancel_current_command(self, waiter: Any, cancel_waiter: Any = None) -> None:
-        asyncio.get_running_loop().call_soon(self.terminate)  # not here: whoever waits for the statement is told first
+        asyncio.get_running_loop().call_soon(
+            self.terminate
+        )  # not here: whoever waits for the statement is informed first
 
     async def _do_execute(
         self, query: str, executor: Callable[[Any, float | None], Any], *arguments: Any, **options: Any
     ) -> Any:
-        """A connection that ends between the preparing of a statement and its run says so. asyncpg falls over the
-        protocol that is no more: one kill of the server in a thousand looked like a mistake of ours."""
+        """A connection that ends between preparing a statement and running it reports that. asyncpg stumbles over the
+        missing protocol: one kill of the server in a thousand looked like a bug of ours."""
 
         def execute(statement: Any, timeout: float | None) -> Any:
             if self.is_closed():
@@ -85,7 +87,7 @@ class _Thrown(_Raw):
 
 
 class Pool(_Pool):
-    """A pool that does not wait for a database that hangs. Made by `open_pool`."""
+    """A pool that does not wait for a hanging database. Created by `open_pool`."""
 
     def __init__(self, connector: Connector, *, patience: float | None, **options: Any) -> None:
         connect: Any = self._open
@@ -177,8 +179,8 @@ async def plan_by_key(conn: Connection) -> None:
 
 
 class Kept:
-    """A connection of the pool for one user that needs it again and again: to take one anew each time costs as much
-    as a small query (30 µs). It goes back to the pool when it was not used for a moment."""
+    """A connection of the pool for one frequent user: acquiring one each time costs as much as a small query (30 µs).
+    It returns to the pool when it has not been used for a moment."""
 
     #: Seconds without use after which it goes back.
     IDLE = 0.05
@@ -223,7 +225,7 @@ class Kept:
             self._timer = asyncio.get_running_loop().call_later(self.IDLE, self._look)
             return
         self._timer = None
-        # Let go of here and now: until the task runs, somebody may come who wants to use it.
+        # Released right here: until the task runs, somebody may want to use it.
         connection = self._let_go()
         # One that was lost the pool has already, and the loop may be about to close: a task would never begin.
         if connection is not None and is_open(connection):
@@ -238,12 +240,13 @@ class Kept:
             await self._pool.release(connection)
 
 
-#: Times that a transaction is run again after somebody else's went before it.
+#: How often a transaction is run again after losing to another one.
 DEADLOCKS = 3
 
 
 async def despite_deadlocks(transaction: Callable[[], Awaitable[Result]]) -> Result:
-    """What `transaction` returns, a whole one, run again while it is the victim of a deadlock: nothing of it is there.
+    """The result of `transaction`, which is a complete transaction, run again if it was the victim of a deadlock: it
+    was rolled back.
 
     Raises DeadlockDetectedError after DEADLOCKS further times, and whatever else it raises at once.
     """
@@ -258,12 +261,12 @@ async def despite_deadlocks(transaction: Callable[[], Awaitable[Result]]) -> Res
 
 
 def is_down(error: BaseException) -> bool:
-    """True if `error` says that the database cannot be used now, whatever was asked of it.
+    """True if `error` means that the database cannot be used now, whatever the request.
 
     A commit that ends so is of unknown outcome; the caller's idempotency key is what makes asking again safe.
     """
     if isinstance(error, asyncpg.InterfaceError):
-        # One that is a ValueError refuses an argument, and quotes it: what a customer wrote says nothing of the server.
+        # A ValueError refuses an argument, and quotes it: a customer's text says nothing about the server.
         return not isinstance(error, ValueError) and any(
             word in str(error) for word in ("closed", "closing", "released", "another operation")
         )
@@ -287,14 +290,14 @@ def is_open(connection: Connection) -> bool:
     """False if the connection was lost, or the pool has taken it back."""
     try:
         return not connection.is_closed()
-    except asyncpg.InterfaceError:  # it was lost, and the pool has taken it back by itself
+    except asyncpg.InterfaceError:  # it was lost, and the pool has already released it
         return False
 
 
 async def _prepare(connection: _Raw) -> None:
-    """A connection is new."""
+    """Called for each new connection."""
     arrays.use(connection)
 
 
 async def _keep(connection: Connection) -> None:
-    """Nothing of ours outlives a transaction, so asyncpg's reset query (a round trip a use) is saved."""
+    """Nothing of ours outlives a transaction, so asyncpg's reset query (a round trip per use) is skipped."""

@@ -1,11 +1,11 @@
-"""The pulse: a process's steady look at whether the database answers, and what time it has.
+"""The pulse: a process's regular check whether the database answers, and of its time.
 
-One connection of its own asks once a second. A database that hangs (its processes stopped, its machine or network
-gone without a word) ends nobody's connection, so whoever waits for it would wait for ever: once a beat is missed, the
-pool's connections are thrown away, which ends every wait, and new ones are refused until a beat comes again.
+It queries once a second on its own connection. A database that hangs (its processes stopped, its machine or network
+gone silently) closes no connection, so whoever waits for it would wait forever: once a beat is missed, the pool's
+connections are discarded, which ends every wait, and new ones are refused until the next successful beat.
 
-The rule nobody may break: the database is called away within two seconds of its last answer, and never because this
-process itself was held up.
+The rule nobody may break: the database is declared away within two seconds of its last answer, and never because this
+process itself was delayed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ log = structlog.get_logger()
 
 #: Seconds between two beats, and how long the answer to one may take.
 EVERY, PATIENCE = 1.0, 0.8
-#: What was answered while this process was held up lies in its socket: rounds of its loop, seconds each, to read it.
+#: Answers that came while this process was delayed are in its socket: iterations of its loop, seconds each, to read
+#: them.
 ROUNDS, ROUND = 5, 0.02
 #: Pause before the next try to reach a database that is away, seconds.
 AGAIN = 0.25
 #: Seconds between two warnings of a clock that differs.
 REMIND = 60.0
 
-# A standby, or a server that was told to take no writes, is no database of ours: another host may be.
+# A standby, or a read-only server, is not a usable database: another host may be.
 BEAT = "SELECT clock_timestamp() AS at, current_setting('transaction_read_only')::boolean AS read_only"
 
 
@@ -51,7 +52,7 @@ async def watch(pool: Pool) -> None:
                 if is_away:
                     is_away = False
                     pool.come_back()
-                    log.warning("database is back")  # as loud as its going: who saw that must see this
+                    log.warning("database is back")  # as prominent as the loss: whoever saw that has to see this
                 reminded = _remind(reminded)
                 await asyncio.sleep(EVERY)
         except Exception as error:
@@ -68,7 +69,7 @@ async def watch(pool: Pool) -> None:
 
 
 async def _beat(connection: Raw) -> None:
-    """One look. Raises Silence, and what asyncpg raises."""
+    """One beat. Raises Silence, and what asyncpg raises."""
     own, asked = clock.reading()
     answer = asyncio.ensure_future(_ask(connection))
     try:
@@ -83,7 +84,7 @@ async def _beat(connection: Raw) -> None:
     finally:
         answer.cancel()
     if row["read_only"]:
-        raise asyncpg.ReadOnlySQLTransactionError("the database takes no writes")
+        raise asyncpg.ReadOnlySQLTransactionError("the database is read-only")
     clock.note(row["at"], own=own, asked=asked, answered=answered)
 
 
@@ -94,7 +95,7 @@ async def _ask(connection: Raw) -> tuple[asyncpg.Record, int]:
 
 
 def _remind(reminded: float) -> float:
-    """Say that this machine's clock is wrong, once a minute while it is; returns when that was said last."""
+    """Log that this machine's clock is wrong, once a minute while it is; returns when that was last logged."""
     if not clock.differs():
         if reminded:
             log.warning("clock agrees with the database's again")

@@ -1,8 +1,8 @@
 """Two roles: one owns every table and migrates, the other one is the application's and owns none.
 
 The application's may read and write rows, but for two tables: what was migrated it may only read, and the audit log it
-may read and add to. So neither a fault of ours nor whoever has the application's password can change what is recorded
-there. The rule nobody may break: a right is given by name, and what the application must not do it is never given.
+may read and add to. So neither a bug of ours nor somebody with the application's password can change what is recorded
+there. The rule nobody may break: rights are granted by name, and the application is never granted what it must not do.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from heliograph.base.database.pool import Connection
 
 #: What the role may do in general: nothing.
 LIMITS = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
-#: What the application may do with a table; of all others it may read, add, change and delete rows.
+#: What the application may do with a table; in all others it may read, add, change and delete rows.
 READ_ONLY, APPEND_ONLY = "schema_migrations", "audit_log"
 
 SELF = "SELECT current_user::text"
 EXISTS = "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)"
-# Names and passwords are written into a statement by the database, which knows how.
+# The database itself quotes names and passwords in a statement.
 CREATE = f"SELECT format('CREATE ROLE %I {LIMITS} PASSWORD %L', $1::text, $2::text)"
 WANTED = f"""
 SELECT format('GRANT %s ON %I TO %I', wanted.what, relname, $1::text)
@@ -51,12 +51,12 @@ SELECT pg_has_role(current_user, relowner, 'MEMBER') FROM pg_class
 
 
 class RoleMissing(Exception):
-    """The application's role does not exist, and this one may not make it. The text says what to do."""
+    """The application's role does not exist, and this one may not create it. The text says what to do."""
 
 
 async def grant(owner: Connection, application: str) -> None:
-    """Give the role of the URL `application` what it needs of the tables that `owner` has migrated; the role is made
-    if it is missing. Raises RoleMissing. Nothing is done if it is the same role, or has all of it.
+    """Grant the role of the URL `application` what it needs on the tables that `owner` has migrated; the role is
+    created if it is missing. Raises RoleMissing. Nothing is done if it is the same role, or already has it.
     """
     parts = urllib.parse.urlsplit(application)
     role, password = urllib.parse.unquote(parts.username or ""), urllib.parse.unquote(parts.password or "")

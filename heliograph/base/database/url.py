@@ -1,8 +1,8 @@
-"""The database's URL, read as libpq reads it: hosts, TLS, and how a connection is watched over. Pure: no I/O.
+"""The database's URL, interpreted like libpq does: hosts, TLS, and keep-alives. Pure: no I/O.
 
-asyncpg reads most of a URL itself. What it does not know stands here: one time limit for each of several hosts,
-keep-alives, `sslrootcert=system`, and which parameters must be refused because nothing here would honour them. Sources:
-the chapter "Database Connection Control Functions" of PostgreSQL's manual, and asyncpg's `connect_utils.py`.
+asyncpg parses most of a URL itself. This file handles the rest: a time limit for each of several hosts, keep-alives,
+`sslrootcert=system`, and parameters that must be refused because nothing would honour them. Sources: the chapter
+"Database Connection Control Functions" of PostgreSQL's manual, and asyncpg's `connect_utils.py`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import urllib.parse
 
 import msgspec
 
-#: Seconds for one host of several, and for one that stands alone; `connect_timeout` in the URL wins.
+#: Seconds for one of several hosts, and for a single one; `connect_timeout` in the URL wins.
 OF_SEVERAL, ALONE = 2.0, 5.0
-#: Parameters of libpq that change nothing here: each is what we do anyway, or a matter of form.
+#: Parameters of libpq that make no difference here.
 IDLE = frozenset({"client_encoding", "fallback_application_name", "sslcompression", "sslsni", "gssdelegation"})
-#: Parameters of libpq that nothing here honours, and the values of them that ask for nothing.
+#: Parameters of libpq that nothing here honours, and their values that request nothing.
 REFUSED = {
     "hostaddr": (),
     "gssencmode": ("disable", "prefer"),
@@ -33,11 +33,11 @@ ENCRYPTION = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full
 
 
 class UrlError(ValueError):
-    """The URL asks for what cannot be had; the message names the parameter."""
+    """The URL requests something unsupported; the message names the parameter."""
 
 
 class Host(msgspec.Struct, frozen=True):
-    """One server to try. `name` is empty where the URL names none: then it is asyncpg's to find."""
+    """One server to try. `name` is empty if the URL names none: then asyncpg finds it."""
 
     name: str
     port: int | None
@@ -56,17 +56,17 @@ class KeepAlive(msgspec.Struct, frozen=True):
 class Target(msgspec.Struct, frozen=True):
     """What a URL names."""
 
-    #: For asyncpg: the URL without what is settled here.
+    #: For asyncpg: the URL without what is handled here.
     url: str
     hosts: tuple[Host, ...]
     #: For each host, seconds.
     timeout: float
-    #: `target_session_attrs`; several hosts without a word mean the one that takes writes.
+    #: `target_session_attrs`; several hosts without it mean the one that accepts writes.
     attributes: str
-    #: Hosts are tried in an order drawn for each connection.
+    #: Hosts are tried in a random order for each connection.
     shuffled: bool
     keep_alive: KeepAlive
-    #: The system's certificate authorities judge the server's certificate.
+    #: The server's certificate is verified against the system's certificate authorities.
     system_roots: bool
     sslmode: str
     #: (parameter, path) of what must be readable.
@@ -108,7 +108,7 @@ def parse(url: str) -> Target:
         raise UrlError(f"`sslmode` in the database's URL must be one of {', '.join(ENCRYPTION)}")
     system_roots = given.get("sslrootcert") == "system"
     if system_roots:
-        # As libpq: roots that anybody can have a certificate of are good for nothing without the name.
+        # Like libpq: public authorities prove nothing without checking the host name.
         if sslmode not in ("", "verify-full"):
             raise UrlError("`sslrootcert=system` in the database's URL requires `sslmode=verify-full`")
         del given["sslrootcert"]
@@ -133,7 +133,7 @@ def parse(url: str) -> Target:
 
 
 def is_local(name: str) -> bool:
-    """True for a host that no network lies before: this machine's sockets and loopback."""
+    """True for a host that is reached without a network: this machine's sockets and loopback."""
     if not name or name.startswith("/") or name == "localhost":
         return True
     try:

@@ -1,1 +1,1 @@
-"""The PostgreSQL that Heliograph brings along: installed, laid out, started, watched and stopped."""
+"""The embedded PostgreSQL: installation, files, start, supervision and stop."""

@@ -1,4 +1,4 @@
-"""What the embedded PostgreSQL has on disk: its home directory, a cluster, passwords, settings.
+"""The files of the embedded PostgreSQL: its home directory, a cluster, passwords, settings.
 
     <home>/                 ours (as root: root's, others may only pass through)
       lock                  held with flock by the process that supervises this directory
@@ -13,7 +13,7 @@
       start.log             what was said before the server log was open
       install-<version>/    a copy of the binaries, only where PostgreSQL's account cannot read the installed ones
 
-The rule nobody may break: whatever must be whole is written under another name (`<name>.new-<random>`), synced, and
+The rule nobody may break: whatever must be complete is written under another name (`<name>.new-<random>`), synced, and
 renamed. A kill at any instant leaves either the old or the new one, and the next start removes the remains.
 """
 
@@ -44,7 +44,7 @@ LOG_FILE_MB, LOG_FILES = 10, 10
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where everything lies below `home`."""
+    """The paths below `home`."""
 
     home: Path
 
@@ -62,7 +62,7 @@ class Layout:
 
     @property
     def early_log(self) -> Path:
-        """What initdb says, and the server before it opens its log."""
+        """Output of initdb, and of the server before it opens its log."""
         return self.home / "start.log"
 
     @property
@@ -87,7 +87,7 @@ class Layout:
 
     @property
     def sockets(self) -> Path:
-        """Directory of the Unix socket: ours, or a short one when ours is too long for a socket's address."""
+        """Directory of the Unix socket: ours, or a short one if ours is too long for a socket's address."""
         ours = self.home / "run"
         if len(os.fsencode(ours / ".s.PGSQL.65535.lock")) < LONGEST_SOCKET_PATH:
             return ours
@@ -95,7 +95,7 @@ class Layout:
 
 
 def prepare_home(layout: Layout) -> None:
-    """Make the home directory. As root, others may pass through it, because PostgreSQL's account has to."""
+    """Create the home directory. For root, others may pass through it, because PostgreSQL's account has to."""
     mode = 0o711 if os.geteuid() == 0 else 0o700
     for directory in (*reversed(layout.home.parents), layout.home):
         try:
@@ -117,7 +117,7 @@ def clean_up(layout: Layout) -> None:
 
 
 def check_major(layout: Layout, install: Install) -> None:
-    """Raise PostgresError if the cluster was made by another major version, or is none."""
+    """Raise PostgresError if it is not a cluster, or one of another major version."""
     try:
         made_by = (layout.data / "PG_VERSION").read_text().strip()
     except FileNotFoundError:
@@ -142,7 +142,7 @@ def has_cluster(layout: Layout) -> bool:
 
 
 async def create_cluster(layout: Layout, account: SystemUser, install: Install, *, sync: bool) -> None:
-    """initdb beside the final place, then rename. `sync=False` leaves the disk alone (tests only)."""
+    """initdb next to the final place, then rename. `sync=False` leaves the disk alone (tests only)."""
     secret(layout.superuser_password, account)
     place = layout.home / f"data.new-{secrets.token_hex(4)}"
     place.mkdir(mode=0o700)
@@ -166,7 +166,7 @@ async def create_cluster(layout: Layout, account: SystemUser, install: Install, 
     configuration = place / "postgresql.conf"
     with configuration.open("a") as file:
         # Relative to this file, so that the home directory can be moved.
-        file.write("\n# Written by Heliograph on each start. Lines below this one win over it.\n")
+        file.write("\n# Written by Heliograph on each start. Lines below this one take precedence.\n")
         file.write(f"include '../{layout.settings.name}'\n")
         file.flush()
         os.fsync(file.fileno())
@@ -175,7 +175,7 @@ async def create_cluster(layout: Layout, account: SystemUser, install: Install, 
 
 
 def secret(path: Path, account: SystemUser | None = None) -> str:
-    """The password kept in `path`, made on first use. `account` may read it, and otherwise only we."""
+    """The password in `path`, created on first use. Only `account` and we may read it."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:
@@ -185,7 +185,7 @@ def secret(path: Path, account: SystemUser | None = None) -> str:
 
 
 def write(path: Path, text: str, *, mode: int, account: SystemUser | None = None) -> None:
-    """Replace a file by a whole new one, synced."""
+    """Replace a file atomically, synced."""
     place = path.with_name(f"{path.name}.new-{secrets.token_hex(4)}")
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     with open(descriptor, "w") as file:
@@ -200,19 +200,20 @@ def write(path: Path, text: str, *, mode: int, account: SystemUser | None = None
 
 
 def prepare_run(layout: Layout, account: SystemUser) -> None:
-    """Make the directories of socket and log, and remove old sockets and logs. Only when no server can be running."""
+    """Create the directories for socket and log, and remove old sockets and logs. Only when no server can be
+    running."""
     for directory in (layout.sockets, layout.log):
         directory.mkdir(mode=0o700, exist_ok=True)
         found = directory.lstat()
-        # The socket's directory may lie in /tmp, where anybody could have made one of its name. Root's own is one that
-        # was just made, now or by a start that was killed here.
+        # The socket's directory may be in /tmp, where anybody could have created one with its name. One owned by root
+        # was just created, now or by a killed start.
         ours = found.st_uid in (account.uid, os.geteuid()) and stat.S_IMODE(found.st_mode) == 0o700
         if not stat.S_ISDIR(found.st_mode) or not ours:
             raise PostgresError(f"{directory} belongs to uid {found.st_uid} or is accessible to others: remove it")
         if found.st_uid != account.uid:
             account.own(directory)
-    # The lock file of a killed server's socket names a process that may be somebody else's by now; PostgreSQL would
-    # give way to it.
+    # The lock file of a killed server's socket names a process id that may be somebody else's by now; PostgreSQL would
+    # refuse to start.
     for remains in layout.sockets.glob(".s.PGSQL.*"):
         remains.unlink()
     for old in sorted(layout.log.glob("postgresql-*.log"))[: 1 - LOG_FILES]:
@@ -221,8 +222,8 @@ def prepare_run(layout: Layout, account: SystemUser) -> None:
 
 def choose_port(wanted: int | None) -> int:
     """`wanted` if it is free, else a free port of 127.0.0.1."""
-    # Below the range of outgoing connections (32768 and up on Linux): a client that keeps trying a port of that range
-    # while the server is away can be given the same port as its own, connects to itself, and keeps the server out.
+    # Below the range of outgoing connections (32768 and up on Linux): a client that keeps trying a port in that range
+    # while the server is away can be assigned the same local port, connect to itself, and keep the server out.
     candidates = random.sample(range(20_000, 32_000), 100)
     for port in candidates if wanted is None else [wanted, *candidates]:
         if port_is_free(port):
@@ -241,14 +242,14 @@ def port_is_free(port: int) -> bool:
 
 
 def write_settings(layout: Layout, port: int, extra: Mapping[str, str]) -> None:
-    """Write heliograph.conf and pg_hba.conf. `extra` wins, which only tests need."""
+    """Write heliograph.conf and pg_hba.conf. `extra` takes precedence; only tests need it."""
     memory_mb = _memory_bytes() // 2**20
     settings = {
         # A 202 is a promise.
         "fsync": "on",
         "full_page_writes": "on",
         "synchronous_commit": "on",
-        # Reachable from this machine only, and as superuser only by who may read a file of ours.
+        # Reachable only from this machine, and as superuser only by those who can read one of our files.
         "listen_addresses": "127.0.0.1",
         "port": str(port),
         "unix_socket_directories": str(layout.sockets),

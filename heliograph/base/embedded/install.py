@@ -1,8 +1,9 @@
-"""Whom the embedded PostgreSQL runs as, and with which programs.
+"""The account and the programs of the embedded PostgreSQL.
 
-PostgreSQL refuses to run as root, so root's is run by an unprivileged account: the owner of the data, or `postgres`,
-or `nobody`. The rule nobody may break: nothing that root keeps to itself is opened for that account. What it cannot
-read (an environment below root's home) is copied to where it can; where it cannot pass, the start is refused.
+PostgreSQL refuses to run as root, so for root it is run by an unprivileged account: the owner of the data, or
+`postgres`, or `nobody`. The rule nobody may break: nothing private to root is opened for that account. What it cannot
+read (an environment in root's home) is copied to where it can; if it cannot reach the data directory, the start is
+refused.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class PostgresError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class SystemUser:
-    """The user PostgreSQL runs as. `switch`: it is not the present one, so children must become it."""
+    """The user PostgreSQL runs as. `switch`: it is not the current user, so children must switch to it."""
 
     uid: int
     gid: int
@@ -42,7 +43,7 @@ class SystemUser:
         return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.switch else {}
 
     def own(self, path: Path) -> None:
-        """Make a file or directory belong to this account."""
+        """Change a file's or directory's owner to this account."""
         if self.switch:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
@@ -60,7 +61,7 @@ class Install:
 
 
 def account_for(home: Path, data: Path) -> SystemUser:
-    """The account to run as: the present one, or as root the owner of the data, `postgres` or `nobody`."""
+    """The account to run as: the current one, or for root the owner of the data, `postgres` or `nobody`."""
     try:
         found = data.stat()
     except FileNotFoundError:
@@ -101,7 +102,7 @@ def install_for(home: Path, account: SystemUser, packages: Path | None = None) -
     try:
         return Install(original, _version(original, account))
     except PermissionError:
-        # An environment below root's home: nobody but root passes there, and opening the home is not ours to do.
+        # An environment in root's home: only root can enter it, and we must not open it to others.
         if not account.switch:
             raise PostgresError(f"{original / 'postgres'} cannot be executed") from None
     except FileNotFoundError as error:
@@ -143,7 +144,7 @@ def _packages() -> Path:
 
 
 def _version(binaries: Path, account: SystemUser) -> str:
-    """As `postgres --version` says it. PermissionError if the account cannot run it."""
+    """The version according to `postgres --version`. PermissionError if the account cannot run it."""
     said = subprocess.run(
         [binaries / "postgres", "--version"],
         capture_output=True,
@@ -172,5 +173,5 @@ def _copy_install(source: Path, target: Path) -> None:
         for name in files:
             path = os.path.join(folder, name)
             os.chmod(path, 0o755 if os.stat(path).st_mode & stat.S_IXUSR else 0o644)
-    os.sync()  # 700 small files: once for all is faster than each by itself
+    os.sync()  # 700 small files: one sync is faster than one for each
     place.rename(target)

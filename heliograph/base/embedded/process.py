@@ -1,6 +1,6 @@
-"""PostgreSQL's programs as processes, held by a pidfd, and the note that a server leaves in its data directory.
+"""PostgreSQL's programs as processes, held by a pidfd, and the `postmaster.pid` file of a server.
 
-The rule nobody may break: a signal goes through the pidfd, so it never reaches a later process of the same number.
+The rule nobody may break: signals are sent through the pidfd, so they never reach a later process with the same number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from heliograph.base.embedded.install import ENVIRONMENT, SystemUser
 
-#: Exit status of an adopted server: only its parent would learn it.
+#: Exit status of an adopted server: only its parent can know it.
 UNKNOWN_STATUS = -1
 
 
@@ -33,7 +33,7 @@ class Process:
 
     @classmethod
     def launch(cls, command: Sequence[str | Path], account: SystemUser, *, log: Path) -> Process:
-        """Start a program in a session of its own, with all that it says going to `log`. OSError if it cannot run."""
+        """Start a program in its own session, with all output going to `log`. OSError if it cannot run."""
         with log.open("wb") as output:
             child = subprocess.Popen(
                 command,
@@ -48,7 +48,7 @@ class Process:
         return cls(child.pid, child)
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it; nothing happens if it has ended."""
+        """Signal it; no effect if it has ended."""
         if not self.ended.done():
             try:
                 signal.pidfd_send_signal(self._handle, number)
@@ -56,7 +56,7 @@ class Process:
                 return  # ended just now; the loop will say so
 
     def release(self) -> None:
-        """Let go without touching it."""
+        """Release it without affecting it."""
         if not self.ended.done():
             self._loop.remove_reader(self._handle)
             os.close(self._handle)
@@ -69,14 +69,15 @@ class Process:
 
 
 class Note:
-    """What a server writes into its data directory: `postmaster.pid`, a line each for pid, data, time, port, socket."""
+    """`postmaster.pid`, which a server writes into its data directory: a line each for pid, data, time, port,
+    socket."""
 
     def __init__(self, pid: int, port: int, sockets: Path) -> None:
         self.pid, self.port, self.sockets = pid, port, sockets
 
     @classmethod
     def read(cls, data: Path) -> Note | None:
-        """The note in `data`, or None if there is none (or one that is just being written)."""
+        """The file in `data`, or None if there is none (or it is just being written)."""
         try:
             lines = (data / "postmaster.pid").read_text().splitlines() + [""] * 5
             return cls(int(lines[0]), int(lines[3] or 0), Path(lines[4] or "/nonexistent"))

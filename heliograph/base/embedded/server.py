@@ -1,10 +1,10 @@
 """The embedded PostgreSQL: one server on one directory, started, watched, adopted and stopped by us.
 
-    take the lock → finish or make the cluster → adopt a server that still runs, or launch one → wait until it answers
+    take the lock → finish or create the cluster → adopt a running server, or start one → wait until it answers
 
-The server is a foreground child in a session of its own, so that Ctrl-C at the terminal reaches it only through us.
-When our process is killed, it goes on, and the next start adopts it. The rule nobody may break: a server is alive if
-its socket answers with our data directory. A process id alone says nothing: it may belong to somebody else by now.
+The server is a foreground child in its own session, so that Ctrl-C at the terminal reaches it only through us. If our
+process is killed, it continues, and the next start adopts it. The rule nobody may break: a server is alive if its
+socket answers with our data directory. A process id alone proves nothing: it may belong to somebody else by now.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROLE, OWNER = "heliograph", "heliograph_owner"
 
 
 def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> Path:
-    """Where data is kept unless the operator says otherwise: never in root's home, which PostgreSQL cannot enter."""
+    """The default data directory: never in root's home, which PostgreSQL cannot enter."""
     if (os.geteuid() if uid is None else uid) == 0:
         return Path("/var/lib/heliograph")
     base = Path(environment.get("XDG_DATA_HOME", ""))
@@ -51,7 +51,7 @@ def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | 
 
 
 def url_of(directory: Path) -> str:
-    """The application's URL of the server on `directory`, as last started. PostgresError if it never was."""
+    """The application's URL for the server on `directory`, as last started. PostgresError if it never was."""
     layout = Layout(directory.absolute())
     return _url(layout, ROLE, layout.app_password)
 
@@ -77,13 +77,14 @@ def _url(layout: Layout, role: str, kept: Path) -> str:
 
 
 class Embedded:
-    """A PostgreSQL on `directory`, which is made if need be. Holds a lock on it from `start` to `stop`.
+    """A PostgreSQL on `directory`, which is created if necessary. Holds a lock on it from `start` to `stop`.
 
     `port`: exactly this TCP port, or None: the last one if it is free, else any. `on_progress` gets a line for people
-    at each step, and every `progress_interval` seconds of a longer one. `extra_settings` are for tests only: they win
-    over all others, the durable ones included. `packages`: where the binaries' package is, if not in this environment.
-    Times in seconds: `start_timeout` covers crash recovery; after `stop_timeout` a fast shutdown becomes an immediate
-    one, whose recovery the next start pays; `lock_timeout` is for another process that is about to let go.
+    at each step, and every `progress_interval` seconds of a longer one. `extra_settings` are for tests only: they
+    override all others, including those for durability. `packages`: where the binaries' package is, if not in this
+    environment. Times in seconds: `start_timeout` covers crash recovery; after `stop_timeout` a fast shutdown becomes
+    an immediate one, after which the next start has to recover; `lock_timeout` is for another process that is about to
+    release the lock.
     """
 
     def __init__(
@@ -167,13 +168,13 @@ class Embedded:
         return self._server.pid if self._server is not None and not self._server.ended.done() else None
 
     async def wait(self) -> int:
-        """Return when the server has ended, whoever ended it: its status as in subprocess, or UNKNOWN_STATUS."""
+        """Return when the server has ended, for whatever reason: its status as in subprocess, or UNKNOWN_STATUS."""
         if self._server is None:
             raise RuntimeError("not started")
         return await asyncio.shield(self._server.ended)
 
     async def stop(self) -> None:
-        """Shut the server down and let go of the directory. Sessions are cut; what was committed is on disk."""
+        """Shut the server down and release the directory. Sessions are terminated; what was committed is on disk."""
         try:
             if self._server is not None:
                 await self._end(self._server)
@@ -272,12 +273,12 @@ class Embedded:
                 state = "waiting for the processes of the previous PostgreSQL to end"
                 await patience.pause(state)
             elif "could not create any TCP/IP sockets" in reason and self._wanted_port is None:
-                wanted = None  # taken between our look and PostgreSQL's
+                wanted = None  # taken between our check and PostgreSQL's
             else:
                 raise PostgresError(f"PostgreSQL ended with status {self._server.ended.result()}: {reason}")
 
     async def _until_ready(self, server: Process, port: int, patience: _Patience, state: str) -> Connection | None:
-        """A connection once the server takes them, however long recovery lasts; None if it ended before."""
+        """A connection once the server accepts them, however long recovery takes; None if it ended before."""
         while not server.ended.done():
             answer = await self._ask(self._sockets, port)
             if not isinstance(answer, _Silence):
@@ -322,8 +323,8 @@ class Embedded:
         return silence
 
     async def _settle(self, connection: Connection) -> None:
-        """The database, its owner, and the application's role, which owns nothing. Each start does it again, so a kill
-        in between leaves nothing half."""
+        """Create the database, its owner, and the application's role, which owns nothing. Each start repeats it, so a
+        kill in between leaves nothing half done."""
         await connection.execute("SET log_min_error_statement = panic")  # the next ones hold passwords
         for role, kept in ((OWNER, self._layout.owner_password), (ROLE, self._layout.app_password)):
             if not await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", role):
@@ -354,10 +355,10 @@ class Embedded:
             files.write(self._layout.port, f"{port}\n", mode=0o644)
 
     def _last_log(self) -> str:
-        """The complaints among the last lines of the server's log."""
+        """Errors among the last lines of the server's log."""
         logs = sorted(self._layout.log.glob("postgresql-*.log"))
         lines = logs[-1].read_text(errors="replace").splitlines()[-50:] if logs else []
-        # Not those that our own looks have caused.
+        # Not those caused by our own checks.
         complaints = [line for line in lines if re.search(r"FATAL:  (?!the database system is )|PANIC|could not", line)]
         return "".join(f"\n{line}" for line in complaints[-10:])
 
@@ -371,14 +372,14 @@ class _Silence(enum.Enum):
 
 
 class _Patience:
-    """Bounds all the waiting of one start, and says now and then what is waited for."""
+    """Limits the total waiting time of one start, and reports now and then what it waits for."""
 
     def __init__(self, total: float, interval: float, say: Callable[[str], None]) -> None:
         self._total, self._interval, self._say = total, interval, say
         self._start = self._said = time.monotonic()
 
     async def pause(self, what: str) -> None:
-        """Wait a moment, longer ones as time goes by. PostgresError once all the time is used up."""
+        """Wait a moment, longer ones as time goes by. PostgresError once the time is used up."""
         now = time.monotonic()
         passed = now - self._start
         if passed >= self._total:
@@ -386,5 +387,5 @@ class _Patience:
         if now - self._said >= self._interval:
             self._said = now
             self._say(f"{what[0].upper()}{what[1:]}, {passed:.0f} s so far.")
-        # Each look at a recovering server is a line in its log, and a look at one that cannot start is a process.
+        # Each check of a recovering server is a line in its log, and each check of one that cannot start is a process.
         await asyncio.sleep(min(max(passed / 10, 0.05), 0.5))

@@ -1,7 +1,7 @@
 """Which addresses and which URLs an outbound request may go to.
 
 The rule nobody may break: this is an allow-list. Anything that is not known to be a public unicast address is refused,
-also what Python's `is_global` lets through (it says True for `::127.0.0.1`, `64:ff9b::a9fe:a9fe`, `2002:7f00:1::`,
+including what Python's `is_global` accepts (it says True for `::127.0.0.1`, `64:ff9b::a9fe:a9fe`, `2002:7f00:1::`,
 `fec0::1`, `ff02::1`). A URL is accepted only in a spelling that every parser reads alike.
 """
 
@@ -22,11 +22,12 @@ LONGEST_URL = 2048
 #: (RFC 6890), the 6to4 relay anycast (RFC 7526), multicast and what is reserved above it.
 _REFUSED_IPV4 = [IPv4Network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "224.0.0.0/3")]
 
-#: All unicast that IANA hands out, less protocol assignments (Teredo, ORCHID), documentation, 6to4, documentation.
+#: All unicast space that IANA assigns, except protocol assignments (Teredo, ORCHID), documentation, 6to4,
+#: documentation.
 _GLOBAL_IPV6 = IPv6Network("2000::/3")
 _REFUSED_IPV6 = [IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")]
 
-#: IPv6 that stands for an IPv4 address in its last 32 bits: mapped (RFC 4291 §2.5.5.2) and NAT64 (RFC 6052 §2.1).
+#: IPv6 that represents an IPv4 address in its last 32 bits: mapped (RFC 4291 §2.5.5.2) and NAT64 (RFC 6052 §2.1).
 _WRAPPERS = [IPv6Network("::ffff:0:0/96"), IPv6Network("64:ff9b::/96")]
 
 _URL = re.compile(
@@ -42,7 +43,7 @@ _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 
 
 class Target(NamedTuple):
-    """What a good URL points at. `address` is None when the host is a name."""
+    """The target of a valid URL. `address` is None when the host is a name."""
 
     scheme: str
     host: str
@@ -62,8 +63,8 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 @functools.lru_cache(maxsize=16_384)
 def sharer(address: str) -> str:
-    """Under what name an address is counted where each has its share: itself, or the /64 of an IPv6 one, since a
-    customer of any network has at least that many; "" if it is none."""
+    """The key by which an address is counted in per-address limits: itself, or the /64 of an IPv6 one, since every
+    customer of a network has at least that; "" if it is not an address."""
     try:
         parsed = ip_address(address)
     except ValueError:
@@ -88,9 +89,9 @@ def is_allowed(address: Address, allowed_networks: Sequence[Network] = ()) -> bo
 
 
 def parse_url(url: str, *, allow_http: bool, allowed_networks: Sequence[Network] = ()) -> Target | str:
-    """The target of a URL, or in a short sentence why it is refused. Touches no network.
+    """The target of a URL, or a short sentence why it is refused. Uses no network.
 
-    A name is only judged by its form here; its addresses are judged when they are connected to.
+    Only the form of a host name is checked here; its addresses are checked when a connection is made.
     """
     if len(url) > LONGEST_URL:
         return f"the URL has more than {LONGEST_URL} characters"

@@ -1,7 +1,7 @@
 """Connecting to PostgreSQL: the hosts of the URL in turn, each with a time limit of its own.
 
-The rule nobody may break: every connection of the product is made here, so that each one finds out by itself when its
-other end is gone, and none of them waits for a host that hangs while another one answers.
+The rule nobody may break: every connection of the product is made here, so that each one notices when its other end is
+gone, and none waits for a hanging host while another one answers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 else:
     Raw = asyncpg.Connection
 
-#: What asks for the next host: this one is not there, hangs, is not ready, or is not of the wanted kind. A password
-#: that is refused is not among them: it is the same everywhere.
+#: Errors after which the next host is tried: this one is absent, hangs, is not ready, or is of the wrong kind. A
+#: refused password is not among them: it is the same everywhere.
 NEXT = (
     OSError,
     TimeoutError,
@@ -36,7 +36,7 @@ NEXT = (
 
 
 class Connector:
-    """Makes connections to what a URL names. Remembers which host answered last, and asks that one first."""
+    """Makes connections for a URL. Remembers which host answered last, and tries that one first."""
 
     def __init__(self, url: str) -> None:
         """Raises UrlError, also if a file that it names cannot be read."""
@@ -48,7 +48,7 @@ class Connector:
 
     @property
     def longest(self) -> float:
-        """Seconds after which every host was asked."""
+        """Seconds after which every host has been tried."""
         return self._target.timeout * len(self._target.hosts)
 
     async def connect(self, **options: Any) -> Raw:

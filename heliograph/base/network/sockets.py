@@ -1,4 +1,4 @@
-"""What of a connection's end is the kernel's."""
+"""The kernel's side of a connection."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 
 
 def reset(transport: asyncio.BaseTransport) -> None:
-    """Let the closing of this connection reset it: otherwise the kernel keeps what the other side does not read, and
-    offers it for minutes. Does not close it."""
+    """Make closing this connection reset it: otherwise the kernel keeps retransmitting unread data for minutes. Does
+    not close it."""
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
@@ -23,7 +23,7 @@ def reset(transport: asyncio.BaseTransport) -> None:
 
 
 def unconfirmed(transport: asyncio.BaseTransport) -> int:
-    """Bytes that the kernel has taken and the other side has not confirmed; 0 where the kernel does not say."""
+    """Bytes that the kernel has accepted and the other side has not acknowledged; 0 if the kernel does not say."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError, ValueError):

@@ -1,1 +1,1 @@
-"""What a process of ours needs: settings, logs, signals, files of its own, points at which tests let it crash."""
+"""What each process needs: settings, logs, signals, private files, crash points for tests."""

@@ -1,7 +1,7 @@
 """Logs: lines on stderr, JSON for machines or text for people.
 
-The rule nobody may break: no secret, no message text and no whole phone number is ever written. Those who log leave
-them out; what stands here is the net below, because somebody forgets one day.
+The rule nobody may break: no secret, no message text and no whole phone number is ever written. Callers leave them out;
+this file is the safety net, because somebody will forget one day.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ DROPPED = frozenset(
 NUMBERS = frozenset({"to", "from", "recipient", "sender", "phone", "source", "destination", "msisdn"})
 
 _KEY = re.compile(r"\bhg_(live|test)_\w+")
-# What PostgreSQL says of a row that it refuses names all of its values.
+# PostgreSQL's message about a refused row contains all of its values.
 _ROW = re.compile(r"\n?DETAIL:[^\n]*")
-# Of Meta: by its beginning, or by where it stands.
+# Meta's tokens: by prefix, or by position.
 _TOKEN = re.compile(r"\bEAA\w{16,}|(?<=\bBearer )\S+|(?<=_token=)[^&\s'\"]+")
 _PASSWORD = re.compile(r"(\b\w++://[^:@/\s]*+):[^@/\s]++@")
 # Not part of a UUID, a time, a decimal fraction or a longer word.
@@ -55,7 +55,7 @@ _DIGITS = re.compile(r"\+?[0-9]{5,}")
 
 
 def check(settings: Settings) -> None:
-    """Raises SettingsError unless the logs can be set up so."""
+    """Raises SettingsError if the settings of logs are invalid."""
     if settings.log_level not in LEVELS:
         raise SettingsError(f"HELIOGRAPH_LOG_LEVEL must be {', '.join(LEVELS)}, not {settings.log_level!r}")
     if settings.log_format not in ("json", "text"):
@@ -90,13 +90,13 @@ def configure(settings: Settings) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=max(logging.WARNING, LEVELS[settings.log_level]), force=True)
-    # It warns with a traceback each time the pool cannot connect; whoever asked for the connection says so in a line.
+    # It warns with a traceback each time the pool cannot connect; whoever requested the connection logs one line.
     logging.getLogger("asyncpg").setLevel(logging.ERROR)
 
 
 def clean(logger: Any, method: str, entry: Any) -> Any:
-    """The net: drops what is secret by its name, and hides what looks like a key, a password or a phone number, however
-    deep it lies. Of a record nothing but its kind is written: any of its fields may be a secret."""
+    """The safety net: drops what is secret by its name, and masks what looks like a key, a password or a phone number,
+    however deeply nested. Of a record only its type is written: any of its fields may be a secret."""
     for name in list(entry):
         plain = str(name).lower().replace("-", "_")
         if plain in DROPPED:

@@ -1,7 +1,7 @@
 """Files that only their owner may read: secrets, and whatever holds people's names and numbers.
 
-The rule nobody may break: the mode is narrow before the first byte is written. A file that is narrowed afterwards was
-open for a moment, and whoever opened it then keeps reading.
+The rule nobody may break: the mode is restricted before the first byte is written. A file that is restricted afterwards
+was open for a moment, and whoever opened it then keeps reading.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MODE = 0o600
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace a file by `content`, whole or not at all, 0600. Its folder is made if it is missing. Raises OSError."""
+    """Replace a file atomically by `content`, mode 0600. Its folder is created if it is missing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "wb") as file:
@@ -31,7 +31,7 @@ def open_text(path: Path, *, encoding: str) -> TextIO:
 
 
 def _narrow(path: str, flags: int) -> int:
-    # Without O_TRUNC: a file of another mode is narrowed before it is emptied and written. A device or a pipe, as
+    # Without O_TRUNC: a file with another mode is restricted before it is emptied and written. A device or a pipe, as
     # /dev/stdout may be, keeps its own.
     descriptor = os.open(path, flags & ~os.O_TRUNC, MODE)
     try:

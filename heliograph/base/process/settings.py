@@ -22,13 +22,13 @@ PROXIES_SAY = ("x-forwarded-for", "forwarded", "proxy-protocol")
 #: What `heliograph up` uses until the operator sets one; any other command refuses to start with it.
 DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
 
-#: What the audit log is kept at least.
+#: The shortest retention of the audit log.
 LEAST_AUDIT_MONTHS = 13
 #: Different characters that a secret must have.
 FEWEST_CHARACTERS = 8
 
 
-#: Names that begin as a setting does, and are read elsewhere: secrets of commands, and what tests go by.
+#: Names that begin like a setting, but are read elsewhere: secrets for commands, and options of tests.
 OTHERS = frozenset(
     f"HELIOGRAPH_{name}"
     for name in (
@@ -174,15 +174,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_repeated(secret: str) -> bool:
-    """Whether a secret is a shorter one again and again, or made of fewer than eight characters.
+    """Whether a secret repeats a shorter one, or uses fewer than eight different characters.
 
-    32 hexadecimal digits of chance have fewer than eight different ones once in 50,000 times.
+    32 random hexadecimal digits have fewer than eight different ones once in 50,000 times.
     """
     return secret in (secret + secret)[1:-1] or len(set(secret)) < FEWEST_CHARACTERS
 
 
 def demand_secret_key(settings: Settings) -> None:
-    """Refuse to work without a secret key of one's own. Raises SettingsError."""
+    """Refuse to work without a real secret key. Raises SettingsError."""
     if not settings.secret_key or settings.secret_key == DEFAULT_SECRET_KEY:
         raise SettingsError(
             "HELIOGRAPH_SECRET_KEY is not set. Generate one with `openssl rand -base64 48`, keep it "
@@ -197,16 +197,16 @@ def demand_secret_key(settings: Settings) -> None:
 
 
 def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """Variables that look like settings and are none, each with the setting whose name is nearest, if one is near."""
+    """Variables that look like settings but are not, each with the setting of the most similar name, if any."""
     known = {f"HELIOGRAPH_{name.upper()}" for name in Settings.__struct_fields__} | OTHERS
     strange = sorted(name for name in environment if name.startswith("HELIOGRAPH_") and name not in known)
     return {name: next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0.8)), None) for name in strange}
 
 
 def _demand_sense(name: str, kind: type, value: Any) -> None:
-    """Refuse a number that no count or time can have: zero days of retention would erase all at once.
+    """Refuse a nonsensical number: zero days of retention would erase everything at once.
 
-    A time may be 0, which waits for nothing, but a lease of 0 s would end as it begins. Raises SettingsError.
+    A time may be 0, which means not to wait, but a lease of 0 s would end as it begins. Raises SettingsError.
     """
     variable = f"HELIOGRAPH_{name.upper()}"
     if kind is int and value < 1:

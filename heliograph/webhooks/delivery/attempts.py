@@ -1,4 +1,4 @@
-"""Deliveries in memory: the events and endpoints that claimed rows stand for, and what became of an attempt."""
+"""Deliveries in memory: the events and endpoints of claimed rows, and the results of attempts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
 
-#: What an attempt came to, beside the kinds of `http.answers.Failure`.
+#: Results of attempts besides the kinds of `http.answers.Failure`.
 DELIVERED, REFUSED, GONE = "delivered", "refused", "gone"
 
-#: What is kept of an answer that was no success, characters.
+#: How much of an unsuccessful answer is kept, characters.
 DETAIL = 200
 
 
 class Delivery(msgspec.Struct, gc=False):
-    """An event on its way to an endpoint. The body is made once: every attempt of this claim sends the same."""
+    """An event on its way to an endpoint. The body is made once: every attempt under this claim sends the same."""
 
     lease: Lease
     event_id: str
@@ -57,12 +57,12 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 
 def detail(text: str) -> str:
-    """What others wrote, such that it can be stored: short, without NUL and lone surrogates."""
+    """Foreign text, made storable: short, without NUL and lone surrogates."""
     return text[:DETAIL].replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """What became of a claimed row: done (`pause` None) or due again in `pause` seconds. `attempt` None: nothing was
+    """The result of a claimed row: done (`pause` None) or due again in `pause` seconds. `attempt` None: nothing was
     sent."""
 
     lease: Lease
@@ -82,7 +82,7 @@ SELECT e.kind, e.request_id, e.data, e.created_at
 
 
 async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Delivery | None]:
-    """The deliveries that claimed rows stand for, in order; None where the event is gone by retention."""
+    """The deliveries of claimed rows, in order; None where retention deleted the event."""
     rows = await conn.fetch(LOAD, [lease.organization_id for lease in claimed], [lease.id for lease in claimed])
     found: list[Delivery | None] = []
     for lease, (kind, request_id, data, created_at) in zip(claimed, rows, strict=True):

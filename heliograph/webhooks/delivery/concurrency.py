@@ -1,12 +1,13 @@
-"""Who may have an attempt under way now: the shares of a worker's places among endpoints. Pure: no I/O, no clock.
+"""Which endpoints may have an attempt in progress: the distribution of a worker's places among endpoints. Pure: no I/O,
+no clock.
 
-The rule nobody may break: receivers that hang or fail never hold all places. An endpoint stands in one of three pools
-(its last answers were good; nothing is known of it; it is failing), and each pool has a limit of its own. Within a
-pool endpoints take turns, and none takes more than what it leaves free, so there is always a place for one more.
+The rule nobody may break: receivers that hang or fail never hold all places. An endpoint is in one of three pools (its
+last answers were good; it is unknown; it is failing), and each pool has its own limit. Within a pool endpoints take
+turns, and none may take the last free place, so there is always room for one more.
 
-An endpoint's window (attempts under way at once) grows by one with each success, which doubles it each round trip;
-a failure halves it, after which it grows by one a round trip. One that is unknown or failing has a single place,
-whatever its backlog.
+An endpoint's window (its concurrent attempts) grows by one with each success, which doubles it each round trip; a
+failure halves it, after which it grows by one a round trip. One that is unknown or failing has a single place, whatever
+its backlog.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ Job = TypeVar("Job")
 START = 2
 #: Failures in a row that make an endpoint a failing one; a timeout does so at once, because it costs most.
 STREAK = 3
-#: An endpoint whose attempts under way brought no answer for this long counts as failing until one comes; seconds.
-#: Waiting for their timeouts instead would let new endpoints that hang keep all new ones from being tried.
+#: An endpoint whose attempts have got no answer for this long counts as failing until one comes; seconds. Waiting for
+#: their timeouts instead would let new endpoints that hang keep all new ones from being tried.
 SILENT = 1.0
 #: Rows claimed ahead of the window: up to 8 windows for fast receivers, less for those slower than 1/8 s.
 AHEAD = 8
-#: The same for what is handed over: more, since what finds no room costs a claim. A worker works through it in some
-#: four seconds; until then nobody else can.
+#: The same for what is handed over: more, since what finds no room costs a claim. A worker processes it in some four
+#: seconds; until then nobody else can.
 HANDED, HANDED_SECONDS = 32, 4.0
 
 
 class Pool(Generic[Job]):
-    """Places for endpoints in like standing; `queue` holds those with jobs waiting for a place."""
+    """Places for endpoints of one standing; `queue` contains those with jobs waiting for a place."""
 
     __slots__ = ("limit", "queue", "used")
 
@@ -60,13 +61,13 @@ class EndpointQueue(Generic[Job]):
         self.streak = 0
         #: Duration of the last success, seconds.
         self.took = 1.0
-        #: When an attempt last ended, or the first of those under way began.
+        #: When an attempt last ended, or the first one in progress began.
         self.heard_at = 0.0
         self.queued = False
 
     @property
     def held(self) -> int:
-        """Jobs that are waiting or under way."""
+        """Jobs waiting or in progress."""
         return len(self.waiting) + self.in_flight
 
 
@@ -76,7 +77,7 @@ class Concurrency(Generic[Job]):
     def __init__(self, concurrency: int, *, widest: int) -> None:
         """`concurrency`: attempts under way in all; `widest`: for one endpoint."""
         self._limit = concurrency
-        #: What endpoints of good standing leave to all others together.
+        #: How many places endpoints of good standing leave to all others together.
         self._doubtful = max(1, 3 * concurrency // 4)
         self._widest = widest
         self.open = 0
@@ -85,11 +86,11 @@ class Concurrency(Generic[Job]):
         self.failing: Pool[Job] = Pool(max(1, concurrency // 4))
 
     def line(self, id: UUID) -> EndpointQueue[Job]:
-        """An endpoint that nothing is known of yet."""
+        """An endpoint about which nothing is known yet."""
         return EndpointQueue(id, self.unknown)
 
     def depth(self, line: EndpointQueue[Job]) -> int:
-        """How many jobs the endpoint may hold, under way and waiting."""
+        """How many jobs the endpoint may hold, in progress and waiting."""
         if line.pool is self.failing:
             return 1
         if line.pool is self.unknown:
@@ -104,7 +105,8 @@ class Concurrency(Generic[Job]):
         return max(0, depth - line.held)
 
     def crowded(self, line: EndpointQueue[Job]) -> bool:
-        """True if enough endpoints in like standing wait for a place: it would only hold its jobs back from others."""
+        """True if enough endpoints of the same standing wait for a place: it would only withhold its jobs from
+        others."""
         return line.pool is not self.good and len(line.pool.queue) >= line.pool.limit
 
     def offer(self, line: EndpointQueue[Job]) -> None:
@@ -122,7 +124,7 @@ class Concurrency(Generic[Job]):
                 if line.pool is not pool:
                     continue
                 line.queued = False
-                # One that is at its limit has something under way, and is offered again when that ends.
+                # One at its limit has attempts in progress, and is offered again when one ends.
                 if not line.waiting or line.in_flight >= self._allowed(line):
                     continue
                 if line.in_flight == 0:
@@ -162,7 +164,7 @@ class Concurrency(Generic[Job]):
             self._move(line, self.good)
 
     def failed(self, line: EndpointQueue[Job], now: float, *, grave: bool) -> None:
-        """An attempt failed; `grave`: by taking all the time there is."""
+        """An attempt failed; `grave`: by using up all its time."""
         line.streak += 1
         line.heard_at = now
         line.window = line.knee = max(1.0, line.window // 2)
@@ -171,7 +173,7 @@ class Concurrency(Generic[Job]):
             self._move(line, self.failing)
 
     def busy(self, line: EndpointQueue[Job]) -> None:
-        """Nothing could be sent beside what is under way: others use this destination as well."""
+        """Nothing more could be sent concurrently: others use this destination as well."""
         line.window = line.knee = max(1.0, line.in_flight - 1.0)
 
     def unsettle(self, line: EndpointQueue[Job], now: float) -> None:
@@ -193,7 +195,7 @@ class Concurrency(Generic[Job]):
         line.pool.used -= line.in_flight
         pool.used += line.in_flight
         line.pool = pool
-        # Its entry in the old queue, if any, is passed over.
+        # Its entry in the old queue, if any, is skipped.
         line.queued = bool(line.waiting)
         if line.queued:
             pool.queue.append(line)

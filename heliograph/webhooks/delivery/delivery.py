@@ -1,11 +1,11 @@
-"""Delivery: queue rows become signed POSTs, and every answer a row and a decision.
+"""Delivery: queue rows become signed POSTs, and each answer is recorded and decided on.
 
 One `Deliverer` per worker process. What it claims, or is handed (handover.py), waits for a place (concurrency.py), is
-posted (posting.py), and its result is recorded with others in one statement (recording.py). Claiming, posting and
-recording go on beside each other: none waits for another's commit.
+posted (posting.py), and its result is recorded with others in one statement (`recording/results.py`). Claiming, posting
+and recording are concurrent: none waits for another's commit.
 
 The rule nobody may break: at least once. A row is finished only after a 2xx, the end of the schedule or the end of its
-endpoint was committed; whatever else happens, its lease ends and it is posted again with the same event id.
+endpoint was committed; otherwise its lease ends and it is posted again with the same event id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from heliograph.webhooks.recording.results import Record
 
 log = structlog.get_logger()
 
-#: Lines that are remembered; the idle ones among them are forgotten past this.
+#: How many lines are remembered; beyond this, idle ones are forgotten.
 LINES = 10_000
 #: Most rows held, in claims.
 HELD = 4
@@ -47,7 +47,7 @@ SHED = 1.0
 
 
 class Deliverer:
-    """Posts what is queued for webhook endpoints. `round` is called again and again, `renew` each third of a lease."""
+    """Posts what is queued for webhook endpoints. `round` is called repeatedly, `renew` every third of a lease."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class Deliverer:
         self._lines: dict[UUID, EndpointQueue[Delivery]] = {}
         #: Lines that may have more due work than was claimed, in the order in which they are asked next.
         self._due: dict[UUID, None] = {}
-        #: Rows under a lease of ours whose end is not recorded yet, by number.
+        #: Rows under our lease whose end is not recorded yet, by number.
         self._held: dict[int, Delivery] = {}
         self._numbers = itertools.count(1)
-        #: How many of them were handed over; those have a bound of their own, so that no claim waits for them.
+        #: How many of them were handed over; they have a separate limit, so that no claim waits for them.
         self._handed = 0
-        #: Of rows that are handed over. A row has it from its insert to its first pause, and no other row has it then.
+        #: The token of rows that are handed over. A row has it from its insert to its first pause.
         self._token = uuid4()
         #: Endpoints of organizations, as far as this worker has met them.
         self._known: dict[UUID, set[UUID]] = {}
@@ -103,7 +103,7 @@ class Deliverer:
 
     @property
     def in_flight(self) -> int:
-        """Attempts under way."""
+        """Attempts in progress."""
         return self._places.open
 
     async def round(self) -> int:
@@ -137,7 +137,7 @@ class Deliverer:
         return len(claimed)
 
     def adapt(self) -> None:
-        """Time alone changes how much endpoints get; called twice a second."""
+        """Adjust places with the passing of time; called twice a second."""
         if self._draining:
             return
         self._unsettle(asyncio.get_running_loop().time())
@@ -149,7 +149,7 @@ class Deliverer:
         return Handover(self._token, room=self._room, deliver=self._take_over, seconds=self._lease_seconds)
 
     async def renew(self) -> None:
-        """Hold the leases of what was claimed over a third of a lease ago; called that often."""
+        """Renew the leases of what was claimed over a third of a lease ago; called that often."""
         at = asyncio.get_running_loop().time()
         old = [one for one in self._held.values() if at - one.claimed_at > self._lease_seconds / 3]
         if not old:
@@ -160,7 +160,7 @@ class Deliverer:
             one.lost = one.lease.id not in kept
 
     async def drain(self, grace: float) -> None:
-        """Claim nothing more, let attempts under way end for at most `grace` seconds, record their results, and give
+        """Claim nothing more, let attempts in progress end for at most `grace` seconds, record their results, and give
         back the rest. Raises what the database raises; then the leases end by themselves."""
         self._draining = True
         async with self._claiming:
@@ -179,14 +179,14 @@ class Deliverer:
         await self._give_back(list(self._held.values()))
 
     def _free(self) -> dict[UUID, int]:
-        """How many rows to claim of each line, those that waited longest first."""
+        """How many rows to claim of each line, longest-waiting lines first."""
         free: dict[UUID, int] = {}
         total = 0
         for line_id in self._due:
             line = self._lines.get(line_id) or self._know(line_id)
             depth = self._places.depth(line)
             room = depth - line.held
-            # Not for a handful: a claim costs nearly as much for one row as for a hundred.
+            # Not for a handful: a claim costs almost as much for one row as for a hundred.
             if room <= 0 or 2 * room < depth or self._places.crowded(line):
                 continue
             free[line_id] = min(room, self._claim_limit - total)
@@ -271,7 +271,8 @@ class Deliverer:
         self._pump()
 
     async def _expect(self, lines: dict[tuple[UUID, UUID], EndpointQueue[Delivery]]) -> None:
-        """Sort endpoints that are new to this worker by what others saw of them, before they get a place."""
+        """Assign endpoints that are new to this worker to pools, by what others recorded about them, before they get a
+        place."""
         try:
             found = await self._poster.destinations(list(lines))
         except Exception as error:
@@ -287,7 +288,7 @@ class Deliverer:
                 )
 
     def _pump(self) -> bool:
-        """Begin an attempt on each free place that somebody waits for; False: nobody waits, or no place is free."""
+        """Begin an attempt in each free place that somebody waits for; False: nobody waits, or no place is free."""
         now = asyncio.get_running_loop().time()
         begun = False
         while (picked := self._places.pick(now)) is not None:
@@ -309,7 +310,7 @@ class Deliverer:
             self._idle.set()
 
     def _landed(self, ended: Sequence[Ended], disabled: dict[UUID, str]) -> None:
-        """A batch of results is done with."""
+        """A batch of results was recorded."""
         for one in ended:
             self._drop(one.number)
             if one.lease.line in disabled:
@@ -331,7 +332,7 @@ class Deliverer:
         self._pump()
 
     def _shed(self, line: EndpointQueue[Delivery]) -> None:
-        """A failing endpoint's rows go back to the queue, so that they fill no worker's memory for hours."""
+        """A failing endpoint's rows go back to the queue, so that they do not fill a worker's memory for hours."""
         while line.waiting:
             delivery = line.waiting.popleft()
             self._record.put(Ended(delivery.lease, SHED, None, delivery.number))
@@ -342,7 +343,7 @@ class Deliverer:
             self._handed -= held.handed
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """Put rows back at once. It counts as no attempt."""
+        """Put rows back at once. This does not count as an attempt."""
         if not deliveries:
             return
         async with self._record.writing, self._pool.acquire() as conn:

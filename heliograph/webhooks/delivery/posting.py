@@ -35,11 +35,11 @@ from heliograph.webhooks.delivery.concurrency import Concurrency, EndpointQueue
 
 log = structlog.get_logger()
 
-#: Endpoints whose signing keys are kept at hand, 1.5 kB each.
+#: For how many endpoints signing keys are cached, 1.5 kB each.
 SIGNERS = 2_000
 #: Pause before a delivery that could not be sent because too many others were going to the same destination.
 BUSY = 0.5
-#: Pause of a delivery that we cannot make.
+#: Pause of a delivery that we cannot prepare.
 BROKEN = 60.0
 #: Longest Retry-After that is heeded, seconds.
 RETRY_AFTER = 3600.0
@@ -50,7 +50,7 @@ _CONTENT_TYPE = "content-type: application/json\r\n"
 
 
 class Poster:
-    """Makes attempts. What became of each goes to `record`."""
+    """Makes attempts. Their results go to `record`."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class Poster:
         record: Callable[[Ended], None],
         ended: Callable[[EndpointQueue[Delivery]], None],
     ) -> None:
-        """`places`: are told how endpoints do. `record`: takes a result. `ended`: an attempt that `start` began is
-        over, and its place may be given back."""
+        """`places`: informed of how endpoints respond. `record`: takes a result. `ended`: an attempt that `start` began
+        is over, and its place may be given back."""
         self._pool = pool
         self._client = client
         self._seal_key = seal_key
@@ -77,7 +77,7 @@ class Poster:
         self._destinations: LoadingCache[tuple[UUID, UUID], Destination] = LoadingCache(self._load, indivisible=is_down)
         #: With the sealed secrets that each was made from.
         self._signers: dict[UUID, tuple[list[bytes], signing.Signer]] = {}
-        #: What waits for its endpoint to be loaded.
+        #: Deliveries waiting for their endpoint to be loaded.
         self._waiting: dict[tuple[UUID, UUID], list[tuple[EndpointQueue[Delivery], Delivery]]] = {}
         self._tick = 0
         self._at = datetime.fromtimestamp(0, UTC)
@@ -93,7 +93,7 @@ class Poster:
         self._destinations.forget((organization_id, endpoint_id))
 
     def start(self, line: EndpointQueue[Delivery], delivery: Delivery) -> bool:
-        """One attempt, on a place taken for `line`. False: it is over already, and `ended` will not be called."""
+        """One attempt, in a place taken for `line`. False: it is over already, and `ended` will not be called."""
         key = (delivery.lease.organization_id, line.id)
         fresh, destination = self._destinations.peek(key)
         if fresh:
@@ -126,7 +126,7 @@ class Poster:
         return True
 
     async def close(self) -> None:
-        """Break off all attempts; they are told of no more."""
+        """Abort all attempts; they are no longer reported."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -138,7 +138,7 @@ class Poster:
         task.add_done_callback(self._tasks.discard)
 
     async def _load_and_post(self, key: tuple[UUID, UUID]) -> None:
-        """Load an endpoint, and post what waits for it. However long that took, it is the present one."""
+        """Load an endpoint, and post what waits for it. However long that took, it is the current version."""
         try:
             destination = await self._destination(key)
         except Exception:
@@ -167,7 +167,7 @@ class Poster:
         answered(outcome)
 
     def _broke_off(self, delivery: Delivery) -> None:
-        """What can only be a fault of ours."""
+        """A failure that can only be our own."""
         log.exception("webhook attempt broke off")
         self._record(Ended(delivery.lease, BROKEN, None, delivery.number))
 
@@ -207,7 +207,7 @@ class Poster:
             return Ended(lease, None, Attempt(at, duration, status, attempts.GONE, detail), number)
         pause = self._pause(lease)
         if pause is not None and status in (429, 503) and outcome.retry_after is not None:
-            # Not sooner than asked, but not sooner than the schedule either: its attempts are to last for days.
+            # Not sooner than requested, but not sooner than the schedule either: its attempts have to last for days.
             pause = max(pause, min(outcome.retry_after, RETRY_AFTER))
         return Ended(lease, pause, Attempt(at, duration, status, attempts.REFUSED, detail), number)
 
@@ -235,7 +235,7 @@ class Poster:
             return await attempts.destinations(conn, keys)
 
     def _signer(self, delivery: Delivery, destination: Destination | None, at: datetime) -> signing.Signer | None:
-        """Of an endpoint. None: there is nothing to be sent, and the delivery is recorded as what it is."""
+        """The endpoint's own. None: nothing is sent, and the delivery is recorded accordingly."""
         lease, number = delivery.lease, delivery.number
         if destination is None or delivery.lost:  # of a lost lease, nothing is finished
             self._record(Ended(lease, None, None, number))

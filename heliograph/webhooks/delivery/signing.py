@@ -15,7 +15,7 @@ of it as their HMAC-SHA256 key:
 | signature | `v1=` + hex | `v1,` + base64 |
 
 While a secret is being rotated an endpoint has several. `x-service-signature` holds one value, so it is made with the
-newest; `webhook-signature` is a list by its specification and holds one signature for each, newest first, apart by a
+newest; `webhook-signature` is a list by its specification and has one signature for each, newest first, separated by a
 space. A receiver that verifies `x-service-signature` accepts both secrets during the overlap.
 """
 
@@ -43,7 +43,7 @@ Problem = Literal["malformed timestamp", "timestamp out of tolerance", "unknown 
 
 
 def new_secret() -> str:
-    """A fresh secret: `whsec_` and the base64 of 32 random bytes, 50 characters."""
+    """A new secret: `whsec_` and the base64 of 32 random bytes, 50 characters."""
     return PREFIX + base64.b64encode(os.urandom(32)).decode()
 
 
@@ -53,7 +53,7 @@ def sign(secret: str, timestamp: str, body: bytes) -> str:
 
 
 def sign_standard(secret: str, event_id: str, timestamp: str, body: bytes) -> str:
-    """One signature of `webhook-signature`: `v1,` and base64. Raises ValueError when `secret` is none of ours."""
+    """One signature of `webhook-signature`: `v1,` and base64. Raises ValueError if `secret` is not one of ours."""
     return _sign_standard(_Hmac(_standard_key(secret)), event_id, timestamp, body)
 
 
@@ -66,13 +66,13 @@ def headers(secrets: Sequence[str], *, event_id: str, request_id: str, body: byt
 
 
 class Signer:
-    """`headers` for many attempts with the same secrets, at a third of the price: the keys are worked in once, and the
-    timestamps written once for attempts that are given the very same `at`."""
+    """`headers` for many attempts with the same secrets, at a third of the cost: the keys are prepared once, and
+    timestamps are formatted once for attempts with the same `at` object."""
 
     __slots__ = ("_at", "_own", "_seconds", "_standard", "_timestamp")
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        """`secrets`: newest first, at least one. Raises ValueError when one is none of ours."""
+        """`secrets`: newest first, at least one. Raises ValueError if one is not ours."""
         self._own = _Hmac(secrets[0].encode())
         self._standard = [_Hmac(_standard_key(secret)) for secret in secrets]
         self._at: datetime | None = None
@@ -91,8 +91,8 @@ class Signer:
         }
 
     def lines(self, *, event_id: str, request_id: str, body: bytes, at: datetime) -> str:
-        """The same seven (LINES) as they stand in a request's head, each with its line end. Whoever sends them counts
-        the lines: `request_id` is not looked at here."""
+        """The same seven (LINES) as they appear in a request's head, each with its line end. The sender counts the
+        lines: `request_id` is not checked here."""
         timestamp, seconds, own, standard = self._signed(event_id, body, at)
         return (
             f"x-service-timestamp: {timestamp}\r\nx-service-signature: {own}\r\nx-service-event-id: {event_id}\r\n"
@@ -158,8 +158,8 @@ def verify_standard(
 
 
 class _Hmac:
-    """HMAC-SHA256 (RFC 2104) under one key. The two hashes have read their padded key and are copied for each message,
-    which takes 0.6 µs for a callback; `hmac.digest` starts from the key and takes 1.4 µs."""
+    """HMAC-SHA256 (RFC 2104) under one key. The two hashes have absorbed their padded key and are copied for each
+    message, which takes 0.6 µs for a callback; `hmac.digest` starts from the key and takes 1.4 µs."""
 
     __slots__ = ("_inner", "_outer")
 

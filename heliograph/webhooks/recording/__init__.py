@@ -1,1 +1,1 @@
-"""What happened becomes an event, finds its endpoints, and gets its results: all that is written about webhooks."""
+"""Recording: events, their deliveries to endpoints, and the results: everything that is written about webhooks."""

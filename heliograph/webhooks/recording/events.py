@@ -1,7 +1,7 @@
-"""Events: what happened, recorded in the very transaction that made it happen, and queued for whoever subscribed.
+"""Events: recorded in the very transaction that caused them, and queued for their subscribers.
 
-The rule nobody may break: an event is one row with one id for ever. Attempts, replays and late receipts never make
-a second one.
+The rule nobody may break: an event is one row with one id forever. Attempts, replays and late receipts never make a
+second one.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     data: str
     created_at: datetime
     message_id: UUID | None = None
-    #: Only endpoints and keys of this mode get it. What concerns things that both kinds share is live.
+    #: Only endpoints and keys of this mode get it. Events about shared resources are live.
     mode: str = "live"
 
 
 # A delivery is inserted leased ($10, for $11 seconds) while its endpoint, one of $9, has room, which $12 says of each.
-# None is leased while an operator holds any back: the claim looks at which.
+# None is leased while an operator has any hold: the claim checks which.
 RECORD = """
 WITH event AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[],
@@ -93,7 +93,7 @@ class Leasing(Protocol):
 
 async def record(conn: Connection, events: Sequence[Event], *, handover: Leasing | None = None) -> int:
     """Store events and queue one delivery for each active endpoint of their mode that subscribed; returns how many are
-    due for whoever claims them, which leaves out those that `handover` took."""
+    due for claiming, without those that `handover` took."""
     if not events:
         return 0
     room = {} if handover is None else handover.room({event.organization_id for event in events})
@@ -121,7 +121,7 @@ async def record(conn: Connection, events: Sequence[Event], *, handover: Leasing
     return left
 
 
-#: Those who want an event with every message: organization and mode.
+#: Subscribers of events that come with every message: organization and mode.
 Wanting = frozenset[tuple[UUID, str]]
 
 WANTED = """
@@ -131,7 +131,7 @@ SELECT organization_id, mode, array_agg(DISTINCT kind) FROM webhook_endpoints, u
 
 
 class Subscriptions:
-    """Which kinds an organization subscribed to, at most half a second ago.
+    """A cache of the kinds that organizations subscribed to, at most half a second old.
 
     Contract events are always recorded. Events that would come with every message (`message.sent`) are recorded only
     for those who asked for them: each is a row.
@@ -143,7 +143,7 @@ class Subscriptions:
         self._fresh: LoadingCache[UUID, frozenset[tuple[str, str]]] = LoadingCache(self._load, indivisible=is_down)
 
     async def wanting(self, organizations: Sequence[UUID], kind: str) -> Wanting:
-        """Those of the organizations that subscribed to `kind`, with the modes of the endpoints that did."""
+        """The organizations that subscribed to `kind`, with the modes of the endpoints that did."""
         known: dict[UUID, frozenset[tuple[str, str]]] = {}
         stale: list[UUID] = []
         for one in set(organizations):

@@ -1,8 +1,8 @@
-"""The feed: an organization's events in order, for those who fetch what they missed instead of waiting for it.
+"""The feed: an organization's events in order, for clients that fetch what they missed.
 
-The rule nobody may break: who keeps the position of what it read last and asks from there on misses nothing. Ids are
-made before their transactions commit, so an event may become visible after one with a higher id. The feed therefore
-ends before the oldest transaction that may still bring one.
+The rule nobody may break: a client that continues from the position of what it read last misses nothing. Ids are made
+before their transactions commit, so an event may become visible after one with a higher id. The feed therefore ends
+before the oldest transaction that may still add one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from heliograph.base.errors import Invalid
 from heliograph.base.ids import EPOCH, uuid7_floor
 from heliograph.webhooks.recording.events import KINDS
 
-#: An event is shown so long after it was recorded, seconds. It covers the time from making an id to its transaction's
-#: first write, and the difference between the clocks of machines.
+#: An event is shown this long after it was recorded, seconds. This covers the time from creating an id to its
+#: transaction's first write, and the difference between the clocks of machines.
 SETTLING = 3.0
-#: Events that one call looks at, those of the other mode included: some 2 ms; and when it looks for a kind: some 10 ms.
-#: What is rare is found over several calls.
+#: How many events one call scans, including those of the other mode: some 2 ms; and when it searches for a kind: some
+#: 10 ms. Rare ones are found over several calls.
 LOOK, LOOK_FOR_KIND = 2_000, 10_000
 
 START = UUID(int=0)
@@ -39,15 +39,15 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Events in order, and the position after them; `more`: there is more behind it."""
+    """Events in order, and the position after them; `more`: there are more after it."""
 
     events: list[Recorded]
     position: UUID
     more: bool
 
 
-# A statement of its own, before the one that reads: what commits between the two is then seen. Transactions that only
-# read (a dump, a report) hold nothing up. One that waits for a lock may be about to write.
+# A separate statement, before the one that reads, so that what commits between the two is seen. Transactions that only
+# read (a dump, a report) delay nothing. One that waits for a lock may be about to write.
 SETTLED = """
 SELECT least(now(), min(xact_start)) - make_interval(secs => $1)
   FROM pg_stat_activity
@@ -55,7 +55,7 @@ SELECT least(now(), min(xact_start)) - make_interval(secs => $1)
    AND (backend_xid IS NOT NULL OR wait_event_type = 'Lock')
 """
 
-# `stopped`: where the look ended because it was long enough, or NULL.
+# `stopped`: where the scan ended because of its limit, or NULL.
 READ = """
 WITH looked AS MATERIALIZED (
     SELECT id, kind, mode, row_number() OVER (ORDER BY id) AS place FROM (
@@ -82,9 +82,9 @@ async def read(
     date_to: datetime | None = None,
     limit: int,
 ) -> Page:
-    """Up to `limit` events of the actor's mode behind the position `after`, oldest first.
+    """Up to `limit` events of the actor's mode after the position `after`, oldest first.
 
-    `date_from` (included) and `date_to` (excluded): when they were recorded. A page may be short, or empty, though
+    `date_from` (inclusive) and `date_to` (exclusive): when they were recorded. A page may be short, or empty, though
     there is more. Raises Invalid for an unknown kind.
     """
     if kind is not None and kind not in KINDS:

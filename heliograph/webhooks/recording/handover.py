@@ -1,10 +1,10 @@
-"""Handing over: the worker that records an event delivers it at once, without a claim.
+"""Handover: the worker that records an event delivers it at once, without a claim.
 
-A transaction inserts the queue rows of its deliveries already leased, for as many as this worker has room, and after
-its commit they go to the Deliverer in memory. What finds no room is inserted as due work, for whoever claims it.
+A transaction inserts the queue rows of its deliveries already leased, as many as this worker has room for, and after
+its commit they go to the Deliverer in memory. The others are inserted as due work, for whoever claims it.
 
-The rule nobody may break: nothing is delivered that was not committed, and nothing that was committed waits for this
-worker alone. Whoever ends between commit and `deliver` leaves rows whose lease ends like any other.
+The rule nobody may break: nothing is delivered before it is committed, and nothing committed depends on this worker
+alone. If it dies between commit and `deliver`, the leases end like any other.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from uuid import UUID
 
 from heliograph.webhooks.recording.events import Event
 
-#: Endpoints of which one statement is told that there is room.
+#: For how many endpoints a statement is told that there is room.
 MOST_ENDPOINTS = 500
 
 
 class Handover:
-    """The deliveries of one transaction. One that is rolled back is forgotten with its handover."""
+    """The deliveries of one transaction. A rollback discards the handover."""
 
     __slots__ = ("_deliver", "_room", "_taken", "seconds", "token")
 
@@ -60,7 +60,7 @@ class Handover:
 
 
 class Deliveries(Protocol):
-    """What the other parts of a worker tell the one that delivers."""
+    """What the other parts of a worker use of the one that delivers."""
 
     def queued(self) -> None:
         """Deliveries were queued."""

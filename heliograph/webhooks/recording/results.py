@@ -1,7 +1,7 @@
-"""The record of results: what attempts came to, committed in batches.
+"""Recording the results of attempts, committed in batches.
 
-The rule nobody may break: an attempt, the end of its queue row and what it says of its endpoint commit together. A
-result whose lease was lost is still recorded, but its queue row belongs to the new holder.
+The rule nobody may break: an attempt, the end of its queue row and its effect on the endpoint commit together. A result
+whose lease was lost is still recorded, but its queue row belongs to the new holder.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ log = structlog.get_logger()
 BATCH = 512
 #: Pause before a batch is tried again while the database is gone; seconds. What a receiver answered exists only here.
 RETRY = 0.5
-#: A success of an endpoint that is known to be well is written to its row at most this often; seconds.
+#: A success of a healthy endpoint is written to its row at most this often; seconds.
 CALM = 1.0
-#: Past so many endpoints, what is known of all is forgotten; each is then written once more.
+#: Beyond this many endpoints, all are forgotten; each is then written once more.
 REMEMBERED = 10_000
 
 _COLUMNS = "organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail"
@@ -44,7 +44,7 @@ _ITEMS = f"""unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::time
 _SUCCESS = f"""{successes.HOLDING.format(organization="item.organization_id", since="item.since", id="item.event_id")}
           AND s.endpoint_id IS NOT DISTINCT FROM item.endpoint_id"""
 
-# A first attempt may stand among the first successes already: the event is sent again.
+# A first attempt may already be among the first successes: the event is sent again.
 INSERT = f"""
 INSERT INTO webhook_attempts ({_COLUMNS})
 SELECT {", ".join(f"item.{name}" for name in _COLUMNS.split(", "))}
@@ -54,10 +54,10 @@ ON CONFLICT DO NOTHING
 RETURNING {_COUNTED}
 """
 
-# Attempts whose number is taken: the event was queued anew (a resend, a replay), or two workers held its row one after
-# the other. They go on where the numbers end. One that was stored already, by a commit whose answer was lost, is known
-# by the time of its beginning. Only a handful comes here, so the common INSERT need not look for the last
-# number. (smallint ends at 32,767: who asks for more resends of one event gets them, without a row.)
+# Attempts whose number is taken: the event was queued again (a resend, a replay), or two workers held its row in
+# succession. They continue after the last number. One that was already stored, by a commit whose answer was lost, is
+# recognized by its start time. Only a handful comes here, so the common INSERT need not look for the last number.
+# (smallint ends at 32,767: who asks for more resends of one event gets them, without a row.)
 INSERT_AGAIN = f"""
 INSERT INTO webhook_attempts ({_COLUMNS})
 SELECT item.organization_id, item.event_id, item.endpoint_id,
@@ -83,7 +83,7 @@ RETURNING {_COUNTED}
 _VERDICT = """CASE WHEN told.gone THEN $7::text
      WHEN NOT told.succeeded AND e.failing_since <= now() - make_interval(secs => $6) THEN $8::text END"""
 
-# The endpoints come in the order of their ids, so that two workers do not wait for each other.
+# The endpoints are in the order of their ids, so that two workers cannot deadlock.
 JUDGE = f"""
 UPDATE webhook_endpoints e
    SET last_success_at = CASE WHEN told.succeeded THEN now() ELSE e.last_success_at END,
@@ -102,25 +102,25 @@ RETURNING e.id, e.disabled_reason, e.organization_id
 
 
 class Record:
-    """Takes results and commits them in batches. `landed` is told of each batch that is done with, and with it of the
-    endpoints that the batch disabled: id and reason."""
+    """Takes results and commits them in batches. `landed` is called for each finished batch, with the endpoints that
+    the batch disabled: id and reason."""
 
     def __init__(
         self, pool: Pool, *, disable_after: float, landed: Callable[[Sequence[Ended], dict[UUID, str]], None]
     ) -> None:
-        """`disable_after`: seconds of nothing but failures."""
+        """`disable_after`: seconds with only failures."""
         self._pool = pool
         self._disable_after = disable_after
         self._landed = landed
         self._waiting: list[Ended] = []
         self._runner: asyncio.Task[None] | None = None
-        #: When a success was last written, for endpoints whose row says that all is well.
+        #: When a success was last written, for endpoints whose row says that they are healthy.
         self._well: dict[UUID, float] = {}
         #: Held while rows are finished; whoever locks several of them takes it first, or two could deadlock.
         self.writing = asyncio.Lock()
 
     def put(self, ended: Ended) -> None:
-        """Record this; `landed` will tell. What comes while a batch is being committed goes into the next one."""
+        """Record this; `landed` will be called. What comes while a batch is being committed goes into the next one."""
         self._waiting.append(ended)
         if self._runner is None:
             self._runner = asyncio.create_task(self._run())
@@ -154,13 +154,13 @@ class Record:
             except Exception as error:
                 if is_down(error):
                     await asyncio.sleep(RETRY)
-                elif len(items) > 1:  # a bad one does not sink the others
+                elif len(items) > 1:  # a bad one does not fail the others
                     middle = len(items) // 2
                     await self._commit(items[:middle])
                     await self._commit(items[middle:])
                     return
                 else:
-                    # Its lease is no longer held up, so it ends, and the delivery is tried again.
+                    # Its lease is no longer renewed, so it ends, and the delivery is tried again.
                     log.exception("webhook result not recorded")
                     disabled = {}
                     break
@@ -237,8 +237,7 @@ class Record:
         return disabled
 
     def _news(self, standings: dict[tuple[UUID, UUID], _Standing], now: float) -> dict[tuple[UUID, UUID], _Standing]:
-        """Without the successes of endpoints that are known to be well: a busy one's row would be rewritten with
-        every batch."""
+        """Drop successes of healthy endpoints: a busy one's row would be rewritten with every batch."""
         if len(self._well) > REMEMBERED:
             self._well.clear()
         return {
@@ -249,7 +248,7 @@ class Record:
 
 
 class _Standing(msgspec.Struct):
-    """What a batch says of an endpoint: whether anything succeeded, and the failures since."""
+    """A batch's summary of an endpoint: whether anything succeeded, and the failures since."""
 
     succeeded: bool = False
     failures: int = 0

@@ -1,11 +1,11 @@
-"""First successes: what an endpoint took at the first attempt, many deliveries in one row.
+"""First successes: deliveries that succeeded at the first attempt, many in one row.
 
-Nearly every delivery ends so, and a row of its own for each cost more than all the rest of recording it (decision
+Nearly every delivery ends like this, and a row for each cost more than everything else about recording it (decision
 0069). A row holds deliveries of one endpoint whose events were made within the same second, so an event is found among
 the few rows of that second, and whose attempts began within the same ten seconds, so a list by time reads few rows too.
 
-The rule nobody may break: a delivery stands here or in `webhook_attempts`, never in both as the first attempt. It comes
-here only in the statement that deletes its queue row under a first lease.
+The rule nobody may break: a first attempt is recorded here or in `webhook_attempts`, never in both. It is recorded here
+only in the statement that deletes its queue row under a first lease.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from heliograph.base.ids import MILLISECOND, uuid7
 from heliograph.webhooks.delivery.attempts import DELIVERED, Attempt, Ended
 from heliograph.webhooks.recording import traffic
 
-#: The attempts of a row began within so many seconds.
+#: The attempts of a row began within this many seconds.
 SPAN = 10
 
 
 def is_first(ended: Ended) -> bool:
-    """Whether this is a success at the first attempt of a row that nobody held before: it has no earlier attempt."""
+    """Whether this is a success at the first attempt of a row that nobody held before."""
     attempt, lease = ended.attempt, ended.lease
     return attempt is not None and attempt.result == DELIVERED and lease.tries == 0 and not lease.again
 
@@ -35,15 +35,15 @@ def since(event_id: UUID) -> UUID:
 
 
 #: Rows that may hold an event: `{since}` is `since(id)`. A condition on `s.endpoint_id` is spelled so that no index
-#: leads by it (IS NOT DISTINCT FROM): the look-up is to go by the second, not through all rows of an endpoint.
+#: matches it (IS NOT DISTINCT FROM): the look-up has to go by the second, not through all rows of an endpoint.
 HOLDING = """s.organization_id = {organization} AND s.first_event >= {since} AND s.first_event <= {id}
           AND {id} = ANY (s.events)"""
 
 #: When the attempt of element `at` of a row `s` began.
 STARTED = "s.started_from + s.started_ms[{at}] * interval '1 millisecond'"
 
-# All of it or, when one of the leases was lost, nothing: then each result is stored by itself. A part is what goes into
-# one row: from $7 to $8 of the arrays.
+# All or, if one of the leases was lost, nothing: then each result is stored separately. A part is what goes into one
+# row: from $7 to $8 of the arrays.
 STORE = f"""
 WITH part AS MATERIALIZED (
     SELECT * FROM unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::integer[], $8::integer[], $9::timestamptz[],
@@ -82,7 +82,7 @@ SELECT yes FROM whole
 async def store(conn: Connection, ended: Sequence[Ended], well: Sequence[tuple[UUID, UUID]]) -> bool:
     """Finish deliveries for which `is_first` holds, in one statement; False: nothing was done, since a lease was lost.
 
-    `well`: endpoints, as (organization, id) in one order for all workers, of which it is noted that they are well.
+    `well`: endpoints, as (organization, id) in the same order in all workers, to be marked as healthy.
     """
     parts: dict[tuple[UUID, UUID, UUID, int, int], list[tuple[int, Attempt, UUID]]] = {}
     for one in ended:

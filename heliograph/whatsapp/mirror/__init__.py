@@ -1,1 +1,1 @@
-"""What Meta keeps of us, as it was last read: accounts, numbers, templates; and how they are set up."""
+"""The mirror of our data at Meta as of the last sync: accounts, numbers, templates; and their setup."""

@@ -1,4 +1,4 @@
-"""WhatsApp Business Accounts: the credential of each, what sends by it, and whose a callback is.
+"""WhatsApp Business Accounts: their credentials, the numbers that use them, and the routing of callbacks.
 
 The rule nobody may break: secrets are sealed in their row and leave it only for Meta; an account belongs to one
 organization and one app, and nothing of another app's callback ever reaches it.
@@ -64,21 +64,21 @@ class BusinessAccount(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Whose a callback of an account is."""
+    """The owner of an account's callbacks."""
 
     organization_id: UUID
     account_id: UUID
     waba_id: str
-    #: Row id of the only app whose callbacks may speak of it.
+    #: Row id of the only app whose callbacks may concern it.
     app: UUID
     #: Our number ids by Meta's.
     numbers: dict[str, UUID]
-    #: Messages that try after a hold of the account or of a number.
+    #: Messages that probe after a hold of the account or of a number.
     trying: frozenset[UUID] = frozenset()
 
 
 class SendingNumber(msgspec.Struct, frozen=True):
-    """A number to send from, with all that it takes."""
+    """A number to send from, with everything needed for it."""
 
     number_id: UUID
     organization_id: UUID
@@ -92,14 +92,14 @@ class SendingNumber(msgspec.Struct, frozen=True):
     token: bytes
     app_secret: bytes
     throughput_per_second: int
-    #: Nothing is sent before this; after it, one message tries. The later of the account's and the number's.
+    #: Nothing is sent before this; after it, one message probes. The later of the account's and the number's.
     held_until: datetime | None
     #: Seconds until then, by the database's clock; below 0: it is over.
     held_for: float | None
     held_reason: str | None
     #: When an operator last ended a hold.
     released_at: datetime | None
-    #: A status said lately that a message of the number was sent.
+    #: A recent status says that a message of the number was sent.
     proven: bool
     #: Whose messaging limit counts: unique users a day outside of windows; None: no limit.
     portfolio: str
@@ -107,7 +107,7 @@ class SendingNumber(msgspec.Struct, frozen=True):
     state: str
 
 
-#: Codes by which Meta says that the credential itself is no good; others miss only a permission.
+#: Codes by which Meta says that the credential itself is invalid; for others, only a permission is missing.
 INVALID = frozenset({0, 190})
 _ID = re.compile(r"[0-9]{1,40}", re.ASCII)
 
@@ -118,13 +118,13 @@ def open_token(key: bytes, account_id: UUID, sealed: bytes) -> str:
 
 
 def credential_of(key: bytes, line: SendingNumber) -> Credential:
-    """What sends from a line."""
+    """The number that sends from a line."""
     token = open_token(key, line.account_id, line.token)
     return credential(token, apps.open_secret(key, line.app, line.app_secret))
 
 
 _ACCOUNT = ", ".join(BusinessAccount.__struct_fields__)
-# The same account of the same organization comes back as what it was, so that its numbers keep their ids.
+# The same account of the same organization is restored, so that its numbers keep their ids.
 REVIVE = f"""
 UPDATE whatsapp_accounts
    SET app = $3, currency = $4, base_url = $5, api_version = $6, portfolio = $8, changed_at = $9, state = 'active',
@@ -165,10 +165,10 @@ async def add(
     name: str = "",
     by: Who = SYSTEM,
 ) -> BusinessAccount:
-    """Add an account, and its app if it is the first of it; an account that was removed comes back with its ids.
+    """Add an account, and its app if it is new; a removed account is restored with its ids.
 
-    An app that is known keeps its secret and verify token, so both may be None for it. Nothing is asked of Meta here.
-    Raises Invalid, AccountExists.
+    A known app keeps its secret and verify token, so both may be None. Nothing is requested from Meta here. Raises
+    Invalid, AccountExists.
     """
     _check(waba_id=waba_id, app_id=app_id, currency=currency, base_url=base_url, api_version=api_version, token=token)
     at = clock.now()
@@ -216,7 +216,7 @@ async def update(
     portfolio: str | None = None,
     by: Who = SYSTEM,
 ) -> BusinessAccount:
-    """Change what is given. A new token ends the hold of the old one: one message tries. Raises Invalid, NotFound."""
+    """Change what is given. A new token ends the hold of the old one: one message probes. Raises Invalid, NotFound."""
     _check(base_url=base_url, api_version=api_version, token=token)
     sealed = None if token is None else _sealed_token(key, account_id, token)
     base_url = base_url and base_url.rstrip("/")
@@ -248,7 +248,7 @@ UPDATE whatsapp_templates SET status = 'removed', reread_at = NULL WHERE organiz
 """
 
 
-# What was looked at while the account was paused is due again at once.
+# What was examined while the account was paused is due again at once.
 RESUMED = """
 UPDATE queue SET due_at = now()
  WHERE kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM whatsapp_numbers
@@ -311,7 +311,7 @@ LIST = f"SELECT {_ACCOUNT} FROM whatsapp_accounts WHERE organization_id = $1 AND
 
 
 async def list_all(conn: Connection, organization_id: UUID) -> list[BusinessAccount]:
-    """The organization's accounts, oldest first, but for removed ones."""
+    """The organization's accounts, oldest first, without removed ones."""
     return [_account(row) for row in await conn.fetch(LIST, organization_id)]
 
 
@@ -339,7 +339,7 @@ SELECT a.organization_id, a.id, a.waba_id, a.app,
 
 
 async def routes(conn: Connection, waba_ids: Sequence[str]) -> dict[str, Route]:
-    """The routes of those accounts that somebody here has, as they are now."""
+    """The current routes of those accounts that exist here."""
     return {
         row["waba_id"]: Route(
             row["organization_id"],
@@ -353,11 +353,11 @@ async def routes(conn: Connection, waba_ids: Sequence[str]) -> dict[str, Route]:
     }
 
 
-#: A number of which no status said for longer that a message was sent begins with a few, seconds.
+#: A number without a `sent` status for longer than this begins with a few messages, seconds.
 PROVEN = 60.0
 
 ANY_NUMBER = "EXISTS (SELECT FROM whatsapp_numbers)"
-# Without a hold both are NULL, and greatest() takes no notice of one that is.
+# Without a hold both are NULL, and greatest() ignores NULL.
 LINES = """
 SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.base_url, a.api_version, a.token,
        p.secret, n.throughput_per_second, greatest(a.held_until, n.held_until) AS held_until,

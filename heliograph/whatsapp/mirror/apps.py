@@ -1,7 +1,7 @@
 """Meta apps: each with the secret that signs its callbacks. Several organizations may share one.
 
-The rule nobody may break: secrets are sealed in their row, and no organization that brings an account of a known app
-changes them on the way.
+The rule nobody may break: secrets are sealed in their row, and an organization that adds an account of a known app does
+not change them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from heliograph.base.process.settings import Settings
 
 
 class App(msgspec.Struct, frozen=True):
-    """A Meta app, as its callbacks need it: with open secrets, so that its repr names nothing but itself."""
+    """A Meta app, as its callbacks need it: with decrypted secrets, so its repr shows none of its fields."""
 
     id: UUID
     #: Meta's.
     app_id: str
-    #: What a callback may be signed with: the secret, and during a change the one before it.
+    #: What a callback may be signed with: the secret, and during a change the previous one.
     secrets: tuple[bytes, ...]
     verify_token: str
     #: When the handshake last succeeded, and when a callback with a good signature last came.
@@ -46,7 +46,7 @@ class App(msgspec.Struct, frozen=True):
         return self.secrets[0]
 
 
-#: How long callbacks signed with the secret before the present one are still taken, seconds.
+#: How long callbacks signed with the previous secret are still accepted, seconds.
 OLD_SECRET = 7 * 86_400.0
 
 
@@ -65,12 +65,12 @@ ON CONFLICT (app_id) DO NOTHING
 async def ensure_app(
     conn: Connection, key: bytes, app_id: str, secret: str | None, verify_token: str | None, at: datetime
 ) -> UUID:
-    """The app's row id; made if need be. One that is known keeps what it has. Raises Invalid."""
+    """The app's row id, created if necessary. A known app stays unchanged. Raises Invalid."""
     row = await conn.fetchrow(FIND_APP, app_id)
     if row is None:
         if not secret or not verify_token:
             name = "verify_token" if secret else "app_secret"
-            raise Invalid((name, "required", f"`{name}` is required for an app that is not known yet"))
+            raise Invalid((name, "required", f"`{name}` is required for a new app"))
         id = uuid7()
         place = f"whatsapp_apps/{id}"
         sealed = (
@@ -115,8 +115,8 @@ async def change_app(
     keep_old: float = OLD_SECRET,
     by: Who = SYSTEM,
 ) -> None:
-    """Give an app another secret or verify token. Callbacks signed with the old secret are taken for `keep_old`
-    seconds more, since Meta repeats what failed for days. Raises NotFound."""
+    """Change an app's secret or verify token. Callbacks signed with the old secret are accepted for another `keep_old`
+    seconds, since Meta repeats failed ones for days. Raises NotFound."""
     async with conn.transaction():
         row = await conn.fetchrow(FIND_APP, app_id)
         if row is None:
@@ -139,12 +139,12 @@ SELECT id, app_id, secret, CASE WHEN old_secret_till > now() THEN old_secret END
 APPS = f"{_APP} WHERE id = ANY ($1)"
 APP_BY_ID = f"{_APP} WHERE app_id = $1"
 EXISTING = "SELECT id FROM whatsapp_apps"
-#: Seconds for which the list of all apps is used, while somebody is guessing at them.
+#: Seconds for which the list of all apps is used while somebody is guessing.
 EXISTING_AGE = 5.0
 
 
 class AppBook:
-    """Apps as they were at most half a second ago."""
+    """A cache of apps, at most half a second old."""
 
     def __init__(self, pool: Pool, key: bytes) -> None:
         """`key`: of `seal_key`."""
@@ -154,8 +154,8 @@ class AppBook:
         self._existing: LoadingCache[str, frozenset[UUID]] = LoadingCache(self._list, max_age=EXISTING_AGE)
 
     async def get(self, app_id: UUID, *, is_guess: bool = False) -> App | None:
-        """The app by the id in the address of its callbacks. `is_guess`: who asks has asked for too many that are
-        none; then one that does not exist costs no query."""
+        """The app by the id in its callback URL. `is_guess`: the client has asked for too many that do not exist;
+        another one then costs no query."""
         fresh, app = self._fresh.peek(app_id)
         if fresh or (is_guess and app_id not in (await self._existing.get(EXISTING) or ())):
             return app
@@ -174,7 +174,7 @@ def open_secret(key: bytes, id: UUID, sealed: bytes) -> bytes:
 
 
 def open_app(key: bytes, row: asyncpg.Record) -> App:
-    """A row of APPS with its secrets opened."""
+    """A row of APPS with its secrets decrypted."""
     place = f"whatsapp_apps/{row['id']}"
     sealed = [one for one in (row["secret"], row["old_secret"]) if one is not None]
     return App(
@@ -188,7 +188,7 @@ def open_app(key: bytes, row: asyncpg.Record) -> App:
 
 
 async def get_app(conn: Connection, key: bytes, id: UUID) -> App:
-    """The app as it is in the database now. Raises NotFound."""
+    """The app according to the database's current state. Raises NotFound."""
     row = await conn.fetchrow(APPS, [id])
     if row is None:
         raise NotFound("There is no such app.", id=str(id))
@@ -206,7 +206,7 @@ HEARD = "UPDATE whatsapp_apps SET last_callback_at = now() WHERE id = ANY ($1)"
 
 
 async def verified(conn: Connection, app: UUID) -> None:
-    """The address of the app's callbacks answered the handshake."""
+    """The app's callback URL answered the handshake."""
     await conn.execute(HANDSHAKE, app)
 
 

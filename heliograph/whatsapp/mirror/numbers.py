@@ -1,7 +1,7 @@
-"""Numbers: an organization's WhatsApp senders, mirrored from Meta by readings and by events.
+"""Numbers: an organization's WhatsApp senders, mirrored from Meta by syncs and by events.
 
-The rule nobody may break: of two words on the same matter the newer one stays, in whatever order they come; and a
-customer reads closed values only, never an id or a text of Meta's.
+The rule nobody may break: of two reports on the same matter the newer one counts, in whatever order they come; and a
+customer reads only values from closed sets, never an id or a text of Meta's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Number(msgspec.Struct, frozen=True):
     id: UUID
     organization_id: UUID
     account_id: UUID
-    #: Meta's id, for nobody but Meta.
+    #: Meta's id, only for requests to Meta.
     graph_id: str
     digits: str
     #: The account's, ISO 4217.
@@ -63,17 +63,17 @@ SELECT n.organization_id, n.id, n.account_id, n.graph_id, n.digits, a.currency,
 
 
 class NumberBook:
-    """Numbers as they were at most half a second ago."""
+    """A cache of numbers, at most half a second old."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._fresh: LoadingCache[tuple[UUID, UUID], Number] = LoadingCache(self._load, indivisible=is_down)
 
     async def find(self, actor: Actor, number_id: UUID) -> Number:
-        """The number that is meant by `phoneNumberId`, whether it can send or not.
+        """The number named by `phoneNumberId`, whether it can send or not.
 
-        Raises Invalid for an id that is not of this organization. That it cannot send is said only on what is in the
-        database now.
+        Raises Invalid for an id that is not of this organization. That it cannot send is always based on the database's
+        current state.
         """
         key = (actor.organization_id, number_id)
         fresh, number = self._fresh.peek(key)
@@ -108,7 +108,7 @@ class NumberBook:
 
 
 def unavailable(number: Number) -> PhoneNumberUnavailable:
-    """What is answered for a number that cannot send."""
+    """The refusal for a number that cannot send."""
     return PhoneNumberUnavailable(phoneNumberId=str(number.id), reason=number.reason)
 
 
@@ -154,14 +154,14 @@ async def announce(
     *,
     at: datetime | None = None,
 ) -> int:
-    """Record an event for each number of the account that looks otherwise than `before` (of `of_account`, in the same
+    """Record an event for each number of the account that differs from `before` (of `of_account`, in the same
     transaction); returns the deliveries queued."""
     at = at or clock.now()
     now = await of_account(conn, organization_id, account_id)
     raised = []
     for id in sorted(before.keys() | now.keys()):
         new = now.get(id) or {**before[id], "connectionStatus": "disconnected"}
-        # When it was looked at is no change of what it is.
+        # The time of the last check is not a change.
         old = {**before.get(id, {}), "lastCheckedAt": new["lastCheckedAt"]}
         if new != old:
             data = msgspec.json.encode({"phoneNumber": new}).decode()
@@ -169,10 +169,10 @@ async def announce(
     return await events.record(conn, raised)
 
 
-#: Seconds for which Meta's readings may lag behind its events. A reading counts as that much older than it is, and
-#: what an event spoke of is read again only after that.
+#: Seconds by which Meta's readings may lag behind its events. A reading counts as that much older than it is, and what
+#: an event concerns is read again only after that.
 LAG = 60.0
-#: Seconds from an event to the reading that it asks for.
+#: Seconds from an event to the reading that it causes.
 AGAIN = 75.0
 
 # The account's row is always locked before those of its numbers and templates.
@@ -195,7 +195,7 @@ async def wake_mirror(
     templates: bool = False,
     after: float = AGAIN,
 ) -> tuple[datetime | None, datetime | None] | None:
-    """Have the account looked at in `after` seconds, its numbers or all of its templates too if asked for.
+    """Schedule a sync of the account in `after` seconds, including its numbers or all of its templates if requested.
 
     Locks the account. Returns the times as of which its numbers and templates are known, None if it was removed.
     """
@@ -203,7 +203,7 @@ async def wake_mirror(
     return None if row is None else (row["numbers_read_at"], row["templates_read_at"])
 
 
-#: Meta's words to ours (reference §7); a word that nobody knows is `unknown`, which may send.
+#: Meta's terms to ours (reference §7); a new one becomes `unknown`, which may send.
 CONNECTIONS = {
     "CONNECTED": "connected",
     "FLAGGED": "connected",
@@ -219,7 +219,7 @@ CONNECTIONS = {
     "MIGRATED": "disconnected",
 }
 TIERS = frozenset({50, 250, 1_000, 2_000, 10_000, 100_000})
-#: What the events of an account say of the connection of all its numbers.
+#: What an account's events say about the connection of all its numbers.
 ACCOUNT_EVENTS = {
     "ACCOUNT_RESTRICTION": "restricted",
     "ACCOUNT_DELETED": "disconnected",
@@ -227,7 +227,8 @@ ACCOUNT_EVENTS = {
     "ACCOUNT_RECONNECTED": "connected",
 }
 BANS = {"DISABLE": "banned", "REINSTATE": "connected"}
-#: A number that Meta has, and that listings of its account lack for so long, is another account's.
+#: A number that exists at Meta and has been missing from its account's listings for this long belongs to another
+#: account.
 LACKED = timedelta(minutes=5)
 #: Messages a second after THROUGHPUT_UPGRADE.
 HIGH = 1000
@@ -247,7 +248,7 @@ UPDATE whatsapp_numbers
        applied = $12::text::jsonb, applied_at = $13, last_checked_at = $14, missing_at = $15, changed_at = $16
  WHERE organization_id = $1 AND id = $2
 """
-# A number belongs to one account at a time: while another one here still has it, that one's next reading lets it go.
+# A number belongs to one account at a time: while another one here still has it, that one's next reading releases it.
 INSERT = """
 INSERT INTO whatsapp_numbers (organization_id, account_id, id, graph_id, display_phone_number, digits, created_at,
                               changed_at)
@@ -262,9 +263,9 @@ async def apply_item(
     item: NumberItem | CapabilityItem | AccountItem,
     at: datetime,
 ) -> int:
-    """Apply an event; returns the deliveries queued. `at`: when it came, which no time of it may be after.
+    """Apply an event; returns the deliveries queued. `at`: when it came, the latest possible time of the event.
 
-    An older one than what is known changes nothing; either way Meta is asked again a little later.
+    One older than what is known changes nothing; either way Meta is read again a little later.
     """
     when = min(item.at or at, at)
     facets = _said(item)
@@ -292,12 +293,12 @@ async def store_numbers(
     at: datetime,
     asked: Mapping[str, CloudNumber | None] | None = None,
 ) -> list[str]:
-    """Bring an account's numbers to a full listing.
+    """Update an account's numbers from a full listing.
 
-    One that is not in it is removed if Meta, asked for it alone, said that it is gone (`asked`, by Graph id); if Meta
-    has it all the same, once listings lacked it for LACKED seconds, since it is another account's then. Otherwise it
-    stays: a listing may be incomplete. The caller has locked the account, and announces. `at`: the time that the
-    listing speaks of. Returns the Graph ids of numbers that another account still has.
+    One that is missing is removed if an individual look-up said that it is gone (`asked`, by Graph id); if Meta still
+    has it, it is removed once it has been missing for LACKED seconds, since it then belongs to another account.
+    Otherwise it stays: a listing may be incomplete. The caller has locked the account, and announces. `at`: the time
+    that the listing reflects. Returns the Graph ids of numbers that another account still has.
     """
     asked = asked or {}
     now = clock.now()
@@ -335,12 +336,12 @@ async def _by_graph_id(conn: Connection, organization_id: UUID, account_id: UUID
 
 
 def connection_of(one: CloudNumber) -> str:
-    """What a number's status, and what stands in its way, come to for a customer."""
+    """A number's connection status for customers, from its status and its obstacles."""
     found = CONNECTIONS.get(one.status or "", "unknown")
     if found == "connected":
         if one.platform == "NOT_APPLICABLE":
             return "pending"
-        # A portfolio that is merely not verified yet is limited as well, and sends.
+        # A portfolio that is merely not verified yet is also limited, but can send.
         if one.can_send == "BLOCKED" or any(obstacle.entity in ("WABA", "PHONE_NUMBER") for obstacle in one.obstacles):
             return "restricted"
     return found
@@ -355,7 +356,7 @@ def tier_values(tier: Tier) -> dict[str, Any]:
 
 
 def _said(item: NumberItem | CapabilityItem | AccountItem) -> dict[str, dict[str, Any]]:
-    """What an event says, by facet."""
+    """The content of an event, by facet."""
     if isinstance(item, AccountItem):
         connection = None
         if item.field == "account_update":
@@ -385,7 +386,7 @@ def _read(found: asyncpg.Record, one: CloudNumber, at: datetime, now: datetime) 
     quality = one.quality.lower() if one.quality in ("GREEN", "YELLOW", "RED") else "unknown"
     connection = connection_of(one)
     if connection == "restricted" and one.can_send == "BLOCKED" and found["connection_status"] == "banned":
-        # A number does not say that its account is banned, only that nothing can be sent; the event knew more.
+        # A number does not report that its account is banned, only that nothing can be sent; the event knew more.
         connection = "banned"
     _merge(row, "connection", at, None, {"connection_status": connection}, alone=False)
     _merge(row, "quality", at, None, {"quality_rating": quality}, alone=False)
@@ -401,8 +402,8 @@ def _read(found: asyncpg.Record, one: CloudNumber, at: datetime, now: datetime) 
 def _merge(
     row: dict[str, Any], facet: str, at: datetime, read_at: datetime | None, values: Mapping[str, Any], *, alone: bool
 ) -> None:
-    """Put `values` into the row unless there was a newer word on this facet: `read_at` of a reading of all, whose time
-    is kept with the account, or one that was kept here, as this one is if it is `alone`."""
+    """Put `values` into the row unless something newer is known about this facet: from a full reading, whose time is
+    `read_at`, or from an individual one, whose time is kept here, as is this one's if it is `alone`."""
     applied = msgspec.json.decode(row["applied"])
     if at.timestamp() < max(applied.get(facet, 0.0), read_at.timestamp() if read_at else 0.0):
         return

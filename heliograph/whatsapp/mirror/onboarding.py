@@ -1,7 +1,7 @@
-"""Adding an account and changing its credential, with Meta asked first; and what operators look at.
+"""Adding an account and changing its credential, checked with Meta first; and what operators see.
 
-The rule nobody may break: a credential that Meta does not take is not stored, and nothing here shows a secret. The
-verify token is none: it is typed into Meta's page.
+The rule nobody may break: a credential that Meta does not accept is not stored, and nothing here shows a secret. The
+verify token is not one: it is entered on Meta's page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from heliograph.whatsapp.mirror.sync import Changed, Reading
 
 
 class Connected(msgspec.Struct, frozen=True):
-    """An account that was added, what was read of it, and what an operator should see to."""
+    """An added account, what was read of it, and what an operator should take care of."""
 
     account: BusinessAccount
     app: App
@@ -57,13 +57,13 @@ async def connect(
 ) -> Connected:
     """Read an account at Meta, then add it with its numbers and templates.
 
-    `app_secret` and `verify_token` may be None for an app that is known; a new one gets a random verify token then.
-    `currency`: None: the one that Meta names. `subscribe`: have the app get the account's callbacks. Raises Invalid,
-    also for what Meta refuses, and AccountExists. `conn` is in no transaction.
+    `app_secret` and `verify_token` may be None for a known app; a new one then gets a random verify token. `currency`:
+    None: the one that Meta names. `subscribe`: have the app get the account's callbacks. Raises Invalid, also for what
+    Meta refuses, and AccountExists. `conn` is in no transaction.
     """
     known = await apps.find_app(conn, key, app_id)
     if known is None and not app_secret:
-        raise Invalid(("app_secret", "required", "`app_secret` is required for an app that is not known yet"))
+        raise Invalid(("app_secret", "required", "`app_secret` is required for a new app"))
     if known is None and not verify_token:
         verify_token = secrets.token_urlsafe(24)
     app = known or App(uuid7(), app_id, ((app_secret or "").encode(),), verify_token or "", None, None)
@@ -102,14 +102,14 @@ async def connect(
 async def change_token(
     conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount, token: str, by: Who = SYSTEM
 ) -> tuple[Reading, Changed]:
-    """Give an account another token, once Meta has taken it. Raises Invalid. `conn` is in no transaction."""
+    """Change an account's token, once Meta has accepted it. Raises Invalid. `conn` is in no transaction."""
     app = await apps.get_app(conn, key, account.app)
     found = await _readable(client, account.waba_id, token, app)
     async with conn.transaction():
         await accounts.update(
             conn, key, organization_id=account.organization_id, account_id=account.id, token=token, by=by
         )
-        # It was asked before the change was stored, and is of the new token all the same.
+        # It was read before the change was stored, but with the new token.
         found.asked_at = max(found.asked_at, await conn.fetchval("SELECT clock_timestamp()"))
         return found, await sync.store(conn, account.organization_id, account.id, found)
 
@@ -120,7 +120,7 @@ SUBSCRIBED = "UPDATE whatsapp_accounts SET subscribed = true WHERE organization_
 async def subscribe(
     conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount, by: Who = SYSTEM
 ) -> None:
-    """Have the app get the account's callbacks. Raises Invalid for what Meta refuses."""
+    """Subscribe the app to the account's callbacks. Raises Invalid for what Meta refuses."""
     row = await accounts.get(conn, account.organization_id, account.id)
     app = await apps.get_app(conn, key, row.app)
     token = accounts.open_token(key, row.id, row.token)
@@ -199,7 +199,7 @@ SELECT a.id, a.waba_id, a.token, a.state, {warnings.OPEN} AS warnings,
 
 
 async def standing(conn: Connection) -> list[dict[str, Any]]:
-    """Every account of every organization: its sealed token, and what may be wrong with it."""
+    """Every account of every organization: its sealed token, and its problems."""
     return [dict(row) for row in await conn.fetch(STANDING)]
 
 
@@ -214,7 +214,7 @@ async def numbers_of(conn: Connection, organization_id: UUID) -> list[dict[str, 
 
 
 async def templates_of(conn: Connection, organization_id: UUID, *, removed: bool = False) -> list[dict[str, Any]]:
-    """The organization's templates by name, with those that are disabled locally; `removed`: those gone as well."""
+    """The organization's templates by name, including locally disabled ones; `removed`: also removed ones."""
     rows = await conn.fetch(TEMPLATES, organization_id, removed)
     return [
         {**{name: value for name, value in row.items() if name not in ("components", "parameter_format")},

@@ -1,10 +1,10 @@
-"""The mirror: accounts whose time has come are read at Meta, each by one worker at a time.
+"""The mirror: accounts that are due are read from Meta, each by one worker at a time.
 
-Numbers, their health and the credential about every ten minutes, all templates every half hour, and single templates a
-little after an event spoke of them. A claim moves an account's times ahead by a lease, so that a worker that dies
-leaves it to the others.
+Numbers, their health and the credential about every ten minutes, all templates every half hour, and individual
+templates a little after an event about them. A claim moves an account's times ahead by a lease, so that the others take
+over if a worker dies.
 
-The rule nobody may break: no connection of the database is held while Meta is waited for.
+The rule nobody may break: no database connection is held while waiting for Meta.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ log = structlog.get_logger()
 
 #: Accounts read at once by one worker.
 AT_ONCE = 4
-#: A claim that was not finished within this is another worker's, seconds; and what a reading may take at most.
+#: A claim not finished within this passes to another worker, seconds; also the time limit of a reading.
 LEASE, LONGEST = 300.0, 240.0
-#: Templates read alone in one go; beyond it, reading all is cheaper.
+#: How many templates are read individually at a time; beyond it, reading all is cheaper.
 MOST_SINGLE = 20
-#: A pause that Meta advises and that is longer than this is waited for outside of a reading, seconds.
+#: A longer pause advised by Meta is waited for outside of a reading, seconds.
 PATIENCE = 60.0
 
-#: That an account is to be read.
+#: An SQL condition: an account is due.
 ANY_DUE = "EXISTS (SELECT FROM whatsapp_accounts WHERE mirror_at <= now() AND state <> 'removed')"
-# The times of what is due are set to the lease, which is nearer than a next reading and farther than what events ask
-# for: whether one asked meanwhile can be told from it.
+# The times of what is due are set to the lease, which is before a next reading and after what events request: so it
+# shows whether one requested a reading meanwhile.
 CLAIM = """
 WITH due AS MATERIALIZED (
     SELECT organization_id, id, numbers_at <= now() AS numbers, templates_at <= now() AS templates
@@ -99,7 +99,7 @@ class _Due(msgspec.Struct, frozen=True):
 
 
 class Mirror:
-    """The readings of one process. Made and used inside one running loop; `close` it."""
+    """The readings of one process. Created and used inside one running loop; `close` it."""
 
     def __init__(
         self,
@@ -120,7 +120,8 @@ class Mirror:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def step(self) -> int:
-        """Begin to read accounts that are due, as far as there is room; returns how many. They end by themselves."""
+        """Begin to read accounts that are due, as far as there is capacity; returns how many. They end by
+        themselves."""
         room = AT_ONCE - len(self._tasks)
         due = await self._claim(room) if room > 0 else []
         for one in due:
@@ -138,13 +139,13 @@ class Mirror:
     async def sync(
         self, organization_id: UUID, account_id: UUID, *, numbers: bool = True, templates: bool = True
     ) -> tuple[Reading, Changed] | None:
-        """Read one account now, whenever it is due; None: there is no such account. Meta's advice to wait is heeded
-        within the reading alone."""
+        """Read one account now, regardless of when it is due; None: there is no such account. Meta's advice to wait is
+        heeded only within the reading."""
         row = await self._pool.fetchrow(TAKE, organization_id, account_id, LEASE, numbers, templates)
         return None if row is None else await self._read(_Due(**row))
 
     async def close(self) -> None:
-        """Break off what is under way, and close the connections to Meta."""
+        """Abort readings in progress, and close the connections to Meta."""
         under_way = list(self._tasks)
         for task in under_way:
             task.cancel()
@@ -157,11 +158,11 @@ class Mirror:
         return [_Due(**row) for row in await self._pool.fetch(CLAIM, room, LEASE)]
 
     async def _guarded(self, due: _Due) -> None:
-        """Read; what fails puts only this account off. Never raises."""
+        """Read; a failure postpones only this account. Never raises."""
         try:
             await self._attempt(due)
         except Exception as error:
-            # The lease brings the account back.
+            # The lease ends, and the account is due again.
             if is_down(error):
                 log.warning("database unavailable", loop="whatsapp mirror", error=type(error).__name__)
             else:

@@ -1,10 +1,10 @@
-"""What is read of an account at Meta, and how it is stored: numbers, health, credential, templates.
+"""Syncing an account: what is read from Meta, and how it is stored: numbers, health, credential, templates.
 
-Reading takes as long as Meta takes, so no connection of the database is held meanwhile. What was read is stored in one
-transaction with its events.
+Reading takes as long as Meta takes, so no database connection is held meanwhile. The result is stored in one
+transaction, with its events.
 
-The rule nobody may break: a reading that failed changes nothing that was known; it only says why. And what became
-known while it was under way is newer than it.
+The rule nobody may break: a failed reading changes nothing; it only records why. And whatever became known during a
+reading is newer than the reading.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ from heliograph.whatsapp.mirror.accounts import INVALID
 from heliograph.whatsapp.mirror.apps import App
 from heliograph.whatsapp.mirror.numbers import LAG
 
-#: Graph's way to say that an object is gone, or was never there for this credential: code and subcode.
+#: Graph's error for an object that is gone, or never existed for this credential: code and subcode.
 GONE = frozenset({"100/33", "33"})
-#: Numbers and their health are read again after this, and all templates after that; seconds, give or take a quarter.
+#: Numbers and their health are read again after the first, all templates after the second; seconds, plus or minus a
+#: quarter.
 NUMBERS_EVERY, TEMPLATES_EVERY = 600.0, 1800.0
-#: A credential that Meta refused a reading to is tried for one message after this, seconds.
+#: A credential that was refused a reading is probed with one message after this, seconds.
 HELD = 60.0
-#: Of what a listing lacks, so many are asked for alone in one reading.
+#: How many of the objects missing from a listing are looked up individually in one reading.
 MOST_MISSING = 20
 _DETAIL = 500
 
 
 class Reading(msgspec.Struct, kw_only=True):
-    """What Meta said. None: not asked for, or no answer; `problems` says which."""
+    """A reading. None: not requested, or no answer; `problems` says which."""
 
     asked_at: datetime
-    #: ok, expiring, missing_scope, invalid or unknown; what is wrong; until when it is good.
+    #: ok, expiring, missing_scope, invalid or unknown; what is wrong; until when it is valid.
     credential: str | None = None
     credential_detail: str = ""
     expires_at: datetime | None = None
@@ -57,19 +58,20 @@ class Reading(msgspec.Struct, kw_only=True):
     templates: list[CloudTemplate] | None = None
     #: Single templates by our id; None: gone.
     single: dict[UUID, CloudTemplate | None] = {}
-    #: Numbers that the listing lacks and that were asked for alone, by Meta's id; None: gone.
+    #: Numbers missing from the listing that were looked up individually, by Meta's id; None: gone.
     single_numbers: dict[str, CloudNumber | None] = {}
     #: "numbers: 190 …", for operators.
     problems: list[str] = []
 
     @property
     def at(self) -> datetime:
-        """The time that it speaks of: Meta's readings may lag behind its events."""
+        """The time that it reflects: Meta's readings may lag behind its events."""
         return self.asked_at - timedelta(seconds=LAG)
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is known of an account: what a listing lacks of it is asked for alone before it counts as gone."""
+    """What is known of an account: whatever is missing from a listing is looked up individually before it counts as
+    gone."""
 
     #: Meta's ids of active numbers.
     numbers: Sequence[str] = ()
@@ -81,7 +83,7 @@ NOTHING = Known()
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """What storing a reading came to."""
+    """The result of storing a reading."""
 
     numbers: int = 0
     templates: template_sync.Changes = template_sync.Changes()
@@ -99,7 +101,8 @@ async def read(
     single: Mapping[UUID, str] | None = None,
     known: Known = NOTHING,
 ) -> Reading:
-    """Ask Meta. Never raises for what Meta answers. `single`: Meta's ids of templates to read alone, by ours."""
+    """Read from Meta. Never raises for what Meta answers. `single`: Meta's ids of templates to read individually, by
+    ours."""
     shown = credential(token, app.secret)
     found = Reading(asked_at=clock.now(), problems=[], single={}, single_numbers={})
     if numbers:
@@ -115,7 +118,7 @@ async def read(
             _note(found, "templates", error)
     asked = dict(single or {})
     if found.templates is not None:
-        # One page that was lost must not cost a template, and with it the messages that wait for it.
+        # A lost page must not remove a template, and with it the messages that wait for it.
         listed = {(one.name, one.language) for one in found.templates}
         missing = {id: graph for id, (graph, *named) in known.templates.items() if tuple(named) not in listed}
         if len(missing) > MOST_MISSING:
@@ -126,7 +129,7 @@ async def read(
             await _slowly(client)
             found.single[id] = await client.template(graph_id, shown)
         except CloudError as error:
-            # For a credential that sees nothing at all, everything looks gone: only with a listing does it count.
+            # To a credential that sees nothing at all, everything looks gone: it counts only together with a listing.
             if error.code in GONE:
                 found.single[id] = None
             else:
@@ -140,7 +143,7 @@ async def _credential(found: Reading, client: CloudClient, waba_id: str, token: 
         report = await client.debug_token(token, by=app_credential(app.app_id, app.secret))
     except CloudError as error:
         found.problems.append(f"credential: {error.code} {error.detail}".strip()[:_DETAIL])
-        # Trouble at Meta changes nothing. A refusal is of the app's own credential, and says nothing of the token.
+        # Errors at Meta change nothing. A refusal concerns the app's own credential, and says nothing about the token.
         if error.fault is not None and (error.fault.kind is Kind.AUTH or not error.fault.waits):
             found.credential = "unknown"
             found.credential_detail = f"it could not be checked: {error.code} {error.detail}"[:_DETAIL]
@@ -201,7 +204,7 @@ SELECT id, waba_id, portfolio, state, credential_status, credential_checked_at, 
        failures, mirrored_at
   FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
 """
-# A hold that the bad credential was the cause of ends with it: one message tries.
+# A hold caused by the bad credential ends with it: one message probes.
 CREDENTIAL = """
 UPDATE whatsapp_accounts
    SET credential_status = $3, credential_detail = $4, credential_expires_at = $5, credential_checked_at = now(),
@@ -219,7 +222,7 @@ UPDATE whatsapp_accounts
  WHERE organization_id = $1 AND id = $2
 """
 TEMPLATES_READ = "UPDATE whatsapp_accounts SET templates_read_at = $3 WHERE organization_id = $1 AND id = $2"
-# What was not due stays, and what an event brought nearer meanwhile stays as near as it is.
+# What was not due stays, and what an event moved forward meanwhile keeps its time.
 NEXT = """
 UPDATE whatsapp_accounts
    SET numbers_at = CASE WHEN $3::timestamptz IS NULL OR numbers_at = $3 THEN now() + make_interval(secs => $4)
@@ -230,7 +233,7 @@ UPDATE whatsapp_accounts
        failures = CASE WHEN $6 THEN failures + 1 ELSE 0 END, mirror_detail = $7
  WHERE organization_id = $1 AND id = $2
 """
-# Single templates that were due and got no answer.
+# Individual templates that were due and got no answer.
 LATER = """
 UPDATE whatsapp_templates SET reread_at = now() + make_interval(secs => $3)
  WHERE organization_id = $1 AND account_id = $2 AND reread_at <= now()
@@ -256,8 +259,8 @@ async def store(
 ) -> Changed:
     """Store a reading, and when the next one is due.
 
-    `lease`: what the times of the account were set to when it was claimed. `spread`: 0.75 to 1.25, so that accounts do
-    not all come at once; `stretch`: 1 or more, the more of Meta's budget is used up.
+    `lease`: what the account's times were set to when it was claimed. `spread`: 0.75 to 1.25, so that accounts are not
+    all due at once; `stretch`: 1 or more, depending on how much of Meta's budget is used up.
     """
     async with conn.transaction():
         account = await conn.fetchrow(ACCOUNT, organization_id, account_id)
@@ -293,12 +296,12 @@ async def store(
 
 
 async def _store_credential(conn: Connection, ids: tuple[UUID, UUID], account: asyncpg.Record, found: Reading) -> None:
-    """Put the check down, unless something was learnt of the credential since the reading was begun."""
+    """Store the check, unless something was learnt about the credential since the reading began."""
     checked_at = account["credential_checked_at"]
     if found.credential is None or (checked_at is not None and checked_at > found.asked_at):
         return
     if account["credential_status"] == "invalid" and found.credential != "invalid" and found.numbers is None:
-        return  # a check on paper is less than a call that was refused; only one that succeeds is more
+        return  # a refused call outweighs a check; only a successful check outweighs the refusal
     await conn.execute(
         CREDENTIAL, *ids, found.credential, found.credential_detail[:_DETAIL], found.expires_at, found.refused, HELD
     )
@@ -336,7 +339,7 @@ def _different(before: Mapping[UUID, object], now: Mapping[UUID, object]) -> int
 
 
 def problems_of(found: Reading) -> Sequence[str]:
-    """What an operator should know of a reading, one sentence each."""
+    """What an operator should know about a reading, one sentence each."""
     notes = list(found.problems)
     if found.credential not in (None, "ok", "unknown"):
         notes.append(f"credential: {found.credential_detail or found.credential}")

@@ -1,10 +1,10 @@
-"""How templates follow Meta: by events, by readings of one or of all, and by what a send was refused for.
+"""How templates follow Meta: by events, by readings of one or of all, and by refused sends.
 
-Each facet of a template (its status, its category, its quality, its content) has the time of the newest word on it, so
-events come to the same in any order and however often. A reading of all has its time with the account.
+Each facet of a template (its status, its category, its quality, its content) has the time of the newest report on it,
+so events have the same result in any order and however often. The time of a full reading is kept with the account.
 
 The rule nobody may break: what an operator disabled stays so whatever Meta says; a template that Meta no longer lists
-is `removed`, and never deleted, since messages speak of it.
+is `removed`, and never deleted, since messages refer to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from heliograph.whatsapp.mirror.numbers import AGAIN, wake_mirror
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What a reading changed of what customers see."""
+    """The changes of a reading that customers can see."""
 
     added: int = 0
     changed: int = 0
@@ -42,7 +42,7 @@ class Changes(msgspec.Struct, frozen=True):
     deliveries: int = 0
 
 
-#: Meta's words to ours. A word that nobody knows is no leave to send.
+#: Meta's terms to ours. An unknown one does not permit sending.
 STATUSES = {
     "APPROVED": "approved",
     "PENDING": "pending",
@@ -56,7 +56,7 @@ STATUSES = {
     "LOCKED": "disabled",
     "ARCHIVED": "disabled",
 }
-#: Words that only events have; FLAGGED and others that are not here leave the status to the reading that follows.
+#: Terms that only events have; FLAGGED and others that are not listed leave the status to the reading that follows.
 EVENTS = {**STATUSES, "REINSTATED": "approved"}
 CATEGORIES = {"UTILITY": "utility", "AUTHENTICATION": "authentication", "MARKETING": "marketing"}
 REASONS = frozenset(
@@ -64,9 +64,9 @@ REASONS = frozenset(
 )
 #: How long a pause lasts, seconds: the second one twice as long as the first (reference §6).
 PAUSE, SECOND_PAUSE = 3 * 3600.0, 6 * 3600.0
-#: A listing says that a template is paused, not since when: it is looked at again after this, seconds.
+#: A listing says that a template is paused, not since when: it is checked again after this, seconds.
 LOOK = 1800.0
-#: What is kept of a template's parts: examples hold addresses of Meta's, flows its ids.
+#: The parts of a template that are stored: examples contain Meta's URLs, flows its ids.
 _PART = ("type", "format", "text", "add_security_recommendation", "code_expiration_minutes")
 _BUTTON = ("type", "text", "url", "phone_number", "otp_type")
 
@@ -91,10 +91,10 @@ ACCOUNT = "SELECT account_id FROM whatsapp_templates WHERE organization_id = $1 
 async def apply_item(
     conn: Connection, organization_id: UUID, account_id: UUID, item: TemplateItem, at: datetime
 ) -> int:
-    """Apply an event; returns the deliveries queued. `at`: when it came, which no time of it may be after.
+    """Apply an event; returns the deliveries queued. `at`: when it came, the latest possible time of the event.
 
-    One about a template that nobody knows, or that is older than what is known, changes nothing; either way Meta is
-    asked again a little later.
+    One about an unknown template, or older than what is known, changes nothing; either way Meta is read again a little
+    later.
     """
     when = min(item.at or at, at)
     async with conn.transaction():
@@ -106,7 +106,7 @@ async def apply_item(
         status = EVENTS.get(item.event or "")
         same = found is not None and found["graph_id"] == item.template_id
         if found is None or not same:
-            # A template that was made anew has another id: the end of the old one is not its end.
+            # A recreated template has another id: the end of the old one is not its end.
             await wake_mirror(conn, organization_id, account_id, templates=True)
             if found is None or status == "removed":
                 return 0
@@ -116,7 +116,7 @@ async def apply_item(
             _merge(row, "status", when, read_at, _status(status, item.reason, _pause(item, when)), alone=True)
         # In an advance notice the category in force stays as it is.
         if category is not None and item.future_category in (None, item.category):
-            # Of the same second, an event about the category itself counts more than one that only mentions it.
+            # Within the same second, an event about the category itself outweighs one that only mentions it.
             said_at = when if item.kind == "category" else when - timedelta(microseconds=1)
             _merge(row, "category", said_at, read_at, {"category": category}, alone=True)
         if item.kind == "quality":
@@ -128,9 +128,9 @@ async def apply_item(
 async def hold(
     conn: Connection, organization_id: UUID, template_id: UUID, *, seconds: float, status: str = "paused"
 ) -> int:
-    """Meta refused a send for the template's state: it has this one now, and is read again soon.
+    """Meta refused a send because of the template's state: record the state, and read it again soon.
 
-    A paused one is looked at again after `seconds`. Returns the deliveries queued.
+    A paused one is checked again after `seconds`. Returns the deliveries queued.
     """
     account_id = await conn.fetchval(ACCOUNT, organization_id, template_id)
     if account_id is None:
@@ -157,7 +157,7 @@ SELECT $1, $2, one.*, $3, $3
   FROM unnest($4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::int[],
               $12::text[]::jsonb[], $13::text[], $14::text[], $15::text[], $16::int[], $17::timestamptz[]) one
 """
-# A reading of all spares those of single ones that were due. The end of a pause is looked at when it is due.
+# A full reading replaces individual ones that were due. The end of a pause is checked when it is due.
 COVERED = """
 UPDATE whatsapp_templates
    SET reread_at = CASE status WHEN 'paused' THEN held_until + make_interval(secs => $4) END
@@ -176,11 +176,11 @@ async def store_listing(
     quiet: bool = False,
     asked: Mapping[UUID, CloudTemplate | None] | None = None,
 ) -> Changes:
-    """Bring all of an account's templates to a full listing.
+    """Update all of an account's templates from a full listing.
 
-    What is not in it is what Meta said of it alone (`asked`, by our id; None: gone), and without an answer it stays
-    as it is, and is held: a listing may be incomplete. The caller has locked the account. `at`: the time that the
-    listing speaks of; `asked_at`: when it was begun; `quiet`: no events, for the first reading of an account.
+    One that is missing gets the result of its individual look-up (`asked`, by our id; None: gone); without an answer it
+    stays as it is, and is held: a listing may be incomplete. The caller has locked the account. `at`: the time that the
+    listing reflects; `asked_at`: when it began; `quiet`: no events, for the first reading of an account.
     """
     now = clock.now()
     asked = asked or {}
@@ -215,7 +215,7 @@ async def store_listing(
 async def store_one(
     conn: Connection, organization_id: UUID, template_id: UUID, one: CloudTemplate | None, *, at: datetime
 ) -> Changes:
-    """Bring one template to a reading of it alone; None: Meta shows none, and all are read before that counts. The
+    """Update one template from an individual reading; None: Meta shows none, and all are read before that counts. The
     caller has locked the account."""
     now = clock.now()
     found = await conn.fetchrow(BY_ID, organization_id, template_id)
@@ -223,7 +223,7 @@ async def store_one(
         return Changes()
     row = dict(found)
     if one is None:
-        # A credential that sees nothing gets the same answer for everything. The next listing decides, and soon.
+        # A credential that sees nothing gets the same answer for everything. The next listing decides soon.
         if row["status"] != "removed":
             row["missing_at"] = row["missing_at"] or now
             await wake_mirror(conn, organization_id, row["account_id"], templates=True, after=0.0)
@@ -247,10 +247,10 @@ RETURNING {_ROW}
 async def set_disabled(
     conn: Connection, organization_id: UUID, template_id: UUID, *, disabled: bool, by: Who = SYSTEM
 ) -> bool:
-    """An operator takes a template out of use, or back into it; True if that changed something. Raises NotFound.
+    """An operator disables or enables a template; True if that changed something. Raises NotFound.
 
-    To customers one out of use is `disabled` in the event and absent from listings; sends of it are refused, and those
-    that wait fail.
+    For customers a disabled one is `disabled` in the event and absent from listings; sends of it are refused, and
+    waiting ones fail.
     """
     async with conn.transaction():
         if await conn.fetchval(ACCOUNT, organization_id, template_id) is None:
@@ -293,18 +293,18 @@ def shown(row: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _read(row: dict[str, Any], one: CloudTemplate, at: datetime, *, alone: bool) -> None:
-    """Bring a row to a reading; what newer events said stays."""
+    """Update a row from a reading; newer events win."""
     row["missing_at"] = None
     if row["graph_id"] != one.id:
-        # It was deleted and made anew: what was said of the old one is nothing to it.
+        # It was deleted and recreated: reports on the old one do not apply.
         row["graph_id"], row["applied"] = one.id, "{}"
     content = _content(one)
     if msgspec.json.decode(row["components"]) == msgspec.json.decode(content["components"]):
-        content["components"] = row["components"]  # the database writes the same in its own way
+        content["components"] = row["components"]  # the database formats the same differently
     status = STATUSES.get(one.status, "disabled")
     held_until = None
     if status == "paused":
-        # How long, an event or a refusal knew; a listing does not.
+        # An event or a refusal knows how long; a listing does not.
         known = row["held_until"]
         held_until = known if known is not None and known > at else at + timedelta(seconds=LOOK)
     for facet, values in (
@@ -368,7 +368,7 @@ def _content(one: CloudTemplate) -> dict[str, Any]:
 
 
 def kept(components: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What is kept of a template's parts, and shown to customers: nothing that leads to Meta."""
+    """The parts of a template that are stored, and shown to customers: nothing that leads to Meta."""
     parts = []
     for component in components:
         part = {name: component[name] for name in _PART if name in component}
@@ -397,7 +397,7 @@ def _pause(item: TemplateItem, at: datetime) -> datetime | None:
 
 
 def _category(one: CloudTemplate) -> str:
-    # What nobody knows is not sent, as marketing is not.
+    # An unknown category is not sent, like marketing.
     return CATEGORIES.get(one.category, "marketing")
 
 
@@ -408,10 +408,10 @@ def _quality(word: str | None) -> str:
 def _merge(
     row: dict[str, Any], facet: str, at: datetime, read_at: datetime | None, values: Mapping[str, Any], *, alone: bool
 ) -> None:
-    """Put `values` into the row unless there was a newer word on this facet.
+    """Put `values` into the row unless something newer is known about this facet.
 
-    `read_at`: of the last reading of all. `alone`: this word is of this row only, so that its time is kept here; that
-    of a reading of all is kept with the account.
+    `read_at`: time of the last full reading. `alone`: this report concerns only this row, so its time is kept here;
+    that of a full reading is kept with the account.
     """
     applied = msgspec.json.decode(row["applied"])
     if at.timestamp() < max(applied.get(facet, 0.0), read_at.timestamp() if read_at else 0.0):
@@ -423,7 +423,7 @@ def _merge(
 
 
 def _counted(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with its number of parameters, which follows from its parts and its category."""
+    """The row with its number of parameters, derived from its parts and its category."""
     parts = msgspec.json.decode(row["components"])
     row["parameter_count"] = layout(parts, row["parameter_format"], row["category"]).parameter_count
     return row

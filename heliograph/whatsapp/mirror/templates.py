@@ -1,6 +1,7 @@
 """Templates as sending needs them. Identity is account, name and language; `template_sync` follows Meta.
 
-The rule nobody may break: a template that an operator disabled is not there for a customer, whatever Meta says of it.
+The rule nobody may break: a template that an operator disabled does not exist for a customer, whatever Meta says about
+it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Template(msgspec.Struct, frozen=True):
     #: How long Meta tries to deliver, seconds; None: as long as its category allows.
     ttl_seconds: int | None
     disabled_locally: bool
-    #: A paused one is looked at again then.
+    #: When a paused one is checked again.
     held_until: datetime | None
 
 
@@ -83,7 +84,7 @@ _Named = tuple[UUID, UUID, str, str]
 
 
 class TemplateBook:
-    """Templates as they were at most half a second ago."""
+    """A cache of templates, at most half a second old."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -93,8 +94,8 @@ class TemplateBook:
     async def find(self, actor: Actor, number: Number, name: str, language: str) -> Template:
         """The template of the number's account. `language` is matched exactly, as Meta writes it (`en_US`).
 
-        Raises TemplateNotFound, also for one that is disabled locally or gone from Meta. Its status is the caller's to
-        judge; one that is not approved has been looked up just now.
+        Raises TemplateNotFound, also for one that is disabled locally or gone at Meta. The caller checks its status;
+        one that is not approved was just read from the database.
         """
         key = (actor.organization_id, number.account_id, name, language)
         fresh, template = self._named.peek(key)
@@ -105,7 +106,7 @@ class TemplateBook:
         return template
 
     async def get(self, organization_id: UUID, template_id: UUID) -> Template | None:
-        """The template by its id, whatever its state."""
+        """The template by its id, in any state."""
         return await self._by_id.get((organization_id, template_id))
 
     async def _load_named(self, keys: Sequence[_Named]) -> dict[_Named, Template]:

@@ -1,4 +1,4 @@
-"""What Meta warns of: kept for operators until Meta takes it back, or somebody has seen to it.
+"""Warnings from Meta: kept for operators until Meta withdraws them, or somebody acknowledges them.
 
     violation            a policy was broken
     scheduled_disable    the account will be disabled on a day
@@ -9,8 +9,8 @@
     pin_changed          the two-step verification PIN of a number was changed, or is asked for
     partner_removed      our app or partner has lost the account, or the account has left the platform
 
-The rule nobody may break: events may come late, twice and in any order, and what was taken back stays so until Meta
-says it anew.
+The rule nobody may break: events may come late, repeatedly and in any order, and a withdrawn warning stays withdrawn
+until Meta repeats it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem
 
 log = structlog.get_logger()
 
-#: Meta's words to ours, by field and event.
+#: Meta's terms to ours, by field and event.
 _SAID = {
     ("account_update", "ACCOUNT_VIOLATION"): "violation",
     ("account_update", "ACCOUNT_RESTRICTION"): "restriction",
@@ -50,14 +50,14 @@ _DETAIL = 300
 
 
 class Warned(msgspec.Struct, frozen=True):
-    """What one event says: warnings with Meta's words for them, and kinds that are over."""
+    """The content of an event: warnings in Meta's words, and kinds that are over."""
 
     said: tuple[tuple[str, str], ...] = ()
     over: tuple[str, ...] = ()
 
 
 def read(item: AccountItem) -> Warned:
-    """What an event warns of. Pure."""
+    """The warnings of an event. Pure."""
     key = (item.field, item.event or "")
     if item.field == "account_alerts":
         words = " ".join(filter(None, (item.event, item.severity, item.detail)))
@@ -81,7 +81,7 @@ def _restriction(type: str, until: datetime | None) -> str:
     return type if until is None else f"{type} until {until:%Y-%m-%d %H:%M} UTC"
 
 
-# What was taken back at that time or later is not open; one that is said again after that is.
+# A warning withdrawn at that time or later is not open; one that is repeated after that is.
 SAY = """
 INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, detail, said_at, over_at)
 VALUES ($1, $2, $3, $4, $5, (SELECT max(over_at) FROM whatsapp_warnings
@@ -91,7 +91,7 @@ ON CONFLICT (organization_id, account_id, kind, detail) DO UPDATE
  WHERE known.said_at < excluded.said_at
 RETURNING over_at
 """
-# The row with no detail keeps the time for what comes late.
+# The row without detail keeps the time for late events.
 OVER = """
 WITH closed AS (
     UPDATE whatsapp_warnings SET over_at = greatest(over_at, $4)
@@ -108,7 +108,7 @@ ON CONFLICT (organization_id, account_id, kind, detail)
 async def apply_item(
     conn: Connection, organization_id: UUID, account_id: UUID, item: AccountItem, at: datetime
 ) -> None:
-    """Keep what an event warns of, or takes back. `at`: when it came, which no time of it may be after."""
+    """Store an event's warnings and withdrawals. `at`: when it came, the latest possible time of the event."""
     found = read(item)
     when = min(item.at or at, at)
     if found.over:
@@ -119,7 +119,7 @@ async def apply_item(
             log.warning("whatsapp account warning", account=str(account_id), kind=kind, detail=detail)
 
 
-# Open ones of an account, as one text; for a query that knows the account as `a`.
+# Open warnings of an account, as one text; for a query with the account as `a`.
 OPEN = """
 (SELECT string_agg(concat_ws(' ', replace(w.kind, '_', ' '), nullif(w.detail, '')), '; ' ORDER BY w.said_at, w.detail)
    FROM whatsapp_warnings w
@@ -134,7 +134,7 @@ UPDATE whatsapp_warnings SET over_at = now()
 async def acknowledge(
     conn: Connection, organization_id: UUID, account_id: UUID, *, by: Who = SYSTEM
 ) -> Sequence[tuple[str, str]]:
-    """An operator has seen to what Meta warned of; returns what that was, as (kind, Meta's words)."""
+    """An operator acknowledges an account's warnings; returns them as (kind, Meta's words)."""
     async with conn.transaction():
         rows = await conn.fetch(ACKNOWLEDGE, organization_id, account_id)
         if rows:
